@@ -1,0 +1,38 @@
+# The two commands of the README are `make demo` and `make test`. Each needs only Python >= 3.11 and make.
+PYTHON ?= python3
+BIN := .venv/bin
+# One thread a test process: two processes share the machine's cores.
+TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
+
+.PHONY: demo test test-all check bench clean
+
+demo: .venv/.ready
+	$(BIN)/firth demo --out demo
+
+test: .venv/.ready-dev check
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal -m "not long"
+
+test-all: .venv/.ready-dev check
+	$(TEST_ENV) $(BIN)/pytest -n 2 --dist worksteal
+
+check: .venv/.ready-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.ready-dev
+	$(BIN)/python -m bench
+
+.venv/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "firth needs Python 3.11 or newer: make PYTHON=python3.11")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+.venv/.ready-dev: .venv/.ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv demo build *.egg-info

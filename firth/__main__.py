@@ -1,0 +1,3 @@
+from firth.cli import main
+
+main()

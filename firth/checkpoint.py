@@ -1,0 +1,167 @@
+"""One folder is one model: weights, tokenizer, config, card. Loading guesses nothing and accounts for every tensor.
+
+The folder is Hugging Face's layout, so transformers opens it as it is; what is ours stands beside it in `firth.json`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save as to_bytes
+
+from firth import __version__, tokenizers
+from firth.config import from_dict, to_dict
+from firth.convert import huggingface
+from firth.encoders.bert import Bert
+from firth.errors import BadInput, Damaged
+from firth.files import MANIFEST, check_manifest, read_json, write_bytes, write_json, write_manifest
+from firth.objectives import resolve
+from firth.tensors import Objective, parameter_count
+from firth.tokenizers.wordpiece import WordPiece
+
+FORMAT = 1
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
+FILES = ("model.safetensors", "config.json", "firth.json", "README.md", *TOKENIZER_FILES)
+SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
+"""What sentence-transformers keeps beside a BERT: how its vectors are pooled, normalised and cut."""
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """How a model turns a text's states into one vector."""
+
+    pooling: str = "mean"
+    normalise: bool = False
+    max_length: int | None = None
+    """Cut longer texts here, as the folder asks; None reads them whole, in windows."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    encoder: Bert
+    goals: Mapping[str, Objective]
+    tokenizer: WordPiece
+    embedding: Embedding = field(default_factory=Embedding)
+    info: Mapping[str, Any] = field(default_factory=dict)
+    """What `firth.json` says of where the model comes from."""
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Writes the model's files, each atomically, the manifest last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / MANIFEST).unlink(missing_ok=True)
+    tensors = huggingface.tensors_of(checkpoint.encoder, checkpoint.goals)
+    write_bytes(folder / "model.safetensors", to_bytes({n: t.cpu() for n, t in tensors.items()}, {"format": "pt"}))
+    config = huggingface.config_json(checkpoint.encoder.config, checkpoint.goals, pad_id=checkpoint.tokenizer.vocab.pad)
+    write_json(folder / "config.json", config)
+    checkpoint.tokenizer.save(folder, max_length=checkpoint.encoder.config.max_positions)
+    write_json(folder / "firth.json", _ours(checkpoint))
+    write_bytes(folder / "README.md", card(checkpoint).encode())
+    write_manifest(folder, [*FILES, *_write_embedding(folder, checkpoint.embedding)])
+
+
+def load(folder: Path) -> Checkpoint:
+    """Opens a folder of ours or a Hugging Face BERT folder."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
+    if not (folder / "config.json").exists():
+        unfinished = (folder / "run.toml").exists()
+        remedy = "the run is not finished; continue it with `--resume`" if unfinished else "it has no config.json"
+        raise BadInput(f"{folder} does not hold a model: {remedy}.")
+    ours = read_json(folder / "firth.json") if (folder / "firth.json").exists() else {}
+    if ours:
+        if ours.get("format") != FORMAT:
+            raise Damaged(f"{folder}/firth.json is of format {ours.get('format')}; this firth reads format {FORMAT}.")
+        check_manifest(folder)
+    weights = huggingface.read(folder)
+    tokenizer = tokenizers.load(folder)
+    if len(tokenizer.vocab) > weights.config.vocab_size:
+        raise BadInput(
+            f"{folder}: the tokenizer has {len(tokenizer.vocab)} tokens, the model {weights.config.vocab_size}."
+        )
+    encoder = Bert(weights.config)
+    encoder.load_state_dict(weights.encoder)
+    goals = {}
+    for name, tensors in weights.goals.items():
+        config = from_dict(resolve(name).Config, ours.get("goals", {}).get(name, {}))
+        goals[name] = make_goal(name, config, encoder, tokenizer)
+        goals[name].load_state_dict(tensors)
+    info = {key: value for key, value in ours.items() if key not in ("format", "goals", "embedding")}
+    return Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info)
+
+
+def make_goal(
+    name: str, config: Any, encoder: Bert, tokenizer: WordPiece, *, max_length: int = 0, seed: int = 0
+) -> Objective:
+    """An objective over an encoder, with new weights."""
+    size = max_length or encoder.config.max_positions
+    goal: Objective = resolve(name)(config, encoder, vocab=tokenizer.vocab, max_length=size, seed=seed)
+    return goal.eval()
+
+
+def card(checkpoint: Checkpoint) -> str:
+    """The model card: what this is, where it comes from, how to use it."""
+    shape, info = checkpoint.encoder.config, checkpoint.info
+    count = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
+    facts = {
+        "Encoder": f"BERT, {shape.num_layers} layers, width {shape.width}, {shape.num_heads} heads, {count:,} parameters",
+        "Vocabulary": f"{len(checkpoint.tokenizer.vocab):,} WordPiece tokens",
+        "Heads": ", ".join(checkpoint.goals) or "none",
+        **{
+            key.replace("_", " ").capitalize(): value
+            for key, value in info.items()
+            if isinstance(value, str | int | float)
+        },
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
+    measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
+    return (
+        f"# A BERT made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
+        'model = firth.load("THIS_FOLDER")\nmodel.fill("The [MASK] is open.")\nmodel.embed(["a text", "another"])\n```\n'
+    )
+
+
+def _ours(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "firth": __version__,
+        **{key: value for key, value in checkpoint.info.items() if key != "firth"},
+        "goals": {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()},
+    }
+
+
+def _read_embedding(folder: Path) -> Embedding:
+    if not (folder / "modules.json").exists():
+        return Embedding()
+    kinds = [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
+    pooling = read_json(folder / "1_Pooling/config.json") if "Pooling" in kinds else {}
+    modes = [name for name in ("cls_token", "mean_tokens", "max_tokens") if pooling.get(f"pooling_mode_{name}")]
+    if pooling and len(modes) != 1:
+        raise BadInput(f"{folder}/1_Pooling/config.json asks for a pooling firth does not have.")
+    settings = folder / "sentence_bert_config.json"
+    length = read_json(settings).get("max_seq_length") if settings.exists() else None
+    return Embedding(modes[0].split("_")[0] if modes else "mean", "Normalize" in kinds, length)
+
+
+def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
+    """The same settings as sentence-transformers' files, where the model has any of its own."""
+    if embedding == Embedding():
+        return ()
+    name = "cls_token" if embedding.pooling == "cls" else f"{embedding.pooling}_tokens"
+    kinds = ["Transformer", "Pooling"] + ["Normalize"] * embedding.normalise
+    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    rows = [
+        {"idx": i, "name": str(i), "path": paths[kind], "type": f"sentence_transformers.models.{kind}"}
+        for i, kind in enumerate(kinds)
+    ]
+    write_json(folder / "modules.json", rows)
+    modes = {f"pooling_mode_{mode}": mode == name for mode in ("cls_token", "mean_tokens", "max_tokens")}
+    length = {} if embedding.max_length is None else {"max_seq_length": embedding.max_length}
+    write_json(folder / "sentence_bert_config.json", {**length, "do_lower_case": False})
+    write_json(folder / "1_Pooling/config.json", modes)
+    return SENTENCE_FILES
+
+
+__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "save"]

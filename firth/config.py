@@ -1,0 +1,157 @@
+"""Frozen dataclasses <-> JSON and TOML, `a.b=value` overrides, and the tables of the house.
+
+Unknown keys are refused with the nearest known one. The docstring under a field is its help text.
+"""
+
+import ast
+import inspect
+import json
+import textwrap
+import tomllib
+import types
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass, replace
+from difflib import get_close_matches
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from firth.errors import BadConfig, BadInput
+
+T = TypeVar("T")
+
+
+def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
+    """The class behind a table's name; the module is imported only now."""
+    if name not in table:
+        raise BadConfig(f"There is no {what} named '{name}'{_nearest(name, table)}.")
+    module, _, attribute = table[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def to_dict(config: Any) -> Any:
+    """A config as plain JSON values."""
+    if is_dataclass(config):
+        return {field.name: to_dict(getattr(config, field.name)) for field in fields(config)}
+    if isinstance(config, Mapping):
+        return {name: to_dict(value) for name, value in config.items()}
+    if isinstance(config, tuple | list):
+        return [to_dict(value) for value in config]
+    return config
+
+
+def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
+    """The config of type `cls` with these values; defaults fill the rest."""
+    known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    hints = get_type_hints(cls)
+    built = {}
+    for name, value in values.items():
+        if name not in known:
+            raise BadConfig(f"'{where}{name}' is not a known key{_nearest(name, known)}.")
+        parts = known[name].metadata.get("table")
+        built[name] = (
+            _parts(parts, value, f"{where}{name}.") if parts else _convert(hints[name], value, f"{where}{name}")
+        )
+    try:
+        return cls(**built)
+    except TypeError as error:
+        raise BadConfig(f"{cls.__qualname__}: {error}.") from None
+
+
+def override(config: T, changes: Iterable[str]) -> T:
+    """`config` with `a.b=value` changes applied."""
+    values = to_dict(config)
+    for change in changes:
+        path, equals, text = change.partition("=")
+        if not equals:
+            raise BadConfig(f"'{change}' is not of the form key=value.")
+        place, *_, last = [values, *path.split(".")]
+        for name in path.split(".")[:-1]:
+            if not isinstance(place, dict) or name not in place:
+                raise BadConfig(f"'{path}' is not a known key{_nearest(name, place)}.")
+            place = place[name]
+        if not isinstance(place, dict) or last not in place:
+            raise BadConfig(f"'{path}' is not a known key{_nearest(last, place)}.")
+        place[last] = _read_value(text)
+    return from_dict(type(config), values)
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist.") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfig(f"{path} is not valid TOML ({error}).") from None
+
+
+def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
+    """TOML of nested dicts; a key whose value is None is left out (its default stands)."""
+    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if _is_leaf(v)]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += ["", f"[{prefix}{name}]", to_toml(value, f"{prefix}{name}.")]
+    return "\n".join(lines).strip("\n")
+
+
+@cache
+def describe(cls: type) -> Mapping[str, str]:
+    """The sentence under each field of a config class."""
+    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in zip(body, body[1:], strict=False)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+def _parts(table_module: str, value: Any, where: str) -> dict[str, Any]:
+    table = import_module(table_module).TABLE
+    if not isinstance(value, Mapping):
+        raise BadConfig(f"'{where[:-1]}' must name its parts, as in {{{next(iter(table))}: {{}}}}.")
+    return {
+        name: from_dict(resolve(table, name, "part").Config, inner, f"{where}{name}.") for name, inner in value.items()
+    }
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if is_dataclass(hint):
+        return from_dict(hint, value, f"{where}.")  # type: ignore[arg-type]
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
+        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+    if origin is Literal:
+        if value not in arguments:
+            raise BadConfig(f"'{where}' must be one of {', '.join(map(str, arguments))}; it is {value!r}.")
+        return value
+    if origin is tuple:
+        return tuple(value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if hint in (int, float, str, bool) and type(value) is not hint:
+        raise BadConfig(f"'{where}' must be a {hint.__name__}; it is {value!r}.")
+    return value
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return {"True": True, "False": False, "None": None}.get(text, text)
+
+
+def _is_leaf(value: Any) -> bool:
+    return value is not None and not isinstance(value, Mapping)
+
+
+def _nearest(name: str, known: Any) -> str:
+    names = list(known) if isinstance(known, Mapping) else []
+    close = get_close_matches(name, names, n=1)
+    return f"; did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})" if names else ""
+
+
+__all__ = ["describe", "from_dict", "load_toml", "override", "replace", "resolve", "to_dict", "to_toml"]

@@ -1,0 +1,5 @@
+"""Other people's files: reading them, and writing files they can read."""
+
+TABLE = {
+    "huggingface": "firth.convert.huggingface",
+}

@@ -1,0 +1,1 @@
+"""Text -> documents: reading files, cleaning, dropping duplicates, splitting into sentences; without torch."""

@@ -1,0 +1,112 @@
+"""Streams -> batches, in this process or in workers, always the same ones in the same order.
+
+A batch is a pure function of (epoch, index): workers share nothing, and a resumed run starts at its place at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from firth import chance
+from firth.data.order import deal
+from firth.data.packing import Plan, Specials, finish, lay_out
+from firth.data.stream import Stream
+from firth.errors import BadInput
+from firth.tensors import Batch, Objective
+
+
+@dataclass(frozen=True)
+class BatchConfig:
+    max_length: int = 128
+    """Longest sequence, special tokens included."""
+    tokens: int = 4096
+    """Tokens of a micro-batch, filler included."""
+    held_out_rate: float = 0.02
+    """Share of the documents held out for evaluation (at least 2, at most 2,000 documents)."""
+    workers: int = 0
+    """Processes that make batches; 0 makes them in the training process."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A batch's address: which epoch and which pack of it."""
+
+    epoch: int = 0
+    index: int = 0
+
+
+class Packs(Dataset[Batch]):
+    """All the packs of all epochs, made on demand."""
+
+    def __init__(
+        self, stream: Stream, objectives: Sequence[Objective], config: BatchConfig, *, specials: Specials, seed: int
+    ) -> None:
+        self.stream, self.objectives, self.config = stream, objectives, config
+        self.specials, self.seed = specials, seed
+        self._epoch: tuple[int, Plan, list[Any]] | None = None
+
+    def num_packs(self, epoch: int) -> int:
+        return len(self._plan(epoch)[1])
+
+    def __getitem__(self, place: Place) -> Batch:  # type: ignore[override]
+        plan, packs = self._plan(place.epoch)
+        config = self.config
+        pack = lay_out(
+            self.stream.shards,
+            plan,
+            packs[place.index],
+            specials=self.specials,
+            num_tokens=config.tokens,
+            max_length=config.max_length,
+        )
+        for objective in self.objectives:
+            objective.corrupt(pack, place.epoch)
+        return finish(pack, specials=self.specials)
+
+    def _plan(self, epoch: int) -> tuple[Plan, list[Any]]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            plan = self.objectives[0].sequences(self.stream, epoch)
+            if not len(plan):
+                raise BadInput("The corpus is too small to make a single sequence; add text.")
+            key = chance.key(self.seed, "order", epoch)
+            packs = deal(plan, key=key, num_tokens=self.config.tokens, max_length=self.config.max_length)
+            self._epoch = epoch, plan, packs
+        return self._epoch[1:]
+
+
+def places(packs: Packs, start: Place) -> Iterator[Place]:
+    """Addresses from `start` on, epoch after epoch without end."""
+    epoch, index = start.epoch, start.index
+    while True:
+        yield from (Place(epoch, i) for i in range(index, packs.num_packs(epoch)))
+        epoch, index = epoch + 1, 0
+
+
+def load(packs: Packs, addresses: Iterator[Place] | Sequence[Place], *, workers: int) -> Iterator[tuple[Place, Batch]]:
+    """The batches at these addresses with their addresses, in order."""
+    loader: DataLoader[Any] = DataLoader(
+        _Addressed(packs),
+        batch_size=None,
+        sampler=addresses,  # type: ignore[arg-type]
+        num_workers=workers,
+        prefetch_factor=4 if workers else None,
+        pin_memory=torch.cuda.is_available(),
+        multiprocessing_context="fork" if workers else None,
+        worker_init_fn=_one_thread,
+    )
+    return iter(loader)
+
+
+class _Addressed(Dataset[tuple[Place, Batch]]):
+    def __init__(self, packs: Packs) -> None:
+        self.packs = packs
+
+    def __getitem__(self, place: Place) -> tuple[Place, Batch]:  # type: ignore[override]
+        return place, self.packs[place]
+
+
+def _one_thread(worker: int) -> None:
+    torch.set_num_threads(1)

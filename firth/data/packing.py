@@ -1,0 +1,150 @@
+"""Sequences -> packs of a fixed number of tokens, without padding between them.
+
+A plan says which tokens make up every sequence of an epoch; a pack lays some of them end to end with their special
+tokens, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`. The tail of a pack is filler no target points to,
+so every shape is the same from batch to batch and every row is defined.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from firth.data.shards import Shards
+from firth.data.stream import ranges
+from firth.tensors import Batch, as_tensors
+
+
+class Specials(Protocol):
+    """The ids every sequence needs (a tokenizer's vocabulary has them)."""
+
+    @property
+    def pad(self) -> int: ...
+    @property
+    def cls(self) -> int: ...
+    @property
+    def sep(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The sequences of one epoch: pieces_SP2[s, p] is the token range [start, end) of piece p of sequence s."""
+
+    pieces_SP2: np.ndarray
+    labels: Mapping[str, np.ndarray] = field(default_factory=dict)
+    """What is known of each sequence as a whole, such as whether its second piece follows the first."""
+
+    def __len__(self) -> int:
+        return len(self.pieces_SP2)
+
+    @property
+    def lengths_S(self) -> np.ndarray:
+        """Tokens of each sequence with its special tokens: one in front, one behind every piece."""
+        pieces = self.pieces_SP2
+        return np.asarray((pieces[:, :, 1] - pieces[:, :, 0]).sum(1) + pieces.shape[1] + 1)
+
+
+@dataclass
+class Pack:
+    """A pack in the making, as numpy arrays; objectives change `ids_N` and add `targets`."""
+
+    ids_N: np.ndarray
+    positions_N: np.ndarray
+    segments_N: np.ndarray
+    bounds_B1: np.ndarray
+    rows_B: np.ndarray
+    """Which sequence of the plan each one is: the counter its chance is drawn with."""
+    ordinary_N: np.ndarray
+    """True for tokens of the text, False for special tokens."""
+    word_starts_N: np.ndarray
+    labels: Mapping[str, np.ndarray]
+    num_tokens: int
+    """The fixed size the pack will have with its filler."""
+    max_sequences: int
+    max_length: int
+    targets: dict[str, np.ndarray] = field(default_factory=dict)
+
+    @property
+    def sequence_N(self) -> np.ndarray:
+        """For each token, the sequence it stands in."""
+        return np.repeat(np.arange(len(self.rows_B)), np.diff(self.bounds_B1))
+
+
+def lay_out(
+    shards: Shards, plan: Plan, rows_B: np.ndarray, *, specials: Specials, num_tokens: int, max_length: int
+) -> Pack:
+    """Lays the plan's sequences `rows_B` end to end."""
+    pieces_BP2 = plan.pieces_SP2[rows_B]
+    sizes_BP = pieces_BP2[:, :, 1] - pieces_BP2[:, :, 0]
+    num_pieces = sizes_BP.shape[1]
+    bounds_B1 = np.concatenate([[0], np.cumsum(sizes_BP.sum(1) + num_pieces + 1)])
+    sequence_N = np.repeat(np.arange(len(rows_B)), np.diff(bounds_B1))
+    positions_N = np.arange(bounds_B1[-1]) - bounds_B1[sequence_N]
+
+    # A piece begins one token (its [CLS] or [SEP]) after the piece before it ends.
+    begins_BP = np.cumsum(np.concatenate([np.zeros_like(sizes_BP[:, :1]), sizes_BP[:, :-1]], 1) + 1, 1)
+    places = ranges((bounds_B1[:-1, None] + begins_BP).ravel(), (bounds_B1[:-1, None] + begins_BP + sizes_BP).ravel())
+    tokens = ranges(pieces_BP2[:, :, 0].ravel(), pieces_BP2[:, :, 1].ravel())
+    ids_N = np.full(bounds_B1[-1], specials.sep, np.int64)
+    ids_N[bounds_B1[:-1]] = specials.cls
+    ids_N[places] = shards.ids[tokens]
+    ordinary_N = np.zeros(len(ids_N), bool)
+    ordinary_N[places] = True
+    word_starts_N = np.ones(len(ids_N), bool)
+    word_starts_N[places] = shards.word_starts(tokens)
+    segments_N = np.zeros(len(ids_N), np.int64)
+    if num_pieces > 1:
+        segments_N[:] = positions_N > sizes_BP[sequence_N, 0] + 1
+    return Pack(
+        ids_N,
+        positions_N,
+        segments_N,
+        bounds_B1,
+        rows_B,
+        ordinary_N,
+        word_starts_N,
+        {name: values[rows_B] for name, values in plan.labels.items()},
+        num_tokens,
+        max_sequences(num_tokens, max_length),
+        max_length,
+    )
+
+
+def max_sequences(num_tokens: int, max_length: int) -> int:
+    """Sequences a pack may hold: a fixed number, reached only when they are very short."""
+    return max(1, num_tokens * 8 // max_length)
+
+
+def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
+    """Fills the pack up to its fixed size and turns it into tensors."""
+    real = len(pack.ids_N)
+    filler_positions = np.arange(pack.num_tokens - real) % pack.max_length
+    filler_starts = real + np.flatnonzero(filler_positions == 0)
+    # Real sequences, then filler of at most max_length tokens each, then empty sequences at the very end.
+    num_bounds = pack.max_sequences + pack.num_tokens // pack.max_length + 2
+    bounds = np.full(num_bounds, pack.num_tokens, np.int32)
+    known = np.concatenate([pack.bounds_B1[:-1], filler_starts])
+    bounds[: len(known)] = known
+    zeros = np.zeros(len(filler_positions), np.int64)
+    arrays = {
+        "ids_N": np.concatenate([pack.ids_N, zeros + specials.pad]),
+        "positions_N": np.concatenate([pack.positions_N, filler_positions]),
+        "segments_N": np.concatenate([pack.segments_N, zeros]),
+        "bounds_B1": bounds,
+    }
+    return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)
+
+
+def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | None = None) -> Batch:
+    """Ready-made sequences of ids as a batch of just their size: for inference."""
+    lengths = [len(ids) for ids in sequences]
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    return Batch(
+        torch.from_numpy(np.concatenate(sequences).astype(np.int64)),
+        torch.from_numpy(positions),
+        torch.from_numpy(np.concatenate(segments) if segments else np.zeros_like(positions)),
+        torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32)),
+        max(lengths),
+    )

@@ -1,0 +1,86 @@
+"""BERT's encoder (Devlin et al. 2018): embeddings, L post-norm blocks over packed sequences, a tanh pooler.
+
+In: a batch. Out: the last layer's states for every token and the pooled first token of every sequence.
+"""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from firth.nn.attention import layout
+from firth.nn.blocks import Block, compute_dtype, first_rows, initialise
+from firth.nn.embeddings import Embeddings
+from firth.nn.heads import Pooler
+from firth.tensors import Batch, Encoder, States
+
+
+class Bert(Encoder):
+    @dataclass(frozen=True)
+    class Config:
+        vocab_size: int = 30522
+        """Rows of the input embedding."""
+        width: int = 768
+        """Width of every state (H in the paper)."""
+        num_layers: int = 12
+        """Blocks (L in the paper)."""
+        num_heads: int = 12
+        """Attention heads (A in the paper); the width must be a multiple of it."""
+        ffn_width: int = 3072
+        """Width of the feed-forward layer, four times the width in the paper."""
+        max_positions: int = 512
+        """The longest sequence the model can read, special tokens included."""
+        num_segments: int = 2
+        """Kinds of segment: sentence A and sentence B."""
+        activation: str = "gelu"
+        """Activation of the feed-forward layer."""
+        dropout: float = 0.1
+        """Share of a sublayer's outputs set to zero in training."""
+        attention_dropout: float = 0.0
+        """Share of attention weights set to zero in training (the paper: 0.1; the GPU's packed kernel has none)."""
+        norm_eps: float = 1e-12
+        """The small number under layer norm's root."""
+        init_std: float = 0.02
+        """Standard deviation of the initial weights."""
+        pooler: bool = True
+        """Whether there is a tanh layer over the first token."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.width, self.vocab_size = config.width, config.vocab_size
+        self.embeddings = Embeddings(
+            config.vocab_size,
+            config.width,
+            max_positions=config.max_positions,
+            num_segments=config.num_segments,
+            dropout=config.dropout,
+            norm_eps=config.norm_eps,
+        )
+        self.blocks = nn.ModuleList(_block(config) for _ in range(config.num_layers))
+        self.pooler = Pooler(config.width) if config.pooler else None
+        initialise(self, std=config.init_std)
+
+    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
+        table_VD = self.embeddings.tokens.weight
+        plan = layout(batch.bounds_B1, batch.max_length, dtype=compute_dtype(table_VD))
+        x_ND = self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
+        kept, maps = [x_ND], []
+        for block in self.blocks:
+            if attention:
+                maps.append(block.attention.weights(x_ND, plan))  # type: ignore[operator,union-attr]
+            x_ND = block(x_ND, plan)
+            kept = [*kept, x_ND] if layers else kept
+        pooled_BD = self.pooler(first_rows(x_ND, batch.bounds_B1)) if self.pooler else None
+        return States(x_ND, table_VD, pooled_BD, tuple(kept) if layers else (), tuple(maps))
+
+
+def _block(config: Bert.Config) -> Block:
+    return Block(
+        config.width,
+        config.num_heads,
+        ffn_width=config.ffn_width,
+        activation_name=config.activation,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        norm_eps=config.norm_eps,
+    )

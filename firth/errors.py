@@ -1,0 +1,21 @@
+"""What a user can do wrong. The text of each error is the one sentence they see: what is wrong, where, and the remedy."""
+
+
+class FirthError(Exception):
+    """Something the user can put right; the command line prints it and leaves with exit code 2."""
+
+
+class BadInput(FirthError):
+    """A file, text or folder that cannot be used as it is."""
+
+
+class BadConfig(FirthError):
+    """An option, a config key or a combination of them that makes no sense."""
+
+
+class Damaged(FirthError):
+    """A file of ours that is truncated, altered or missing."""
+
+
+class Unsupported(FirthError):
+    """A thing this model, machine or installation cannot do."""

@@ -1,0 +1,176 @@
+"""Files that are whole or absent: atomic writes, sha256 manifests, and opening compressed text.
+
+A reader never meets half a file: everything is written beside its final name, synced, then renamed.
+"""
+
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from firth.errors import BadInput, Damaged, Unsupported
+
+MANIFEST = "manifest.json"
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[IO[bytes]]:
+    """A binary file that appears under `path` only once it is complete and on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A folder that appears under `path` only once its files and its manifest are on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    try:
+        yield temporary
+        write_manifest(temporary)
+        os.chmod(temporary, 0o755)
+        if replace and path.exists():
+            shutil.rmtree(path)
+        os.replace(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def remove_leftovers(folder: Path, prefix: str) -> None:
+    """Deletes what a killed process left of an atomic write of `folder/prefix*`."""
+    for path in folder.glob(f".{prefix}*"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"{path} does not exist.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise Damaged(f"{path} is not valid JSON ({error}).") from None
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
+    """Records size and sha256 of these files, or of all below `folder`; written last: its presence says "complete"."""
+    paths = folder.rglob("*") if names is None else (folder / name for name in names)
+    rows = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
+        for path in sorted(paths)
+        if path.is_file() and path.name != MANIFEST
+    }
+    for name in rows:
+        with (folder / name).open("rb") as file:
+            os.fsync(file.fileno())
+    write_json(folder / MANIFEST, {"files": rows})
+
+
+def check_manifest(folder: Path, *, hashes: bool = True) -> None:
+    """Raises `Damaged`, naming the first file that is missing, cut short or altered."""
+    if not (folder / MANIFEST).exists():
+        raise Damaged(f"{folder} has no {MANIFEST}: it is incomplete; make it again.")
+    for name, row in read_json(folder / MANIFEST)["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise Damaged(f"{path} is missing; make {folder} again.")
+        if path.stat().st_size != row["bytes"]:
+            raise Damaged(f"{path} has {path.stat().st_size} bytes instead of {row['bytes']}; make {folder} again.")
+        if hashes and sha256(path) != row["sha256"]:
+            raise Damaged(f"{path} was altered after it was written (its sha256 differs); make {folder} again.")
+
+
+def open_binary(path: Path) -> IO[bytes]:
+    """Opens a plain, .gz, .xz or .zst file for reading."""
+    if not path.is_file():
+        raise BadInput(f"{path} does not exist." if not path.exists() else f"{path} is not a file.")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rb")  # type: ignore[return-value]
+    if path.suffix == ".xz":
+        return lzma.open(path, "rb")
+    if path.suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise Unsupported(f"{path} needs zstandard: pip install 'firth[data]'.") from None
+        return io.BufferedReader(_Zstd(path, zstandard), 1 << 17)
+    return path.open("rb")
+
+
+class _Zstd(io.RawIOBase):
+    """Reads .zst frames; unlike `zstandard.open`, it says so when the file ends in the middle of one."""
+
+    def __init__(self, path: Path, zstandard: Any) -> None:
+        self.zstandard, self.file = zstandard, path.open("rb")
+        self.frame = zstandard.ZstdDecompressor().decompressobj()
+        self.fed, self.ready = False, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            while not self.ready and self._feed():
+                pass
+        except self.zstandard.ZstdError as error:
+            raise OSError(str(error)) from None
+        count = min(len(buffer), len(self.ready))
+        buffer[:count], self.ready = self.ready[:count], self.ready[count:]
+        return count
+
+    def _feed(self) -> bool:
+        data = self.frame.unused_data if self.frame.eof else b""
+        if self.frame.eof:
+            self.frame, self.fed = self.zstandard.ZstdDecompressor().decompressobj(), False
+        data = data or self.file.read(1 << 10)  # little, because a few bytes can stand for megabytes
+        if not data and self.fed:
+            raise EOFError("the file ends within a frame")
+        self.fed = self.fed or bool(data)
+        self.ready = memoryview(self.frame.decompress(data) if data else b"")
+        return bool(data)
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

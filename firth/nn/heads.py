@@ -1,0 +1,34 @@
+"""Small networks on top of an encoder's states."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from firth.nn.blocks import activation
+
+
+class Pooler(nn.Module):
+    """tanh(W x + b) of a sequence's first token: what BERT gives to sentence-level heads."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+
+    def forward(self, first_BD: Tensor) -> Tensor:
+        return torch.tanh(self.dense(first_BD))
+
+
+class VocabularyHead(nn.Module):
+    """Dense + activation + norm, then a product with the input embedding and a bias: scores over the vocabulary."""
+
+    def __init__(self, width: int, vocab_size: int, *, activation_name: str, norm_eps: float) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.activate: Callable[[Tensor], Tensor] = activation(activation_name)
+
+    def forward(self, x_PD: Tensor, table_VD: Tensor) -> Tensor:
+        hidden_PD = self.norm(self.activate(self.dense(x_PD)))
+        return nn.functional.linear(hidden_PD, table_VD, self.bias)

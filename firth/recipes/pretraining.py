@@ -1,0 +1,209 @@
+"""Pre-training and its evaluation put together: a recipe, shards and a folder in, a model out."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from firth import checkpoint as checkpoints
+from firth import tokenizers
+from firth.config import from_dict, load_toml, override, to_dict, to_toml
+from firth.checkpoint import Checkpoint, make_goal
+from firth.data.loader import BatchConfig, Packs
+from firth.data.shards import Shards
+from firth.data.stream import Stream, split
+from firth.encoders import resolve as encoder_class
+from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import MANIFEST, read_json, sha256, write_bytes, write_json
+from firth.recipes import lineage
+from firth.recipes.lineage import Recipe
+from firth.tokenizers.wordpiece import WordPiece
+from firth.train.loop import Learner, reseed
+from firth.train.run import Run
+from firth.train.run import evaluate as measure
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a person asked for; None where they left it to the recipe."""
+
+    recipe: str | None = None
+    size: str | None = None
+    steps: int | None = None
+    epochs: float | None = None
+    minutes: float | None = None
+    config: str | Path | None = None
+    changes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A run put together."""
+
+    learner: Learner
+    packs: Packs
+    held_out: Packs
+    tokenizer: WordPiece
+
+
+def pretrain(
+    data: Path,
+    out: Path,
+    *,
+    asked: Asked,
+    resume: bool = False,
+    start_from: str | Path | None = None,
+    device: str | None = None,
+) -> dict[str, float]:
+    """Trains a new run, or the rest of one, and writes the model; gives the last held-out figures."""
+    if out.exists() and not resume:
+        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    shards = Shards.open(data, verify=not resume)
+    saved = out / "run.toml" if (out / "run.toml").exists() else None
+    start = checkpoints.load(Path(start_from)) if start_from else None
+    plan = _plan(asked, saved, shards, start)
+    if saved:
+        _same_data(out, shards)
+    parts = build(plan, shards, start=start, device=device)
+    out.mkdir(parents=True, exist_ok=True)
+    write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
+    write_json(out / "source.json", {"data": str(data.resolve()), "sha256": sha256(shards.folder / MANIFEST)})
+    floor = shards.info["health"]["entropy_nats"]
+    run = Run(
+        out,
+        parts.learner,
+        packs=parts.packs,
+        held_out=parts.held_out,
+        config=plan.train,
+        floor=floor,
+        resume=resume,
+    )
+    run.go()
+    figures = run.held_out_figures()
+    checkpoints.save(out, _finished(parts, plan, run.progress.steps, figures, floor))
+    return figures
+
+
+def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
+    """A model's losses and accuracies on all documents of prepared shards."""
+    checkpoint, shards = checkpoints.load(model), Shards.open(data)
+    _same_tokenizer(checkpoint.tokenizer, shards, model)
+    if not checkpoint.goals:
+        raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
+    length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.config.max_positions)))
+    goals = {}
+    for name in sorted(checkpoint.goals, key="masked_lm".__eq__):  # the one that makes pairs comes first: it cuts
+        trained = checkpoint.goals[name]
+        goals[name] = make_goal(
+            name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=length, seed=seed
+        )
+        goals[name].load_state_dict(trained.state_dict())
+    batches = BatchConfig(max_length=length, tokens=max(4096, length))
+    everything = Stream(shards, np.arange(shards.num_documents))
+    packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
+    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32")
+    if "masked_lm" in figures:
+        figures["perplexity"] = float(np.exp(figures["masked_lm"]))
+    return figures | {"unigram_floor": shards.info["health"]["entropy_nats"]}
+
+
+def _plan(asked: Asked, saved: Path | None, shards: Shards, start: Checkpoint | None) -> Recipe:
+    """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
+    source = saved or asked.config
+    if source:
+        plan = from_dict(Recipe, load_toml(Path(source)))
+        if (asked.recipe or plan.recipe, asked.size or plan.size) != (plan.recipe, plan.size):
+            raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
+    else:
+        plan = lineage.make(asked.recipe or "bert", asked.size or "tiny")
+    if start:
+        plan = replace(plan, encoder={"bert": start.encoder.config})
+    changed = override(_limits(plan, asked, shards), asked.changes)
+    if saved and changed != plan:
+        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
+    return changed
+
+
+def _limits(plan: Recipe, asked: Asked, shards: Shards) -> Recipe:
+    if sum(limit is not None for limit in (asked.steps, asked.epochs, asked.minutes)) > 1:
+        raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
+    steps = asked.steps
+    if asked.epochs is not None:
+        steps = max(1, round(asked.epochs * shards.num_tokens / (plan.batches.tokens * plan.train.accumulate)))
+    if (steps is not None and steps < 1) or (asked.minutes is not None and asked.minutes <= 0):
+        raise BadConfig("A run needs at least one step and a time above zero.")
+    train = plan.train if steps is None else replace(plan.train, steps=steps)
+    return replace(plan, train=train if asked.minutes is None else replace(train, minutes=asked.minutes))
+
+
+def _same_data(out: Path, shards: Shards) -> None:
+    if read_json(out / "source.json")["sha256"] != sha256(shards.folder / MANIFEST):
+        raise BadInput(f"{out} was trained on other data than {shards.folder}; resume it with its own data.")
+
+
+def _same_tokenizer(tokenizer: WordPiece, shards: Shards, model: Path) -> None:
+    if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
+        raise BadInput(
+            f"{shards.folder} was prepared with another tokenizer than the model's; "
+            f"prepare the text again with --tokenizer {model}."
+        )
+
+
+def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
+    """Puts together what a plan names; every chance in it comes from the plan's seed."""
+    tokenizer = tokenizers.load(shards.tokenizer_folder)
+    if start:
+        _same_tokenizer(start.tokenizer, shards, Path("MODEL"))
+    name, shape = next(iter(plan.encoder.items()))
+    if not start:
+        # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
+        shape = replace(shape, vocab_size=-(-len(tokenizer.vocab) // 64) * 64)
+    _check_sizes(plan, shape.max_positions)
+    length, seed = plan.batches.max_length, plan.train.seed
+    reseed(seed, "initial weights")
+    encoder = encoder_class(name)(shape)
+    goals = {
+        goal: make_goal(goal, config, encoder, tokenizer, max_length=length, seed=seed)
+        for goal, config in plan.objectives.items()
+    }
+    if start:
+        encoder.load_state_dict(start.encoder.state_dict())
+        for goal in goals.keys() & start.goals.keys():
+            goals[goal].load_state_dict(start.goals[goal].state_dict())
+    learner = Learner(encoder, goals).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    training, held_out = split(shards, held_out_rate=plan.batches.held_out_rate, seed=seed)
+    step = plan.batches.tokens * plan.train.accumulate
+    if training.num_tokens < step:
+        raise BadInput(
+            f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of {step:,}; "
+            "add text or lower batches.tokens."
+        )
+    objectives = list(goals.values())
+    first, second = (
+        Packs(stream, objectives, plan.batches, specials=tokenizer.vocab, seed=seed) for stream in (training, held_out)
+    )
+    return Parts(learner, first, second, tokenizer)
+
+
+def _check_sizes(plan: Recipe, max_positions: int) -> None:
+    length, tokens = plan.batches.max_length, plan.batches.tokens
+    if length > max_positions:
+        raise BadConfig(f"batches.max_length={length} is more than the model's {max_positions} positions; lower it.")
+    if not 8 <= length <= tokens:
+        raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={tokens}.")
+
+
+def _finished(parts: Parts, plan: Recipe, steps: int, figures: dict[str, float], floor: float) -> Checkpoint:
+    info = {
+        "recipe": plan.recipe,
+        "size": plan.size,
+        "steps": steps,
+        "tokens": steps * plan.train.accumulate * plan.batches.tokens,
+        "max_length": plan.batches.max_length,
+        "unigram_floor": floor,
+        "held_out": figures,
+    }
+    learner = parts.learner.cpu().eval()
+    goals = dict(learner.goals.items())
+    return Checkpoint(learner.encoder, goals, parts.tokenizer, info=info)  # type: ignore[arg-type]

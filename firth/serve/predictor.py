@@ -1,0 +1,199 @@
+"""A loaded model and all it can answer. This is the only predict path: the command line, Python and servers use it."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
+from firth.config import to_dict
+from firth.console import bar
+from firth.data.packing import pack_tokens
+from firth.errors import BadConfig, BadInput, Unsupported
+from firth.nn.blocks import first_rows
+from firth.objectives.masked_lm import MaskedLM
+from firth.tensors import Batch, parameter_count
+from firth.tokenizers.vocab import windows
+from firth.types import Encoding, Fill
+
+POOLINGS = ("mean", "cls", "max")
+BATCH_TOKENS = 4096
+"""Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
+
+
+class Model:
+    """What `firth.load` gives."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.checkpoint = checkpoint
+        self.encoder, self.tokenizer = checkpoint.encoder, checkpoint.tokenizer
+
+    @property
+    def width(self) -> int:
+        return self.encoder.width
+
+    @property
+    def num_parameters(self) -> int:
+        return parameter_count([self.encoder, *self.checkpoint.goals.values()])
+
+    def info(self) -> dict[str, Any]:
+        """What the model is made of and where it comes from."""
+        return {
+            "encoder": to_dict(self.encoder.config),
+            "parameters": self.num_parameters,
+            "encoder_parameters": parameter_count([self.encoder]),
+            "vocabulary": len(self.tokenizer.vocab),
+            "heads": list(self.checkpoint.goals),
+            "embedding": to_dict(self.checkpoint.embedding),
+            "training": dict(self.checkpoint.info),
+        }
+
+    def save(self, folder: str | Path) -> None:
+        """Writes the model as a folder that firth and transformers open."""
+        checkpoints.save(Path(folder), self.checkpoint)
+
+    def tokens(self, text: str, *, specials: bool = False) -> list[str]:
+        """The pieces the tokenizer cuts a text into."""
+        return list(self.tokenizer.encode(text, specials=specials).tokens)
+
+    @torch.inference_mode()
+    def fill(self, text: str, *, top: int = 5, specials: bool = False) -> list[Fill]:
+        """The likeliest tokens for each `[MASK]`: `top` rows for every mask, in order."""
+        head = self._masked_lm()
+        encoding = self.tokenizer.encode(text, specials=specials, masks=not specials)
+        ids = self._with_specials(encoding.ids)
+        masks = np.flatnonzero(ids == self.tokenizer.vocab.mask)
+        mask_token = self.tokenizer.vocab.tokens[self.tokenizer.vocab.mask]
+        if not len(masks):
+            raise BadInput(f"The text has no {mask_token} to fill; write {mask_token} where a word is missing.")
+        if len(ids) > self.encoder.config.max_positions:
+            raise BadInput(
+                f"The text has {len(ids)} tokens, more than the model's {self.encoder.config.max_positions}."
+            )
+        batch = pack_tokens([ids])
+        scores_PV = head.scores(self.encoder(batch), torch.from_numpy(masks))[:, : len(self.tokenizer.vocab)]
+        scores_PV[:, sorted(self.tokenizer.vocab.specials)] = -torch.inf
+        best = scores_PV.softmax(-1).topk(min(top, len(self.tokenizer.vocab)))
+        spans = encoding.offsets[masks - 1]
+        return [
+            self._filled(text, span, int(token), float(probability))
+            for span, probabilities, tokens in zip(spans, best.values, best.indices, strict=True)
+            for probability, token in zip(probabilities, tokens, strict=True)
+        ]
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        max_length: int | None = None,
+        specials: bool = False,
+    ) -> np.ndarray:
+        """One vector a text, in order. Settings not given are the folder's own, else the plain mean of all tokens.
+
+        A text longer than the model reads is read in windows, unless `max_length` (or the folder) asks to cut it.
+        """
+        settings = self.checkpoint.embedding
+        pooling = settings.pooling if pooling is None else pooling
+        if pooling not in POOLINGS:
+            raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
+        sequences, owners = self._cut(texts, max_length or settings.max_length, specials)
+        vectors = self._pooled(sequences, pooling)
+        weights = np.array([len(ids) for ids in sequences], np.float64)
+        vectors = _merge(vectors, weights, owners, len(texts))
+        if settings.normalise if normalise is None else normalise:
+            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return vectors
+
+    @torch.inference_mode()
+    def attention(self, text: str) -> tuple[list[str], np.ndarray]:
+        """The tokens of a text with its special ones, and every layer's and head's weights: layers x H x L x L."""
+        ids = self._with_specials(self.tokenizer.encode(text).ids)[: self.encoder.config.max_positions]
+        states = self.encoder(pack_tokens([ids]), attention=True)
+        weights = np.stack([layer[0].numpy() for layer in states.attention])
+        return [self.tokenizer.vocab.tokens[i] for i in ids], weights
+
+    def _masked_lm(self) -> MaskedLM:
+        goal = self.checkpoint.goals.get("masked_lm")
+        if not isinstance(goal, MaskedLM):
+            raise Unsupported("This model has no masked-LM head, so it cannot fill; `firth info` lists what it has.")
+        return goal
+
+    def _with_specials(self, ids: np.ndarray) -> np.ndarray:
+        vocab = self.tokenizer.vocab
+        return np.concatenate([[vocab.cls], ids, [vocab.sep]])
+
+    def _filled(self, text: str, span: np.ndarray, token: int, probability: float) -> Fill:
+        piece = self.tokenizer.vocab.tokens[token]
+        before, after = text[: span[0]], text[span[1] :]
+        if self.tokenizer.continues[token]:
+            piece, before = piece.removeprefix("##"), before.rstrip()
+        return Fill(self.tokenizer.vocab.tokens[token], probability, before + piece + after)
+
+    def _cut(self, texts: Sequence[str], limit: int | None, specials: bool) -> tuple[list[np.ndarray], np.ndarray]:
+        """Sequences of ids with their special tokens, and for each the text it belongs to."""
+        size = min(limit or self.encoder.config.max_positions, self.encoder.config.max_positions) - 2
+        sequences, owners = [], []
+        for owner, encoding in enumerate(self._encodings(texts, specials)):
+            spans = [(0, size)] if limit else windows(len(encoding), size, size)
+            sequences += [self._with_specials(encoding.ids[start:end]) for start, end in spans]
+            owners += [owner] * len(spans)
+        return sequences, np.array(owners, np.int64)
+
+    def _encodings(self, texts: Sequence[str], specials: bool) -> list[Encoding]:
+        return self.tokenizer.encode_batch(list(texts), specials=specials)
+
+    @torch.inference_mode()
+    def _pooled(self, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
+        vectors = np.empty((len(sequences), self.width), np.float32)
+        done = 0
+        with bar("embedding", len(sequences), unit="texts") as advance:
+            for rows in _batches([len(ids) for ids in sequences]):
+                batch = pack_tokens([sequences[row] for row in rows])
+                vectors[rows] = pool(self.encoder(batch).last_ND, batch, pooling).float().numpy()
+                done += len(rows)
+                advance(done, "")
+        return vectors
+
+
+def load(folder: str | Path) -> Model:
+    """Opens a model folder: one made by firth, or any Hugging Face BERT folder as it is."""
+    return Model(checkpoints.load(Path(folder)))
+
+
+def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:
+    """One vector for each sequence of a pack."""
+    if pooling == "cls":
+        return first_rows(states_ND, batch.bounds_B1)
+    lengths = batch.bounds_B1.long().diff()
+    owners_N1 = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[:, None].expand_as(states_ND)
+    kind = {"mean": "mean", "max": "amax"}[pooling]
+    empty_BD = states_ND.new_zeros(len(lengths), states_ND.shape[1])
+    return empty_BD.scatter_reduce(0, owners_N1, states_ND, kind, include_self=False)
+
+
+def _batches(lengths: list[int]) -> Iterator[list[int]]:
+    """Rows in order of length, so that a batch's sequences are alike; each batch within the token budget."""
+    rows: list[int] = []
+    tokens = 0
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+        if rows and tokens + lengths[row] > BATCH_TOKENS:
+            yield rows
+            rows, tokens = [], 0
+        rows.append(row)
+        tokens += lengths[row]
+    if rows:
+        yield rows
+
+
+def _merge(vectors: np.ndarray, weights: np.ndarray, owners: np.ndarray, num_texts: int) -> np.ndarray:
+    """Windows of one text become their mean, weighted by length."""
+    if len(owners) == num_texts:
+        return vectors
+    totals = np.zeros((num_texts, vectors.shape[1]))
+    np.add.at(totals, owners, vectors * weights[:, None])
+    return (totals / np.bincount(owners, weights, num_texts)[:, None]).astype(np.float32)

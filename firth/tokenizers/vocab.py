@@ -1,0 +1,78 @@
+"""Tokens <-> ids, and the windows that cut a text too long for a model."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from firth.errors import BadConfig, BadInput
+
+SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PREFIX = "##"
+
+
+@dataclass(frozen=True)
+class Vocab:
+    """The token at place i has id i."""
+
+    tokens: tuple[str, ...]
+    roles: tuple[str, ...] = SPECIALS
+    """Which tokens pad, stand for the unknown, open, separate and mask, in this order."""
+    other_specials: frozenset[str] = frozenset()
+    """Special tokens without such a role."""
+
+    def __post_init__(self) -> None:
+        if len(self.ids) < len(self.tokens):
+            twice = next(token for i, token in enumerate(self.tokens) if self.ids[token] != i)
+            raise BadInput(f"the token {twice!r} stands twice in the vocabulary.")
+        if missing := [role for role in self.roles if role not in self.ids]:
+            raise BadInput(f"the vocabulary has no {' '.join(missing)}.")
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {token: i for i, token in enumerate(self.tokens)}
+
+    @cached_property
+    def specials(self) -> frozenset[int]:
+        return frozenset(self.ids[token] for token in {*self.roles, *self.other_specials})
+
+    @cached_property
+    def continues(self) -> np.ndarray:
+        """True for the ids of pieces that go on with a word."""
+        pieces = [len(token) > len(PREFIX) and token.startswith(PREFIX) for token in self.tokens]
+        pieces = [piece and i not in self.specials for i, piece in enumerate(pieces)]
+        return np.array(pieces, bool)
+
+    @property
+    def pad(self) -> int:
+        return self.ids[self.roles[0]]
+
+    @property
+    def unk(self) -> int:
+        return self.ids[self.roles[1]]
+
+    @property
+    def cls(self) -> int:
+        return self.ids[self.roles[2]]
+
+    @property
+    def sep(self) -> int:
+        return self.ids[self.roles[3]]
+
+    @property
+    def mask(self) -> int:
+        return self.ids[self.roles[4]]
+
+
+def windows(length: int, size: int, stride: int) -> list[tuple[int, int]]:
+    """Windows of at most `size` tokens, each `stride` after the one before, that together cover all `length` tokens.
+
+    Made here because tokenizers 0.23.1 and 0.23.2 lose windows. An empty text has one empty window.
+    """
+    if not 0 < stride <= size:
+        raise BadConfig(f"A stride of {stride} leaves gaps or stands still: use 1 to {size}, the size of the window.")
+    starts = range(0, max(length - size, 0) + stride, stride)
+    return [(start, min(start + size, length)) for start in starts]

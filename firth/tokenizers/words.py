@@ -1,0 +1,77 @@
+"""Where words begin in Chinese text, which has no spaces: rjieba's words inside runs of Chinese characters.
+
+In goes text (any text), out come positions of characters. Borders elsewhere are spaces and punctuation.
+"""
+
+import re
+from importlib.util import find_spec
+
+import numpy as np
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from firth.errors import Unsupported
+
+# What BERT's normaliser takes for Chinese, so that each of these characters is a token of its own.
+_RANGES = (
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B81F),
+    (0x2B920, 0x2CEAF),
+    (0x2F800, 0x2FA1F),
+)
+CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES)
+"""The inside of a regular expression's character class."""
+_chinese = re.compile(f"[{CHINESE}]")
+_surrogate = re.compile("[\ud800-\udfff]")
+
+
+def has_chinese(text: str) -> bool:
+    return not text.isascii() and _chinese.search(text) is not None
+
+
+def has_segmenter() -> bool:
+    """Whether rjieba is installed, as it is wherever text is prepared."""
+    return find_spec("rjieba") is not None
+
+
+def repair(text: str) -> str:
+    """`text` with each lone surrogate, which no UTF-8 can hold, replaced by U+FFFD: positions stay as they are."""
+    return text if text.isascii() else _surrogate.sub("\ufffd", text)
+
+
+def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of the Chinese characters, and for each whether it begins a word."""
+    try:
+        import rjieba
+    except ImportError:
+        raise Unsupported("Finding the words of Chinese text needs rjieba: pip install rjieba.") from None
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    chinese = _is_chinese(codes)
+    kept = chinese.copy()
+    kept[1:] |= chinese[:-1]  # one blank after a run stands for all that parts it from the next
+    blanked = np.where(chinese, codes, ord(" "))[kept].tobytes().decode("utf-32-le")
+    lengths = np.fromiter(map(len, rjieba.cut(blanked, True)), np.int64)
+    begins = np.zeros(len(blanked), bool)
+    begins[np.cumsum(lengths) - lengths] = True
+    return np.flatnonzero(chinese), begins[chinese[kept]]
+
+
+def chinese_borders(text: str) -> np.ndarray:
+    """The positions in `text` where a word begins, Chinese or not."""
+    positions, begins = chinese_starts(text)
+    border, chinese = np.zeros(len(text), bool), np.zeros(len(text), bool)
+    chinese[positions] = True
+    border[[start for _, (start, _) in BertPreTokenizer().pre_tokenize_str(repair(text))]] = True
+    spaces = np.fromiter(map(str.isspace, text), bool, len(text))
+    border[1:] |= chinese[:-1] & ~spaces[1:]
+    border[positions] = begins
+    return np.flatnonzero(border)
+
+
+def _is_chinese(codes: np.ndarray) -> np.ndarray:
+    chinese = np.zeros(len(codes), bool)
+    for first, last in _RANGES:
+        chinese |= (codes >= first) & (codes <= last)
+    return chinese

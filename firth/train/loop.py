@@ -1,0 +1,173 @@
+"""The loop: goals and batches in, trained weights out. It knows nothing of language.
+
+A step's loss is the sum over its micro-batches divided by the counts of the whole step, so cutting a step into
+micro-batches never changes its gradient. Chance on the device is reseeded from (seed, step, micro-batch).
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from firth import chance
+from firth.data.loader import Place
+from firth.errors import BadConfig
+from firth.tensors import Batch, Encoder, Goal, Loss
+from firth.train.optim import OptimConfig, scheduled_rate
+
+CALIBRATION_STEPS = 50
+"""With a time limit, the number of steps is settled after this many."""
+PROVISIONAL_STEPS = 5_000
+"""Until then the schedule goes by this many."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    steps: int = 1000
+    """Optimizer steps of the whole run."""
+    minutes: float = 0.0
+    """Time limit in place of a number of steps; 0 for none."""
+    accumulate: int = 1
+    """Micro-batches of a step."""
+    seed: int = 1
+    """Decides initial weights, order, pairs, masks and dropout."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the matrix products; auto is bf16 on a GPU and fp32 elsewhere."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Whether torch.compile is used; auto compiles on a GPU."""
+    log_every: int = 20
+    """Steps between rows of metrics.jsonl."""
+    evaluate_every: int = 500
+    """Steps between evaluations on held-out documents."""
+    checkpoint_every: int = 500
+    """Steps between saved states."""
+    keep: int = 2
+    """Saved states kept."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The optimizer and its schedule."""
+
+
+@dataclass
+class Progress:
+    """How far a run is: all of what a resumed run must know besides weights and optimizer."""
+
+    steps: int
+    step: int = 0
+    place: Place = field(default_factory=Place)
+    """The first batch not yet used."""
+    sums: dict[str, Tensor] = field(default_factory=dict)
+    """Losses and tallies since the last log, on the device."""
+    counts: dict[str, int] = field(default_factory=dict)
+    waited: float = 0.0
+    """Seconds spent waiting for data since the last log."""
+
+
+class Learner(nn.Module):
+    """An encoder and the goals it is trained for; goals without a step of their own share one encoder pass."""
+
+    def __init__(self, encoder: Encoder, goals: Mapping[str, Goal]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.goals = nn.ModuleDict(goals)
+
+    def forward(self, batch: Batch) -> Loss:
+        sharing = [goal for goal in self._goals() if type(goal).step is Goal.step]
+        own = [goal for goal in self._goals() if type(goal).step is not Goal.step]
+        states = self.encoder(batch) if sharing else None
+        losses = [goal.loss(states, batch) for goal in sharing if states] + [
+            goal.step(self.encoder, batch) for goal in own
+        ]
+        return Loss(
+            {name: total for loss in losses for name, total in loss.sums.items()},
+            {name: total for loss in losses for name, total in loss.tallies.items()},
+        )
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {name: count for goal in self._goals() for name, count in goal.counts(batch).items()}
+
+    def _goals(self) -> list[Goal]:
+        return list(self.goals.values())  # type: ignore[arg-type]
+
+
+def train(
+    learner: Learner,
+    batches: Iterator[tuple[Place, Batch]],
+    config: TrainConfig,
+    *,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    on_step: Callable[[Progress, Tensor], None],
+) -> None:
+    """Trains until `progress.steps`; `on_step` logs, evaluates and saves, and may change the number of steps."""
+    device = next(learner.parameters()).device
+    forward = compiled(learner, config.compile, device)
+    learner.train()
+    while progress.step < progress.steps:
+        began = time.perf_counter()
+        micro_batches = list(islice(batches, config.accumulate))
+        progress.waited += time.perf_counter() - began
+        _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, device)
+        norm = nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf"))
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(progress.step, progress.steps, config)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        last = micro_batches[-1][0]
+        progress.place = Place(last.epoch, last.index + 1)
+        progress.step += 1
+        on_step(progress, norm)
+
+
+def rate_at(step: int, steps: int, config: TrainConfig) -> float:
+    provisional = config.minutes > 0 and step < CALIBRATION_STEPS
+    return scheduled_rate(step, PROVISIONAL_STEPS if provisional else steps, config.optim)
+
+
+def autocast(precision: str, device: torch.device) -> torch.autocast:
+    half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=half)
+
+
+def compiled(learner: Learner, choice: str, device: torch.device) -> Callable[[Batch], Loss]:
+    if choice == "yes" and device.type != "cuda":
+        raise BadConfig(
+            "train.compile=yes needs a GPU: on a CPU sequences are grouped by length, which changes shapes."
+        )
+    return (
+        torch.compile(learner, dynamic=False, fullgraph=True) if device.type == "cuda" and choice != "no" else learner
+    )
+
+
+def reseed(*parts: int | str) -> None:
+    """Sets the device's chance to a key's."""
+    torch.manual_seed(int(chance.key(*parts)) & (2**63 - 1))
+
+
+def _accumulate(
+    forward: Callable[[Batch], Loss],
+    learner: Learner,
+    batches: list[Batch],
+    config: TrainConfig,
+    progress: Progress,
+    device: torch.device,
+) -> None:
+    """Adds up the gradient of the step's true mean."""
+    all_counts = [learner.counts(batch) for batch in batches]
+    counts = {name: sum(c[name] for c in all_counts) for name in all_counts[0]}
+    for micro, batch in enumerate(batches):
+        reseed(config.seed, "step", progress.step, micro)
+        with autocast(config.precision, device):
+            loss = forward(batch.to(device))
+        torch.stack([total / max(counts[name], 1) for name, total in loss.sums.items()]).sum().backward()  # type: ignore[no-untyped-call]
+        for name, total in {**loss.sums, **loss.tallies}.items():
+            total = total.detach().double()
+            progress.sums[name] = progress.sums[name] + total if name in progress.sums else total
+    for name, count in counts.items():
+        progress.counts[name] = progress.counts.get(name, 0) + count
+
+
+__all__ = ["Learner", "Progress", "TrainConfig", "autocast", "rate_at", "reseed", "train"]

@@ -1,0 +1,57 @@
+"""AdamW with decay groups (Loshchilov & Hutter 2017) and the schedules of its learning rate."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import nn
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    rate: float = 1e-4
+    """Highest learning rate."""
+    schedule: Literal["linear", "cosine", "trapezoid", "constant"] = "linear"
+    """How the rate falls after warm-up; trapezoid stays high and falls over the last fifth."""
+    warmup_rate: float = 0.01
+    """Share of the steps over which the rate rises from 0."""
+    weight_decay: float = 0.01
+    """Decay of matrices; biases and norms never decay."""
+    beta1: float = 0.9
+    """Adam's memory of the gradient."""
+    beta2: float = 0.999
+    """Adam's memory of the squared gradient."""
+    eps: float = 1e-6
+    """Adam's small number."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
+
+
+def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
+    """Bias-corrected AdamW; matrices and embeddings decay, biases and norms do not."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    decay = [p for _, p in named if p.ndim > 1]
+    plain = [p for _, p in named if p.ndim <= 1]
+    return torch.optim.AdamW(
+        [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+        lr=config.rate,
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        fused=True,
+    )
+
+
+def scheduled_rate(step: int, steps: int, config: OptimConfig) -> float:
+    """The learning rate of a step (counted from 0) in a run of `steps`."""
+    warmup = max(1, round(config.warmup_rate * steps))
+    if step < warmup:
+        return config.rate * (step + 1) / warmup
+    done = (step - warmup) / max(1, steps - warmup)
+    if config.schedule == "linear":
+        return config.rate * (1 - done)
+    if config.schedule == "cosine":
+        return config.rate * 0.5 * (1 + math.cos(math.pi * done))
+    if config.schedule == "trapezoid":
+        return config.rate * min(1.0, (1 - done) / 0.2)
+    return config.rate

@@ -1,0 +1,206 @@
+"""A run and its folder: training with logs, held-out evaluation, saved states, a time limit and clean interruption."""
+
+import math
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+import torch
+from torch import Tensor
+
+from firth.console import bar, say
+from firth.data.loader import Packs, Place, load, places
+from firth.errors import FirthError
+from firth.tensors import Loss
+from firth.train import state
+from firth.train.journal import Journal
+from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, autocast, rate_at, train
+from firth.train.optim import make_optimizer
+
+WARM_STEPS = 10
+
+
+class Interrupted(FirthError):
+    """The person or the machine asked the run to stop; its state is saved."""
+
+
+class Run:
+    """Everything that happens around the loop's steps."""
+
+    def __init__(
+        self,
+        folder: Path,
+        learner: Learner,
+        *,
+        packs: Packs,
+        held_out: Packs | None,
+        config: TrainConfig,
+        floor: float,
+        resume: bool,
+    ) -> None:
+        self.folder, self.learner, self.packs, self.held_out = folder, learner, packs, held_out
+        self.config, self.floor = config, floor
+        self.device = next(learner.parameters()).device
+        self.optimizer = make_optimizer(learner, config.optim)
+        restored = (
+            state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=say) if resume else None
+        )
+        self.progress, lengths = restored or (Progress(config.steps), {})
+        self.journal = Journal(folder, lengths=lengths)
+        self.stop_asked = False
+        self.last: dict[str, float] = {}
+        self._clock = self._started = self._warm = time.perf_counter()
+        self._logged_step = self.progress.step
+
+    def go(self) -> None:
+        """Trains to the end, or saves and raises `Interrupted`."""
+        addresses = places(self.packs, self.progress.place)
+        workers = self.packs.config.workers
+        with _signals(self), bar("pre-training", self.progress.steps, unit="steps") as self._advance:
+            batches = load(self.packs, addresses, workers=workers)
+            train(
+                self.learner,
+                batches,
+                self.config,
+                optimizer=self.optimizer,
+                progress=self.progress,
+                on_step=self.on_step,
+            )
+        self.save()
+
+    def on_step(self, progress: Progress, norm: Tensor) -> None:
+        step, config = progress.step, self.config
+        settled = config.minutes > 0 and self._settle_steps()
+        end = step == progress.steps
+        if step % config.log_every == 0 or end:
+            self._log(norm)
+        if self.held_out and (step % config.evaluate_every == 0 or end):
+            self.last |= {f"held_out_{k}": v for k, v in self.evaluate().items()}
+        if (step % config.checkpoint_every == 0 or settled) and not end:
+            self.save()
+        if step == floor_step(progress.steps):
+            self._compare_with_floor()
+        self._advance(step, " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in ("masked_lm", "rate")))
+        if self.stop_asked:
+            self.save()
+            raise Interrupted(f"Stopped at step {step}; its state is saved. Continue with --resume.")
+
+    def save(self) -> None:
+        state.save(
+            self.folder / "checkpoints",
+            self.learner,
+            optimizer=self.optimizer,
+            progress=self.progress,
+            files=self.journal.lengths(),
+            keep=self.config.keep,
+        )
+
+    def evaluate(self) -> dict[str, float]:
+        """Means over the held-out documents, with the masks and pairs of epoch 0."""
+        assert self.held_out is not None
+        values = evaluate(self.learner, self.held_out, precision=self.config.precision)
+        self.journal.metrics(self.progress.step, "held-out", values)
+        return values
+
+    def held_out_figures(self) -> dict[str, float]:
+        """The last evaluation's means."""
+        return {k.removeprefix("held_out_"): v for k, v in self.last.items() if k.startswith("held_out_")}
+
+    def _log(self, norm: Tensor) -> None:
+        progress, now = self.progress, time.perf_counter()
+        values = means(progress.sums, progress.counts)
+        values |= {"rate": rate_at(progress.step - 1, progress.steps, self.config), "gradient_norm": float(norm)}
+        self.journal.metrics(progress.step, "train", values)
+        self.last |= values
+        if not math.isfinite(sum(values.values())):
+            raise FirthError(
+                f"The loss is not a number at step {progress.step}; lower train.optim.rate and start again."
+            )
+        seconds, steps = now - self._clock, progress.step - self._logged_step
+        tokens = steps * self.config.accumulate * self.packs.config.tokens
+        timing = {"seconds": seconds, "tokens_per_second": tokens / seconds, "waiting": progress.waited / seconds}
+        self.journal.timing(progress.step, timing)
+        progress.sums, progress.counts, progress.waited = {}, {}, 0.0
+        self._clock, self._logged_step = now, progress.step
+
+    def _settle_steps(self) -> bool:
+        """With a time limit: as many steps as the first ones say will fit. True in the step that settles it."""
+        if self.progress.step not in (WARM_STEPS, CALIBRATION_STEPS):
+            return False
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        now = time.perf_counter()
+        if self.progress.step == WARM_STEPS:  # the first steps compile and fill caches
+            self._warm = now
+            return False
+        per_step = (now - self._warm) / (CALIBRATION_STEPS - WARM_STEPS)
+        left = self.config.minutes * 60 - (now - self._started)
+        self.progress.steps = CALIBRATION_STEPS + max(1, int(left / per_step))
+        say(f"{self.config.minutes:g} minutes are {self.progress.steps:,} steps at {per_step:.3f} s a step.")
+        return True
+
+    def _compare_with_floor(self) -> None:
+        loss = self.last.get("masked_lm", 0.0)
+        if self.floor and loss > self.floor:
+            say(
+                f"Warning: at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "
+                f"{self.floor:.2f}: the model has not learned more than word frequencies. Try another train.optim.rate."
+            )
+
+
+def floor_step(steps: int) -> int:
+    """By this step a healthy run has passed the unigram floor."""
+    return max(1, min(steps, max(200, steps // 5)))
+
+
+@torch.no_grad()
+def evaluate(learner: Learner, packs: Packs, *, precision: str) -> dict[str, float]:
+    device = next(learner.parameters()).device
+    was_training = learner.training
+    learner.eval()
+    sums: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+    for _, batch in load(packs, _all_places(packs), workers=0):
+        for name, count in learner.counts(batch).items():
+            counts[name] = counts.get(name, 0) + count
+        with autocast(precision, device):
+            loss: Loss = learner(batch.to(device))
+        for name, total in {**loss.sums, **loss.tallies}.items():
+            sums[name] = sums.get(name, torch.zeros((), device=device)) + total.double()
+    learner.train(was_training)
+    return means(sums, counts)
+
+
+def means(sums: dict[str, Tensor], counts: dict[str, int]) -> dict[str, float]:
+    """Losses a count, and accuracies from tallies named `<count>_correct`."""
+    return {
+        name.replace("_correct", "_accuracy"): float(total) / max(1, counts[name.removesuffix("_correct")])
+        for name, total in sums.items()
+    }
+
+
+def _all_places(packs: Packs) -> Sequence[Place]:
+    return [Place(0, index) for index in range(packs.num_packs(0))]
+
+
+@contextmanager
+def _signals(run: Run) -> Iterator[None]:
+    """SIGTERM and Ctrl-C let the step finish and save; a second Ctrl-C stops at once."""
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        if run.stop_asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        run.stop_asked = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not in the main thread: whoever runs us handles signals
+        before = {}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

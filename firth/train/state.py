@@ -1,0 +1,130 @@
+"""Exact resume: everything a run needs to go on as if it had never stopped.
+
+RUN/checkpoints/step-N holds weights, the optimizer's moments, and where in the data the run stands. A folder appears
+only when complete; a damaged one is reported and the one before it is used.
+"""
+
+import platform
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from firth.data.loader import Place
+from firth.errors import BadInput, Damaged, FirthError
+from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
+from firth.train.loop import Progress
+
+
+def save(
+    folder: Path,
+    learner: nn.Module,
+    *,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    files: dict[str, int],
+    keep: int,
+) -> None:
+    """Writes step-N and drops the oldest; `files` are the lengths of the logs at this moment."""
+    target = folder / f"step-{progress.step}"
+    device = next(learner.parameters()).device
+    if not target.exists():
+        try:
+            with atomic_folder(target) as temporary:
+                weights = {name: p.detach().contiguous() for name, p in learner.named_parameters()}
+                save_file(weights, temporary / "weights.safetensors")
+                save_file(_moments(learner, optimizer), temporary / "optimizer.safetensors")
+                save_file({n: t.cpu().clone() for n, t in progress.sums.items()}, temporary / "sums.safetensors")
+                write_json(temporary / "progress.json", _facts(progress, files, device))
+        except OSError as error:
+            last = newest_step(folder)
+            kept = f"the state of step {last} is intact" if last else "no state was saved before"
+            raise FirthError(f"Step {progress.step} could not be saved ({error.strerror}); {kept}.") from None
+    for old in _steps(folder)[:-keep]:
+        shutil.rmtree(folder / f"step-{old}")
+
+
+def restore(
+    folder: Path, learner: nn.Module, *, optimizer: torch.optim.Optimizer, report: Any = print
+) -> tuple[Progress, dict[str, int]] | None:
+    """Loads the newest sound state into learner and optimizer; None when there is none."""
+    if folder.exists():
+        remove_leftovers(folder, "step-")
+    for step in reversed(_steps(folder)):
+        source = folder / f"step-{step}"
+        try:
+            check_manifest(source)
+        except Damaged as error:
+            report(f"{error} Using the state before it.")
+            shutil.rmtree(source)
+            continue
+        return _load(source, learner, optimizer, report)
+    return None
+
+
+def newest_step(folder: Path) -> int | None:
+    steps = _steps(folder)
+    return steps[-1] if steps else None
+
+
+def _load(
+    source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer, report: Any
+) -> tuple[Progress, dict[str, int]]:
+    facts = read_json(source / "progress.json")
+    here = environment(next(learner.parameters()).device)
+    then = facts["environment"]
+    changed = [f"{k}: {then.get(k)} then, {v} now" for k, v in here.items() if then.get(k) != v]
+    if changed:
+        report(f"The run goes on, but not bit for bit as it would have: {'; '.join(changed)}.")
+    weights = load_file(source / "weights.safetensors")
+    parameters = dict(learner.named_parameters())
+    if weights.keys() != parameters.keys():
+        raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(weights[name])
+    moments = load_file(source / "optimizer.safetensors")
+    for name, parameter in parameters.items():
+        if f"{name}.exp_avg" in moments:
+            optimizer.state[parameter] = {
+                "step": torch.tensor(float(facts["step"]), device=parameter.device if parameter.is_cuda else None),
+                "exp_avg": moments[f"{name}.exp_avg"].to(parameter.device),
+                "exp_avg_sq": moments[f"{name}.exp_avg_sq"].to(parameter.device),
+            }
+    sums = {n: t.to(next(learner.parameters()).device) for n, t in load_file(source / "sums.safetensors").items()}
+    progress = Progress(facts["steps"], facts["step"], Place(**facts["place"]), sums, facts["counts"])
+    return progress, facts["files"]
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """What bit-identical results depend on besides the config."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": name, "world": 1}
+
+
+def _facts(progress: Progress, files: dict[str, int], device: torch.device) -> dict[str, Any]:
+    return {
+        "step": progress.step,
+        "steps": progress.steps,
+        "place": asdict(progress.place),
+        "counts": progress.counts,
+        "files": files,
+        "environment": environment(device),
+    }
+
+
+def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    return {
+        f"{name}.{moment}": optimizer.state[parameter][moment].contiguous()
+        for name, parameter in learner.named_parameters()
+        for moment in ("exp_avg", "exp_avg_sq")
+        if moment in optimizer.state[parameter]
+    }
+
+
+def _steps(folder: Path) -> list[int]:
+    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
