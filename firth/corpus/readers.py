@@ -24,7 +24,7 @@ Documents = Literal["blank-line", "file", "line", "field"]
 """What ends a document of a text file; a row of JSON lines or Parquet is always one document."""
 Paths = str | Path | Iterable[str | Path]
 
-MAX_LINE = 1 << 18
+MAX_LINE = 1 << 16
 MAX_DOCUMENT = 1 << 22
 _MAX_ROW = 1 << 24  # a JSON row cannot be cut, so one this long is refused
 _BLOCK = 1 << 20

@@ -1,10 +1,12 @@
 """The Transformer's block (Vaswani et al. 2017), post-norm as in BERT: LayerNorm(x + sublayer(x))."""
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from firth.errors import BadConfig
 from firth.nn.attention import Layout, attend, attention_weights
@@ -84,6 +86,13 @@ class Block(nn.Module):
         return out_ND
 
 
+def recompute_blocks(module: nn.Module) -> None:
+    """Makes every block keep only its input and compute the rest again in the backward pass."""
+    for part in module.modules():
+        if isinstance(part, Block):
+            part.forward = partial(checkpoint, part.forward, use_reentrant=False)  # type: ignore[method-assign]
+
+
 def initialise(module: nn.Module, *, std: float) -> None:
     """BERT's initial weights: normal matrices and embeddings, zero biases, unit norms."""
     for part in module.modules():
@@ -102,6 +111,6 @@ def first_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:
-    """The precision matrix products run in here: autocast's where it is on, else the weights'."""
+    """The precision matrix products run in here: autocast's where a caller turned it on, else the weights'."""
     kind = weight.device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype

@@ -95,7 +95,7 @@ class MaskedLM(Objective):
         lengths = np.bincount(unit)
         of_sequence = sequence[starts]
         draws = chance.uniform(key, *(c[starts] for c in counters), 0)
-        order = np.lexsort((draws, of_sequence))
+        order = np.argsort(of_sequence + draws)
         ends = np.cumsum(lengths[order])
         before = ends - lengths[order]
         sizes = np.bincount(sequence, minlength=len(pack.rows_B))

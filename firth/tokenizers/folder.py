@@ -13,8 +13,9 @@ from typing import Any
 from firth.errors import BadInput, Damaged
 from firth.files import read_json
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
+from firth.tokenizers.words import repair
 
-_ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
 _PARTS = {
     "normalizer": ("BertNormalizer",),
     "pre_tokenizer": ("BertPreTokenizer",),
@@ -62,7 +63,9 @@ def read_folder(folder: Path) -> tuple[Vocab, Rules, int | None]:
     elif (path := folder / "vocab.txt").is_file():
         tokens, rules = _from_text(path, settings)
     else:
-        raise BadInput(f"{folder} has no tokenizer: it needs a tokenizer.json, or a vocab.txt with tokenizer_config.json.")
+        raise BadInput(f"{folder} has no tokenizer: it needs a tokenizer.json, or vocab.txt and tokenizer_config.json.")
+    if any("\n" in token or repair(token) != token for token in tokens):
+        raise BadInput(f"{path} has a token that no line of text can hold.")
     specials = frozenset(added.token for added in rules.added if added.special)
     try:
         vocab = Vocab(tokens, _roles(settings), specials)
@@ -76,17 +79,19 @@ def read_folder(folder: Path) -> tuple[Vocab, Rules, int | None]:
 def _from_json(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], Rules]:
     parts = _object(_read(path), path)
     for name, accepted in _PARTS.items():
-        kind = _object(parts.get(name) or {}, path).get("type")
-        if kind not in accepted:
+        if (kind := _kind(_object(parts.get(name) or {}, path))) not in accepted:
             raise BadInput(f"{path} has the {name} {kind!r}; a WordPiece tokenizer of BERT has {accepted[0]}.")
     model, normalizer = parts["model"], parts["normalizer"]
-    if model.get("continuing_subword_prefix", PREFIX) != PREFIX:
-        raise BadInput(f"{path} marks pieces inside words by {model['continuing_subword_prefix']!r} instead of {PREFIX}.")
-    pieces = _object(model.get("vocab"), path)
-    added = sorted((_number(row.get("id"), path), _added(row, path)) for row in _rows(parts.get("added_tokens"), path))
-    ids = {_number(i, path): token for token, i in pieces.items()} | {i: row.token for i, row in added}
-    tokens = tuple(ids.get(i, "") for i in range(len(ids)))
-    if any(tokens[i] != token for token, i in pieces.items() if i < len(tokens)) or sorted(ids) != list(range(len(ids))):
+    if (prefix := model.get("continuing_subword_prefix")) != PREFIX:
+        raise BadInput(f"{path} marks pieces inside words by {prefix!r} instead of {PREFIX!r}.")
+    if model.get("unk_token") != (unknown := _roles(settings)[1]):
+        raise BadInput(f"{path} takes {model.get('unk_token')!r} for unknown words, tokenizer_config.json {unknown!r}.")
+    pieces = {token: _number(i, path) for token, i in _object(model.get("vocab"), path).items()}
+    rows = _rows(parts.get("added_tokens"), path)
+    added = sorted(((_number(row.get("id"), path), _added(row, path)) for row in rows), key=lambda pair: pair[0])
+    ids = pieces | {row.token: i for i, row in added}
+    tokens = tuple(sorted(ids, key=ids.__getitem__))
+    if [ids[token] for token in tokens] != list(range(len(ids))) or max(pieces.values(), default=-1) >= len(pieces):
         raise BadInput(f"{path} does not give every id from 0 on exactly one token.")
     lowercase = _flag(normalizer, "lowercase", path)
     accents = normalizer.get("strip_accents")
@@ -100,8 +105,6 @@ def _from_json(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...]
         num_pieces=len(pieces) if len(pieces) < len(tokens) else None,
     )
     _agree(path, rules, settings)
-    if model.get("unk_token") != (unknown := _roles(settings)[1]):
-        raise BadInput(f"{path} takes {model.get('unk_token')!r} for unknown words, tokenizer_config.json {unknown!r}.")
     return tokens, rules
 
 
@@ -121,12 +124,12 @@ def _from_text(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...]
     more = set(_object(_read(beside), beside)) if beside.is_file() else set()
     if more - set(tokens):
         raise BadInput(f"{beside} adds tokens to vocab.txt: save the tokenizer with a tokenizer.json, which says how.")
-    accents, chinese = settings.get("strip_accents"), settings.get("tokenize_chinese_chars", True)
+    roles = set(_roles(settings))
     return tokens, Rules(
         lowercase=lowercase,
-        strip_accents=lowercase if accents is None else bool(accents),
-        chinese_characters=bool(chinese),
-        added=tuple(map(Added, sorted(_roles(settings), key=list(tokens).index))) if tokens else (),
+        strip_accents=bool(settings.get("strip_accents", lowercase)),
+        chinese_characters=bool(settings.get("tokenize_chinese_chars", True)),
+        added=tuple(Added(token) for token in tokens if token in roles),
     )
 
 
@@ -140,8 +143,13 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _roles(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    named = [settings.get(role, usual) for role, usual in zip(_ROLES, SPECIALS, strict=True)]
-    return tuple(str(token["content"] if isinstance(token, dict) else token) for token in named)
+    named = [settings.get(role, usual) for role, usual in zip(ROLES, SPECIALS, strict=True)]
+    return tuple(str(token.get("content") if isinstance(token, dict) else token) for token in named)
+
+
+def _kind(part: Mapping[str, Any]) -> Any:
+    """The type of a part; files of 2020 leave out the model's, and only a WordPiece model has this setting."""
+    return part.get("type", "WordPiece" if "max_input_chars_per_word" in part else None)
 
 
 def _agree(path: Path, rules: Rules, settings: Mapping[str, Any]) -> None:

@@ -76,7 +76,7 @@ def learn_pieces(words: dict[str, int], *, size: int, min_count: int) -> list[st
 
 
 class _Line:
-    """All words end to end as chains of pieces. A pair is one number, `left << 32 | right`, and lies at its left end."""
+    """Words end to end as chains of pieces. A pair is one number, `left << 32 | right`, placed at its left end."""
 
     def __init__(self, words: dict[str, int]) -> None:
         ordered = sorted(words)

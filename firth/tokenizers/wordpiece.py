@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.files import write_bytes, write_json
 from firth.tokenizers.cache import CachedIds
-from firth.tokenizers.folder import Rules, read_folder
+from firth.tokenizers.folder import ROLES, Rules, read_folder
 from firth.tokenizers.pieces import choose_characters, count_words, learn_pieces
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
 from firth.tokenizers.words import CHINESE, chinese_starts, has_chinese, has_segmenter, repair
@@ -90,7 +90,14 @@ class WordPiece:
     def load(cls, folder: Path) -> "WordPiece":
         """The tokenizer that `folder`'s own files describe."""
         vocab, rules, max_length = read_folder(Path(folder))
-        return cls(vocab, rules, max_length=max_length)
+        tokenizer = cls(vocab, rules, max_length=max_length)
+        try:
+            tokenizer._plain  # noqa: B018 - built now, so that what the library refuses is said here
+        except BaseException as error:
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            raise BadInput(f"{folder} holds a tokenizer that cannot be built ({error}).") from None
+        return tokenizer
 
     def save(self, folder: Path, *, max_length: int | None = None) -> None:
         """Writes tokenizer.json, vocab.txt and tokenizer_config.json, the names and forms transformers knows."""
@@ -100,7 +107,7 @@ class WordPiece:
             "do_lower_case": rules.lowercase,
             "strip_accents": rules.strip_accents,
             "tokenize_chinese_chars": rules.chinese_characters,
-            **dict(zip(("pad_token", "unk_token", "cls_token", "sep_token", "mask_token"), self.vocab.roles, strict=True)),
+            **dict(zip(ROLES, self.vocab.roles, strict=True)),
         }
         if longest := max_length or self.max_length:
             settings["model_max_length"] = longest
@@ -111,8 +118,9 @@ class WordPiece:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all that decides ids."""
-        what = [self.vocab.tokens, self.vocab.roles, asdict(self.rules)]
+        """sha256 of all that decides the ids of plain text."""
+        plain = replace(self.rules, added=tuple(one for one in self.rules.added if not one.special))
+        what = [self.vocab.tokens, self.vocab.roles, asdict(plain)]
         return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
@@ -229,9 +237,12 @@ class WordPiece:
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=f"{opening} $A {separator}",
-            pair=f"{opening} $A {separator} $B:1 {separator}:1",
-            special_tokens=[(opening, self.vocab.cls), (separator, self.vocab.sep)],
+            single="[CLS] $A [SEP]",
+            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+            special_tokens=[
+                {"id": "[CLS]", "ids": [self.vocab.cls], "tokens": [opening]},
+                {"id": "[SEP]", "ids": [self.vocab.sep], "tokens": [separator]},
+            ],
         )
         for one in rules.added:
             flags = {name: value for name, value in asdict(one).items() if name != "token"}

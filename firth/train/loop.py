@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from firth import chance
 from firth.data.loader import Place
 from firth.errors import BadConfig
+from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
 from firth.train.optim import OptimConfig, scheduled_rate
 
@@ -39,6 +40,8 @@ class TrainConfig:
     """Arithmetic of the matrix products; auto is bf16 on a GPU and fp32 elsewhere."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """Whether torch.compile is used; auto compiles on a GPU."""
+    recompute: bool = False
+    """Keep only the blocks' inputs and compute the rest again in the backward pass: less memory, slower."""
     log_every: int = 20
     """Steps between rows of metrics.jsonl."""
     evaluate_every: int = 500
@@ -104,7 +107,9 @@ def train(
 ) -> None:
     """Trains until `progress.steps`; `on_step` logs, evaluates and saves, and may change the number of steps."""
     device = next(learner.parameters()).device
-    forward = compiled(learner, config.compile, device)
+    if config.recompute:
+        recompute_blocks(learner)
+    forward = compiled(in_precision(learner, config.precision), config.compile, device)
     learner.train()
     while progress.step < progress.steps:
         began = time.perf_counter()
@@ -127,19 +132,31 @@ def rate_at(step: int, steps: int, config: TrainConfig) -> float:
     return scheduled_rate(step, PROVISIONAL_STEPS if provisional else steps, config.optim)
 
 
-def autocast(precision: str, device: torch.device) -> torch.autocast:
-    half = precision == "bf16" or (precision == "auto" and device.type == "cuda")
-    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=half)
+def in_precision(learner: Learner, precision: str) -> Callable[[Batch], Loss]:
+    """The learner's forward pass in this precision. In bf16 it sees rounded copies of its fp32 weights.
+
+    So every activation is bf16 while weights, their gradients and the optimizer stay fp32; autocast would keep the
+    residual stream in fp32 and move twice the bytes.
+    """
+    on_gpu = next(learner.parameters()).is_cuda
+    if precision == "fp32" or (precision == "auto" and not on_gpu):
+        return learner
+
+    def forward(batch: Batch) -> Loss:
+        rounded = {name: p.bfloat16() for name, p in learner.named_parameters()}
+        loss: Loss = torch.func.functional_call(learner, rounded, (batch,))
+        return loss
+
+    return forward
 
 
-def compiled(learner: Learner, choice: str, device: torch.device) -> Callable[[Batch], Loss]:
-    if choice == "yes" and device.type != "cuda":
+def compiled(forward: Callable[[Batch], Loss], choice: str, device: torch.device) -> Callable[[Batch], Loss]:
+    on_gpu = device.type == "cuda"
+    if choice == "yes" and not on_gpu:
         raise BadConfig(
             "train.compile=yes needs a GPU: on a CPU sequences are grouped by length, which changes shapes."
         )
-    return (
-        torch.compile(learner, dynamic=False, fullgraph=True) if device.type == "cuda" and choice != "no" else learner
-    )
+    return torch.compile(forward, dynamic=False, fullgraph=True) if on_gpu and choice != "no" else forward
 
 
 def reseed(*parts: int | str) -> None:
@@ -160,8 +177,7 @@ def _accumulate(
     counts = {name: sum(c[name] for c in all_counts) for name in all_counts[0]}
     for micro, batch in enumerate(batches):
         reseed(config.seed, "step", progress.step, micro)
-        with autocast(config.precision, device):
-            loss = forward(batch.to(device))
+        loss = forward(batch.to(device))
         torch.stack([total / max(counts[name], 1) for name, total in loss.sums.items()]).sum().backward()  # type: ignore[no-untyped-call]
         for name, total in {**loss.sums, **loss.tallies}.items():
             total = total.detach().double()
@@ -170,4 +186,4 @@ def _accumulate(
         progress.counts[name] = progress.counts.get(name, 0) + count
 
 
-__all__ = ["Learner", "Progress", "TrainConfig", "autocast", "rate_at", "reseed", "train"]
+__all__ = ["Learner", "Progress", "TrainConfig", "in_precision", "rate_at", "reseed", "train"]

@@ -14,10 +14,9 @@ from torch import Tensor
 from firth.console import bar, say
 from firth.data.loader import Packs, Place, load, places
 from firth.errors import FirthError
-from firth.tensors import Loss
 from firth.train import state
 from firth.train.journal import Journal
-from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, autocast, rate_at, train
+from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, train
 from firth.train.optim import make_optimizer
 
 WARM_STEPS = 10
@@ -161,13 +160,13 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str) -> dict[str, flo
     device = next(learner.parameters()).device
     was_training = learner.training
     learner.eval()
+    forward = in_precision(learner, precision)
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
     for _, batch in load(packs, _all_places(packs), workers=0):
         for name, count in learner.counts(batch).items():
             counts[name] = counts.get(name, 0) + count
-        with autocast(precision, device):
-            loss: Loss = learner(batch.to(device))
+        loss = forward(batch.to(device))
         for name, total in {**loss.sums, **loss.tallies}.items():
             sums[name] = sums.get(name, torch.zeros((), device=device)) + total.double()
     learner.train(was_training)
