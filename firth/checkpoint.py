@@ -3,12 +3,16 @@
 The folder is Hugging Face's layout, so transformers opens it as it is; what is ours stands beside it in `firth.json`.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
+from torch import Tensor
 
 from firth import __version__, tokenizers
 from firth.config import from_dict, to_dict
@@ -16,13 +20,20 @@ from firth.convert import huggingface
 from firth.encoders.bert import Bert
 from firth.errors import BadInput, Damaged
 from firth.files import MANIFEST, check_manifest, read_json, write_bytes, write_json, write_manifest
+from firth.nn.adapters import adapter_parameters, insert_adapters
+from firth.nn.features import Features
 from firth.objectives import resolve
-from firth.tensors import Objective, parameter_count
+from firth.tasks import resolve as resolve_task
+from firth.tensors import Encoder, Objective, Task, parameter_count
 from firth.tokenizers.wordpiece import WordPiece
 
 FORMAT = 1
+HEAD = "head.safetensors"
+"""What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
 TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
 FILES = ("model.safetensors", "config.json", "firth.json", "README.md", *TOKENIZER_FILES)
+OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
+"""Keys of `firth.json` that say what the model is made of; the others say where it comes from."""
 SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
 """What sentence-transformers keeps beside a BERT: how its vectors are pooled, normalised and cut."""
 
@@ -45,10 +56,16 @@ class Checkpoint:
     embedding: Embedding = field(default_factory=Embedding)
     info: Mapping[str, Any] = field(default_factory=dict)
     """What `firth.json` says of where the model comes from."""
+    tasks: Mapping[str, Task] = field(default_factory=dict)
+    """What it was fine-tuned for, by name."""
+    reader: Encoder | None = None
+    """What the tasks read where it is not the encoder itself: frozen features of it."""
+    adapter_width: int = 0
+    """Bottleneck of the adapters in the encoder's blocks; 0 where there are none."""
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes the model's files, each atomically, the manifest last."""
+def save(folder: Path, checkpoint: Checkpoint, *, text: str = "") -> None:
+    """Writes the model's files, each atomically, the manifest last; `text` is the card where it is not the usual."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
     tensors = huggingface.tensors_of(checkpoint.encoder, checkpoint.goals)
@@ -57,8 +74,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     write_json(folder / "config.json", config)
     checkpoint.tokenizer.save(folder, max_length=checkpoint.encoder.config.max_positions)
     write_json(folder / "firth.json", _ours(checkpoint))
-    write_bytes(folder / "README.md", card(checkpoint).encode())
-    write_manifest(folder, [*FILES, *_write_embedding(folder, checkpoint.embedding)])
+    write_bytes(folder / "README.md", (text or card(checkpoint)).encode())
+    extra = [HEAD] if checkpoint.tasks else []
+    if checkpoint.tasks:
+        heads = {name: t.detach().cpu().contiguous().clone() for name, t in _added(checkpoint).items()}
+        write_bytes(folder / HEAD, to_bytes(heads))
+    write_manifest(folder, [*FILES, *extra, *_write_embedding(folder, checkpoint.embedding)])
 
 
 def load(folder: Path) -> Checkpoint:
@@ -87,8 +108,56 @@ def load(folder: Path) -> Checkpoint:
         config = from_dict(resolve(name).Config, ours.get("goals", {}).get(name, {}))
         goals[name] = make_goal(name, config, encoder, tokenizer)
         goals[name].load_state_dict(tensors)
-    info = {key: value for key, value in ours.items() if key not in ("format", "goals", "embedding")}
-    return Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info)
+    info = {key: value for key, value in ours.items() if key not in OURS}
+    plain = Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info)
+    return _with_tasks(folder, plain, ours) if ours.get("tasks") else plain
+
+
+def _with_tasks(folder: Path, checkpoint: Checkpoint, ours: Mapping[str, Any]) -> Checkpoint:
+    """The model with the heads, adapters and features that `firth.json` tells of; every tensor must be theirs."""
+    width, features = ours.get("adapter_width", 0), ours.get("features")
+    encoder = checkpoint.encoder
+    if width:
+        insert_adapters(encoder, width)
+    reader = Features(from_dict(Features.Config, features), encoder).eval() if features else None
+    tasks = {
+        name: make_task(name, row["config"], reader or encoder, labels=row["labels"])
+        for name, row in ours["tasks"].items()
+    }
+    whole = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=width)
+    wanted = _added(whole)
+    try:
+        found = load_file(folder / HEAD)
+    except SafetensorError as error:
+        raise Damaged(f"{folder}/{HEAD} cannot be read ({error}); fetch or make it again.") from None
+    if wanted.keys() != found.keys():
+        strange = sorted(wanted.keys() ^ found.keys())
+        raise Damaged(f"{folder}/{HEAD} and firth.json differ: {strange[0]} is in one of them only.")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            if tensor.shape != found[name].shape:
+                raise Damaged(f"{folder}/{HEAD}: {name} has the shape {tuple(found[name].shape)}.")
+            tensor.copy_(found[name])
+    return whole
+
+
+def _added(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """All that `head.safetensors` holds, by name."""
+    reader = checkpoint.reader
+    return {
+        **{f"encoder.{name}": p for name, p in adapter_parameters(checkpoint.encoder).items()},
+        **({f"features.{name}": p for name, p in reader.own_parameters().items()} if isinstance(reader, Features) else {}),
+        **{f"{task}.{name}": t for task, goal in checkpoint.tasks.items() for name, t in goal.state_dict().items()},
+    }
+
+
+def make_task(name: str, config: Any, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]) -> Task:
+    """A task over an encoder, with new weights."""
+    cls = resolve_task(name)
+    known = config if isinstance(config, cls.Config) else from_dict(cls.Config, config)
+    task: Task = cls(known, encoder, labels={group: tuple(names) for group, names in labels.items()})
+    task.name = name
+    return task.eval()
 
 
 def make_goal(
@@ -129,6 +198,19 @@ def _ours(checkpoint: Checkpoint) -> dict[str, Any]:
         "firth": __version__,
         **{key: value for key, value in checkpoint.info.items() if key != "firth"},
         "goals": {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()},
+        **(_fine_tuned(checkpoint) if checkpoint.tasks else {}),
+    }
+
+
+def _fine_tuned(checkpoint: Checkpoint) -> dict[str, Any]:
+    reader = checkpoint.reader
+    return {
+        "adapter_width": checkpoint.adapter_width,
+        "features": to_dict(reader.features) if isinstance(reader, Features) else None,
+        "tasks": {
+            name: {"config": to_dict(task.config), "labels": to_dict(task.labels)}
+            for name, task in checkpoint.tasks.items()
+        },
     }
 
 
@@ -164,4 +246,4 @@ def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
     return SENTENCE_FILES
 
 
-__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "save"]
+__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "make_task", "save"]

@@ -186,6 +186,9 @@ def main() -> None:
     except FirthError as error:
         print(f"firth: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:
+        print(f"firth: {error.filename or 'A file'} could not be read or written: {error.strerror}.", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("firth: stopped.", file=sys.stderr)
         sys.exit(130)

@@ -44,6 +44,8 @@ def to_dict(config: Any) -> Any:
 def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     """The config of type `cls` with these values; defaults fill the rest."""
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
+    if not isinstance(values, Mapping):
+        raise BadConfig(f"'{where[:-1]}' is not a value but has keys of its own: {', '.join(known)}.")
     hints = get_type_hints(cls)
     built = {}
     for name, value in values.items():
@@ -112,7 +114,9 @@ def _parts(table_module: str, value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise BadConfig(f"'{where[:-1]}' must name its parts, as in {{{next(iter(table))}: {{}}}}.")
     return {
-        name: from_dict(resolve(table, name, "part").Config, inner, f"{where}{name}.") for name, inner in value.items()
+        # `classify-2` is a second part of the kind `classify`.
+        name: from_dict(resolve(table, name.partition("-")[0], "part").Config, inner, f"{where}{name}.")
+        for name, inner in value.items()
     }
 
 

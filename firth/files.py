@@ -104,7 +104,10 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> None:
     """Raises `Damaged`, naming the first file that is missing, cut short or altered."""
     if not (folder / MANIFEST).exists():
         raise Damaged(f"{folder} has no {MANIFEST}: it is incomplete; make it again.")
-    for name, row in read_json(folder / MANIFEST)["files"].items():
+    manifest = read_json(folder / MANIFEST)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
+        raise Damaged(f"{folder / MANIFEST} does not list files; make {folder} again.")
+    for name, row in manifest["files"].items():
         path = folder / name
         if not path.is_file():
             raise Damaged(f"{path} is missing; make {folder} again.")

@@ -38,6 +38,11 @@ class Table:
     macro: Row
 
 
+def as_rows(table: Table) -> dict[str, Any]:
+    """A table for reports: label, precision, recall, F1, support."""
+    return {"per_label": [[name, row.precision, row.recall, row.f1, row.support] for name, row in table.rows.items()]}
+
+
 # Labels
 
 

@@ -10,13 +10,16 @@ Shape legend (suffix of every tensor name, one letter a dimension):
 Sequences lie end to end, without padding: attention never crosses a bound, everything else sees N tokens.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+from firth.types import Example, Prediction, Problem
 
 
 @dataclass(frozen=True)
@@ -113,6 +116,89 @@ class Objective(Goal):
 
     def corrupt(self, pack: Any, epoch: int) -> None:
         """Changes a pack's ids and adds the targets of this objective, as numpy arrays."""
+        raise NotImplementedError
+
+
+Labels = Mapping[str, tuple[str, ...]]
+"""The names a task chooses from, by group; most tasks have one group, some have none."""
+
+
+class Task(Goal):
+    """A goal whose labels people wrote: it reads their files, says what its sequences are, and scores what it predicts.
+
+    `firth/tasks/__init__.py` tells how the parts of a task meet.
+    """
+
+    name: str
+    """The table's name; a second task of a kind in one run gets a number, as in `classify-2`."""
+    main: str
+    """The figure of `score` that epochs are picked on; higher is better."""
+
+    def __init__(self, config: Any, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__()
+        self.config, self.labels = config, labels
+
+    @classmethod
+    def settle(cls, config: Any) -> Any:
+        """The config with all that its preset implies."""
+        return config
+
+    @classmethod
+    def read(cls, path: Path, config: Any, problems: list[Problem], *, labelled: bool = True) -> Sequence[Example]:
+        """The rows of a file; rows that cannot be used go to `problems` and not to the examples."""
+        raise NotImplementedError
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example], config: Any) -> Labels:
+        """The names that occur, in an order that depends on nothing but the names."""
+        return {}
+
+    @classmethod
+    def problems(cls, examples: Sequence[Example], config: Any, labels: Labels) -> Iterable[Problem]:
+        """What else is wrong with examples once the labels are known; those of bad rows are not used."""
+        return ()
+
+    @classmethod
+    def example(cls, value: Any, config: Any) -> Example:
+        """An input as a person gives it to `predict`, without gold."""
+        raise NotImplementedError
+
+    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> Sequence[Any]:
+        """Examples -> `firth.data.items.Item`s, one each: the windows the encoder will read."""
+        raise NotImplementedError
+
+    def batch(self, items: Sequence[Any]) -> Batch:
+        """Items with their gold -> one batch with the targets `loss` needs."""
+        raise NotImplementedError
+
+    def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
+        """What the head says of each sequence of a batch (which has no targets here)."""
+        raise NotImplementedError
+
+    def decide(self, item: Any, outputs: list[np.ndarray]) -> Prediction:
+        """An item's prediction from the outputs of all its windows."""
+        raise NotImplementedError
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+        raise NotImplementedError
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        """What someone who reads only the labels of `train` would answer."""
+        raise NotImplementedError
+
+    def weigh(self, examples: Sequence[Example]) -> None:
+        """Learns from the labels of the training rows what the loss needs, such as the weights of names."""
+
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
+        """Finds on dev what cannot be learned by gradients (a threshold); gives the predictions with it."""
+        return list(predictions)
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
+        """What a report shows besides figures: `confusion` {labels, counts}, `per_label` rows of names and numbers."""
+        return {}
+
+    def error(self, prediction: Prediction, example: Example) -> float:
+        """How badly wrong a prediction is, from 0 for right: reports show the worst."""
         raise NotImplementedError
 
 

@@ -2,11 +2,13 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 
 import firth
 from firth import chance, cli, samples, tokenizers
@@ -91,12 +93,24 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def small_bert(tokenizer: WordPiece) -> Callable[..., Bert]:
-    """Makes a small BERT over the corpus's vocabulary, without dropout unless asked for."""
+def shrink() -> Callable[[Any], Any]:
+    """Gives any encoder's config small numbers where it has such fields; no dropout."""
+    small = {"width": 32, "num_layers": 2, "num_heads": 2, "ffn_width": 64, "max_positions": 64}
+    small |= {"vocab_size": 1200, "dropout": 0.0, "attention_dropout": 0.0}
 
-    def make(**changes: object) -> Bert:
-        shape = {"width": 32, "num_layers": 2, "num_heads": 2, "ffn_width": 64, "max_positions": 64, "dropout": 0.0}
-        return Bert(Bert.Config(**{"vocab_size": len(tokenizer.vocab), **shape, **changes}))  # type: ignore[arg-type]
+    def change(config: Any) -> Any:
+        return replace(config, **{f.name: small[f.name] for f in fields(config) if f.name in small})
+
+    return change
+
+
+@pytest.fixture
+def small_bert(shrink: Callable[[Any], Any]) -> Callable[..., Bert]:
+    """Makes a small BERT over the corpus's vocabulary, without dropout unless asked for; always the same weights."""
+
+    def make(**changes: Any) -> Bert:
+        torch.manual_seed(1)
+        return Bert(replace(shrink(Bert.Config()), **changes))
 
     return make
 

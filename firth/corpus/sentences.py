@@ -11,11 +11,11 @@ from sentencex import segment
 
 _HAN = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _EAST_ASIAN = re.compile(f"[\u3001-\u30ff\uff01-\uffee{_HAN}]")
-# An end before a closing title mark is the title's own, one before a comma the quotation's. Runs are possessive, so that
-# no shorter one is tried instead, and bounded, so that time stays linear in the length of the line.
+# An end before a closing title mark is the title's own, one before a comma the quotation's. Runs are possessive, so
+# that no shorter one is tried instead, and bounded, so that time stays linear in the length of the line.
 _END = re.compile(
     f"(?:[。！？；…｡]|(?<=[{_HAN}])[!?])[。！？；…｡!?]{{0,30}}+(?![》〉])"
-    "[”’」』）】〕)\\]。！？；…｡]{0,30}+(\"?+)(?![，、：,])"
+    '[”’」』）】〕)\\]。！？；…｡]{0,30}+("?+)(?![，、：,])'
 )
 _LATIN_END = re.compile(r"[.!?]\W{0,3}\s")
 

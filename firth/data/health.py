@@ -81,7 +81,8 @@ def warnings(h: Mapping[str, Any]) -> list[str]:
     used = h["vocab_used"] / max(h["vocab_size"], 1)
     long = h["long_sentences"] / max(h["sentences"], 1)
     checks = [
-        (h["unknown_rate"] > 0.01, f"{h['unknown_rate']:.1%} of the tokens are unknown: train a vocabulary on it."),
+        (h["unknown_rate"] > 0.01, f"{h['unknown_rate']:.1%} of the tokens are unknown: "
+         "train the vocabulary on this text, or on more of it."),
         (lines_rate > 0.1, f"{lines_rate:.0%} of the lines repeated earlier ones and were dropped: is it boilerplate?"),
         (documents_rate > 0.1, f"{documents_rate:.0%} of the documents repeated earlier ones and were dropped."),
         (h["documents"] < 2, "There are fewer than two documents, and next-sentence pairs need two: "

@@ -5,7 +5,7 @@ A batch is a pure function of (epoch, index): workers share nothing, and a resum
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -38,6 +38,15 @@ class Place:
     index: int = 0
 
 
+class Batches(Protocol):
+    """Batches by their address: packs of running text, or labelled examples."""
+
+    workers: int
+
+    def num_packs(self, epoch: int) -> int: ...
+    def __getitem__(self, place: Place, /) -> Batch: ...
+
+
 class Packs(Dataset[Batch]):
     """All the packs of all epochs, made on demand."""
 
@@ -45,7 +54,7 @@ class Packs(Dataset[Batch]):
         self, stream: Stream, objectives: Sequence[Objective], config: BatchConfig, *, specials: Specials, seed: int
     ) -> None:
         self.stream, self.objectives, self.config = stream, objectives, config
-        self.specials, self.seed = specials, seed
+        self.specials, self.seed, self.workers = specials, seed, config.workers
         self._epoch: tuple[int, Plan, list[Any]] | None = None
 
     def num_packs(self, epoch: int) -> int:
@@ -77,7 +86,7 @@ class Packs(Dataset[Batch]):
         return self._epoch[1:]
 
 
-def places(packs: Packs, start: Place) -> Iterator[Place]:
+def places(packs: Batches, start: Place) -> Iterator[Place]:
     """Addresses from `start` on, epoch after epoch without end."""
     epoch, index = start.epoch, start.index
     while True:
@@ -85,7 +94,7 @@ def places(packs: Packs, start: Place) -> Iterator[Place]:
         epoch, index = epoch + 1, 0
 
 
-def load(packs: Packs, addresses: Iterator[Place] | Sequence[Place], *, workers: int) -> Iterator[tuple[Place, Batch]]:
+def load(packs: Batches, addresses: Iterator[Place] | Sequence[Place], *, workers: int) -> Iterator[tuple[Place, Batch]]:
     """The batches at these addresses with their addresses, in order."""
     loader: DataLoader[Any] = DataLoader(
         _Addressed(packs),
@@ -101,7 +110,7 @@ def load(packs: Packs, addresses: Iterator[Place] | Sequence[Place], *, workers:
 
 
 class _Addressed(Dataset[tuple[Place, Batch]]):
-    def __init__(self, packs: Packs) -> None:
+    def __init__(self, packs: Batches) -> None:
         self.packs = packs
 
     def __getitem__(self, place: Place) -> tuple[Place, Batch]:  # type: ignore[override]

@@ -33,7 +33,7 @@ from firth.tokenizers.words import has_chinese
 from firth.types import Document
 
 CHUNK = 1 << 19  # characters of text in one piece of work
-_BATCH = 1 << 17  # characters encoded at once: the library's encodings take fifty times the text's room
+_BATCH = 1 << 16  # characters encoded at once: the library's encodings take fifty times the text's room
 _SIZE = struct.Struct("<q")
 
 Progress = Callable[[int, int, int], None]

@@ -1,12 +1,14 @@
 """Attention over sequences that lie end to end: tokens in, tokens out, and none of a neighbour's.
 
 Scaled dot-product attention softmax(QK'/sqrt(K))V (Vaswani et al. 2017, eq. 1). On CUDA in half precision one
-variable-length kernel does the whole pack (it has no attention dropout). Elsewhere sequences of similar length are
+variable-length kernel does the whole pack (without attention dropout): our own for short sequences, torch's for
+longer ones. Elsewhere sequences of similar length are
 gathered into groups; only inside a group, and only here, does padding exist. The groups are made once a batch.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -113,11 +115,20 @@ def _bias(bias_GL: Tensor, causal: bool) -> Tensor:
     return bias_G11L + torch.full((length, length), float("-inf"), device=bias_GL.device).triu(1)
 
 
+def _short(max_length: int, width: int) -> bool:
+    """Whether our own kernel can do it; it needs Triton, which CUDA builds of torch bring along."""
+    return max_length <= 128 and width in (16, 32, 64, 128) and find_spec("triton") is not None
+
+
 def _attend_packed(qkv_N3HK: Tensor, layout: Layout, causal: bool) -> Tensor:
+    bounds, size = layout.bounds_B1, layout.max_length
+    if _short(size, qkv_N3HK.shape[-1]):
+        from firth.nn.kernels import short_attention
+
+        return short_attention(qkv_N3HK, bounds, causal)
     from torch.nn.attention.varlen import varlen_attn
 
     q, k, v = qkv_N3HK.unbind(1)
-    bounds, size = layout.bounds_B1, layout.max_length
     options = {"window_size": (-1, 0)} if causal else {}
     width = q.shape[-1]
     if width % 8:  # the kernel wants head widths that are multiples of 8

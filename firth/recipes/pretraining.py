@@ -1,6 +1,8 @@
 """Pre-training and its evaluation put together: a recipe, shards and a folder in, a model out."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from firth.data.shards import Shards
 from firth.data.stream import Stream, split
 from firth.encoders import resolve as encoder_class
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.files import MANIFEST, read_json, sha256, write_bytes, write_json
+from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
 from firth.tokenizers.wordpiece import WordPiece
@@ -43,8 +45,18 @@ class Parts:
 
     learner: Learner
     packs: Packs
-    held_out: Packs
+    held_out: Packs | None
     tokenizer: WordPiece
+
+    def measure(self, precision: str) -> Callable[[], dict[str, float]] | None:
+        """Gives means over the held-out documents, with the masks and pairs of epoch 0."""
+        return partial(measure, self.learner, self.held_out, precision=precision) if self.held_out else None
+
+    def check(self) -> None:
+        """Raises if the text cannot be cut into sequences, before anything is written."""
+        for packs in (self.packs, self.held_out):
+            if packs:
+                packs.num_packs(0)
 
 
 def pretrain(
@@ -61,20 +73,25 @@ def pretrain(
         raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
     shards = Shards.open(data, verify=not resume)
     saved = out / "run.toml" if (out / "run.toml").exists() else None
-    start = checkpoints.load(Path(start_from)) if start_from else None
+    source = _source(out, shards, start_from) if saved else _new_source(shards, start_from)
+    start = checkpoints.load(Path(source["start_from"])) if source["start_from"] else None
     plan = _plan(asked, saved, shards, start)
-    if saved:
-        _same_data(out, shards)
+    if start:
+        _same_tokenizer(start.tokenizer, shards, Path(source["start_from"]))
     parts = build(plan, shards, start=start, device=device)
-    out.mkdir(parents=True, exist_ok=True)
+    if resume:
+        for name in (*checkpoints.FILES, MANIFEST, "run.toml", "source.json"):
+            remove_leftovers(out, f"{name}.")
+    else:
+        parts.check()
+    write_json(out / "source.json", source)
     write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
-    write_json(out / "source.json", {"data": str(data.resolve()), "sha256": sha256(shards.folder / MANIFEST)})
     floor = shards.info["health"]["entropy_nats"]
     run = Run(
         out,
         parts.learner,
         packs=parts.packs,
-        held_out=parts.held_out,
+        measure=parts.measure(plan.train.precision),
         config=plan.train,
         floor=floor,
         resume=resume,
@@ -137,9 +154,21 @@ def _limits(plan: Recipe, asked: Asked, shards: Shards) -> Recipe:
     return replace(plan, train=train if asked.minutes is None else replace(train, minutes=asked.minutes))
 
 
-def _same_data(out: Path, shards: Shards) -> None:
-    if read_json(out / "source.json")["sha256"] != sha256(shards.folder / MANIFEST):
+def _new_source(shards: Shards, start_from: str | Path | None) -> dict[str, str]:
+    """What a run is made from."""
+    start = str(Path(start_from).resolve()) if start_from else ""
+    return {"data": str(shards.folder.resolve()), "sha256": sha256(shards.folder / MANIFEST), "start_from": start}
+
+
+def _source(out: Path, shards: Shards, start_from: str | Path | None) -> dict[str, str]:
+    """What the run in `out` was made from; data and model given now must be the same."""
+    saved: dict[str, str] = read_json(out / "source.json")
+    given = _new_source(shards, start_from)
+    if saved["sha256"] != given["sha256"]:
         raise BadInput(f"{out} was trained on other data than {shards.folder}; resume it with its own data.")
+    if start_from and saved["start_from"] != given["start_from"]:
+        raise BadInput(f"{out} did not start from {start_from}; leave out --from.")
+    return saved
 
 
 def _same_tokenizer(tokenizer: WordPiece, shards: Shards, model: Path) -> None:
@@ -153,8 +182,8 @@ def _same_tokenizer(tokenizer: WordPiece, shards: Shards, model: Path) -> None:
 def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
     """Puts together what a plan names; every chance in it comes from the plan's seed."""
     tokenizer = tokenizers.load(shards.tokenizer_folder)
-    if start:
-        _same_tokenizer(start.tokenizer, shards, Path("MODEL"))
+    if len(plan.encoder) != 1 or not plan.objectives:
+        raise BadConfig("A run needs one encoder and at least one objective.")
     name, shape = next(iter(plan.encoder.items()))
     if not start:
         # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
@@ -181,8 +210,12 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
         )
     objectives = list(goals.values())
     first, second = (
-        Packs(stream, objectives, plan.batches, specials=tokenizer.vocab, seed=seed) for stream in (training, held_out)
+        Packs(stream, objectives, plan.batches, specials=tokenizer.vocab, seed=seed)
+        if len(stream.documents_D)
+        else None
+        for stream in (training, held_out)
     )
+    assert first
     return Parts(learner, first, second, tokenizer)
 
 

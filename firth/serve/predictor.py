@@ -15,9 +15,11 @@ from firth.data.packing import pack_tokens
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
 from firth.objectives.masked_lm import MaskedLM
+from firth.recipes.downstream import only_task
+from firth.tasks.predicting import predict
 from firth.tensors import Batch, parameter_count
 from firth.tokenizers.vocab import windows
-from firth.types import Encoding, Fill
+from firth.types import Encoding, Example, Fill, Prediction
 
 POOLINGS = ("mean", "cls", "max")
 BATCH_TOKENS = 4096
@@ -47,6 +49,10 @@ class Model:
             "encoder_parameters": parameter_count([self.encoder]),
             "vocabulary": len(self.tokenizer.vocab),
             "heads": list(self.checkpoint.goals),
+            "tasks": {
+                name: {"labels": to_dict(task.labels), "config": to_dict(task.config)}
+                for name, task in self.checkpoint.tasks.items()
+            },
             "embedding": to_dict(self.checkpoint.embedding),
             "training": dict(self.checkpoint.info),
         }
@@ -108,6 +114,25 @@ class Model:
         if settings.normalise if normalise is None else normalise:
             vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return vectors
+
+    def predict(self, inputs: Sequence[Any], *, task: str = "") -> list[Prediction]:
+        """What a fine-tuned model says of each input, in order.
+
+        An input is a text, a pair, or a row with the columns of the training files; several tasks need `task`.
+        """
+        if isinstance(inputs, str):
+            raise BadInput("predict takes a list of texts; put the one text into a list.")
+        name, goal = only_task(self.checkpoint, "This model", task)
+        examples = [type(goal).example(value, goal.config) for value in inputs]
+        return self.predict_examples(examples, task=name)
+
+    def predict_examples(self, examples: Sequence[Example], *, task: str = "") -> list[Prediction]:
+        """The same for rows that a task has read."""
+        _, goal = only_task(self.checkpoint, "This model", task)
+        length = int(self.checkpoint.info.get("max_length", self.encoder.config.max_positions))
+        items = goal.encode(examples, self.tokenizer, max_length=length, training=False)
+        with bar("predicting", sum(len(item.windows) for item in items), unit="sequences") as advance:
+            return predict(self.checkpoint.reader or self.encoder, goal, items, advance=advance)
 
     @torch.inference_mode()
     def attention(self, text: str) -> tuple[list[str], np.ndarray]:

@@ -66,9 +66,10 @@ def read_folder(folder: Path) -> tuple[Vocab, Rules, int | None]:
         raise BadInput(f"{folder} has no tokenizer: it needs a tokenizer.json, or vocab.txt and tokenizer_config.json.")
     if any("\n" in token or repair(token) != token for token in tokens):
         raise BadInput(f"{path} has a token that no line of text can hold.")
-    specials = frozenset(added.token for added in rules.added if added.special)
+    roles = _roles(settings)
+    others = frozenset(added.token for added in rules.added if added.special and added.token not in roles)
     try:
-        vocab = Vocab(tokens, _roles(settings), specials)
+        vocab = Vocab(tokens, roles, others)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     longest = settings.get("model_max_length")

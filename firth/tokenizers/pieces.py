@@ -47,19 +47,17 @@ def choose_characters(words: dict[str, int], *, coverage: float, min_count: int,
     still_wanted = coverage * sum(counts.values())
     chosen = set()
     for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        if still_wanted <= 0 and not character.isascii():
-            continue
-        room -= 1 + (character in inside)
-        if count < min_count or room < 0:
-            break
-        still_wanted -= count
-        chosen.add(character)
+        pieces = 1 + (character in inside)
+        if count >= min_count and pieces <= room and (still_wanted > 0 or character.isascii()):
+            chosen.add(character)
+            still_wanted -= count
+            room -= pieces
     return chosen
 
 
-def learn_pieces(words: dict[str, int], *, size: int, min_count: int) -> list[str]:
-    """At most `size` pieces: the characters of `words`, then merges of pairs that occur at least `min_count` times."""
-    line = _Line(words)
+def learn_pieces(words: dict[str, int], characters: set[str], *, size: int, min_count: int) -> list[str]:
+    """At most `size` pieces: the characters, then merges of pairs that occur at least `min_count` times."""
+    line = _Line(words, characters)
     heap = [(-count, pair) for pair, count in line.counts.items()]
     heapify(heap)
     while heap and len(line.pieces) < size:
@@ -78,24 +76,26 @@ def learn_pieces(words: dict[str, int], *, size: int, min_count: int) -> list[st
 class _Line:
     """Words end to end as chains of pieces. A pair is one number, `left << 32 | right`, placed at its left end."""
 
-    def __init__(self, words: dict[str, int]) -> None:
+    def __init__(self, words: dict[str, int], characters: set[str]) -> None:
         ordered = sorted(words)
-        codes = np.frombuffer("".join(ordered).encode("utf-32-le"), np.uint32).astype(np.int64)
+        codes = np.frombuffer("".join(ordered).encode("utf-32-le"), np.uint32)
         lengths = np.fromiter(map(len, ordered), np.int64, len(ordered))
-        first = np.zeros(len(codes), bool)
-        first[np.cumsum(lengths) - lengths] = True
-        alphabet = np.unique(codes)
-        self.pieces = [chr(code) for code in alphabet.tolist()]
-        inside, numbers = np.unique(codes[~first], return_inverse=True)
-        self.symbols = np.empty(len(codes), np.int64)
-        self.symbols[first] = np.searchsorted(alphabet, codes[first])
-        self.symbols[~first] = numbers + len(self.pieces)
-        self.pieces += [PREFIX + chr(code) for code in inside.tolist()]
+        counts = np.fromiter(map(words.__getitem__, ordered), np.int64, len(ordered))
+        first = np.zeros(len(codes) + 1, bool)
+        first[np.cumsum(lengths) - lengths], first[-1] = True, True
+        known = np.isin(codes, alphabet := np.array(sorted(map(ord, characters)), np.uint32))
+        inside = np.unique(codes[known & ~first[:-1]])
+        self.pieces = [*map(chr, alphabet.tolist()), *(PREFIX + chr(code) for code in inside.tolist())]
         self.number = {piece: i for i, piece in enumerate(self.pieces)}
-        self.weights = np.repeat(np.fromiter((words[word] for word in ordered), np.int64, len(ordered)), lengths)
+        self.symbols = np.where(
+            first[:-1], np.searchsorted(alphabet, codes), len(alphabet) + np.searchsorted(inside, codes)
+        )
+        self.weights = np.repeat(counts, lengths)
         places = np.arange(len(codes))
-        self.before = np.where(first, _ABSENT, places - 1)
-        self.after = np.where(np.append(first[1:], True)[: len(codes)], _ABSENT, places + 1)
+        tied = known & ~first[:-1]  # to the character before; one that is not in the alphabet breaks the chain
+        tied[1:] &= known[:-1]
+        self.before = np.where(tied, places - 1, _ABSENT)
+        self.after = np.where(np.append(tied[1:], False)[: len(codes)], places + 1, _ABSENT)
         self.counts: defaultdict[int, int] = defaultdict(int)
         self.places: defaultdict[int, list[np.ndarray]] = defaultdict(list)
         self._add(places)

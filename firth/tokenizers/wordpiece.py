@@ -63,8 +63,10 @@ class WordPiece:
         self.continues = vocab.continues
 
     @classmethod
-    def train(cls, texts: Iterable[str], config: Config) -> "WordPiece":
-        """A vocabulary from one pass over `texts`; the same texts and config always give the same one."""
+    def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "WordPiece":
+        """A vocabulary from one pass over `texts`; the same texts and config always give the same one.
+
+        A text that supports fewer pieces than asked for is an error, unless `fewer` is allowed."""
         accents = config.lowercase and config.strip_accents
         empty = cls(Vocab(SPECIALS), Rules(config.lowercase, accents, config.chinese_characters))
         words = count_words(
@@ -75,9 +77,8 @@ class WordPiece:
         )
         room = config.vocab_size - len(SPECIALS)
         characters = choose_characters(words, coverage=config.coverage, min_count=config.min_count, room=room)
-        words = {word: count for word, count in words.items() if characters.issuperset(word)}
-        pieces = learn_pieces(words, size=room, min_count=config.min_count)
-        if len(pieces) < room:
+        pieces = learn_pieces(words, characters, size=room, min_count=config.min_count)
+        if len(pieces) < room and not fewer:
             size = len(pieces) + len(SPECIALS)
             raise BadConfig(
                 f"The text supports a vocabulary of only {size} pieces, not {config.vocab_size}: give it more text "
@@ -170,9 +171,9 @@ class WordPiece:
     def _word_starts(self, texts: list[str], ids: list[np.ndarray]) -> list[np.ndarray]:
         """All texts at once. Where a text has as many Chinese tokens as Chinese characters, each of its tokens is one
         of these characters, in order; where it has not (an unknown character), offsets tell."""
-        bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
+        ends = np.cumsum([len(text) + 1 for text in texts])
         positions, begins = chinese_starts("\n".join(texts))
-        parts = np.split(begins, np.searchsorted(positions, bounds[1:-1]))
+        parts = np.split(begins, np.searchsorted(positions, ends))[:-1]
         found = []
         for text, row, part in zip(texts, ids, parts, strict=True):
             starts, chinese = ~self.continues[row], self._chinese[row]

@@ -43,12 +43,14 @@ def repair(text: str) -> str:
 
 def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
     """The positions of the Chinese characters, and for each whether it begins a word."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    chinese = _is_chinese(codes)
+    if not chinese.any():  # then the segmenter and its dictionary need not be there
+        return np.empty(0, np.int64), np.empty(0, bool)
     try:
         import rjieba
     except ImportError:
         raise Unsupported("Finding the words of Chinese text needs rjieba: pip install rjieba.") from None
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    chinese = _is_chinese(codes)
     kept = chinese.copy()
     kept[1:] |= chinese[:-1]  # one blank after a run stands for all that parts it from the next
     blanked = np.where(chinese, codes, ord(" "))[kept].tobytes().decode("utf-32-le")

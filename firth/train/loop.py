@@ -53,6 +53,11 @@ class TrainConfig:
     optim: OptimConfig = field(default_factory=OptimConfig)
     """The optimizer and its schedule."""
 
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "evaluate_every", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise BadConfig(f"train.{name} must be at least 1; it is {getattr(self, name)}.")
+
 
 @dataclass
 class Progress:
@@ -67,6 +72,8 @@ class Progress:
     counts: dict[str, int] = field(default_factory=dict)
     waited: float = 0.0
     """Seconds spent waiting for data since the last log."""
+    tokens: int = 0
+    """Tokens read since the last log."""
 
 
 class Learner(nn.Module):
@@ -78,8 +85,8 @@ class Learner(nn.Module):
         self.goals = nn.ModuleDict(goals)
 
     def forward(self, batch: Batch) -> Loss:
-        sharing = [goal for goal in self._goals() if type(goal).step is Goal.step]
-        own = [goal for goal in self._goals() if type(goal).step is not Goal.step]
+        sharing = [goal for goal in self._goals(batch) if type(goal).step is Goal.step]
+        own = [goal for goal in self._goals(batch) if type(goal).step is not Goal.step]
         states = self.encoder(batch) if sharing else None
         losses = [goal.loss(states, batch) for goal in sharing if states] + [
             goal.step(self.encoder, batch) for goal in own
@@ -90,10 +97,11 @@ class Learner(nn.Module):
         )
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {name: count for goal in self._goals() for name, count in goal.counts(batch).items()}
+        return {name: count for goal in self._goals(batch) for name, count in goal.counts(batch).items()}
 
-    def _goals(self) -> list[Goal]:
-        return list(self.goals.values())  # type: ignore[arg-type]
+    def _goals(self, batch: Batch) -> list[Goal]:
+        """The goal a batch belongs to; all of them for running text."""
+        return [self.goals[batch.goal]] if batch.goal else list(self.goals.values())  # type: ignore[list-item,arg-type]
 
 
 def train(
@@ -118,7 +126,7 @@ def train(
         _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, device)
         norm = nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf"))
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(progress.step, progress.steps, config)
+            group["lr"] = rate_at(progress.step, progress.steps, config) * group.get("scale", 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         last = micro_batches[-1][0]
@@ -174,11 +182,12 @@ def _accumulate(
 ) -> None:
     """Adds up the gradient of the step's true mean."""
     all_counts = [learner.counts(batch) for batch in batches]
-    counts = {name: sum(c[name] for c in all_counts) for name in all_counts[0]}
+    counts = {name: sum(c.get(name, 0) for c in all_counts) for each in all_counts for name in each}
     for micro, batch in enumerate(batches):
         reseed(config.seed, "step", progress.step, micro)
         loss = forward(batch.to(device))
         torch.stack([total / max(counts[name], 1) for name, total in loss.sums.items()]).sum().backward()  # type: ignore[no-untyped-call]
+        progress.tokens += batch.num_tokens
         for name, total in {**loss.sums, **loss.tallies}.items():
             total = total.detach().double()
             progress.sums[name] = progress.sums[name] + total if name in progress.sums else total

@@ -1,6 +1,7 @@
 """AdamW with decay groups (Loshchilov & Hutter 2017) and the schedules of its learning rate."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,13 +29,22 @@ class OptimConfig:
     """Largest norm of the gradient; 0 does not clip."""
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> torch.optim.AdamW:
-    """Bias-corrected AdamW; matrices and embeddings decay, biases and norms do not."""
-    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    decay = [p for _, p in named if p.ndim > 1]
-    plain = [p for _, p in named if p.ndim <= 1]
+def make_optimizer(
+    model: nn.Module, config: OptimConfig, *, scale: Callable[[str], float] = lambda name: 1.0
+) -> torch.optim.AdamW:
+    """Bias-corrected AdamW; matrices and embeddings decay, biases and norms do not.
+
+    `scale` says what share of the learning rate a parameter gets, by its name.
+    """
+    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((parameter.ndim > 1, scale(name)), []).append(parameter)
     return torch.optim.AdamW(
-        [{"params": decay, "weight_decay": config.weight_decay}, {"params": plain, "weight_decay": 0.0}],
+        [
+            {"params": parameters, "weight_decay": config.weight_decay if decays else 0.0, "scale": share}
+            for (decays, share), parameters in groups.items()
+        ],
         lr=config.rate,
         betas=(config.beta1, config.beta2),
         eps=config.eps,

@@ -3,7 +3,7 @@
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from firth.console import bar, say
-from firth.data.loader import Packs, Place, load, places
+from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError
 from firth.train import state
-from firth.train.journal import Journal
+from firth.train.journal import Journal, read_rows
 from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, train
 from firth.train.optim import make_optimizer
 
@@ -34,16 +34,18 @@ class Run:
         folder: Path,
         learner: Learner,
         *,
-        packs: Packs,
-        held_out: Packs | None,
+        packs: Batches,
+        measure: Callable[[], dict[str, float]] | None,
         config: TrainConfig,
-        floor: float,
         resume: bool,
+        floor: float = 0.0,
+        scale: Callable[[str], float] = lambda name: 1.0,
+        label: str = "pre-training",
     ) -> None:
-        self.folder, self.learner, self.packs, self.held_out = folder, learner, packs, held_out
-        self.config, self.floor = config, floor
+        self.folder, self.learner, self.packs, self.measure = folder, learner, packs, measure
+        self.config, self.floor, self.label = config, floor, label
         self.device = next(learner.parameters()).device
-        self.optimizer = make_optimizer(learner, config.optim)
+        self.optimizer = make_optimizer(learner, config.optim, scale=scale)
         restored = (
             state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=say) if resume else None
         )
@@ -52,14 +54,13 @@ class Run:
         self.stop_asked = False
         self.last: dict[str, float] = {}
         self._clock = self._started = self._warm = time.perf_counter()
-        self._logged_step = self.progress.step
+        self._warm_step = self.progress.step
 
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
         addresses = places(self.packs, self.progress.place)
-        workers = self.packs.config.workers
-        with _signals(self), bar("pre-training", self.progress.steps, unit="steps") as self._advance:
-            batches = load(self.packs, addresses, workers=workers)
+        with _signals(self), bar(self.label, self.progress.steps, unit="steps") as self._advance:
+            batches = load(self.packs, addresses, workers=self.packs.workers)
             train(
                 self.learner,
                 batches,
@@ -76,7 +77,7 @@ class Run:
         end = step == progress.steps
         if step % config.log_every == 0 or end:
             self._log(norm)
-        if self.held_out and (step % config.evaluate_every == 0 or end):
+        if self.measure and (step % config.evaluate_every == 0 or end):
             self.last |= {f"held_out_{k}": v for k, v in self.evaluate().items()}
         if (step % config.checkpoint_every == 0 or settled) and not end:
             self.save()
@@ -98,15 +99,16 @@ class Run:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Means over the held-out documents, with the masks and pairs of epoch 0."""
-        assert self.held_out is not None
-        values = evaluate(self.learner, self.held_out, precision=self.config.precision)
+        """Figures on what is held out."""
+        assert self.measure is not None
+        values = self.measure()
         self.journal.metrics(self.progress.step, "held-out", values)
         return values
 
     def held_out_figures(self) -> dict[str, float]:
-        """The last evaluation's means."""
-        return {k.removeprefix("held_out_"): v for k, v in self.last.items() if k.startswith("held_out_")}
+        """The last evaluation's means, as logged: a run resumed at its end gives the same ones."""
+        rows = [row for row in read_rows(self.folder / "metrics.jsonl") if row.pop("split") == "held-out"]
+        return {name: value for name, value in rows[-1].items() if name != "step"} if rows else {}
 
     def _log(self, norm: Tensor) -> None:
         progress, now = self.progress, time.perf_counter()
@@ -118,12 +120,11 @@ class Run:
             raise FirthError(
                 f"The loss is not a number at step {progress.step}; lower train.optim.rate and start again."
             )
-        seconds, steps = now - self._clock, progress.step - self._logged_step
-        tokens = steps * self.config.accumulate * self.packs.config.tokens
+        seconds, tokens = now - self._clock, progress.tokens
         timing = {"seconds": seconds, "tokens_per_second": tokens / seconds, "waiting": progress.waited / seconds}
         self.journal.timing(progress.step, timing)
-        progress.sums, progress.counts, progress.waited = {}, {}, 0.0
-        self._clock, self._logged_step = now, progress.step
+        progress.sums, progress.counts, progress.waited, progress.tokens = {}, {}, 0.0, 0
+        self._clock = now
 
     def _settle_steps(self) -> bool:
         """With a time limit: as many steps as the first ones say will fit. True in the step that settles it."""
@@ -133,9 +134,9 @@ class Run:
             torch.cuda.synchronize()
         now = time.perf_counter()
         if self.progress.step == WARM_STEPS:  # the first steps compile and fill caches
-            self._warm = now
+            self._warm, self._warm_step = now, WARM_STEPS
             return False
-        per_step = (now - self._warm) / (CALIBRATION_STEPS - WARM_STEPS)
+        per_step = (now - self._warm) / (CALIBRATION_STEPS - self._warm_step)
         left = self.config.minutes * 60 - (now - self._started)
         self.progress.steps = CALIBRATION_STEPS + max(1, int(left / per_step))
         say(f"{self.config.minutes:g} minutes are {self.progress.steps:,} steps at {per_step:.3f} s a step.")
@@ -177,7 +178,7 @@ def means(sums: dict[str, Tensor], counts: dict[str, int]) -> dict[str, float]:
     """Losses a count, and accuracies from tallies named `<count>_correct`."""
     return {
         name.replace("_correct", "_accuracy"): float(total) / max(1, counts[name.removesuffix("_correct")])
-        for name, total in sums.items()
+        for name, total in sorted(sums.items())  # sums that come from a saved state are in no other order
     }
 
 

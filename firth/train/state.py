@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -40,10 +41,13 @@ def save(
                 save_file(_moments(learner, optimizer), temporary / "optimizer.safetensors")
                 save_file({n: t.cpu().clone() for n, t in progress.sums.items()}, temporary / "sums.safetensors")
                 write_json(temporary / "progress.json", _facts(progress, files, device))
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             last = newest_step(folder)
             kept = f"the state of step {last} is intact" if last else "no state was saved before"
-            raise FirthError(f"Step {progress.step} could not be saved ({error.strerror}); {kept}.") from None
+            why = error.strerror if isinstance(error, OSError) else error
+            raise FirthError(
+                f"Step {progress.step} could not be saved in {folder} ({why}); {kept}. Make room and use --resume."
+            ) from None
     for old in _steps(folder)[:-keep]:
         shutil.rmtree(folder / f"step-{old}")
 
@@ -91,7 +95,7 @@ def _load(
     for name, parameter in parameters.items():
         if f"{name}.exp_avg" in moments:
             optimizer.state[parameter] = {
-                "step": torch.tensor(float(facts["step"]), device=parameter.device if parameter.is_cuda else None),
+                "step": moments[f"{name}.step"].to(parameter.device if parameter.is_cuda else "cpu"),
                 "exp_avg": moments[f"{name}.exp_avg"].to(parameter.device),
                 "exp_avg_sq": moments[f"{name}.exp_avg_sq"].to(parameter.device),
             }
@@ -121,7 +125,7 @@ def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     return {
         f"{name}.{moment}": optimizer.state[parameter][moment].contiguous()
         for name, parameter in learner.named_parameters()
-        for moment in ("exp_avg", "exp_avg_sq")
+        for moment in ("exp_avg", "exp_avg_sq", "step")
         if moment in optimizer.state[parameter]
     }
 

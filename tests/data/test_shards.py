@@ -100,6 +100,14 @@ def test_a_missing_file_is_found_without_the_manifests_help(tmp_path):
         Shards.open(folder)
 
 
+def test_an_altered_manifest_is_named(tmp_path):
+    folder = write(tmp_path / "out", [])
+    for text in ("{", "[]", '{"files": 1}'):
+        (folder / "manifest.json").write_text(text)
+        with pytest.raises(Damaged, match=r"manifest\.json"):
+            Shards.open(folder)
+
+
 def test_other_formats_and_other_folders_are_refused(tmp_path):
     folder = write(tmp_path / "out", [])
     info = json.loads((folder / "shards.json").read_text())

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -24,7 +25,7 @@ def plainest(words: dict[str, int], size: int, min_count: int) -> list[str]:
     while len(pieces) < size:
         pairs: Counter[tuple[int, int]] = Counter()
         for word, chain in chains.items():
-            for left, right in zip(chain, chain[1:], strict=False):
+            for left, right in pairwise(chain):
                 pairs[pieces.index(left), pieces.index(right)] += words[word]
         best = min(pairs, key=lambda pair: (-pairs[pair], pair), default=None)
         if best is None or pairs[best] < min_count:
@@ -48,12 +49,17 @@ def test_learns_what_counting_everything_again_at_each_step_learns(seed: int) ->
     random = Random(seed)
     drawn = ("".join(random.choices("abc", [4, 2, 1], k=random.randint(1, 12))) for _ in range(60))
     words = {word: random.randint(1, 5) for word in drawn}
-    assert learn_pieces(words, size=120, min_count=3) == plainest(words, 120, 3)
+    assert learn_pieces(words, set("abc"), size=120, min_count=3) == plainest(words, 120, 3)
 
 
 def test_no_words_no_pieces() -> None:
-    assert learn_pieces({}, size=10, min_count=1) == []
-    assert learn_pieces({"a": 3}, size=10, min_count=1) == ["a"]
+    assert learn_pieces({}, set(), size=10, min_count=1) == []
+    assert learn_pieces({"a": 3}, {"a"}, size=10, min_count=1) == ["a"]
+
+
+def test_pieces_do_not_reach_over_characters_left_out() -> None:
+    found = learn_pieces({"ab☃ab": 5}, {"a", "b"}, size=10, min_count=1)
+    assert found == ["a", "b", "##a", "##b", "ab", "##ab"]
 
 
 def test_rare_characters_stay_out_but_ascii_comes_in() -> None:
@@ -109,9 +115,15 @@ def test_more_pieces_than_the_text_supports_is_an_error_that_says_how_many() -> 
 
 
 def test_min_count_keeps_rare_pairs_and_characters_out() -> None:
-    texts = ["ab"] * 4 + ["cd"] * 3 + ["ef"]
-    trained = WordPiece.train(texts, Config(vocab_size=11, min_count=4))
-    assert set(trained.vocab.tokens) == {*SPECIALS, "a", "b", "##b", "ab"} | set(trained.vocab.tokens[9:])
+    texts = ["ab"] * 4 + ["ca"] * 3 + ["de"]
+    trained = WordPiece.train(texts, Config(vocab_size=10, min_count=4))
+    assert set(trained.vocab.tokens[5:]) == {"a", "##a", "b", "##b", "ab"}
+
+
+def test_a_vocabulary_too_small_for_all_characters_takes_the_most_frequent() -> None:
+    texts = ["今天天气真好天天好"] * 3
+    trained = WordPiece.train(texts, Config(vocab_size=8))
+    assert set(trained.vocab.tokens[5:]) == {"天", "好", "今"}
 
 
 @pytest.mark.parametrize("wrong", [{"vocab_size": 5}, {"min_count": 0}, {"coverage": 0.0}, {"coverage": 1.5}])
@@ -124,7 +136,7 @@ def test_cased_text_keeps_case_and_accents() -> None:
     texts = ["Élan été ÉTÉ"] * 3
     cased = WordPiece.train(texts, Config(vocab_size=20, lowercase=False))
     assert {"É", "é"} & set("".join(cased.vocab.tokens)) == {"É", "é"}
-    kept = WordPiece.train(texts, Config(vocab_size=14, strip_accents=False))
-    assert "é" in "".join(kept.vocab.tokens) and "É" not in "".join(kept.vocab.tokens)
-    stripped = WordPiece.train(texts, Config(vocab_size=14))
+    kept = WordPiece.train(texts, Config(vocab_size=16, strip_accents=False))
+    assert {"É", "é"} & set("".join(kept.vocab.tokens)) == {"é"}
+    stripped = WordPiece.train(texts, Config(vocab_size=16))
     assert "".join(stripped.vocab.tokens[5:]).isascii()

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from firth.errors import BadConfig, BadInput
@@ -10,7 +12,7 @@ def test_windows_cover_every_token_and_none_lies_inside_another(length: int, siz
     found = windows(length, size, stride)
     assert {i for start, end in found for i in range(start, end)} == set(range(length))
     assert all(end - start <= size for start, end in found)
-    assert all(b[0] - a[0] == stride and b[1] > a[1] for a, b in zip(found, found[1:], strict=False))
+    assert all(b[0] - a[0] == stride and b[1] > a[1] for a, b in pairwise(found))
     assert found[-1][1] == length
 
 
@@ -25,7 +27,7 @@ def test_roles_ids_and_continuing_pieces() -> None:
     assert (vocab.pad, vocab.unk, vocab.cls, vocab.sep, vocab.mask) == (1, 0, 4, 3, 5)
     assert vocab.specials == {0, 1, 3, 4, 5}
     assert [vocab.tokens[i] for i in vocab.continues.nonzero()[0]] == ["##a", "###"]
-    assert len(vocab) == 9 and vocab.ids["#"] == 6
+    assert (len(vocab), vocab.ids["#"]) == (9, 6)
 
 
 @pytest.mark.parametrize(("tokens", "what"), [((*SPECIALS, "a", "b", "a"), "'a'"), (SPECIALS[:-1], "MASK")])

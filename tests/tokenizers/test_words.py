@@ -1,10 +1,12 @@
+import sys
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from firth.tokenizers.vocab import SPECIALS, Vocab
+from firth.errors import Unsupported
 from firth.tokenizers.folder import Rules
+from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
 from firth.tokenizers.words import chinese_borders, has_chinese
 
@@ -27,11 +29,15 @@ def words(text: str) -> list[str]:
         ("  ", []),
     ],
 )
-def test_borders_are_the_segmenters_in_chinese_and_spaces_and_punctuation_elsewhere(text: str, expected: list[str]) -> None:
+def test_borders_are_the_segmenters_in_chinese_and_spaces_and_punctuation_elsewhere(
+    text: str, expected: list[str]
+) -> None:
     assert (words(text) if expected else chinese_borders(text).tolist()) == expected
 
 
-@pytest.mark.parametrize(("text", "expected"), [("", False), ("abc é ， ひらがな 한국", False), ("a词", True), ("\U00020000", True)])
+@pytest.mark.parametrize(
+    ("text", "expected"), [("", False), ("abc é ， ひらがな 한국", False), ("a词", True), ("\U00020000", True)]
+)
 def test_has_chinese(text: str, expected: bool) -> None:
     assert has_chinese(text) is expected
 
@@ -55,3 +61,10 @@ def test_without_a_segmenter_each_character_is_a_word(monkeypatch: pytest.Monkey
     tokenizer = WordPiece(Vocab((*SPECIALS, "语", "言")), Rules(True, True, True))
     monkeypatch.setattr("firth.tokenizers.wordpiece.has_segmenter", lambda: False)
     assert tokenizer.encode("语言").word_starts.tolist() == [True, True]
+
+
+def test_text_without_chinese_needs_no_segmenter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    assert chinese_borders("no words").tolist() == [0, 3]
+    with pytest.raises(Unsupported, match="pip install rjieba"):
+        chinese_borders("语言")

@@ -17,12 +17,12 @@ DOCUMENTS = "\n\n".join(
     for year, (thing, place) in enumerate((thing, place) for thing in THINGS for place in PLACES * 4)
 )
 SMALL = [
-    "encoder.bert.width=32",
+    "encoder.bert.width=64",
     "encoder.bert.num_heads=2",
-    "encoder.bert.ffn_width=64",
+    "encoder.bert.ffn_width=128",
     "batches.tokens=512",
     "batches.max_length=32",
-    "train.optim.rate=0.005",
+    "train.optim.rate=0.003",
 ]
 
 
@@ -41,13 +41,13 @@ def test_from_text_to_answers(text: Path, tmp_path: Path) -> None:
     assert last["masked_lm"] < health["entropy_nats"]
 
     model = firth.load(tmp_path / "run")
-    rows = model.fill("The garden was [MASK] and the river was long.", top=3)
-    assert rows[0].token == "green"
-    assert rows[0].text == "The garden was green and the river was long."
+    rows = model.fill("Then it [MASK] on the garden for 3 days.", top=3)
+    assert rows[0].token == "rained"
+    assert rows[0].text == "Then it rained on the garden for 3 days."
     assert 1 >= rows[0].probability >= rows[1].probability >= rows[2].probability > 0
 
     vectors = model.embed(["The door is open.", "The river is long.", "The door is open."])
-    assert vectors.shape == (3, 32)
+    assert vectors.shape == (3, 64)
     assert np.array_equal(vectors[0], vectors[2])
     assert not np.array_equal(vectors[0], vectors[1])
 
@@ -57,7 +57,9 @@ def test_from_text_to_answers(text: Path, tmp_path: Path) -> None:
     assert firth.info(tmp_path / "run")["vocabulary"] == 150
 
     model.save(tmp_path / "copy")
-    assert firth.load(tmp_path / "copy").fill("The [MASK] was open.", top=3) == model.fill("The [MASK] was open.", top=3)
+    assert firth.load(tmp_path / "copy").fill("The [MASK] was open.", top=3) == model.fill(
+        "The [MASK] was open.", top=3
+    )
 
 
 def test_the_same_walk_in_the_shell(text: Path, tmp_path: Path) -> None:
@@ -74,7 +76,7 @@ def test_the_same_walk_in_the_shell(text: Path, tmp_path: Path) -> None:
     assert last["masked_lm"] > 0
     (tmp_path / "lines.txt").write_text("The door is open.\nThe river is long.\n")
     assert json.loads(run("embed", "run", "--file", "lines.txt", "--out", "vectors.npy", "--json"))["texts"] == 2
-    assert np.load(tmp_path / "vectors.npy").shape == (2, 32)
+    assert np.load(tmp_path / "vectors.npy").shape == (2, 64)
     assert len(json.loads(run("fill", "run", "The [MASK] was open.", "--json"))["fills"]) == 5
     assert json.loads(run("evaluate", "run", "--data", "data", "--json"))["masked_lm"] > 0
     assert "parameters" in run("info", "run")

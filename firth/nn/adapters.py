@@ -1,0 +1,36 @@
+"""Bottleneck adapters (Houlsby et al. 2019): two small layers in each block's slots learn while the body stays.
+
+x + W_up act(W_down x), which begins as the identity because W_up begins near zero. They are put into the slots that
+`nn.blocks.Block` leaves, so no forward pass changes.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+INITIAL_STD = 1e-3
+
+
+class Adapter(nn.Module):
+    def __init__(self, width: int, bottleneck: int) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, bottleneck)
+        self.up = nn.Linear(bottleneck, width)
+        for layer in (self.down, self.up):
+            nn.init.trunc_normal_(layer.weight, std=INITIAL_STD, a=-2 * INITIAL_STD, b=2 * INITIAL_STD)
+            nn.init.zeros_(layer.bias)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        return x_ND + torch.as_tensor(self.up(F.gelu(self.down(x_ND))))
+
+
+def insert_adapters(encoder: nn.Module, bottleneck: int) -> None:
+    """Fills both slots of every block."""
+    for part in list(encoder.modules()):
+        if hasattr(part, "attention_slot"):
+            width = part.ffn_norm.normalized_shape[0]  # type: ignore[union-attr,index]
+            part.attention_slot, part.ffn_slot = Adapter(width, bottleneck), Adapter(width, bottleneck)  # type: ignore[arg-type]
+
+
+def adapter_parameters(encoder: nn.Module) -> dict[str, Tensor]:
+    return {name: p for name, p in encoder.named_parameters() if "_slot." in name}

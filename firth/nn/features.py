@@ -1,0 +1,67 @@
+"""A frozen encoder as a source of features (Devlin et al. 2018, table 7; Peters et al. 2018, equation 1).
+
+In: a batch. Out: states made of any layers of the encoder, which does not learn: their sum, their concatenation, or
+gamma * sum_k softmax(w)_k h_k with learned w and gamma; on request a bidirectional LSTM reads them.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_sequence, unpack_sequence
+
+from firth.errors import BadConfig
+from firth.tensors import Batch, Encoder, States
+
+
+class Features(Encoder):
+    @dataclass(frozen=True)
+    class Config:
+        layers: tuple[int, ...] = (-4, -3, -2, -1)
+        """Which layers: 0 is the embeddings, 1 the first block, -1 the last."""
+        combine: Literal["sum", "concat", "mix"] = "mix"
+        """How several layers become one: added, side by side, or mixed with learned weights."""
+        lstm_width: int = 0
+        """Width of each direction of an LSTM over the features; 0 for none."""
+
+    def __init__(self, config: Config, encoder: Encoder) -> None:
+        super().__init__()
+        depth = encoder.config.num_layers
+        wrong = [layer for layer in config.layers if not -depth - 1 <= layer <= depth]
+        if wrong or not config.layers:
+            raise BadConfig(f"transfer.features.layers must name layers from {-depth - 1} to {depth}.")
+        self.features, self.config, self.encoder = config, encoder.config, encoder
+        encoder.requires_grad_(False)
+        width = encoder.width * (len(config.layers) if config.combine == "concat" else 1)
+        self.weights_K = nn.Parameter(torch.zeros(len(config.layers))) if config.combine == "mix" else None
+        self.gamma = nn.Parameter(torch.ones(())) if config.combine == "mix" else None
+        self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True) if config.lstm_width else None
+        self.width = 2 * config.lstm_width or width
+        self.vocab_size = encoder.vocab_size
+
+    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
+        with torch.no_grad():
+            states = self.encoder(batch, layers=True, attention=attention)
+        x_ND = self._combine([states.layers[layer] for layer in self.features.layers])
+        if self.lstm is not None:
+            sequences = x_ND.split(batch.bounds_B1.diff().tolist())
+            x_ND = torch.cat(unpack_sequence(self.lstm(pack_sequence(sequences, enforce_sorted=False))[0]))
+        return States(x_ND, states.table_VD, layers=states.layers, attention=states.attention)
+
+    def train(self, mode: bool = True) -> "Features":
+        """The head learns; the frozen encoder never drops anything."""
+        super().train(mode)
+        self.encoder.eval()
+        return self
+
+    def own_parameters(self) -> dict[str, Tensor]:
+        return {name: p for name, p in self.named_parameters() if not name.startswith("encoder.")}
+
+    def _combine(self, layers: list[Tensor]) -> Tensor:
+        if self.features.combine == "concat":
+            return torch.cat(layers, 1)
+        stacked_KND = torch.stack(layers)
+        if self.weights_K is None or self.gamma is None:
+            return stacked_KND.sum(0)
+        return self.gamma * torch.einsum("k,knd->nd", self.weights_K.softmax(0).to(stacked_KND.dtype), stacked_KND)

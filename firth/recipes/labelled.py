@@ -1,0 +1,106 @@
+"""Labelled files -> the examples of a fine-tuning run, and what is wrong with them.
+
+In: a task, its config and the files for training, picking and testing. Out: examples whose rows are all usable. A bad
+row stops everything with its number and the remedy, or is skipped and counted when that was asked for.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firth import chance
+from firth.errors import BadInput
+from firth.tasks import resolve
+from firth.tensors import Labels
+from firth.types import Example, Problem
+
+HELD_OUT_LIMIT = 2_000
+"""Training rows held out at most where there is no dev file."""
+PARTS = ("train", "dev", "test")
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """What a task learns from and is measured on."""
+
+    config: Any
+    labels: Labels
+    examples: Mapping[str, Sequence[Example]]
+    """By part: train, dev, test."""
+    problems: Mapping[str, Sequence[Problem]] = field(default_factory=dict)
+    held_out: bool = False
+    """Whether `dev` are rows of the training file."""
+
+    @property
+    def picked_on(self) -> str:
+        return "held-out training rows" if self.held_out else "dev"
+
+    @property
+    def num_skipped(self) -> dict[str, int]:
+        return {part: len({p.row for p in found if p.bad}) for part, found in self.problems.items()}
+
+
+def read(
+    name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | None = None
+) -> Labelled:
+    """Reads all parts; bad rows are left out and told of in `problems`."""
+    task = resolve(name)
+    config = task.settle(config)
+    examples: dict[str, Sequence[Example]] = {}
+    problems: dict[str, list[Problem]] = {part: [] for part in files}
+    for part, path in files.items():
+        examples[part] = task.read(path, config, problems[part])
+        if not examples[part]:
+            what = f" ({problems[part][0].what} in row {problems[part][0].row})" if problems[part] else ""
+            raise BadInput(f"{path} has no row that can be used{what}; `firth check` tells what is wrong.")
+    names = task.labels_of(examples[next(iter(files))], config) if labels is None else labels
+    for part in files:
+        found = list(task.problems(examples[part], config, names))
+        problems[part] += found
+        bad = {problem.row for problem in found if problem.bad}
+        examples[part] = [example for example in examples[part] if example.row not in bad]
+        if not examples[part]:
+            raise BadInput(f"{files[part]}: no row is left to use ({found[0].what} in row {found[0].row}).")
+    return Labelled(config, names, examples, problems)
+
+
+def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
+    """Raises for the first bad row."""
+    for part, found in data.problems.items():
+        bad = sorted((problem for problem in found if problem.bad), key=lambda problem: problem.row)
+        if bad:
+            count = len({problem.row for problem in bad})
+            more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
+            raise BadInput(
+                f"{files[part]}, row {bad[0].row}: {bad[0].what}; {bad[0].remedy}, "
+                f"or leave such rows out with --skip-bad{more}."
+            )
+
+
+def hold_out(data: Labelled, *, rate: float, seed: int) -> Labelled:
+    """Without a dev file, some training rows take its place; rows with the same texts stay together."""
+    if "dev" in data.examples:
+        return data
+    rows = data.examples["train"]
+    wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
+    order = chance.permutation(chance.key(seed, "held-out rows"), len(rows))
+    chosen = {rows[i].texts for i in order[:wanted]}
+    train = [row for row in rows if row.texts not in chosen]
+    dev = [row for row in rows if row.texts in chosen]
+    if len(rows) < 4 or not train:
+        raise BadInput(f"{len(rows)} training rows are too few to hold some out; give a --dev file.")
+    return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
+
+
+def sizes(examples: Sequence[Any]) -> dict[str, float]:
+    """Length and cut of encoded items."""
+    tokens, cut = np.array([item.tokens for item in examples]), np.array([item.cut for item in examples])
+    return {
+        "mean_tokens": float(tokens.mean()),
+        "longest": int(tokens.max()),
+        "cut_rows": int((cut > 0).sum()),
+        "cut_share": float(cut.sum() / max(tokens.sum(), 1)),
+    }

@@ -1,0 +1,72 @@
+"""A run that keeps the weights of its best evaluation: what fine-tuning adds to `train.run.Run`."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from safetensors.torch import save as to_bytes
+from torch import nn
+
+from firth.console import say
+from firth.files import read_json, write_bytes, write_json
+from firth.train.loop import Progress
+from firth.train.run import Run
+
+BEST = "best.safetensors"
+
+
+class PickingRun(Run):
+    """Evaluates, keeps the best weights in `best.safetensors`, and stops early when nothing gets better."""
+
+    def __init__(
+        self,
+        *arguments: Any,
+        patience: int = 0,
+        keep_last: bool = False,
+        facts: Callable[[], dict[str, Any]] = dict,
+        before_step: Callable[[Progress], None] = lambda progress: None,
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self.patience, self.keep_last, self.facts, self.before_step = patience, keep_last, facts, before_step
+
+    def go(self) -> None:
+        self.before_step(self.progress)
+        super().go()
+
+    def on_step(self, progress: Progress, norm: torch.Tensor) -> None:
+        super().on_step(progress, norm)
+        self.before_step(progress)
+
+    def evaluate(self) -> dict[str, float]:
+        values = super().evaluate()
+        step, value = self.progress.step, values["picked"]
+        best = read_best(self.folder)
+        if self.keep_last or best is None or best["step"] >= step or (_number(value) > _number(best["value"])):
+            weights = {n: p.detach().cpu().contiguous().clone() for n, p in self.learner.named_parameters()}
+            write_bytes(self.folder / BEST, to_bytes(weights))
+            write_json(self.folder / "best.json", {"step": step, "value": value, "figures": values, **self.facts()})
+        elif self.patience and step - best["step"] >= self.patience * self.config.evaluate_every:
+            say(f"Stopped at step {step}: nothing better since step {best['step']}.")
+            self.progress.steps = step
+        return values
+
+
+def read_best(folder: Path) -> dict[str, Any] | None:
+    path = folder / "best.json"
+    return read_json(path) if path.exists() and (folder / BEST).exists() else None
+
+
+def load_best(folder: Path, learner: nn.Module) -> None:
+    weights = load_file(folder / BEST)
+    with torch.no_grad():
+        for name, parameter in learner.named_parameters():
+            parameter.copy_(weights[name])
+
+
+def _number(value: float | None) -> float:
+    """A correlation with a constant is not a number; anything is better."""
+    return -math.inf if value is None or math.isnan(value) else value

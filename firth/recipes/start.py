@@ -1,0 +1,57 @@
+"""What fine-tuning starts from: a model folder, the same shape with random weights, or nothing but the text."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from firth import checkpoint as checkpoints
+from firth.console import say
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig
+from firth.recipes import lineage
+from firth.recipes.transfer import TransferConfig
+from firth.tensors import Objective
+from firth.tokenizers.wordpiece import WordPiece
+
+VOCAB_SIZE = 8000
+"""Pieces of a vocabulary that is trained on the training rows, at most."""
+
+
+@dataclass(frozen=True)
+class Start:
+    encoder_config: Bert.Config
+    tokenizer: WordPiece
+    trained: Bert | None = None
+    """None starts from random weights."""
+    goals: Mapping[str, Objective] | None = None
+
+    def encoder(self, precision: str, device: str) -> Bert:
+        """A fresh copy, ready to learn."""
+        config = self.encoder_config
+        if config.attention_dropout and device.startswith("cuda") and precision != "fp32":
+            config = replace(config, attention_dropout=0.0)  # the packed kernel has none
+        encoder = Bert(config)
+        if self.trained is not None:
+            encoder.load_state_dict(self.trained.state_dict())
+        return encoder
+
+
+def begin(model: str, *, random: bool, texts: Iterable[str]) -> Start:
+    if not model:
+        say("No model was named: starting from random weights and a vocabulary of the training rows.")
+        tokenizer = WordPiece.train(texts, WordPiece.Config(vocab_size=VOCAB_SIZE), fewer=True)
+        shape = lineage.make("bert", "tiny").encoder["bert"]
+        return Start(replace(shape, vocab_size=-(-len(tokenizer.vocab) // 64) * 64), tokenizer)
+    loaded = checkpoints.load(Path(model))
+    if loaded.adapter_width or loaded.reader:
+        raise BadConfig(f"{model} has adapters or frozen features; fine-tune the model it came from.")
+    trained = None if random else loaded.encoder
+    return Start(loaded.encoder.config, loaded.tokenizer, trained, {} if random else loaded.goals)
+
+
+def usual_rate(start: Start, transfer: TransferConfig) -> float:
+    """The rate that did well on small sets: higher for smaller models, for random weights and for what is new."""
+    if transfer.mode != "full" or start.trained is None:
+        return 1e-3
+    width = start.encoder_config.width
+    return 5e-4 if width <= 128 else 2e-4 if width <= 256 else 1e-4 if width <= 512 else 5e-5

@@ -1,0 +1,319 @@
+"""Classify a text or a pair (Devlin et al. 2018, section 4.1): [CLS] or the mean -> dropout -> linear.
+
+In: rows with one or two texts. Out: one name (softmax), any of several names (sigmoid), one name for each of several
+label columns (a softmax each, losses summed), or a number (squared error). A text longer than the model is read in
+overlapping windows; the scores of its windows are averaged, in training as in prediction.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from firth import metrics
+from firth.data.items import Item, Window, pack_items, shorten, window
+from firth.errors import BadConfig, BadInput
+from firth.nn.blocks import first_rows, initialise
+from firth.nn.pooling import mean_rows
+from firth.tasks import columns, glue
+from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tokenizers.vocab import windows
+from firth.types import Example, Prediction, Problem
+
+
+class Classify(Task):
+    name = "classify"
+
+    @dataclass(frozen=True)
+    class Config:
+        preset: str = ""
+        """A GLUE set by name: cola, sst-2, mrpc, stsb, qqp, mnli, qnli, rte or wnli."""
+        text_column: str = ""
+        """The column of the text; a number counts the columns of a file without a header."""
+        second_column: str = ""
+        """The column of the second text, for pairs."""
+        label_columns: tuple[str, ...] = ()
+        """The column of the label; several columns are several questions about one text."""
+        label_names: tuple[str, ...] = ()
+        """Names for labels that a file gives as numbers from 0."""
+        kind: Literal["one", "many", "number"] = "one"
+        """What a label is: one name, any number of names, or a number."""
+        label_separator: str = ","
+        """What stands between the names of a label of kind many."""
+        pooling: Literal["cls", "mean"] = "cls"
+        """What stands for a text: its first token (through the model's pooler, if it has one) or the mean."""
+        dropout: float = 0.1
+        """Share of the pooled vector set to zero in training."""
+        label_smoothing: float = 0.0
+        """Share of a label's weight given to all names alike (Szegedy et al. 2016)."""
+        class_weights: Literal["none", "balanced"] = "none"
+        """Whether rare names weigh more in the loss: balanced gives every name the same total."""
+        threshold: float = 0.5
+        """Probability above which a name of kind many is given."""
+        max_windows: int = 4
+        """Windows of a long text used in training; prediction reads all."""
+        metric: str = ""
+        """The figure to pick epochs on; by default the preset's, else accuracy, micro F1 or Spearman."""
+        positive: str = ""
+        """The name that the binary F1 is about."""
+
+        def __post_init__(self) -> None:
+            if self.kind != "one" and len(self.label_columns) > 1:
+                raise BadConfig(f"Several label columns need kind=one; it is {self.kind}.")
+            if self.kind == "number" and (self.label_smoothing or self.class_weights != "none"):
+                raise BadConfig("Label smoothing and class weights are for names, not for kind=number.")
+
+    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__(config, encoder, labels=labels)
+        self.dropout = nn.Dropout(config.dropout)
+        sizes = [len(names) for names in labels.values()] or [1]
+        self.head = nn.Linear(encoder.width, sum(sizes))
+        initialise(self.head, std=encoder.config.init_std)
+        self.slices = [slice(end - size, end) for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True)]
+        self.register_buffer("weights_T", torch.ones(sum(sizes)), persistent=False)
+
+    @property
+    def main(self) -> str:  # type: ignore[override]
+        usual = {"one": "accuracy", "many": "micro_f1", "number": "spearman"}
+        return self.config.metric or usual[self.config.kind]
+
+    # Reading
+
+    @classmethod
+    def settle(cls, config: Config) -> Config:
+        if not config.preset:
+            return config
+        preset = glue.preset(config.preset)
+        metric, positive = config.metric or preset.main, config.positive or preset.positive
+        return replace(config, kind=preset.kind, metric=metric, positive=positive)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
+        return columns.read(path, config, problems, labelled=labelled)
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
+        if config.kind == "number":
+            return {}
+        groups = config.label_columns or ("label",)
+        found: list[set[str]] = [set() for _ in groups]
+        for example in examples:
+            for names, gold in zip(found, _groups(example.gold, config), strict=True):
+                names |= gold
+        for group, names in zip(groups, found, strict=True):
+            if len(names) < 2:
+                raise BadInput(f"All rows have the same {group} ({', '.join(names)}); there is nothing to learn.")
+        order = {name: i for i, name in enumerate(config.label_names)}
+        return {
+            group: tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
+            for group, names in zip(groups, found, strict=True)
+        }
+
+    @classmethod
+    def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
+        for example in examples if labels else ():
+            for group, known, gold in zip(labels, labels.values(), _groups(example.gold, config), strict=True):
+                if strange := sorted(gold - {*known}):
+                    yield Problem(
+                        example.row,
+                        f"the {group} '{strange[0]}' never occurs in training",
+                        "add training rows with it or remove the row",
+                    )
+
+    @classmethod
+    def example(cls, value: Any, config: Config) -> Example:
+        return columns.example(value, config)
+
+    # Sequences
+
+    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+        encodings = tokenizer.encode_batch([text for example in examples for text in example.texts])
+        rows = iter(encodings)
+        return [
+            self._item(example, [next(rows).ids for _ in example.texts], tokenizer.vocab, max_length, training)
+            for example in examples
+        ]
+
+    def _item(self, example: Example, texts: list[Any], specials: Any, max_length: int, training: bool) -> Item:
+        total = sum(map(len, texts))
+        if len(texts) > 1:  # a pair must be read together, so it is cut where it is too long
+            first, second = shorten(len(texts[0]), len(texts[1]), max_length - 3)
+            pair = window(specials, texts[0][:first], texts[1][:second])
+            return Item(example, (pair,), total, total - first - second)
+        size = max_length - 2
+        spans = windows(total, size, max(1, size * 3 // 4))
+        kept = spans[: self.config.max_windows] if training else spans
+        cut = total - max(kept[-1][1], 0)
+        cuts: list[Window] = [window(specials, texts[0][start:end], start=start) for start, end in kept]
+        return Item(example, tuple(cuts), total, cut)
+
+    def batch(self, items: Sequence[Item]) -> Batch:
+        packed, owners_B = pack_items(items)
+        golds = [item.example.gold for item in items]
+        return replace(packed, targets={"owners_B": owners_B, "gold_E": self._targets(golds)})
+
+    def _targets(self, golds: Sequence[Any]) -> Tensor:
+        """E numbers, E x T marks, or E x groups indices within each group."""
+        if self.config.kind == "number":
+            return torch.tensor(golds, dtype=torch.float32)
+        indices = [{name: i for i, name in enumerate(names)} for names in self.labels.values()]
+        if self.config.kind == "one":
+            rows = [
+                [index[name] for index, (name,) in zip(indices, _groups(gold, self.config), strict=True)]
+                for gold in golds
+            ]
+            return torch.tensor(rows)
+        marks_ET = torch.zeros(len(golds), len(indices[0]))
+        for row, gold in enumerate(golds):
+            marks_ET[row, [indices[0][name] for name in gold]] = 1
+        return marks_ET
+
+    # Learning
+
+    def weigh(self, examples: Sequence[Example]) -> None:
+        """Sets the weight of every name from how often it occurs; the mean over the rows is 1."""
+        if self.config.class_weights == "none":
+            return
+        weights: list[float] = []
+        for at, names in enumerate(self.labels.values()):
+            counts = Counter(name for example in examples for name in _groups(example.gold, self.config)[at])
+            weights += [sum(counts.values()) / (len(names) * max(counts[name], 1)) for name in names]
+        self.get_buffer("weights_T").copy_(torch.tensor(weights))
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        gold, weights_T = batch.targets["gold_E"], self.get_buffer("weights_T")
+        scores_ET = self._merged(self.scores(states, batch), batch.targets["owners_B"], len(gold)).float()
+        if self.config.kind == "number":
+            return Loss({self.name: F.mse_loss(scores_ET[:, 0], gold, reduction="sum")})
+        smoothing = self.config.label_smoothing
+        if self.config.kind == "many":
+            smooth = gold * (1 - smoothing) + smoothing / 2
+            each_ET = F.binary_cross_entropy_with_logits(scores_ET, smooth, weight=weights_T, reduction="none")
+            right = ((scores_ET > _logit(self.config.threshold)) == (gold > 0.5)).float().mean(1)
+            return Loss({self.name: each_ET.mean(1).sum()}, {f"{self.name}_correct": right.sum()})
+        total, right = scores_ET.new_zeros(()), scores_ET.new_zeros(len(gold))
+        for at, part in enumerate(self.slices):
+            group_ET, gold_E = scores_ET[:, part], gold[:, at]
+            each_E = F.cross_entropy(group_ET, gold_E, reduction="none", label_smoothing=smoothing)
+            total = total + (each_E * weights_T[part][gold_E]).sum()
+            right = right + (group_ET.argmax(1) == gold_E) / len(self.slices)
+        return Loss({self.name: total}, {f"{self.name}_correct": right.sum()})
+
+    def counts(self, batch: Batch) -> Mapping[str, int]:
+        return {self.name: len(batch.targets["gold_E"])}
+
+    def scores(self, states: States, batch: Batch) -> Tensor:
+        """The head's scores of every sequence."""
+        if self.config.pooling == "mean":
+            pooled_BD = mean_rows(states.last_ND, batch.bounds_B1)
+        else:
+            pooled_BD = first_rows(states.last_ND, batch.bounds_B1) if states.pooled_BD is None else states.pooled_BD
+        scores_BT: Tensor = self.head(self.dropout(pooled_BD))
+        return scores_BT
+
+    @staticmethod
+    def _merged(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> Tensor:
+        if len(scores_BT) == num_examples:
+            return scores_BT
+        totals_ET = scores_BT.new_zeros(num_examples, scores_BT.shape[1]).index_add(0, owners_B, scores_BT)
+        return totals_ET / torch.bincount(owners_B, minlength=num_examples)[:, None]
+
+    # Predicting
+
+    def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
+        return list(self.scores(states, batch).float().cpu().numpy())
+
+    def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
+        scores_T = np.mean(outputs, 0)
+        if self.config.kind == "number":
+            return Prediction(float(scores_T[0]))
+        (group, names), *others = self.labels.items()
+        if self.config.kind == "many":
+            shares = 1 / (1 + np.exp(-scores_T.astype(np.float64)))
+            every = {name: float(share) for name, share in zip(names, shares, strict=True)}
+            chosen = tuple(name for name in names if every[name] > self.config.threshold)
+            sure = math.prod(p if name in chosen else 1 - p for name, p in every.items())
+            return Prediction(chosen, sure, every)
+        picks, sure, every = [], 1.0, {}
+        for (group, names), part in zip(self.labels.items(), self.slices, strict=True):
+            shares = np.exp(scores_T[part] - scores_T[part].max(), dtype=np.float64)
+            shares /= shares.sum()
+            picks.append(names[int(shares.argmax())])
+            sure *= float(shares.max())
+            every |= {f"{group}={n}" if others else n: float(s) for n, s in zip(names, shares, strict=True)}
+        return Prediction(tuple(picks) if others else picks[0], sure, every)
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+        gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
+        if self.config.kind == "number":
+            figures = {"pearson": metrics.pearson(gold, guessed), "spearman": metrics.spearman(gold, guessed)}
+            return figures | {"mean_error": float(np.mean(np.abs(np.subtract(gold, guessed))))}
+        if self.config.kind == "many":
+            (names,) = self.labels.values()
+            sets = [set(g) for g in gold], [set(g) for g in guessed]
+            table = metrics.multilabel_f1(*sets, labels=names)
+            return {"micro_f1": table.micro.f1, "macro_f1": table.macro.f1, "exact_match": metrics.exact_match(*sets)}
+        if len(self.labels) == 1:
+            return self._one_group(gold, guessed)
+        groups = {
+            name: self._one_group([g[i] for g in gold], [g[i] for g in guessed]) for i, name in enumerate(self.labels)
+        }
+        means = {key: float(np.mean([f[key] for f in groups.values()])) for key in ("accuracy", "macro_f1")}
+        return means | {f"{name}_{key}": v for name, f in groups.items() for key, v in f.items()}
+
+    def _one_group(self, gold: Sequence[str], guessed: Sequence[str]) -> dict[str, float]:
+        table = metrics.f1(gold, guessed)
+        figures = {"accuracy": metrics.accuracy(gold, guessed), "macro_f1": table.macro.f1}
+        if self.config.positive:
+            row = table.rows.get(self.config.positive)
+            figures["f1"] = row.f1 if row else 0.0
+        return figures | {"matthews": metrics.matthews(gold, guessed)}
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        if self.config.kind == "number":
+            usual: Any = float(np.mean([e.gold for e in train]))
+        else:
+            # Of several columns each has its own usual name; of many names the usual set is the most frequent one.
+            golds = zip(*(e.gold for e in train), strict=True) if len(self.labels) > 1 else [[e.gold for e in train]]
+            usual = tuple(_most_frequent(column) for column in golds)
+            usual = usual if len(self.labels) > 1 else usual[0]
+        return [Prediction(usual) for _ in examples]
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
+        if self.config.kind == "number" or len(self.labels) > 1:
+            return {}
+        gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
+        (names,) = self.labels.values()
+        if self.config.kind == "many":
+            return metrics.as_rows(metrics.multilabel_f1([set(g) for g in gold], [set(g) for g in guessed], labels=names))
+        labels, counts_TT = metrics.confusion(gold, guessed, labels=names)
+        rows = metrics.as_rows(metrics.f1(gold, guessed, labels=names))
+        return {"confusion": {"labels": labels, "counts": counts_TT.tolist()}, **rows}
+
+    def error(self, prediction: Prediction, example: Example) -> float:
+        if self.config.kind == "number":
+            return abs(float(prediction.label) - float(example.gold))
+        return 0.0 if prediction.label == example.gold else prediction.probability
+
+
+def _groups(gold: Any, config: Classify.Config) -> list[set[str]]:
+    """The names of each label column."""
+    if config.kind == "many":
+        return [set(gold)]
+    return [{name} for name in gold] if len(config.label_columns) > 1 else [{gold}]
+
+
+def _most_frequent(values: Iterable[Any]) -> Any:
+    counts = Counter(values)
+    return min(counts, key=lambda value: (-counts[value], value))
+
+
+def _logit(share: float) -> float:
+    return math.log(share / (1 - share))

@@ -1,0 +1,144 @@
+"""Files of rows and columns -> dictionaries: TSV, CSV and JSON lines, with the quirks real files have.
+
+In: a path and the columns wanted. Out: (row number, values by column). Tabs never need quotes; a comma file is read by
+the rules of CSV; a byte-order mark is dropped. A column named by a number counts the columns of a file without header.
+"""
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firth.errors import BadInput
+from firth.files import open_binary
+from firth.types import Problem
+
+MAX_ROW = 1_000_000
+"""Characters of the longest row that is taken for a row and not for a mistake."""
+_JSON = (".json", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A file's lines cut into fields."""
+
+    path: Path
+    columns: Sequence[str]
+    """Names from the header, or the keys of the first JSON row."""
+    lines: Sequence[tuple[int, Any]]
+    """Row number and its fields: a list (also the header's), a dict, or a `Problem`."""
+
+    def layout(self, wanted: Sequence[str]) -> bool:
+        """Whether these columns can be read here."""
+        return all(name.isdigit() or name in self.columns for name in wanted)
+
+    def take(self, wanted: Sequence[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The wanted columns of every row; rows that lack one go to the problems."""
+        by_number = [name for name in wanted if name.isdigit()]
+        if by_number and len(by_number) < len([name for name in wanted if name]):
+            raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
+        missing = [name for name in wanted if not self.layout([name])]
+        if missing:
+            raise BadInput(f"{self.path} has no column '{missing[0]}'; its columns are {', '.join(self.columns)}.")
+        for number, fields in self._body(header=not by_number):
+            taken = self._row(number, fields, wanted)
+            if isinstance(taken, Problem):
+                problems.append(taken)
+            else:
+                yield number, taken
+
+    def _body(self, *, header: bool) -> Sequence[tuple[int, Any]]:
+        is_table = bool(self.lines) and isinstance(self.lines[0][1], list)
+        return self.lines[1:] if header and is_table else self.lines
+
+    def _row(self, number: int, fields: Any, wanted: Sequence[str]) -> dict[str, Any] | Problem:
+        if isinstance(fields, Problem):
+            return fields
+        if isinstance(fields, Mapping):
+            lacking = next((name for name in wanted if fields.get(name) is None), None)
+            if lacking is not None:
+                return Problem(number, f"the row has no '{lacking}'", "add it or remove the row")
+            return {name: fields[name] for name in wanted}
+        places = [int(name) - 1 if name.isdigit() else self.columns.index(name) for name in wanted]
+        expected = max(places) + 1 if any(name.isdigit() for name in wanted) else len(self.columns)
+        exact = not any(name.isdigit() for name in wanted)
+        if len(fields) < max(places) + 1 or (exact and len(fields) > expected):
+            return Problem(number, f"{len(fields)} columns where {expected} are expected", "mend or remove the row")
+        return {name: fields[place] for name, place in zip(wanted, places, strict=True)}
+
+
+def read_rows(path: Path) -> Rows:
+    """Cuts a file into rows; its ending says how, and a comma file without commas in its header is cut at tabs."""
+    text = _text(path)
+    if not text.strip():
+        raise BadInput(f"{path} is empty; give it one example a row.")
+    ending = Path(path.stem).suffix if path.suffix in (".gz", ".xz", ".zst") else path.suffix
+    if ending in _JSON:
+        return _json_rows(path, text)
+    first = text.split("\n", 1)[0]
+    comma = ending == ".csv" and "\t" not in first
+    lines = list(_comma_lines(text) if comma else _tab_lines(text))
+    columns = [str(name).strip() for name in lines[0][1]] if isinstance(lines[0][1], list) else []
+    return Rows(path, columns, lines)
+
+
+def _text(path: Path) -> str:
+    with open_binary(path) as file:
+        data = file.read()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise BadInput(f"{path}, row {line}: not UTF-8; convert the file to UTF-8 first.") from None
+
+
+def _tab_lines(text: str) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.removesuffix("\r")
+        if line.strip():
+            yield number, _too_long(number, len(line)) or line.split("\t")
+
+
+def _comma_lines(text: str) -> Iterator[tuple[int, Any]]:
+    csv.field_size_limit(1 << 30)
+    reader = csv.reader(io.StringIO(text, newline=""))
+    before = 0
+    for fields in reader:
+        number, before = before + 1, reader.line_num
+        if any(field.strip() for field in fields):
+            yield number, _too_long(number, sum(map(len, fields))) or fields
+
+
+def _json_rows(path: Path, text: str) -> Rows:
+    if text.lstrip().startswith("["):
+        try:
+            lines = list(enumerate(json.loads(text), 1))
+        except (ValueError, RecursionError) as error:
+            raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
+    else:
+        lines = [(n, _json_row(n, line)) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    checked = [(n, row if isinstance(row, dict | Problem) else _not_an_object(n)) for n, row in lines]
+    columns = next((list(row) for _, row in checked if isinstance(row, dict)), [])
+    return Rows(path, columns, checked)
+
+
+def _json_row(number: int, line: str) -> Any:
+    if long := _too_long(number, len(line)):
+        return long
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return Problem(number, f"broken JSON ({error})", "mend or remove the row")
+
+
+def _not_an_object(number: int) -> Problem:
+    return Problem(number, "not a JSON object", 'write rows such as {"text": "...", "label": "..."}')
+
+
+def _too_long(number: int, size: int) -> Problem | None:
+    if size <= MAX_ROW:
+        return None
+    return Problem(number, f"a row of {size:,} characters", "split it or mend a missing line break")

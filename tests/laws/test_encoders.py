@@ -1,0 +1,88 @@
+"""Laws of every encoder in the table."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firth import chance, encoders
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
+from firth.config import from_dict, to_dict
+from firth.data.packing import pack_tokens
+from firth.tensors import Encoder
+from firth.tokenizers.wordpiece import WordPiece
+
+LENGTHS = (5, 33, 1, 64, 17, 17, 2, 40)
+
+
+@pytest.fixture(params=encoders.TABLE)
+def encoder(request: pytest.FixtureRequest, shrink: Callable[[Any], Any]) -> Encoder:
+    cls = encoders.resolve(request.param)
+    torch.manual_seed(3)
+    made: Encoder = cls(replace(shrink(cls.Config()), init_std=0.2)).eval()
+    return made
+
+
+@pytest.fixture
+def sequences() -> list[np.ndarray]:
+    key = chance.key("law")
+    return [chance.below(key, 1200, np.arange(length), row) for row, length in enumerate(LENGTHS)]
+
+
+def test_packed_equals_one_by_one(encoder: Encoder, sequences: list[np.ndarray]) -> None:
+    with torch.inference_mode():
+        together = encoder(pack_tokens(sequences))
+        alone = [encoder(pack_tokens([ids])) for ids in sequences]
+    assert (together.last_ND - torch.cat([states.last_ND for states in alone])).abs().max() < 1e-5
+    if together.pooled_BD is not None:
+        assert (together.pooled_BD - torch.cat([states.pooled_BD for states in alone])).abs().max() < 1e-5
+    assert together.last_ND.std() > 0.1
+
+
+@pytest.mark.parametrize("changed", range(len(LENGTHS)))
+def test_a_sequence_never_sees_its_neighbours(encoder: Encoder, sequences: list[np.ndarray], changed: int) -> None:
+    others = [*sequences]
+    others[changed] = (others[changed] + 7) % 1200
+    with torch.inference_mode():
+        before, after = encoder(pack_tokens(sequences)), encoder(pack_tokens(others))
+    rows = torch.arange(sum(LENGTHS))
+    inside = (rows >= sum(LENGTHS[:changed])) & (rows < sum(LENGTHS[: changed + 1]))
+    difference = (before.last_ND - after.last_ND).abs().amax(1)
+    assert difference[~inside].max() == 0
+    assert difference[inside].min() > 0
+
+
+def test_order_in_the_pack_does_not_matter(encoder: Encoder, sequences: list[np.ndarray]) -> None:
+    with torch.inference_mode():
+        forwards, backwards = encoder(pack_tokens(sequences)), encoder(pack_tokens(sequences[::-1]))
+    pieces = backwards.last_ND.split([len(ids) for ids in sequences[::-1]])
+    assert (forwards.last_ND - torch.cat(pieces[::-1])).abs().max() < 1e-5
+
+
+def test_layers_and_attention_on_request(encoder: Encoder, sequences: list[np.ndarray]) -> None:
+    with torch.inference_mode():
+        plain = encoder(pack_tokens(sequences))
+        shown = encoder(pack_tokens(sequences), layers=True, attention=True)
+    assert plain.layers == plain.attention == ()
+    assert torch.equal(plain.last_ND, shown.last_ND)
+    assert torch.equal(shown.layers[-1], shown.last_ND)
+    for layer in shown.attention:
+        assert [tuple(weights.shape[1:]) for weights in layer] == [(n, n) for n in LENGTHS]
+        for weights in layer:
+            assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+
+
+def test_save_and_load_are_bit_equal(
+    encoder: Encoder, sequences: list[np.ndarray], tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    checkpoints.save(tmp_path, Checkpoint(encoder, {}, tokenizer))  # type: ignore[arg-type]
+    again = checkpoints.load(tmp_path).encoder
+    assert again.config == encoder.config
+    assert from_dict(type(encoder.config), to_dict(encoder.config)) == encoder.config
+    with torch.inference_mode():
+        assert torch.equal(encoder(pack_tokens(sequences)).last_ND, again(pack_tokens(sequences)).last_ND)

@@ -1,0 +1,103 @@
+"""Laws of every objective in the table."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from firth import chance, objectives
+from firth.checkpoint import make_goal
+from firth.config import from_dict, to_dict
+from firth.data.loader import BatchConfig, Packs, Place
+from firth.data.packing import lay_out
+from firth.data.shards import Shards
+from firth.data.stream import Stream
+from firth.encoders.bert import Bert
+from firth.tensors import Batch, Objective
+from firth.tokenizers.wordpiece import WordPiece
+
+CONFIG = BatchConfig(max_length=64, tokens=1024)
+Maker = Callable[[], tuple[Bert, Objective, Packs]]
+
+
+@pytest.fixture(params=objectives.TABLE)
+def make(
+    request: pytest.FixtureRequest, small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece
+) -> Maker:
+    """A new encoder, objective and packs, the same each time."""
+
+    def build() -> tuple[Bert, Objective, Packs]:
+        encoder = small_bert()
+        config = objectives.resolve(request.param).Config()
+        goal = make_goal(request.param, config, encoder, tokenizer, max_length=CONFIG.max_length, seed=5)
+        stream = Stream(shards, np.arange(shards.num_documents))
+        return encoder, goal, Packs(stream, [goal], CONFIG, specials=tokenizer.vocab, seed=5)
+
+    return build
+
+
+def same(one: Batch, other: Batch) -> bool:
+    tensors = [(one.ids_N, other.ids_N), (one.bounds_B1, other.bounds_B1)]
+    tensors += [(one.targets[name], other.targets[name]) for name in one.targets]
+    return one.targets.keys() == other.targets.keys() and all(torch.equal(a, b) for a, b in tensors)
+
+
+def test_same_key_same_batch_other_epoch_other_batch(make: Maker) -> None:
+    first, second = make()[2], make()[2]
+    second[Place(3, 1)]  # what was asked for before does not matter
+    assert same(first[Place(0, 2)], second[Place(0, 2)])
+    assert not same(first[Place(0, 2)], first[Place(0, 3)])
+    assert not same(first[Place(0, 2)], first[Place(1, 2)])
+
+
+def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> None:
+    _, goal, packs = make()
+    plan = goal.sequences(packs.stream, 0)
+    for rows in np.array_split(chance.permutation(chance.key("rows"), len(plan)), 20):
+        sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": CONFIG.max_length}
+        before = lay_out(packs.stream.shards, plan, rows, specials=tokenizer.vocab, **sizes)
+        after = lay_out(packs.stream.shards, plan, rows, specials=tokenizer.vocab, **sizes)
+        goal.corrupt(after, 0)
+        assert np.array_equal(before.ids_N[~before.ordinary_N], after.ids_N[~before.ordinary_N])
+        specials = {tokenizer.vocab.cls, tokenizer.vocab.sep}
+        assert set(before.ids_N[~before.ordinary_N].tolist()) == specials
+        assert not specials & set(after.ids_N[before.ordinary_N].tolist())
+
+
+def test_counts_and_sums_have_the_same_names(make: Maker) -> None:
+    encoder, goal, packs = make()
+    loss, counts = goal.step(encoder, packs[Place()]), goal.counts(packs[Place()])
+    assert loss.sums.keys() == counts.keys()
+    assert all(count > 0 for count in counts.values())
+    for name, total in loss.tallies.items():
+        assert 0 <= total <= counts[name.removesuffix("_correct")]
+
+
+def test_gradient_reaches_the_encoder(make: Maker) -> None:
+    encoder, goal, packs = make()
+    loss = goal.step(encoder, packs[Place()])
+    torch.stack(list(loss.sums.values())).sum().backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in goal.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.blocks.parameters())
+    assert encoder.embeddings.tokens.weight.grad.abs().max() > 0
+
+
+def test_loss_falls(make: Maker) -> None:
+    encoder, goal, packs = make()
+    batch = packs[Place()]
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *goal.parameters()], lr=3e-3)
+    losses = []
+    for _ in range(15):
+        loss = goal.step(encoder, batch)
+        mean = torch.stack([total / goal.counts(batch)[name] for name, total in loss.sums.items()]).sum()
+        mean.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(mean.detach()))
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_config_survives_json(make: Maker) -> None:
+    goal = make()[1]
+    assert from_dict(type(goal.config), to_dict(goal.config)) == goal.config

@@ -1,0 +1,58 @@
+"""Laws of every recipe in the lineage, and the published sizes of BERT."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import firth
+from firth.config import from_dict, to_dict, to_toml
+from firth.encoders import resolve
+from firth.recipes import lineage
+from firth.recipes.lineage import Recipe
+from firth.tensors import parameter_count
+from firth.train.journal import read_rows
+
+PUBLISHED = {"tiny": 4.4, "mini": 11.2, "small": 28.8, "medium": 41.4, "base": 109.5, "large": 335.1}
+"""Millions of parameters of the encoder with its pooler and a vocabulary of 30,522 (Turc et al. 2019, table 1)."""
+
+
+@pytest.mark.parametrize("size", lineage.SIZES)
+@pytest.mark.parametrize("name", lineage.TABLE)
+def test_round_trip(name: str, size: str) -> None:
+    recipe = lineage.make(name, size)
+    assert (recipe.recipe, recipe.size) == (name, size)
+    assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe)))) == recipe
+    assert from_dict(Recipe, tomllib.loads(to_toml(to_dict(recipe)))) == recipe
+
+
+@pytest.mark.parametrize("name", lineage.TABLE)
+def test_two_steps_run(name: str, shrink: Callable[[Any], Any], data: Path, tmp_path: Path) -> None:
+    recipe = lineage.make(name, "tiny")
+    recipe = replace(
+        recipe,
+        encoder={key: shrink(config) for key, config in recipe.encoder.items()},
+        batches=replace(recipe.batches, max_length=64, tokens=512),
+        train=replace(recipe.train, log_every=1),
+    )
+    (tmp_path / "plan.toml").write_text(to_toml(to_dict(recipe)))
+    figures = firth.pretrain(data, out=tmp_path / "run", config=tmp_path / "plan.toml", steps=2, device="cpu")
+    assert all(value == value for value in figures.values())
+    assert set(recipe.objectives) <= set(figures)
+    rows = read_rows(tmp_path / "run" / "metrics.jsonl")
+    assert [(row["step"], row["split"]) for row in rows] == [(1, "train"), (2, "train"), (2, "held-out")]
+    saved = from_dict(Recipe, tomllib.loads((tmp_path / "run" / "run.toml").read_text()))
+    assert saved == replace(recipe, train=replace(recipe.train, steps=2))
+
+
+@pytest.mark.parametrize(("size", "millions"), PUBLISHED.items())
+def test_published_parameter_counts_of_bert(size: str, millions: float) -> None:
+    [(name, config)] = lineage.make("bert", size).encoder.items()
+    with torch.device("meta"):
+        encoder = resolve(name)(config)
+    assert round(parameter_count([encoder]) / 1e6, 1) == millions
