@@ -31,6 +31,7 @@ from firth.train.loop import Progress, train
 from firth.train.optim import make_optimizer
 
 WARM, STEPS = 12, 40
+"""Steps before the clock starts, and steps timed, in two windows whose difference is the spread."""
 RESULTS: list[dict[str, Any]] = []
 
 
@@ -102,6 +103,9 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
             torch.cuda.synchronize()
             torch._dynamo.config.error_on_recompile = True
             clock["start"], progress.waited = time.perf_counter(), 0.0
+        if progress.step == WARM + steps // 2:
+            torch.cuda.synchronize()
+            clock["middle"] = time.perf_counter()
         if profile and progress.step in (WARM + 1, WARM + 4):
             profiler.start() if progress.step == WARM + 1 else profiler.stop()
 
@@ -119,14 +123,17 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
         torch.cuda.synchronize()
     finally:
         torch._dynamo.config.error_on_recompile = False
-    seconds = time.perf_counter() - clock["start"]
+    end = time.perf_counter()
+    seconds = end - clock["start"]
     lengths = lengths_of(parts, WARM + steps)
     useful = lengths.sum() * steps / (WARM + steps)
+    windows = clock["middle"] - clock["start"], end - clock["middle"]
     cost = flops(parts.learner.encoder.config, float(np.average(lengths, weights=lengths)))
     record(
         part="firth",
         name=name,
         useful_tokens_per_second=useful / seconds,
+        windows=[useful / 2 / window for window in windows],
         share_of_ceiling=useful / seconds * cost / 1e12 / top,
         gflop_per_token=cost / 1e9,
         waiting=progress.waited / seconds,
@@ -197,10 +204,11 @@ def run_transformers(name: str, data: Shards, top: float, *, ragged: bool, dropo
     compiled = torch.compile(model, dynamic=False)
     feeds = list(padded(parts, 512, WARM + STEPS))
     useful = sum(count for _, count in feeds[WARM:])
+    clock = []
     for step, (feed, _) in enumerate(feeds):
-        if step == WARM:
+        if step in (WARM, WARM + STEPS // 2):
             torch.cuda.synchronize()
-            start = time.perf_counter()
+            clock.append(time.perf_counter())
         with torch.autocast("cuda", torch.bfloat16):
             loss = compiled(**feed).loss
         loss.backward()
@@ -208,16 +216,19 @@ def run_transformers(name: str, data: Shards, top: float, *, ragged: bool, dropo
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     torch.cuda.synchronize()
-    seconds = time.perf_counter() - start
+    clock.append(time.perf_counter())
+    seconds = clock[2] - clock[0]
+    halves = [sum(count for _, count in half) for half in (feeds[WARM : WARM + STEPS // 2], feeds[WARM + STEPS // 2 :])]
     lengths = lengths_of(parts, WARM + STEPS)
     cost = flops(parts.learner.encoder.config, float(np.average(lengths, weights=lengths)))
     record(
         part="transformers",
         name=name,
         useful_tokens_per_second=useful / seconds,
+        windows=[halves[0] / (clock[1] - clock[0]), halves[1] / (clock[2] - clock[1])],
         share_of_ceiling=useful / seconds * cost / 1e12 / top,
         peak_gb=torch.cuda.max_memory_allocated() / 1e9,
-        last_loss=float(loss),
+        last_loss=float(loss.detach()),
     )
 
 
@@ -271,6 +282,10 @@ def main() -> None:
         run_firth("ragged, dropout 0.1", ragged, top, ragged=True, dropout=0.1)
         run_transformers("pairs, dropout 0.1", pairs, top, ragged=False, dropout=0.1)
         run_transformers("ragged, dropout 0.1", ragged, top, ragged=True, dropout=0.1)
+    if "tuned" in parts:
+        torch._inductor.config.coordinate_descent_tuning = True
+        run_firth("pairs, elementwise kernels tuned", pairs, top, ragged=False)
+        torch._inductor.config.coordinate_descent_tuning = False
     if "profile" in parts:
         run_firth("pairs, profiled", pairs, top, ragged=False, profile=True, steps=8)
     if "small" in parts:

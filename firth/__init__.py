@@ -16,26 +16,39 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from firth.errors import FirthError
-    from firth.pipeline import demo, embed, evaluate, fill, info, prepare, pretrain
+    from firth.pipeline import demo, embed, evaluate, fill, finetune, info, predict, prepare, pretrain
     from firth.serve.predictor import Model, load
-    from firth.types import Fill
+    from firth.types import Fill, Prediction
 
 _HOMES = {
     "firth.errors": ("FirthError",),
-    "firth.pipeline": ("demo", "embed", "evaluate", "fill", "info", "prepare", "pretrain"),
+    "firth.pipeline": (
+        "demo",
+        "embed",
+        "evaluate",
+        "fill",
+        "finetune",
+        "info",
+        "predict",
+        "prepare",
+        "pretrain",
+    ),
     "firth.serve.predictor": ("Model", "load"),
-    "firth.types": ("Fill",),
+    "firth.types": ("Fill", "Prediction"),
 }
 __all__ = [
     "FirthError",
     "Fill",
     "Model",
+    "Prediction",
     "demo",
     "embed",
     "evaluate",
     "fill",
+    "finetune",
     "info",
     "load",
+    "predict",
     "prepare",
     "pretrain",
 ]

@@ -18,7 +18,7 @@ from firth import __version__, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert import huggingface
 from firth.encoders.bert import Bert
-from firth.errors import BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import MANIFEST, check_manifest, read_json, write_bytes, write_json, write_manifest
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
@@ -141,6 +141,18 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, ours: Mapping[str, Any]) -
     return whole
 
 
+def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Task]:
+    """The task asked for, or the only one there is."""
+    if not checkpoint.tasks:
+        raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
+    if not name and len(checkpoint.tasks) > 1:
+        raise BadConfig(f"{model} has several tasks ({', '.join(checkpoint.tasks)}); name one.")
+    name = name or next(iter(checkpoint.tasks))
+    if name not in checkpoint.tasks:
+        raise BadConfig(f"{model} has no task '{name}' but {', '.join(checkpoint.tasks)}.")
+    return name, checkpoint.tasks[name]
+
+
 def _added(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """All that `head.safetensors` holds, by name."""
     reader = checkpoint.reader
@@ -246,4 +258,4 @@ def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
     return SENTENCE_FILES
 
 
-__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "make_task", "save"]
+__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "make_task", "only_task", "save"]

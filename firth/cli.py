@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from firth import __version__
-from firth.errors import FirthError
+from firth.errors import BadConfig, FirthError
 
 app = typer.Typer(
     name="firth",
@@ -23,6 +23,14 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 ModelFolder = Annotated[Path, typer.Argument(help="A model folder: a finished run, or a Hugging Face BERT folder.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Config changes such as train.optim.rate=1e-3.")]
+
+
+Preset = Annotated[str | None, typer.Option(help="A published set's form: cola, sst-2, mrpc, stsb, qqp, mnli ...")]
+TextColumn = Annotated[str | None, typer.Option(help="Column of the text; a number counts columns without a header.")]
+SecondColumn = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
+LabelColumn = Annotated[list[str] | None, typer.Option(help="Column of the label; several are several questions.")]
+LabelNames = Annotated[Path | None, typer.Option(help="A file with one name a line for labels given as numbers.")]
+Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many names, or a number.")]
 
 
 @app.command()
@@ -103,13 +111,85 @@ def pretrain(
 
 
 @app.command()
+def finetune(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL] [CHANGES]...", help="A model folder, and changes such as epochs=5."),
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="What to learn; several tasks share one encoder.")] = None,
+    train: Annotated[list[Path] | None, typer.Option(help="Labelled rows to learn from, one file a task.")] = None,
+    dev: Annotated[list[Path] | None, typer.Option(help="Rows that epochs and seeds are picked on.")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Rows that only the kept weights are measured on.")] = None,
+    out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
+    seeds: Annotated[int, typer.Option(min=1, help="How many times to train, for mean and deviation.")] = 1,
+    random: Annotated[bool, typer.Option(help="The model's shape with random weights, as a control.")] = False,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be used, and count them.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    preset: Preset = None,
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
+    label_column: LabelColumn = None,
+    label_names: LabelNames = None,
+    kind: Kind = None,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL it starts from random weights."""
+    from firth import pipeline
+
+    models = [argument for argument in arguments or () if "=" not in argument]
+    if len(models) > 1:
+        raise BadConfig(f"Name one model; there are {len(models)}: {', '.join(models)}.")
+    summary = pipeline.finetune(
+        models[0] if models else None,
+        task=task or (),
+        train=train or (),
+        dev=dev or (),
+        test=test or (),
+        out=out,
+        seeds=seeds,
+        random=random,
+        skip_bad=skip_bad,
+        resume=resume,
+        changes=[argument for argument in arguments or () if "=" in argument],
+        device=device,
+        **_options(preset, text_column, second_column, label_column, label_names, kind),
+    )
+    if as_json:
+        _show(summary, as_json=True)
+
+
+@app.command()
+def predict(
+    model: ModelFolder,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; a tab parts the two texts of a pair.")] = None,
+    file: Annotated[Path | None, typer.Option(help="One text a line, or rows like those of the training file.")] = None,
+    task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
+    from firth import pipeline
+
+    if bool(texts) == (file is not None):
+        raise BadConfig("Give texts or a --file, one of the two.")
+    inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+    for prediction in pipeline.predict(model, inputs, file=file, task=task):
+        if as_json:
+            print(json.dumps(asdict(prediction), ensure_ascii=False))
+        else:
+            typer.echo(_line(prediction))
+
+
+@app.command()
 def evaluate(
     run: ModelFolder,
-    data: Annotated[Path, typer.Option(help="A folder made by `firth prepare` with the model's tokenizer.")],
+    data: Annotated[
+        Path, typer.Option(help="A labelled file for a fine-tuned model; else a folder made by `firth prepare`.")
+    ],
     seed: Annotated[int, typer.Option(help="Decides masks and pairs.")] = 1,
     as_json: Json = False,
 ) -> None:
-    """Measure masked-LM loss, perplexity and next-sentence accuracy on prepared text."""
+    """Measure a fine-tuned model on labelled rows, or a pre-trained one on prepared text."""
     from firth import pipeline
 
     _show(pipeline.evaluate(run, data=data, seed=seed), as_json=as_json)
@@ -204,6 +284,39 @@ def _show(values: dict[str, Any], *, as_json: bool) -> None:
             if isinstance(value, float)
             else f"{name.replace('_', ' '):<24} {value}"
         )
+
+
+def _options(
+    preset: str | None,
+    text_column: str | None,
+    second_column: str | None,
+    label_column: list[str] | None,
+    label_names: Path | None,
+    kind: str | None,
+) -> dict[str, Any]:
+    """The fields of a task's config that were given."""
+    from firth.corpus.readers import read_lines
+
+    given: dict[str, Any] = {
+        "preset": preset,
+        "text_column": text_column,
+        "second_column": second_column,
+        "label_columns": label_column,
+        "label_names": [line.strip() for line in read_lines(label_names)] if label_names else None,
+        "kind": kind,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _line(prediction: Any) -> str:
+    """A prediction for reading: what, how sure, and where in the text."""
+    if prediction.spans:
+        return "\t".join(f"{s.text} [{s.label} {s.start}-{s.end} {s.probability:.2f}]" for s in prediction.spans)
+    label = prediction.label
+    if isinstance(label, float):
+        return f"{label:.4f}"
+    shown = ", ".join(map(str, label)) if isinstance(label, tuple | list) else str(label)
+    return f"{shown or '(none)'}\t{prediction.probability:.4f}"
 
 
 def _plain(value: Any) -> Any:

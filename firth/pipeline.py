@@ -14,7 +14,7 @@ from firth.files import write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
-    from firth.types import Fill
+    from firth.types import Fill, Prediction
 
 VOCABULARY_BYTES = 64_000_000
 """Text a vocabulary is trained on at most: a keyed sample of the documents when there is more."""
@@ -88,11 +88,63 @@ def pretrain(
     return pretraining.pretrain(Path(data), Path(out), asked=asked, resume=resume, start_from=start_from, device=device)
 
 
-def evaluate(run: str | Path, *, data: str | Path, seed: int = 1) -> dict[str, float]:
-    """Masked-LM loss, perplexity and next-sentence accuracy of a model on all documents of prepared shards."""
-    from firth.recipes import pretraining
+def finetune(
+    model: str | Path | None = None,
+    *,
+    task: str | Sequence[str] = (),
+    train: str | Path | Sequence[str | Path] = (),
+    dev: str | Path | Sequence[str | Path] = (),
+    test: str | Path | Sequence[str | Path] = (),
+    out: str | Path,
+    seeds: int = 1,
+    random: bool = False,
+    skip_bad: bool = False,
+    resume: bool = False,
+    changes: Iterable[str] = (),
+    device: str | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """A model and labelled rows -> a fine-tuned, measured model in `out`; gives all its figures.
 
+    `options` are fields of the task's config: preset, text_column, label_columns, kind ...
+    """
+    from firth.recipes import downstream
+    from firth.recipes.figures import headline
+
+    files = {part: _paths(given) for part, given in (("train", train), ("dev", dev), ("test", test))}
+    tasks = (task,) if isinstance(task, str) else tuple(task)
+    asked = downstream.Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
+    summary = downstream.finetune(Path(out), asked, resume=resume, device=device)
+    for name, row in summary["tasks"].items():
+        for line in headline(name, row, len(summary["seeds"])):
+            say(line)
+    return summary
+
+
+def evaluate(run: str | Path, *, data: str | Path, seed: int = 1) -> dict[str, Any]:
+    """A model's figures: on a labelled file for a fine-tuned one, on all documents of prepared shards otherwise."""
+    from firth.recipes import downstream, pretraining
+
+    if Path(data).is_file():
+        return downstream.evaluate(Path(run), Path(data))
     return pretraining.evaluate(Path(run), Path(data), seed=seed)
+
+
+def predict(
+    model: str | Path, inputs: Sequence[Any] = (), *, file: str | Path | None = None, task: str = ""
+) -> "list[Prediction]":
+    """What a fine-tuned model says of each input, or of each row of a file, in order."""
+    from firth.recipes.inputs import read_inputs
+    from firth.serve.predictor import load
+
+    loaded = load(model)
+    if file is None:
+        return loaded.predict(inputs, task=task)
+    return loaded.predict_examples(read_inputs(loaded.checkpoint, Path(file), task), task=task)
+
+
+def _paths(given: str | Path | Sequence[str | Path]) -> list[str]:
+    return [str(path) for path in ([given] if isinstance(given, str | Path) else given)]
 
 
 def fill(model: str | Path, text: str, *, top: int = 5, specials: bool = False) -> "list[Fill]":

@@ -149,6 +149,11 @@ class Task(Goal):
         raise NotImplementedError
 
     @classmethod
+    def learn(cls, config: Any, examples: Sequence[Example]) -> Any:
+        """The config with what only the training rows tell, such as a tag scheme."""
+        return config
+
+    @classmethod
     def labels_of(cls, examples: Sequence[Example], config: Any) -> Labels:
         """The names that occur, in an order that depends on nothing but the names."""
         return {}
@@ -178,6 +183,10 @@ class Task(Goal):
     def decide(self, item: Any, outputs: list[np.ndarray]) -> Prediction:
         """An item's prediction from the outputs of all its windows."""
         raise NotImplementedError
+
+    def decide_all(self, items: Sequence[Any], outputs: Sequence[list[np.ndarray]]) -> list[Prediction]:
+        """All items' predictions; overridden where deciding many at once is quicker."""
+        return [self.decide(item, arrays) for item, arrays in zip(items, outputs, strict=True)]
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         raise NotImplementedError

@@ -50,7 +50,8 @@ def tiny() -> tuple[str, ...]:
 def texts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """English and Chinese prose, and documents that mix the two."""
     mixed = tmp_path_factory.mktemp("texts") / "mixed.txt"
-    mixed.write_text("\n\n".join(f"{CHINESE}\nSentence number {i} follows it.\n第{i}句也在这里。" for i in range(20)))
+    rows = [f"Sentence number {i} comes first.\n第{i}句也在这里。" for i in range(20)]
+    mixed.write_text("\n\n".join(f"{row}\n{CHINESE}" if i % 5 == 0 else row for i, row in enumerate(rows)))
     return [samples.prose("en"), samples.prose("zh"), mixed]
 
 

@@ -16,6 +16,11 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
 
+OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
+"""Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
+if OWN_KERNEL:
+    from firth.nn.kernels import short_attention
+
 GROUP_SLACK = 1.25
 """A group's longest sequence is at most this many times its shortest: more groups cost calls, fewer cost padding."""
 
@@ -115,16 +120,9 @@ def _bias(bias_GL: Tensor, causal: bool) -> Tensor:
     return bias_G11L + torch.full((length, length), float("-inf"), device=bias_GL.device).triu(1)
 
 
-def _short(max_length: int, width: int) -> bool:
-    """Whether our own kernel can do it; it needs Triton, which CUDA builds of torch bring along."""
-    return max_length <= 128 and width in (16, 32, 64, 128) and find_spec("triton") is not None
-
-
 def _attend_packed(qkv_N3HK: Tensor, layout: Layout, causal: bool) -> Tensor:
     bounds, size = layout.bounds_B1, layout.max_length
-    if _short(size, qkv_N3HK.shape[-1]):
-        from firth.nn.kernels import short_attention
-
+    if OWN_KERNEL and size <= 128 and qkv_N3HK.shape[-1] in (16, 32, 64, 128):
         return short_attention(qkv_N3HK, bounds, causal)
     from torch.nn.attention.varlen import varlen_attn
 

@@ -96,9 +96,17 @@ class Tagger(nn.Module):
         for name, value in vars(legal).items():
             self.register_buffer(f"legal_{name}", value.clone(), persistent=False)
 
+    def unary(self, inputs: Tensor) -> Tensor:
+        """What the tagger says of each token by itself."""
+        raise NotImplementedError
+
+    def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
+        """The chain over these unary scores."""
+        raise NotImplementedError
+
     def scores(self, inputs: Tensor, bounds_B1: Tensor) -> chain.Scores:
         """The tagger's own scores, before any rule."""
-        raise NotImplementedError
+        return self.joined(self.unary(inputs), bounds_B1)
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
         """The negative log likelihood of the tags, a SUM whose count is the number of tokens."""
@@ -110,7 +118,10 @@ class Tagger(nn.Module):
 
     def legal_scores(self, inputs: Tensor, bounds_B1: Tensor, *, illegal: float = -math.inf) -> chain.Scores:
         """The scores with `illegal` in place of what the scheme forbids; -inf forbids it outright (for decoding)."""
-        scores, legal = self.scores(inputs, bounds_B1), self.legal
+        return self._legal(self.scores(inputs, bounds_B1), illegal)
+
+    def _legal(self, scores: chain.Scores, illegal: float) -> chain.Scores:
+        bounds_B1, legal = scores.bounds_B1, self.legal
         first, last = _edges(bounds_B1)
         allowed_NT = torch.ones_like(scores.unary_NT, dtype=torch.bool)
         allowed_NT[first] = legal.start_T
@@ -118,10 +129,14 @@ class Tagger(nn.Module):
         unary_NT = scores.unary_NT.masked_fill(~allowed_NT, illegal)
         return chain.Scores(unary_NT, scores.transitions.masked_fill(~legal.transitions_TT, illegal), bounds_B1)
 
-    @torch.no_grad()
     def decode(self, inputs: Tensor, bounds_B1: Tensor) -> Decoded:
         """The best legal tags of each sequence."""
-        scores = self.legal_scores(inputs, bounds_B1)
+        return self.decode_unary(self.unary(inputs), bounds_B1)
+
+    @torch.no_grad()
+    def decode_unary(self, unary_NT: Tensor, bounds_B1: Tensor) -> Decoded:
+        """The same from unary scores, for texts that were read in windows."""
+        scores = self._legal(self.joined(unary_NT, bounds_B1), -math.inf)
         tags_N, _ = chain.viterbi(scores)
         if (tags_N < 0).any():
             raise BadInput(
@@ -137,8 +152,10 @@ class SoftmaxTagger(Tagger):
         super().__init__(legal)
         self.head = _head(width, self.num_tags)
 
-    def scores(self, inputs: Tensor, bounds_B1: Tensor) -> chain.Scores:
-        unary_NT = _at_least_float(self.head(inputs)).log_softmax(1)
+    def unary(self, inputs: Tensor) -> Tensor:
+        return _at_least_float(self.head(inputs)).log_softmax(1)
+
+    def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
         return chain.Scores(unary_NT, unary_NT.new_zeros(self.num_tags, self.num_tags), bounds_B1)
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
@@ -155,8 +172,10 @@ class CRFTagger(Tagger):
         self.transitions_TT = nn.Parameter(torch.zeros(self.num_tags, self.num_tags))
         self.end_T = nn.Parameter(torch.zeros(self.num_tags))
 
-    def scores(self, inputs: Tensor, bounds_B1: Tensor) -> chain.Scores:
-        unary_NT = _at_least_float(self.head(inputs))
+    def unary(self, inputs: Tensor) -> Tensor:
+        return _at_least_float(self.head(inputs))
+
+    def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
         is_first_N1, is_last_N1 = unary_NT.new_zeros(2, len(unary_NT), 1)
         first, last = _edges(bounds_B1)
         is_first_N1[first], is_last_N1[last] = 1, 1
@@ -195,7 +214,7 @@ def _refuse_broken(tags: Sequence[str], scheme: Scheme) -> None:
         if split_tag(tag)[0] not in [*PREFIXES[scheme]] or ("-" in tag and not _is_marked(tag)):
             raise BadInput(f"Tag '{tag}' does not belong to {scheme}: mend it, or choose the scheme 'none'.")
     for tag in tags:
-        for partner in _partners(tag, scheme):
+        for partner in partners(tag, scheme):
             if partner not in tags:
                 raise BadInput(
                     f"Tag '{tag}' can never be used in {scheme} without '{partner}': "
@@ -205,8 +224,10 @@ def _refuse_broken(tags: Sequence[str], scheme: Scheme) -> None:
         raise BadInput(f"No tag of this {scheme} set can stand for a single token: add 'S' or 'O' to the tags.")
 
 
-def _partners(tag: str, scheme: Scheme) -> list[str]:
+def partners(tag: str, scheme: Scheme) -> list[str]:
     """The tags without which this one has no place in a legal sequence."""
+    if scheme in ("IO", "none"):
+        return []
     prefix, _, kind = tag.partition("-")
     needed: Mapping[str, str] = {"B": "E", "E": "B", "I": "BE", "M": "BE"} if scheme != "BIO" else {"I": "B"}
     return [f"{other}-{kind}" if kind else other for other in needed.get(prefix, "")]

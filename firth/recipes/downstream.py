@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, make_task
+from firth.checkpoint import Checkpoint, make_task, only_task
 from firth.config import from_dict, load_toml, override, to_dict, to_toml
 from firth.console import say
 from firth.data.items import Item, ItemBatches
@@ -129,18 +129,6 @@ def evaluate(model: Path, data: Path) -> dict[str, Any]:
     items = task.encode(read.examples["data"], checkpoint.tokenizer, max_length=length, training=False)
     predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
     return {"rows": len(items), **task.score(predictions, read.examples["data"])}
-
-
-def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Task]:
-    """The task asked for, or the only one there is."""
-    if not checkpoint.tasks:
-        raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
-    if not name and len(checkpoint.tasks) > 1:
-        raise BadConfig(f"{model} has several tasks ({', '.join(checkpoint.tasks)}); name one.")
-    name = name or next(iter(checkpoint.tasks))
-    if name not in checkpoint.tasks:
-        raise BadConfig(f"{model} has no task '{name}' but {', '.join(checkpoint.tasks)}.")
-    return name, checkpoint.tasks[name]
 
 
 # Settling what to do

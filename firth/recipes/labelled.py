@@ -56,6 +56,7 @@ def read(
         if not examples[part]:
             what = f" ({problems[part][0].what} in row {problems[part][0].row})" if problems[part] else ""
             raise BadInput(f"{path} has no row that can be used{what}; `firth check` tells what is wrong.")
+    config = task.learn(config, examples[next(iter(files))]) if labels is None else config
     names = task.labels_of(examples[next(iter(files))], config) if labels is None else labels
     for part in files:
         found = list(task.problems(examples[part], config, names))

@@ -136,7 +136,7 @@ def _plan(asked: Asked, saved: Path | None, shards: Shards, start: Checkpoint | 
         plan = lineage.make(asked.recipe or "bert", asked.size or "tiny")
     if start:
         plan = replace(plan, encoder={"bert": start.encoder.config})
-    changed = override(_limits(plan, asked, shards), asked.changes)
+    changed = _limits(override(plan, asked.changes), asked, shards)
     if saved and changed != plan:
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
     return changed

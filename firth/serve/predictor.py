@@ -8,14 +8,13 @@ import numpy as np
 import torch
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint
+from firth.checkpoint import Checkpoint, only_task
 from firth.config import to_dict
 from firth.console import bar
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
 from firth.objectives.masked_lm import MaskedLM
-from firth.recipes.downstream import only_task
 from firth.tasks.predicting import predict
 from firth.tensors import Batch, parameter_count
 from firth.tokenizers.vocab import windows

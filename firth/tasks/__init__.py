@@ -7,6 +7,7 @@ How the parts of a task meet (`firth.tensors.Task` has the signatures), in the o
    scheme) is a field of the task's `Config`, so that a run remembers it. A row that cannot be used becomes a `Problem`
    with its row number and the remedy; it is not raised: the run decides whether to stop or to skip and count.
    A form that fits no row (a missing column) raises `BadInput`. With `labelled=False` gold may be missing.
+   `learn(config, examples)` then gives the config with what only the training rows tell (a tag scheme).
 2. `labels_of(examples, config)` gathers the names from the training rows, sorted; `problems(examples, config, labels)`
    then finds what only shows when all rows or the labels are known (a label that training never saw: `bad=True`;
    something worth a look: `bad=False`).
@@ -21,7 +22,8 @@ How the parts of a task meet (`firth.tensors.Task` has the signatures), in the o
 6. `outputs(states, batch)` gives one array for each sequence of a batch without targets (float32, on the CPU);
    `decide(item, outputs)` merges the arrays of all windows of one item into a `Prediction`. Batches in prediction may
    split an item's windows, so nothing that needs them all together may stand in `outputs`.
-   `tasks.predicting.predict` is the only code that calls these two.
+   `tasks.predicting.predict` is the only code that calls these two (through `decide_all`, which a task may override
+   to decide many items at once).
 7. `score(predictions, examples)` compares by name; `main` names the figure to pick on. `baseline(train, examples)`
    answers without reading the texts; `error(prediction, example)` ranks mistakes.
 8. `weigh(examples)` is called once, before training, with the training rows (class weights). Where a number must be
@@ -38,6 +40,7 @@ from firth.config import resolve as _resolve
 
 TABLE = {
     "classify": "firth.tasks.classify:Classify",
+    "tag": "firth.tasks.tag:Tag",
 }
 
 

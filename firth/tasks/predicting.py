@@ -5,6 +5,7 @@ from its own windows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -41,9 +42,7 @@ def predict(
             advance(done, "")
     encoder.train(modes[0]), task.train(modes[1])
     ends = np.cumsum([0, *(len(item.windows) for item in items)]).tolist()
-    return [
-        task.decide(item, outputs[start:end]) for item, start, end in zip(items, ends[:-1], ends[1:], strict=True)
-    ]
+    return task.decide_all(items, [outputs[start:end] for start, end in pairwise(ends)])
 
 
 def token_batches(lengths: Sequence[int]) -> Iterator[list[int]]:

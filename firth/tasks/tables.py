@@ -72,7 +72,7 @@ class Rows:
 
 def read_rows(path: Path) -> Rows:
     """Cuts a file into rows; its ending says how, and a comma file without commas in its header is cut at tabs."""
-    text = _text(path)
+    text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; give it one example a row.")
     ending = Path(path.stem).suffix if path.suffix in (".gz", ".xz", ".zst") else path.suffix
@@ -85,7 +85,7 @@ def read_rows(path: Path) -> Rows:
     return Rows(path, columns, lines)
 
 
-def _text(path: Path) -> str:
+def read_text(path: Path) -> str:
     with open_binary(path) as file:
         data = file.read()
     try:

@@ -1,0 +1,104 @@
+"""Files of tagged words -> examples: columns as in the CoNLL shared tasks, or words parted by spaces.
+
+In: a file with a word a line, its tag in another column and a blank line between sentences; or, for segmentation, a
+sentence a line whose words become characters tagged B, M, E or S. Out: each sentence's text, its words' places in it,
+and their tags.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firth.errors import BadInput
+from firth.tasks.tables import MAX_ROW, read_text
+from firth.tokenizers.words import CHINESE, has_chinese
+from firth.types import Example, Problem
+
+MAX_WORDS = 5_000
+"""Words of the longest sentence that is taken for one and not for a missing blank line."""
+_word = re.compile(rf"[{CHINESE}]|(?:(?![{CHINESE}])\w)+(?:['’.-](?:(?![{CHINESE}])\w)+)*|\S")
+
+
+@dataclass(frozen=True)
+class Sentence(Example):
+    """A text with its words; gold has a tag for each."""
+
+    words: tuple[tuple[int, int], ...] = ()
+    """Characters [start, end) of each word."""
+
+
+def sentence(words: Sequence[str], tags: tuple[str, ...] | None = None, row: int = 0) -> Sentence:
+    """Words as a text: parted by spaces, except around Chinese characters."""
+    text, spans = "", []
+    for word in words:
+        gap = text and not (has_chinese(text[-1]) or has_chinese(word[0]))
+        start = len(text) + (1 if gap else 0)
+        text += (" " if gap else "") + word
+        spans.append((start, start + len(word)))
+    return Sentence((text,), tags, row, tuple(spans))
+
+
+def split(text: str, *, characters: bool) -> Sentence:
+    """A raw text: cut into characters, or into words, punctuation and single Chinese characters."""
+    found = re.finditer(r"\S", text) if characters else _word.finditer(text)
+    return Sentence((text,), None, 0, tuple(match.span() for match in found))
+
+
+def read_columns(
+    path: Path, problems: list[Problem], *, word_column: int, tag_column: int, word_index: bool, labelled: bool
+) -> Iterator[Sentence]:
+    for row, lines in _blocks(path):
+        if len(lines) > MAX_WORDS:
+            problems.append(Problem(row, f"a sentence of {len(lines):,} words", "put blank lines between sentences"))
+            continue
+        try:
+            words, tags = zip(*(_fields(line, word_column, tag_column, labelled) for line in lines), strict=True)
+        except (IndexError, ValueError):
+            number = next(i for i, line in enumerate(lines) if len(line) < (2 if labelled else 1))
+            problems.append(Problem(row + number, "a word without its columns", "mend or remove the sentence"))
+            continue
+        if words[0] == "-DOCSTART-":
+            continue
+        # Some files write each character with its place in its word: 北0 京1.
+        words = tuple(w[:-1] if word_index and len(w) > 1 and w[-1].isdigit() else w for w in words)
+        yield sentence(words, tags if labelled else None, row)
+
+
+def read_words(path: Path, problems: list[Problem]) -> Iterator[Sentence]:
+    """Segmented text: every character gets the part of its word that it is."""
+    for row, line in enumerate(read_text(path).split("\n"), 1):
+        words = line.split()
+        if len(line) > MAX_ROW or sum(map(len, words)) > MAX_WORDS:
+            problems.append(Problem(row, f"a sentence of {len(line):,} characters", "split it into sentences"))
+        elif words:
+            tags = [tag for word in words for tag in segment_tags(len(word))]
+            text = "".join(words)
+            places = tuple((i, i + 1) for i in range(len(text)))
+            yield Sentence((text,), tuple(tags), row, places)
+
+
+def segment_tags(length: int) -> str:
+    return "S" if length == 1 else f"B{'M' * (length - 2)}E"
+
+
+def _fields(line: list[str], word_column: int, tag_column: int, labelled: bool) -> tuple[str, str]:
+    if len(line) < 2 and labelled:
+        raise ValueError
+    return line[word_column - 1], line[tag_column if tag_column < 0 else tag_column - 1] if labelled else ""
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, list[list[str]]]]:
+    """Runs of lines between blank ones, each with the number of its first line."""
+    text = read_text(path)
+    if not text.strip():
+        raise BadInput(f"{path} is empty; give it a word and its tag a line, with blank lines between sentences.")
+    block: list[list[str]] = []
+    start = 1
+    for number, line in enumerate([*text.split("\n"), ""], 1):
+        if fields := line.split():
+            start = start if block else number
+            block.append(fields)
+        elif block:
+            yield start, block
+            block = []

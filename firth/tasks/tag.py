@@ -1,0 +1,307 @@
+"""Tag every word of a text (Devlin et al. 2018, section 5.3): the state of its first piece -> softmax or CRF.
+
+In: sentences of tagged words. Out: one tag a word, of the best legal sequence, and the entities (or words) they mark with
+their places in the text. A text longer than the model is read in overlapping windows; each word takes its scores from
+the window that shows most of its surroundings, and the whole text is decoded as one chain.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth import metrics
+from firth.config import resolve
+from firth.data.items import Item, Window, pack_items, window
+from firth.errors import BadConfig, BadInput
+from firth.nn import taggers
+from firth.tasks import conll
+from firth.tasks.conll import Sentence
+from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.types import Example, Prediction, Problem, Span
+
+MAX_PIECES = 32
+"""Pieces of a word that are read; the rest of an endless word says nothing about its tag."""
+CHUNK = 1 << 16
+"""Words decoded at once."""
+
+
+class Tag(Task):
+    name = "tag"
+
+    @dataclass(frozen=True)
+    class Config:
+        format: Literal["columns", "words"] = "columns"
+        """A word and its tag a line, or (for segmentation) a sentence a line with its words parted by spaces."""
+        word_column: int = 1
+        """The column of the word, counted from 1."""
+        tag_column: int = -1
+        """The column of the tag, counted from 1; -1 is the last."""
+        word_index: bool = False
+        """Whether a digit after each character (its place in its word) is to be dropped."""
+        scheme: Literal["guess", "BIO", "BIOES", "BMES", "IO", "none"] = "guess"
+        """How tags mark entities; none where they do not."""
+        repair: bool = False
+        """Turn an I- that begins an entity into B-, as in the older form of BIO."""
+        tagger: Literal["softmax", "crf"] = "softmax"
+        """Each word by itself, or with learned scores for neighbouring tags."""
+        unit: Literal["guess", "word", "character"] = "guess"
+        """What a raw text is cut into."""
+        dropout: float = 0.1
+        """Share of the states set to zero in training."""
+
+        def __post_init__(self) -> None:
+            if self.word_column < 1 or self.tag_column == 0:
+                raise BadConfig("Columns are counted from 1; tag_column=-1 is the last.")
+
+    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__(config, encoder, labels=labels)
+        (self.tags,) = labels.values()
+        legal = taggers.legal_transitions(self.tags, config.scheme)
+        self.tagger = resolve(taggers.TABLE, config.tagger, "tagger")(encoder.width, legal)
+        self.dropout = nn.Dropout(config.dropout)
+
+    @property
+    def main(self) -> str:  # type: ignore[override]
+        return "accuracy" if self.config.scheme == "none" else "f1"
+
+    # Reading
+
+    @classmethod
+    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Sentence]:
+        if config.format == "words":
+            return list(conll.read_words(path, problems))
+        found = conll.read_columns(
+            path,
+            problems,
+            word_column=config.word_column,
+            tag_column=config.tag_column,
+            word_index=config.word_index,
+            labelled=labelled,
+        )
+        return [_repaired(row) if config.repair and row.gold else row for row in found]
+
+    @classmethod
+    def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
+        tags = sorted({tag for example in examples for tag in example.gold})
+        scheme = taggers.guess_scheme(tags) if config.scheme == "guess" else config.scheme
+        words = [end - start for e in examples if isinstance(e, Sentence) for start, end in e.words]
+        single = float(np.mean(np.array(words) == 1))
+        unit = ("character" if single > 0.9 else "word") if config.unit == "guess" else config.unit
+        return replace(config, scheme=scheme, unit=unit)
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
+        tags = {tag for example in examples for tag in example.gold}
+        if len(tags) < 2:
+            raise BadInput(f"All words have the same tag ({', '.join(tags)}); there is nothing to learn.")
+        # A tag's partner may be missing from few rows (B- without any I-): it is added, so that the set is whole.
+        whole = {partner for tag in tags for partner in taggers.partners(tag, config.scheme)}
+        return {"tag": tuple(sorted(tags | whole))}
+
+    @classmethod
+    def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
+        (tags,) = labels.values()
+        index = {tag: i for i, tag in enumerate(tags)}
+        legal = taggers.legal_transitions(tags, config.scheme)
+        for example in examples:
+            strange = [tag for tag in example.gold if tag not in index]
+            if strange:
+                what = f"the tag '{strange[0]}' never occurs in training"
+                yield Problem(example.row, what, "add training rows with it or remove the sentence")
+                continue
+            ids_N = torch.tensor([index[tag] for tag in example.gold])
+            breaks = legal.breaks(ids_N, torch.tensor([0, len(ids_N)], dtype=torch.int32)).nonzero().flatten().tolist()
+            if breaks:
+                before = example.gold[breaks[0] - 1] if breaks[0] else "the start"
+                what = f"word {breaks[0] + 1}: {example.gold[breaks[0]]} after {before} is illegal in {config.scheme}"
+                remedy = "mend the tags, use tasks.tag.repair=true, or tasks.tag.scheme=none"
+                yield Problem(example.row, what, remedy)
+
+    @classmethod
+    def example(cls, value: Any, config: Config) -> Example:
+        if isinstance(value, Mapping):
+            value = value.get("words", value.get("text"))
+        if isinstance(value, str):
+            return conll.split(value, characters=config.unit == "character")
+        words = list(value) if isinstance(value, Iterable) else [None]
+        if all(isinstance(word, str) and word.strip() for word in words):
+            return conll.sentence(words)
+        raise BadInput(f"An input must be a text or a list of words; it is {value!r:.80}.")
+
+    # Sequences
+
+    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+        encodings = tokenizer.encode_batch([example.texts[0] for example in examples])
+        return [
+            _item(example, encoding, tokenizer.vocab, max_length)
+            for example, encoding in zip(examples, encodings, strict=True)
+            if isinstance(example, Sentence)
+        ]
+
+    def batch(self, items: Sequence[Item]) -> Batch:
+        packed, _ = pack_items(items)
+        index = {tag: i for i, tag in enumerate(self.tags)}
+        starts = iter(packed.bounds_B1.tolist())
+        rows = [self._in_order(item, [w.facts + next(starts) for w in item.windows]) for item in items]
+        tags = [index[tag] for item in items for tag in item.example.gold]
+        bounds = np.cumsum([0, *map(len, rows)]).astype(np.int32)
+        targets = {
+            "rows_W": torch.from_numpy(np.concatenate(rows)),
+            "tags_W": torch.tensor(tags, dtype=torch.long),
+            "words_B1": torch.from_numpy(bounds),
+        }
+        return replace(packed, targets=targets)
+
+    @staticmethod
+    def _in_order(item: Item, windows: Sequence[Any]) -> np.ndarray:
+        """One row for each word, from the window chosen for it."""
+        chosen: np.ndarray = item.facts
+        firsts = np.array([w.start for w in item.windows])
+        parts = [values[np.flatnonzero(chosen == k) - firsts[k]] for k, values in enumerate(windows)]
+        return np.concatenate(parts)
+
+    # Learning
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        words_WD = self.dropout(states.last_ND.index_select(0, batch.targets["rows_W"]))
+        tags_W, bounds_B1 = batch.targets["tags_W"], batch.targets["words_B1"]
+        total = self.tagger.loss(words_WD, tags_W, bounds_B1=bounds_B1)
+        right = (self.tagger.unary(words_WD.detach()).argmax(1) == tags_W).sum()
+        return Loss({self.name: total}, {f"{self.name}_correct": right})
+
+    def counts(self, batch: Batch) -> Mapping[str, int]:
+        return {self.name: len(batch.targets["tags_W"])}
+
+    # Predicting
+
+    def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
+        scores_NT: Tensor = self.tagger.unary(states.last_ND).float()
+        return np.split(scores_NT.cpu().numpy(), batch.bounds_B1[1:-1].tolist())
+
+    def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
+        return self.decide_all([item], [outputs])[0]
+
+    def decide_all(self, items: Sequence[Item], outputs: Sequence[list[np.ndarray]]) -> list[Prediction]:
+        unary = [
+            self._in_order(item, [scores[w.facts] for w, scores in zip(item.windows, arrays, strict=True)])
+            for item, arrays in zip(items, outputs, strict=True)
+        ]
+        predictions: list[Prediction] = []
+        chunk: list[int] = []
+        for i, scores in enumerate(unary):
+            chunk.append(i)
+            if i + 1 == len(unary) or sum(len(unary[j]) for j in chunk) + len(scores) > CHUNK:
+                predictions += self._decoded([items[j] for j in chunk], [unary[j] for j in chunk])
+                chunk = []
+        return predictions
+
+    def _decoded(self, items: Sequence[Item], unary: Sequence[np.ndarray]) -> list[Prediction]:
+        bounds = np.cumsum([0, *map(len, unary)])
+        device = next(self.parameters()).device
+        scores_NT = torch.from_numpy(np.concatenate(unary)).to(device)
+        decoded = self.tagger.decode_unary(scores_NT, torch.from_numpy(bounds.astype(np.int32)).to(device))
+        tags = np.split(decoded.tags_N.cpu().numpy(), bounds[1:-1])
+        sure = np.split(decoded.confidence_N.float().cpu().numpy(), bounds[1:-1])
+        return [self._prediction(*row) for row in zip(items, tags, sure, strict=True)]
+
+    def _prediction(self, item: Item, tags: np.ndarray, sure: np.ndarray) -> Prediction:
+        example, names = item.example, tuple(self.tags[i] for i in tags)
+        assert isinstance(example, Sentence)
+        spans = []
+        for kind, first, last in metrics.entities(names, self.config.scheme) if self.config.scheme != "none" else ():
+            start, end = example.words[first][0], example.words[last - 1][1]
+            spans.append(Span(kind, start, end, example.texts[0][start:end], float(sure[first:last].min())))
+        return Prediction(names, float(sure.mean()) if len(sure) else 1.0, spans=tuple(spans))
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+        gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
+        figures = {"accuracy": metrics.token_accuracy(gold, guessed)}
+        if self.config.scheme == "none":
+            return figures
+        row = metrics.entity_f1(gold, guessed, scheme=self.config.scheme).micro
+        return {"f1": row.f1, "precision": row.precision, "recall": row.recall, **figures}
+
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
+        gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
+        if self.config.scheme == "none":
+            flat = [[tag for tags in side for tag in tags] for side in (gold, guessed)]
+            return metrics.as_rows(metrics.f1(*flat, labels=self.tags))
+        return metrics.as_rows(metrics.entity_f1(gold, guessed, scheme=self.config.scheme))
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        counts = Counter(tag for example in train for tag in example.gold)
+        if self.config.scheme == "BMES" and "S" in counts:
+            usual = "S"  # the most frequent tag, B, would make no legal sequence
+        else:
+            usual = min(counts, key=lambda tag: (-counts[tag], tag))
+        return [Prediction((usual,) * len(example.gold)) for example in examples]
+
+    def error(self, prediction: Prediction, example: Example) -> float:
+        return float(np.mean([g != p for g, p in zip(example.gold, prediction.label, strict=True)] or [0.0]))
+
+
+def _item(example: Sentence, encoding: Any, specials: Any, max_length: int) -> Item:
+    """Windows of whole words; a window's facts are the rows of its words' first pieces."""
+    starts = np.array([start for start, _ in example.words], np.int64)
+    owner = np.searchsorted(starts, encoding.offsets[:, 0], side="right") - 1
+    pieces = _by_word(encoding.ids, owner, num_words=len(starts), limit=min(MAX_PIECES, max_length - 2))
+    pieces = [ids if len(ids) else np.array([specials.unk]) for ids in pieces]
+    ends = np.cumsum([len(ids) for ids in pieces])
+    spans = word_windows(ends, max_length - 2)
+    windows: list[Window] = []
+    for first, last in spans:
+        firsts = np.concatenate([[0], ends[first : last - 1] - (ends[first - 1] if first else 0)]) if last else ends
+        ids = np.concatenate(pieces[first:last]) if last else np.empty(0, np.int64)
+        windows.append(window(specials, ids, start=first, facts=firsts.astype(np.int64) + 1))
+    total = int(len(encoding.ids))
+    return Item(example, tuple(windows), total, max(0, total - int(sum(map(len, pieces)))), _choose(spans, len(pieces)))
+
+
+def _by_word(ids: np.ndarray, owner: np.ndarray, *, num_words: int, limit: int) -> list[np.ndarray]:
+    """The first pieces of each word; `owner` says whose each piece is."""
+    bounds = np.searchsorted(owner, np.arange(num_words + 1))
+    return [ids[start : min(end, start + limit)] for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
+
+
+def word_windows(ends: np.ndarray, size: int) -> list[tuple[int, int]]:
+    """Runs [first, last) of words whose pieces fit; each begins about a quarter of a window before the last one ended."""
+    if not len(ends):
+        return [(0, 0)]
+    starts = np.concatenate([[0], ends[:-1]])
+    spans, first = [], 0
+    while True:
+        last = int(np.searchsorted(ends, starts[first] + size, side="right"))
+        spans.append((first, last))
+        if last == len(ends):
+            return spans
+        overlap = int(np.searchsorted(starts, ends[last - 1] - size // 4))
+        first = max(first + 1, min(overlap, last))
+
+
+def _choose(spans: Sequence[tuple[int, int]], num_words: int) -> np.ndarray:
+    """For each word the window in which it stands farthest from a cut; a text's own ends are no cuts."""
+    places = np.arange(num_words)
+    room = np.full((len(spans), num_words), -1)
+    for k, (first, last) in enumerate(spans):
+        left = places - first if first else np.full(num_words, num_words)
+        right = last - 1 - places if last < num_words else np.full(num_words, num_words)
+        inside = (places >= first) & (places < last)
+        room[k, inside] = np.minimum(left, right)[inside]
+    return np.asarray(room.argmax(0)) if num_words else np.empty(0, np.int64)
+
+
+def _repaired(example: Sentence) -> Sentence:
+    """I- without its beginning becomes B-."""
+    tags: list[str] = []
+    for tag in example.gold:
+        prefix, kind = metrics.split_tag(tag)
+        before = metrics.split_tag(tags[-1]) if tags else ("O", "")
+        lone = prefix == "I" and (before[0] not in ("B", "I") or before[1] != kind)
+        tags.append(f"B-{kind}" if lone else tag)
+    return replace(example, gold=tuple(tags))

@@ -1,0 +1,96 @@
+"""Sequences laid end to end: nothing lost, nothing mixed, always the same shapes."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from firth import chance
+from firth.data.order import deal
+from firth.data.packing import Plan, finish, lay_out, max_sequences, pack_tokens
+from firth.data.shards import Shards
+from firth.tokenizers.wordpiece import WordPiece
+
+
+@pytest.fixture
+def plan() -> Plan:
+    """Pairs of ragged pieces."""
+    key = chance.key("plan")
+    starts = chance.below(key, 18_000, np.arange(300), np.array([[0], [1]])).T
+    sizes = 1 + chance.below(key, 30, np.arange(300), np.array([[2], [3]])).T
+    return Plan(np.stack([starts, starts + sizes], -1))
+
+
+def test_a_pair_reads_cls_first_sep_second_sep(shards: Shards, tokenizer: WordPiece, plan: Plan) -> None:
+    vocab = tokenizer.vocab
+    rows = np.array([7, 3, 250])
+    pack = lay_out(shards, plan, rows, specials=vocab, num_tokens=256, max_length=64)
+    for number, row in enumerate(rows):
+        (a, b), (c, d) = plan.pieces_SP2[row]
+        tokens = slice(pack.bounds_B1[number], pack.bounds_B1[number + 1])
+        first, second = shards.ids[a:b].tolist(), shards.ids[c:d].tolist()
+        assert pack.ids_N[tokens].tolist() == [vocab.cls, *first, vocab.sep, *second, vocab.sep]
+        assert pack.segments_N[tokens].tolist() == [0] * (len(first) + 2) + [1] * (len(second) + 1)
+        assert pack.positions_N[tokens].tolist() == list(range(plan.lengths_S[row]))
+        ordinary = [False, *[True] * len(first), False, *[True] * len(second), False]
+        assert pack.ordinary_N[tokens].tolist() == ordinary
+        starts = shards.word_starts(np.concatenate([np.arange(a, b), np.arange(c, d)]))
+        assert pack.word_starts_N[tokens][ordinary].tolist() == starts.tolist()
+
+
+def test_a_single_piece_reads_cls_text_sep(shards: Shards, tokenizer: WordPiece) -> None:
+    pack = lay_out(
+        shards, Plan(np.array([[[3, 8]]])), np.array([0]), specials=tokenizer.vocab, num_tokens=16, max_length=16
+    )
+    assert pack.ids_N.tolist() == [tokenizer.vocab.cls, *shards.ids[3:8].tolist(), tokenizer.vocab.sep]
+    assert pack.segments_N.tolist() == [0] * 7
+
+
+@pytest.mark.parametrize("num_tokens", [128, 200, 1024])
+def test_shapes_are_fixed_and_filler_is_harmless(
+    shards: Shards, tokenizer: WordPiece, plan: Plan, num_tokens: int
+) -> None:
+    shapes = set()
+    for rows in deal(plan, key=chance.key(1), num_tokens=num_tokens, max_length=64):
+        pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, num_tokens=num_tokens, max_length=64)
+        real = len(pack.ids_N)
+        batch = finish(pack, specials=tokenizer.vocab)
+        shapes.add((batch.ids_N.shape, batch.positions_N.shape, batch.segments_N.shape, batch.bounds_B1.shape))
+        lengths = batch.bounds_B1.diff()
+        assert lengths.min() >= 0
+        assert lengths.max() <= 64
+        assert batch.bounds_B1[-1] == num_tokens
+        assert batch.bounds_B1.dtype == torch.int32
+        assert (batch.ids_N[real:] == tokenizer.vocab.pad).all()
+        assert (batch.ids_N[:real] == torch.from_numpy(pack.ids_N)).all()
+        assert batch.bounds_B1[: len(rows) + 1].tolist() == pack.bounds_B1.tolist()
+        assert batch.positions_N.max() < 64
+    assert len(shapes) == 1
+
+
+def test_dealing_uses_every_sequence_once_and_stays_within_bounds(plan: Plan) -> None:
+    packs = deal(plan, key=chance.key("order"), num_tokens=200, max_length=64)
+    assert sorted(np.concatenate(packs).tolist()) == list(range(len(plan)))
+    assert np.concatenate(packs).tolist() != list(range(len(plan)))
+    assert max(plan.lengths_S[rows].sum() for rows in packs) <= 200
+    for rows, following in pairwise(packs):
+        assert plan.lengths_S[rows].sum() + plan.lengths_S[following[0]] > 200
+    assert np.concatenate(deal(plan, key=None, num_tokens=200, max_length=64)).tolist() == list(range(len(plan)))
+
+
+def test_a_pack_of_very_short_sequences_keeps_its_number_fixed(shards: Shards, tokenizer: WordPiece) -> None:
+    starts = np.arange(500)
+    tiny = Plan(np.stack([starts, starts + 1], -1)[:, None])
+    packs = deal(tiny, key=None, num_tokens=1024, max_length=64)
+    assert max(map(len, packs)) == max_sequences(1024, 64) == 128
+    pack = lay_out(shards, tiny, packs[0], specials=tokenizer.vocab, num_tokens=1024, max_length=64)
+    assert finish(pack, specials=tokenizer.vocab).bounds_B1.diff().max() <= 64
+
+
+def test_ready_made_sequences() -> None:
+    batch = pack_tokens([np.array([5, 6, 7]), np.array([8])])
+    assert batch.ids_N.tolist() == [5, 6, 7, 8]
+    assert batch.positions_N.tolist() == [0, 1, 2, 0]
+    assert batch.bounds_B1.tolist() == [0, 3, 4]
+    assert (batch.max_length, batch.num_tokens) == (3, 4)

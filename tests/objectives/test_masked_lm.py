@@ -1,0 +1,169 @@
+"""Masks as the paper draws them, counted over more than 100,000 tokens."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from firth.checkpoint import make_goal
+from firth.data.loader import BatchConfig, Packs, Place
+from firth.data.packing import Pack, lay_out
+from firth.data.shards import Shards
+from firth.data.stream import Stream
+from firth.encoders.bert import Bert
+from firth.objectives.masked_lm import IGNORE, MaskedLM
+from firth.tokenizers.wordpiece import WordPiece
+
+LENGTH = 64
+
+
+class Masked:
+    """A pack before and after, and which of its tokens were chosen."""
+
+    def __init__(self, before: Pack, after: Pack) -> None:
+        self.before, self.after = before, after
+        self.labels = after.targets["masked_lm_labels"]
+        self.chosen = np.zeros(len(before.ids_N), bool)
+        self.chosen[after.targets["masked_lm_positions"][self.labels != IGNORE]] = True
+
+
+@pytest.fixture
+def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[..., MaskedLM]:
+    def make(**changes: Any) -> MaskedLM:
+        config = MaskedLM.Config(**changes)
+        made = make_goal("masked_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+        assert isinstance(made, MaskedLM)
+        return made
+
+    return make
+
+
+def masked(goal: MaskedLM, shards: Shards, epoch: int) -> Iterator[Masked]:
+    plan = goal.sequences(Stream(shards, np.arange(shards.num_documents)), epoch)
+    for rows in np.array_split(np.arange(len(plan)), max(1, len(plan) // 60)):
+        sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": LENGTH}
+        before, after = (lay_out(shards, plan, rows, specials=goal.vocab, **sizes) for _ in range(2))
+        goal.corrupt(after, epoch)
+        yield Masked(before, after)
+
+
+def test_cut_covers_every_token_once(goal: Callable[..., MaskedLM], shards: Shards) -> None:
+    plan = goal().sequences(Stream(shards, np.arange(shards.num_documents)), 0)
+    pieces = plan.pieces_SP2[:, 0]
+    assert np.concatenate([np.arange(a, b) for a, b in pieces]).tolist() == list(range(shards.num_tokens))
+    assert plan.lengths_S.max() == LENGTH
+    borders = set(shards.sentences[shards.documents].tolist())
+    assert borders <= {0, *pieces[:, 1].tolist()}  # no sequence goes over the end of a document
+
+
+@pytest.mark.parametrize("whole_words", [False, True])
+def test_shares_over_100_000_tokens(
+    goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece, whole_words: bool
+) -> None:
+    specials = sorted(tokenizer.vocab.specials - {tokenizer.vocab.mask, tokenizer.vocab.unk})
+    tokens = chosen = to_mask = same = other = 0
+    for epoch in range(6):
+        for one in masked(goal(whole_words=whole_words), shards, epoch):
+            before, after = one.before, one.after
+            assert not one.chosen[~before.ordinary_N].any()
+            assert np.array_equal(before.ids_N[~one.chosen], after.ids_N[~one.chosen])
+            assert np.array_equal(before.ids_N[one.chosen], one.labels[one.labels != IGNORE])
+            drawn = after.ids_N[one.chosen]
+            assert not np.isin(drawn, specials).any()
+            tokens += int(before.ordinary_N.sum())
+            chosen += len(drawn)
+            to_mask += int((drawn == tokenizer.vocab.mask).sum())
+            same += int((drawn == before.ids_N[one.chosen]).sum())
+            replaced = (drawn != tokenizer.vocab.mask) & (drawn != before.ids_N[one.chosen])
+            assert not np.isin(drawn[replaced], sorted(tokenizer.vocab.specials)).any()
+            other += int(replaced.sum())
+    assert tokens > 100_000
+    assert abs(chosen / tokens - 0.15) < 0.003
+    assert abs(to_mask / chosen - 0.8) < 0.01
+    assert abs(other / chosen - 0.1) < 0.01
+    assert abs(same / chosen - 0.1) < 0.01
+
+
+def test_every_sequence_has_its_share(goal: Callable[..., MaskedLM], shards: Shards) -> None:
+    for one in masked(goal(), shards, 0):
+        sizes = np.bincount(one.before.sequence_N[one.before.ordinary_N])
+        chosen = np.bincount(one.before.sequence_N[one.chosen], minlength=len(sizes))
+        assert (np.abs(chosen - 0.15 * sizes) < 1).all()
+
+
+def test_whole_words_are_never_split(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:
+    pieces = characters = 0
+    for one in masked(goal(whole_words=True), shards, 0):
+        inside = one.before.ordinary_N & np.roll(one.before.ordinary_N, 1) & ~one.before.word_starts_N
+        assert np.array_equal(one.chosen[inside], np.roll(one.chosen, 1)[inside])
+        continued = one.before.ids_N[inside & one.chosen]
+        pieces += int(tokenizer.continues[continued].sum())
+        characters += int((~tokenizer.continues[continued]).sum())
+    assert pieces > 50  # English words of several pieces
+    assert characters > 50  # Chinese words of several characters
+
+
+def test_a_mixed_sentence_is_masked_by_its_words(
+    goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece
+) -> None:
+    """使用语言模型来预测下一个词的probability: each word goes as a whole, in one epoch or another."""
+    words = [["使", "用"], ["语", "言"], ["模", "型"], ["预", "测"]]
+    probability = list(tokenizer.encode("probability").tokens)
+    assert len(probability) > 1
+    seen = set()
+    text = tokenizer.vocab.tokens
+    for epoch in range(12):
+        for one in masked(goal(whole_words=True, rate=0.3), shards, epoch):
+            tokens = [text[i] for i in one.before.ids_N]
+            for word in [*words, probability]:
+                for place in range(len(tokens) - len(word)):
+                    within = slice(place, place + len(word))
+                    if tokens[within] == word:
+                        assert one.before.word_starts_N[within].tolist() == [True] + [False] * (len(word) - 1)
+                        assert len(set(one.chosen[within].tolist())) == 1
+                        seen.add((word[0], bool(one.chosen[place])))
+    assert seen == {(word[0], chosen) for word in [*words, probability] for chosen in (True, False)}
+
+
+def test_pieces_are_split_without_whole_words(goal: Callable[..., MaskedLM], shards: Shards) -> None:
+    split = 0
+    for one in masked(goal(), shards, 0):
+        inside = one.before.ordinary_N & np.roll(one.before.ordinary_N, 1) & ~one.before.word_starts_N
+        split += int((one.chosen[inside] != np.roll(one.chosen, 1)[inside]).sum())
+    assert split > 100
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_static_masks_repeat_and_fresh_ones_do_not(goal: Callable[..., MaskedLM], shards: Shards, fresh: bool) -> None:
+    epochs = [np.concatenate([one.after.ids_N for one in masked(goal(fresh=fresh), shards, epoch)]) for epoch in (0, 1)]
+    assert np.array_equal(*epochs) != fresh
+
+
+def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: Shards) -> None:
+    """A sequence's masks are its own: other neighbours in the pack change nothing."""
+    made = goal()
+    plan = made.sequences(Stream(shards, np.arange(shards.num_documents)), 0)
+    found = []
+    for rows in ([5, 9, 40], [77, 9, 3, 6]):
+        size = int(plan.lengths_S[rows].sum())
+        pack = lay_out(shards, plan, np.array(rows), specials=made.vocab, num_tokens=size, max_length=LENGTH)
+        made.corrupt(pack, 4)
+        found.append(pack.ids_N[pack.sequence_N == rows.index(9)].tolist())
+    assert found[0] == found[1]
+
+
+def test_more_masks_than_fit_are_left_out_by_whole_words(goal: Callable[..., MaskedLM], tokenizer: WordPiece) -> None:
+    tokens, taken, unit = np.arange(10, 16), np.array([True, True, False, True]), np.array([0, 0, 1, 1, 2, 3])
+    assert MaskedLM._within(tokens, taken, unit, 4).tolist() == [10, 11, 12, 13]
+
+
+def test_batches_hold_the_same_as_packs(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:
+    made = goal()
+    stream = Stream(shards, np.arange(shards.num_documents))
+    config = BatchConfig(max_length=LENGTH, tokens=1024)
+    batch = Packs(stream, [made], config, specials=tokenizer.vocab, seed=2)[Place()]
+    labels = batch.targets["masked_lm_labels"]
+    assert labels.shape == batch.targets["masked_lm_positions"].shape == (256,)
+    assert made.counts(batch) == {"masked_lm": int((labels >= 0).sum())}
+    assert 100 < made.counts(batch)["masked_lm"] < 170

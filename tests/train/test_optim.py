@@ -1,0 +1,66 @@
+"""Schedules and decay groups."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+import torch
+
+from firth.encoders.bert import Bert
+from firth.train.optim import OptimConfig, make_optimizer, scheduled_rate
+
+
+def rates(schedule: str, steps: int = 100, warmup: float = 0.1) -> list[float]:
+    config = OptimConfig(rate=2.0, schedule=schedule, warmup_rate=warmup)  # type: ignore[arg-type]
+    return [scheduled_rate(step, steps, config) for step in range(steps)]
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "constant"])
+def test_every_schedule_warms_up_to_its_rate(schedule: str) -> None:
+    found = rates(schedule)
+    assert found[:10] == pytest.approx([0.2 * (step + 1) for step in range(10)])
+    assert max(found) == 2.0
+    assert min(found) > 0
+    after = found[10:]
+    assert all(one >= two for one, two in pairwise(after))
+
+
+def test_the_shapes_after_warm_up() -> None:
+    assert rates("linear")[55] == pytest.approx(1.0)
+    assert rates("cosine")[55] == pytest.approx(1.0)
+    assert rates("cosine")[20] > rates("linear")[20]
+    assert rates("trapezoid")[81] == pytest.approx(2.0)
+    assert rates("trapezoid")[91] == pytest.approx(1.0)
+    assert set(rates("constant")[10:]) == {2.0}
+    assert rates("linear")[-1] == pytest.approx(2.0 / 90)
+
+
+def test_a_run_of_one_step_has_a_rate() -> None:
+    assert rates("linear", steps=1) == [2.0]
+
+
+def test_matrices_decay_biases_and_norms_do_not(small_bert: Callable[..., Bert]) -> None:
+    model = small_bert()
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    optimizer = make_optimizer(model, OptimConfig(weight_decay=0.1))
+    decays = {names[id(p)]: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert len(decays) == len(names)
+    for name, decay in decays.items():
+        assert decay == (0.0 if "norm" in name or name.endswith("bias") else 0.1), name
+
+
+def test_the_first_step_is_bias_corrected() -> None:
+    """Adam's first step is the rate times the gradient's sign, less decay: without correction it would be smaller."""
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+    optimizer = make_optimizer(model, OptimConfig(rate=0.1, weight_decay=0.5))
+    (model.weight.sum() * 3).backward()
+    optimizer.step()
+    assert torch.allclose(model.weight, before * (1 - 0.1 * 0.5) - 0.1, atol=1e-5)
+
+
+def test_frozen_parameters_are_left_out(small_bert: Callable[..., Bert]) -> None:
+    model = small_bert()
+    model.embeddings.requires_grad_(False)
+    count = sum(len(group["params"]) for group in make_optimizer(model, OptimConfig()).param_groups)
+    assert count == len(list(model.parameters())) - len(list(model.embeddings.parameters()))

@@ -1,0 +1,118 @@
+"""What happens around the steps: logs, evaluation, saved states, time limits, warnings."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import firth
+from firth.errors import BadConfig, BadInput, FirthError
+from firth.train.journal import read_rows
+from firth.train.run import floor_step
+
+
+def test_the_folder_of_a_run(run: Path) -> None:
+    names = {path.name for path in run.iterdir()}
+    assert names >= {"model.safetensors", "config.json", "firth.json", "tokenizer.json", "vocab.txt", "manifest.json"}
+    assert names >= {"run.toml", "source.json", "metrics.jsonl", "timing.jsonl", "README.md", "checkpoints"}
+    assert {path.name for path in (run / "checkpoints").iterdir()} == {"step-30", "step-40"}  # the last two are kept
+
+
+def test_rows_come_when_the_config_says(run: Path) -> None:
+    rows = read_rows(run / "metrics.jsonl")
+    assert [row["step"] for row in rows if row["split"] == "train"] == list(range(5, 41, 5))
+    assert [row["step"] for row in rows if row["split"] == "held-out"] == [20, 40]
+    assert rows[0].keys() > {"masked_lm", "next_sentence", "masked_lm_accuracy", "next_sentence_accuracy", "rate"}
+    assert [row["step"] for row in read_rows(run / "timing.jsonl")] == list(range(5, 41, 5))
+    assert all(row["tokens_per_second"] > 0 and row["waiting"] >= 0 for row in read_rows(run / "timing.jsonl"))
+    assert rows[-2]["masked_lm"] < rows[0]["masked_lm"]
+
+
+def test_what_is_saved_of_where_it_comes_from(run: Path, data: Path) -> None:
+    ours = json.loads((run / "firth.json").read_text())
+    held_out = [row for row in read_rows(run / "metrics.jsonl") if row["split"] == "held-out"][-1]
+    assert ours["held_out"] == {key: value for key, value in held_out.items() if key not in ("step", "split")}
+    assert (ours["steps"], ours["recipe"], ours["max_length"]) == (40, "bert", 64)
+    assert f"{ours['held_out']['masked_lm']:.4f}" in (run / "README.md").read_text()
+    assert json.loads((run / "source.json").read_text())["data"] == str(data.resolve())
+
+
+def test_a_runs_config_can_be_passed_back(run: Path, data: Path, tmp_path: Path) -> None:
+    firth.pretrain(data, out=tmp_path / "again", config=run / "run.toml")
+    for name in ("run.toml", "metrics.jsonl", "model.safetensors", "firth.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (run / name).read_bytes()
+    firth.pretrain(data, out=tmp_path / "other", config=run / "run.toml", steps=3, changes=["train.seed=4"])
+    plan = tomllib.loads((tmp_path / "other" / "run.toml").read_text())
+    assert (plan["train"]["steps"], plan["train"]["seed"]) == (3, 4)
+    with pytest.raises(BadConfig, match="leave out --recipe and --size"):
+        firth.pretrain(data, out=tmp_path / "third", config=run / "run.toml", size="base")
+
+
+def test_minutes_become_steps_and_are_saved(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [*tiny, "train.checkpoint_every=1000"]
+    firth.pretrain(data, out=tmp_path / "run", minutes=0.02, changes=changes)
+    steps = json.loads((tmp_path / "run" / "firth.json").read_text())["steps"]
+    assert steps > 50
+    assert f"0.02 minutes are {steps:,} steps" in capsys.readouterr().err
+    states = {p.name: json.loads((p / "progress.json").read_text()) for p in tmp_path.glob("run/checkpoints/*")}
+    assert {name: facts["steps"] for name, facts in states.items()} == {"step-50": steps, f"step-{steps}": steps}
+    assert read_rows(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == steps
+
+
+def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    firth.pretrain(data, out=tmp_path / "run", epochs=0.2, changes=tiny)
+    tokens = firth.info(tmp_path / "run")["training"]["tokens"]
+    health = json.loads((data / "shards.json").read_text())["health"]
+    assert tokens == pytest.approx(0.2 * health["tokens"], abs=512)
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({"steps": 5, "minutes": 1.0}, "one of --steps, --epochs and --minutes"),
+        ({"steps": 0}, "at least one step"),
+        ({"minutes": -1.0}, "at least one step"),
+    ],
+)
+def test_limits_that_make_no_sense(limits: dict[str, float], says: str, data: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=says):
+        firth.pretrain(data, out=tmp_path / "run", **limits)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_nothing_held_out(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    changes = [*tiny, "batches.held_out_rate=0.0"]
+    assert firth.pretrain(data, out=tmp_path / "run", steps=2, changes=changes) == {}
+    assert [row["split"] for row in read_rows(tmp_path / "run" / "metrics.jsonl")] == ["train"]
+
+
+def test_a_model_that_does_not_pass_the_floor_is_warned_of(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    firth.pretrain(data, out=tmp_path / "run", steps=3, changes=[*tiny, "train.optim.rate=0.0"])
+    assert "has not passed the unigram floor" in capsys.readouterr().err
+    assert [floor_step(steps) for steps in (3, 300, 1000, 5000)] == [3, 200, 200, 1000]
+
+
+def test_a_loss_that_is_not_a_number_stops_the_run(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    changes = [*tiny, "train.optim.rate=1e30", "train.optim.clip=0.0"]
+    with pytest.raises(FirthError, match="not a number at step"):
+        firth.pretrain(data, out=tmp_path / "run", steps=20, changes=changes)
+    assert not (tmp_path / "run" / "config.json").exists()
+    with pytest.raises(BadInput, match="not finished"):
+        firth.load(tmp_path / "run")
+
+
+def test_parts_can_be_named_but_not_left_out(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    for change in ("objectives={}", "encoder={}"):
+        with pytest.raises(BadConfig, match="one encoder and at least one objective"):
+            firth.pretrain(data, out=tmp_path / "run", changes=[*tiny, change])
+    changes = [*tiny, 'objectives={"masked_lm": {"rate": 0.2}}']
+    assert set(firth.pretrain(data, out=tmp_path / "run", steps=2, changes=changes)) == {
+        "masked_lm",
+        "masked_lm_accuracy",
+    }
+    assert firth.info(tmp_path / "run")["heads"] == ["masked_lm"]
