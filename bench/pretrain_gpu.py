@@ -32,12 +32,14 @@ from firth.train.optim import make_optimizer
 
 WARM, STEPS = 12, 40
 """Steps before the clock starts, and steps timed, in two windows whose difference is the spread."""
-RESULTS: list[dict[str, Any]] = []
+OUT: Path | None = None
 
 
 def record(**row: Any) -> None:
-    RESULTS.append(row)
     print(json.dumps(row), flush=True)
+    if OUT:
+        with OUT.open("a") as file:
+            file.write(json.dumps(row) + "\n")
 
 
 def ceiling() -> float:
@@ -266,6 +268,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     parts = arguments.parts.split(",")
+    global OUT
+    OUT = arguments.out
     pairs, ragged = Shards.open(arguments.pairs, verify=False), Shards.open(arguments.ragged, verify=False)
     print(torch.__version__, torch.cuda.get_device_name(), flush=True)
     top = ceiling()
@@ -294,8 +298,6 @@ def main() -> None:
     if "memory" in parts:
         run_firth("pairs, recompute", pairs, top, ragged=False, checkpointing=True)
         run_firth("large", pairs, top, ragged=False, shape=(24, 1024, 16), tokens=32768)
-    if arguments.out:
-        arguments.out.write_text("\n".join(map(json.dumps, RESULTS)) + "\n")
 
 
 if __name__ == "__main__":

@@ -16,13 +16,14 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from firth.errors import FirthError
-    from firth.pipeline import demo, embed, evaluate, fill, finetune, info, predict, prepare, pretrain
+    from firth.pipeline import check, demo, embed, evaluate, fill, finetune, info, predict, prepare, pretrain
     from firth.serve.predictor import Model, load
     from firth.types import Fill, Prediction
 
 _HOMES = {
     "firth.errors": ("FirthError",),
     "firth.pipeline": (
+        "check",
         "demo",
         "embed",
         "evaluate",
@@ -37,10 +38,11 @@ _HOMES = {
     "firth.types": ("Fill", "Prediction"),
 }
 __all__ = [
-    "FirthError",
     "Fill",
+    "FirthError",
     "Model",
     "Prediction",
+    "check",
     "demo",
     "embed",
     "evaluate",

@@ -86,8 +86,8 @@ def load(folder: Path) -> Checkpoint:
     """Opens a folder of ours or a Hugging Face BERT folder."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
-    if not (folder / "config.json").exists():
-        unfinished = (folder / "run.toml").exists()
+    unfinished = (folder / "run.toml").exists() and not (folder / MANIFEST).exists()
+    if unfinished or not (folder / "config.json").exists():
         remedy = "the run is not finished; continue it with `--resume`" if unfinished else "it has no config.json"
         raise BadInput(f"{folder} does not hold a model: {remedy}.")
     ours = read_json(folder / "firth.json") if (folder / "firth.json").exists() else {}
@@ -158,7 +158,11 @@ def _added(checkpoint: Checkpoint) -> dict[str, Tensor]:
     reader = checkpoint.reader
     return {
         **{f"encoder.{name}": p for name, p in adapter_parameters(checkpoint.encoder).items()},
-        **({f"features.{name}": p for name, p in reader.own_parameters().items()} if isinstance(reader, Features) else {}),
+        **(
+            {f"features.{name}": p for name, p in reader.own_parameters().items()}
+            if isinstance(reader, Features)
+            else {}
+        ),
         **{f"{task}.{name}": t for task, goal in checkpoint.tasks.items() for name, t in goal.state_dict().items()},
     }
 
@@ -186,7 +190,8 @@ def card(checkpoint: Checkpoint) -> str:
     shape, info = checkpoint.encoder.config, checkpoint.info
     count = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
     facts = {
-        "Encoder": f"BERT, {shape.num_layers} layers, width {shape.width}, {shape.num_heads} heads, {count:,} parameters",
+        "Encoder": f"BERT, {shape.num_layers} layers, width {shape.width}, {shape.num_heads} heads",
+        "Parameters": f"{count:,}",
         "Vocabulary": f"{len(checkpoint.tokenizer.vocab):,} WordPiece tokens",
         "Heads": ", ".join(checkpoint.goals) or "none",
         **{
@@ -200,7 +205,7 @@ def card(checkpoint: Checkpoint) -> str:
     measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
     return (
         f"# A BERT made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
-        'model = firth.load("THIS_FOLDER")\nmodel.fill("The [MASK] is open.")\nmodel.embed(["a text", "another"])\n```\n'
+        'model = firth.load("FOLDER")\nmodel.fill("The [MASK] is open.")\nmodel.embed(["a text", "another"])\n```\n'
     )
 
 

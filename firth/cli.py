@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -111,6 +112,37 @@ def pretrain(
 
 
 @app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="Labelled rows to learn from.")],
+    task: Annotated[str, typer.Option(help="What they are for: classify, tag ...")],
+    dev: Annotated[Path | None, typer.Option(help="A dev file, looked at for rows it shares with the first.")] = None,
+    test: Annotated[Path | None, typer.Option(help="A test file, likewise.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model: lengths are told in its tokens.")] = None,
+    preset: Preset = None,
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
+    label_column: LabelColumn = None,
+    label_names: LabelNames = None,
+    kind: Kind = None,
+    changes: Annotated[list[str] | None, typer.Argument(help="The task's settings, such as scheme=BIOES.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
+    from firth import pipeline
+
+    options = _options(preset, text_column, second_column, label_column, label_names, kind)
+    options |= _settings(changes or ())
+    findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **options)
+    if as_json:
+        _show(findings, as_json=True)
+    else:
+        from firth.recipes.checking import describe
+
+        for line in describe(findings):
+            typer.echo(line)
+
+
+@app.command()
 def finetune(
     arguments: Annotated[
         list[str] | None,
@@ -134,7 +166,7 @@ def finetune(
     kind: Kind = None,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL it starts from random weights."""
+    """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
     from firth import pipeline
 
     models = [argument for argument in arguments or () if "=" not in argument]
@@ -306,6 +338,16 @@ def _options(
         "kind": kind,
     }
     return {name: value for name, value in given.items() if value}
+
+
+def _settings(changes: Iterable[str]) -> dict[str, Any]:
+    """`key=value` settings, the values as JSON where they are."""
+    from firth.config import read_value
+
+    pairs = [change.partition("=") for change in changes]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise BadConfig(f"'{wrong[0]}' is not of the form key=value.")
+    return {name: read_value(text) for name, _, text in pairs}
 
 
 def _line(prediction: Any) -> str:

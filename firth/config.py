@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -25,7 +26,7 @@ T = TypeVar("T")
 def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
     """The class behind a table's name; the module is imported only now."""
     if name not in table:
-        raise BadConfig(f"There is no {what} named '{name}'{_nearest(name, table)}.")
+        raise BadConfig(f"There is no {what} named '{name}'{_nearest(name, table)}")
     module, _, attribute = table[name].partition(":")
     return getattr(import_module(module), attribute)
 
@@ -50,7 +51,7 @@ def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
     built = {}
     for name, value in values.items():
         if name not in known:
-            raise BadConfig(f"'{where}{name}' is not a known key{_nearest(name, known)}.")
+            raise BadConfig(f"'{where}{name}' is not a known key{_nearest(name, known)}")
         parts = known[name].metadata.get("table")
         built[name] = (
             _parts(parts, value, f"{where}{name}.") if parts else _convert(hints[name], value, f"{where}{name}")
@@ -71,11 +72,11 @@ def override(config: T, changes: Iterable[str]) -> T:
         place, *_, last = [values, *path.split(".")]
         for name in path.split(".")[:-1]:
             if not isinstance(place, dict) or name not in place:
-                raise BadConfig(f"'{path}' is not a known key{_nearest(name, place)}.")
+                raise BadConfig(f"'{path}' is not a known key{_nearest(name, place)}")
             place = place[name]
         if not isinstance(place, dict) or last not in place:
-            raise BadConfig(f"'{path}' is not a known key{_nearest(last, place)}.")
-        place[last] = _read_value(text)
+            raise BadConfig(f"'{path}' is not a known key{_nearest(last, place)}")
+        place[last] = read_value(text)
     return from_dict(type(config), values)
 
 
@@ -103,7 +104,7 @@ def describe(cls: type) -> Mapping[str, str]:
     body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
     return {
         field.target.id: " ".join(str(text.value.value).split())
-        for field, text in zip(body, body[1:], strict=False)
+        for field, text in pairwise(body)
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
         if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
     }
@@ -141,7 +142,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     return value
 
 
-def _read_value(text: str) -> Any:
+def read_value(text: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError:
@@ -155,7 +156,7 @@ def _is_leaf(value: Any) -> bool:
 def _nearest(name: str, known: Any) -> str:
     names = list(known) if isinstance(known, Mapping) else []
     close = get_close_matches(name, names, n=1)
-    return f"; did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})" if names else ""
+    return f"; did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})." if names else "."
 
 
-__all__ = ["describe", "from_dict", "load_toml", "override", "replace", "resolve", "to_dict", "to_toml"]
+__all__ = ["describe", "from_dict", "load_toml", "override", "read_value", "replace", "resolve", "to_dict", "to_toml"]

@@ -1,4 +1,4 @@
-"""What a user can do wrong. The text of each error is the one sentence they see: what is wrong, where, and the remedy."""
+"""What a user can do wrong. An error's text is the one sentence they see: what is wrong, where, and the remedy."""
 
 
 class FirthError(Exception):

@@ -1,4 +1,4 @@
-"""The walk: prepare, pretrain, evaluate, fill, embed, info, demo. One short function each; `firth.prepare` etc. are these.
+"""The walk: prepare, pretrain, evaluate, fill, embed, info ... One short function each; `firth.prepare` etc. are these.
 
 Each function brings in only the rooms it walks through: preparation never loads torch.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from firth.config import resolve
 from firth.console import bar, say
 from firth.errors import BadConfig, BadInput
-from firth.files import write_bytes
+from firth.files import MANIFEST, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -88,6 +88,25 @@ def pretrain(
     return pretraining.pretrain(Path(data), Path(out), asked=asked, resume=resume, start_from=start_from, device=device)
 
 
+def check(
+    file: str | Path,
+    *,
+    task: str,
+    dev: str | Path | None = None,
+    test: str | Path | None = None,
+    model: str | Path | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Looks at labelled rows before any training; gives what is there and what is wrong, with row numbers."""
+    from firth.config import from_dict
+    from firth.recipes import checking
+    from firth.tasks import resolve as task_class
+
+    files = {part: Path(path) for part, path in (("train", file), ("dev", dev), ("test", test)) if path}
+    config = from_dict(task_class(task).Config, options)
+    return checking.check(task, config, files, model=Path(model) if model else None)
+
+
 def finetune(
     model: str | Path | None = None,
     *,
@@ -110,14 +129,18 @@ def finetune(
     """
     from firth.recipes import downstream
     from firth.recipes.figures import headline
+    from firth.recipes.jobs import Asked
+    from firth.report.finetuning import gather
 
     files = {part: _paths(given) for part, given in (("train", train), ("dev", dev), ("test", test))}
     tasks = (task,) if isinstance(task, str) else tuple(task)
-    asked = downstream.Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
+    asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
     summary = downstream.finetune(Path(out), asked, resume=resume, device=device)
     for name, row in summary["tasks"].items():
         for line in headline(name, row, len(summary["seeds"])):
             say(line)
+    write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
+    say(f"The model and its card are in {out}; {Path(out) / 'report.html'} shows the run.")
     return summary
 
 
@@ -190,7 +213,7 @@ def demo(*, out: str | Path, minutes: float | None = None) -> Path:
     if not data.exists():
         say("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
         prepare(samples.corpus(folder / "text"), out=data, vocab_size=numbers.VOCAB_SIZE)
-    if not (run / "config.json").exists():
+    if not (run / MANIFEST).exists():
         say("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
         limits: dict[str, Any] = {
             "minutes": minutes or numbers.MINUTES,

@@ -10,6 +10,7 @@ Shape legend (suffix of every tensor name, one letter a dimension):
 Sequences lie end to end, without padding: attention never crosses a bound, everything else sees N tokens.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -164,6 +165,12 @@ class Task(Goal):
         return ()
 
     @classmethod
+    def balance(cls, examples: Sequence[Example], config: Any) -> dict[str, dict[str, int]]:
+        """How often each name occurs, by group."""
+        names = Counter(example.gold for example in examples if isinstance(example.gold, str))
+        return {"label": dict(sorted(names.items()))} if names else {}
+
+    @classmethod
     def example(cls, value: Any, config: Any) -> Example:
         """An input as a person gives it to `predict`, without gold."""
         raise NotImplementedError
@@ -190,6 +197,10 @@ class Task(Goal):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         raise NotImplementedError
+
+    def perfect(self, example: Example) -> Prediction:
+        """What a model would say that knows the gold."""
+        return Prediction(example.gold)
 
     def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
         """What someone who reads only the labels of `train` would answer."""

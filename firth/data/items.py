@@ -16,6 +16,7 @@ from firth import chance
 from firth.data.loader import Place
 from firth.data.packing import Specials, pack_tokens
 from firth.tensors import Batch, Task
+from firth.tokenizers.vocab import windows
 from firth.types import Example
 
 
@@ -53,6 +54,29 @@ def window(specials: Specials, *texts: np.ndarray, start: int = 0, facts: Any = 
     if len(texts) > 1:
         segments[len(texts[0]) + 2 :] = 1
     return Window(np.concatenate(pieces).astype(np.int64), segments, start, facts)
+
+
+def text_items(
+    examples: Sequence[Example], tokenizer: Any, *, max_length: int, max_windows: int | None = None
+) -> list[Item]:
+    """An item for each text or pair.
+
+    A long text is cut into windows that overlap by a quarter. A pair must be read together, so it is cut to fit.
+    """
+    encodings = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
+    items = []
+    for example in examples:
+        texts = [next(encodings).ids for _ in example.texts]
+        total, size = sum(map(len, texts)), max_length - 2
+        if len(texts) > 1:
+            first, second = shorten(len(texts[0]), len(texts[1]), max_length - 3)
+            pair = window(tokenizer.vocab, texts[0][:first], texts[1][:second])
+            items.append(Item(example, (pair,), total, total - first - second))
+        else:
+            spans = windows(total, size, max(1, size * 3 // 4))[:max_windows]
+            cuts = tuple(window(tokenizer.vocab, texts[0][a:b], start=a) for a, b in spans)
+            items.append(Item(example, cuts, total, total - spans[-1][1]))
+    return items
 
 
 def pack_windows(windows: Sequence[Window]) -> Batch:
@@ -111,7 +135,8 @@ class ItemBatches:
 
     def _rows(self, name: str, epoch: int, count: int) -> list[np.ndarray]:
         """The first `count` batches of one task."""
-        total, batches, again = len(self.items[name]), [], 0
+        total, again = len(self.items[name]), 0
+        batches: list[np.ndarray] = []
         while len(batches) < count:
             order = chance.permutation(chance.key(self.seed, "order", name, epoch, again), total)
             batches += [order[at : at + self.size] for at in range(0, total, self.size)]

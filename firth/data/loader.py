@@ -5,6 +5,7 @@ A batch is a pure function of (epoch, index): workers share nothing, and a resum
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -12,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from firth import chance
 from firth.data.order import deal
-from firth.data.packing import Plan, Specials, finish, lay_out
+from firth.data.packing import Plan, Specials, finish, lay_out, usual_sequences
 from firth.data.stream import Stream
 from firth.errors import BadInput
 from firth.tensors import Batch, Objective
@@ -69,6 +70,7 @@ class Packs(Dataset[Batch]):
             packs[place.index],
             specials=self.specials,
             num_tokens=config.tokens,
+            max_sequences=self._max_sequences,
             max_length=config.max_length,
         )
         for objective in self.objectives:
@@ -77,13 +79,22 @@ class Packs(Dataset[Batch]):
 
     def _plan(self, epoch: int) -> tuple[Plan, list[Any]]:
         if self._epoch is None or self._epoch[0] != epoch:
-            plan = self.objectives[0].sequences(self.stream, epoch)
-            if not len(plan):
-                raise BadInput("The corpus is too small to make a single sequence; add text.")
+            plan = self._sequences(epoch)
             key = chance.key(self.seed, "order", epoch)
-            packs = deal(plan, key=key, num_tokens=self.config.tokens, max_length=self.config.max_length)
+            packs = deal(plan, key=key, num_tokens=self.config.tokens, max_sequences=self._max_sequences)
             self._epoch = epoch, plan, packs
         return self._epoch[1:]
+
+    @cached_property
+    def _max_sequences(self) -> int:
+        """The same in every epoch, whichever a run begins with."""
+        return usual_sequences(self._sequences(0), self.config.tokens)
+
+    def _sequences(self, epoch: int) -> Plan:
+        plan: Plan = self.objectives[0].sequences(self.stream, epoch)
+        if not len(plan):
+            raise BadInput("The corpus is too small to make a single sequence; add text.")
+        return plan
 
 
 def places(packs: Batches, start: Place) -> Iterator[Place]:
@@ -94,7 +105,9 @@ def places(packs: Batches, start: Place) -> Iterator[Place]:
         epoch, index = epoch + 1, 0
 
 
-def load(packs: Batches, addresses: Iterator[Place] | Sequence[Place], *, workers: int) -> Iterator[tuple[Place, Batch]]:
+def load(
+    packs: Batches, addresses: Iterator[Place] | Sequence[Place], *, workers: int
+) -> Iterator[tuple[Place, Batch]]:
     """The batches at these addresses with their addresses, in order."""
     loader: DataLoader[Any] = DataLoader(
         _Addressed(packs),

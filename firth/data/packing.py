@@ -73,7 +73,14 @@ class Pack:
 
 
 def lay_out(
-    shards: Shards, plan: Plan, rows_B: np.ndarray, *, specials: Specials, num_tokens: int, max_length: int
+    shards: Shards,
+    plan: Plan,
+    rows_B: np.ndarray,
+    *,
+    specials: Specials,
+    num_tokens: int,
+    max_length: int,
+    max_sequences: int = 0,
 ) -> Pack:
     """Lays the plan's sequences `rows_B` end to end."""
     pieces_BP2 = plan.pieces_SP2[rows_B]
@@ -107,14 +114,17 @@ def lay_out(
         word_starts_N,
         {name: values[rows_B] for name, values in plan.labels.items()},
         num_tokens,
-        max_sequences(num_tokens, max_length),
+        max(max_sequences, len(rows_B)),
         max_length,
     )
 
 
-def max_sequences(num_tokens: int, max_length: int) -> int:
-    """Sequences a pack may hold: a fixed number, reached only when they are very short."""
-    return max(1, num_tokens * 8 // max_length)
+def usual_sequences(plan: Plan, num_tokens: int) -> int:
+    """Sequences a pack may hold: a fixed number, a third more than the plan's mean length asks for.
+
+    Every kernel over sequences pays for the fixed number, so it should not be far from the real one.
+    """
+    return int(num_tokens / plan.lengths_S.mean() * 4 / 3) + 8
 
 
 def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:

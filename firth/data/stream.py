@@ -15,7 +15,7 @@ HELD_OUT_LIMIT = 2_000
 
 @dataclass(frozen=True)
 class Stream:
-    """The sentences of `documents_D`, in order. Sentence s of the view is tokens starts_S[s] to ends_S[s] of the store."""
+    """The sentences of `documents_D`, in order. Sentence s is tokens starts_S[s] to ends_S[s] of the shards."""
 
     shards: Shards
     documents_D: np.ndarray

@@ -45,8 +45,8 @@ class Features(Encoder):
             states = self.encoder(batch, layers=True, attention=attention)
         x_ND = self._combine([states.layers[layer] for layer in self.features.layers])
         if self.lstm is not None:
-            sequences = x_ND.split(batch.bounds_B1.diff().tolist())
-            x_ND = torch.cat(unpack_sequence(self.lstm(pack_sequence(sequences, enforce_sorted=False))[0]))
+            sequences = torch.split(x_ND, batch.bounds_B1.diff().tolist())
+            x_ND = torch.cat(unpack_sequence(self.lstm(pack_sequence(list(sequences), enforce_sorted=False))[0]))
         return States(x_ND, states.table_VD, layers=states.layers, attention=states.attention)
 
     def train(self, mode: bool = True) -> "Features":

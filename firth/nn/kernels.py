@@ -1,4 +1,4 @@
-"""Attention over short packed sequences on a GPU: one program for each sequence and some heads, all in registers.
+"""Attention over short packed sequences on a GPU: one program for each sequence and head, everything in registers.
 
 In: queries, keys and values of all tokens (N x 3 x H x K) and bounds; out: N x H x K. A sequence of at most 128 tokens
 fits a single tile, so the softmax needs no running sums, the backward pass works from the inputs alone, and the
@@ -22,9 +22,8 @@ def short_attention(qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Tensor
     num_tokens, _, num_heads, width = qkv_N3HK.shape
     qkv_N3HK = qkv_N3HK.contiguous()
     out_NHK = torch.empty((num_tokens, num_heads, width), dtype=qkv_N3HK.dtype, device=qkv_N3HK.device)
-    group = _heads_at_once(num_heads)
-    grid = (len(bounds_B1) - 1, num_heads // group)
-    _forward[grid](qkv_N3HK, bounds_B1, out_NHK, width**-0.5, num_heads, width, group, causal, num_warps=4)
+    grid = (len(bounds_B1) - 1, num_heads)
+    _forward[grid](qkv_N3HK, bounds_B1, out_NHK, width**-0.5, num_heads, width, causal, num_warps=4)
     return out_NHK
 
 
@@ -39,20 +38,14 @@ def short_attention_gradient(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tens
     num_heads, width = qkv_N3HK.shape[2:]
     grad_NHK, qkv_N3HK = grad_NHK.contiguous(), qkv_N3HK.contiguous()
     out_N3HK = torch.empty_like(qkv_N3HK)
-    group = _heads_at_once(num_heads)
-    grid = (len(bounds_B1) - 1, num_heads // group)
-    _backward[grid](grad_NHK, qkv_N3HK, bounds_B1, out_N3HK, width**-0.5, num_heads, width, group, causal, num_warps=4)
+    grid = (len(bounds_B1) - 1, num_heads)
+    _backward[grid](grad_NHK, qkv_N3HK, bounds_B1, out_N3HK, width**-0.5, num_heads, width, causal, num_warps=4)
     return out_N3HK
 
 
 @short_attention_gradient.register_fake
 def _(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Tensor:
     return qkv_N3HK.new_empty(qkv_N3HK.shape)
-
-
-def _heads_at_once(num_heads: int) -> int:
-    """Heads a program works through: a pack's bounds end in many empty sequences, and an empty program costs too."""
-    return next(size for size in (4, 3, 2, 1) if num_heads % size == 0)
 
 
 def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -95,24 +88,18 @@ def _forward_tile(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _forward(  # type: ignore[no-untyped-def]
-    qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, causal: tl.constexpr
-):
+def _forward(qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
     start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
     length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
-    first = tl.program_id(1) * GROUP
-    qkv += start * (3 * HEADS * WIDTH)
-    out += start * (HEADS * WIDTH)
-    if length == 0:
-        return
-    for i in range(GROUP):
-        shift = (first + i) * WIDTH
-        if length > 64:
-            _forward_tile(qkv + shift, out + shift, length, scale, HEADS, WIDTH, causal, 128)
-        elif length > 32:
-            _forward_tile(qkv + shift, out + shift, length, scale, HEADS, WIDTH, causal, 64)
-        else:
-            _forward_tile(qkv + shift, out + shift, length, scale, HEADS, WIDTH, causal, 32)
+    head = tl.program_id(1)
+    qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
+    out += start * (HEADS * WIDTH) + head * WIDTH
+    if length > 64:
+        _forward_tile(qkv, out, length, scale, HEADS, WIDTH, causal, 128)
+    elif length > 32:
+        _forward_tile(qkv, out, length, scale, HEADS, WIDTH, causal, 64)
+    elif length > 0:
+        _forward_tile(qkv, out, length, scale, HEADS, WIDTH, causal, 32)
 
 
 @triton.jit
@@ -139,21 +126,17 @@ def _backward_tile(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
-    grad, qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, GROUP: tl.constexpr, causal: tl.constexpr
+    grad, qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr
 ):
     start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
     length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
-    first = tl.program_id(1) * GROUP
-    grad += start * (HEADS * WIDTH)
-    qkv += start * (3 * HEADS * WIDTH)
-    out += start * (3 * HEADS * WIDTH)
-    if length == 0:
-        return
-    for i in range(GROUP):
-        shift = (first + i) * WIDTH
-        if length > 64:
-            _backward_tile(grad + shift, qkv + shift, out + shift, length, scale, HEADS, WIDTH, causal, 128)
-        elif length > 32:
-            _backward_tile(grad + shift, qkv + shift, out + shift, length, scale, HEADS, WIDTH, causal, 64)
-        else:
-            _backward_tile(grad + shift, qkv + shift, out + shift, length, scale, HEADS, WIDTH, causal, 32)
+    head = tl.program_id(1)
+    grad += start * (HEADS * WIDTH) + head * WIDTH
+    qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
+    out += start * (3 * HEADS * WIDTH) + head * WIDTH
+    if length > 64:
+        _backward_tile(grad, qkv, out, length, scale, HEADS, WIDTH, causal, 128)
+    elif length > 32:
+        _backward_tile(grad, qkv, out, length, scale, HEADS, WIDTH, causal, 64)
+    elif length > 0:
+        _backward_tile(grad, qkv, out, length, scale, HEADS, WIDTH, causal, 32)

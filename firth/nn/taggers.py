@@ -224,7 +224,7 @@ def _refuse_broken(tags: Sequence[str], scheme: Scheme) -> None:
         raise BadInput(f"No tag of this {scheme} set can stand for a single token: add 'S' or 'O' to the tags.")
 
 
-def partners(tag: str, scheme: Scheme) -> list[str]:
+def partners(tag: str, scheme: str) -> list[str]:
     """The tags without which this one has no place in a legal sequence."""
     if scheme in ("IO", "none"):
         return []

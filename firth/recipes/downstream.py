@@ -1,105 +1,41 @@
 """Whole fine-tuning runs: a model and labelled files in, a fine-tuned, measured and documented model out.
 
-RUN/run.toml holds the numbers, RUN/source.json the files with their hashes, RUN/seed-K each seed's logs, states and best
-weights, RUN/results.json all figures. The folder itself becomes the model of the seed that did best on the picking file.
+RUN/run.toml holds the numbers, RUN/source.json the files with their hashes, RUN/seed-K each seed's logs, states and
+best weights, RUN/results.json all figures. The folder itself becomes the model of the seed that did best on the file
+for picking.
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, make_task, only_task
-from firth.config import from_dict, load_toml, override, to_dict, to_toml
+from firth.config import from_dict, to_dict, to_toml
 from firth.console import say
 from firth.data.items import Item, ItemBatches
 from firth.encoders.bert import Bert
-from firth.errors import BadConfig, BadInput
-from firth.files import read_json, sha256, write_bytes, write_json
+from firth.files import read_json, write_bytes, write_json
 from firth.nn.features import Features
 from firth.recipes import labelled
 from firth.recipes.figures import card, summarise
-from firth.recipes.labelled import PARTS, Labelled
+from firth.recipes.jobs import Asked, Job, settle
+from firth.recipes.labelled import PARTS
 from firth.recipes.picking import PickingRun, load_best, read_best
-from firth.recipes.start import Start, begin, usual_rate
-from firth.recipes.transfer import TransferConfig, adapt, rate_share, thaw
+from firth.recipes.transfer import adapt, rate_share, thaw
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
 from firth.tensors import Encoder, Task
-from firth.train.loop import Learner, Progress, TrainConfig, reseed
-from firth.train.optim import OptimConfig
+from firth.train.loop import Learner, Progress, reseed
 from firth.types import Prediction
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A fine-tuning run as numbers."""
-
-    tasks: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.tasks"})
-    """The tasks, by name, with their configs."""
-    epochs: float = 3.0
-    """Passes over the training rows."""
-    batch_size: int = 32
-    """Examples of a step."""
-    max_length: int = 0
-    """Longest sequence, special tokens included; 0 is as long as the model reads."""
-    held_out_rate: float = 0.1
-    """Share of the training rows that take the place of a missing dev file."""
-    patience: int = 0
-    """Stop after this many evaluations without a better figure; 0 never stops early."""
-    pick: Literal["best", "last"] = "best"
-    """Which epoch's weights to keep: those best on the picking file, or the last."""
-    alpha: float = 0.5
-    """With several tasks, each is drawn in proportion to its size to this power."""
-    transfer: TransferConfig = field(default_factory=TransferConfig)
-    """What of the model learns, and how."""
-    train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
-    """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
-
-    def __post_init__(self) -> None:
-        if self.epochs <= 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:
-            raise BadConfig("A run needs epochs above 0, a batch_size of at least 1 and 0 < held_out_rate < 1.")
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a person asked for."""
-
-    model: str = ""
-    tasks: tuple[str, ...] = ()
-    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Paths by part (train, dev, test), one for each task or none."""
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of the tasks' configs, such as preset and columns."""
-    seeds: int = 1
-    random: bool = False
-    skip_bad: bool = False
-    changes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run with its data read and its numbers settled."""
-
-    plan: Plan
-    source: Mapping[str, Any]
-    data: Mapping[str, Labelled]
-    start: Start
-    device: str
-
-    @property
-    def max_length(self) -> int:
-        return self.plan.max_length or self.start.encoder_config.max_positions
 
 
 def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | None = None) -> dict[str, Any]:
     """Trains, picks, measures and writes; gives what `results.json` holds."""
-    job = _job(out, asked, resume=resume, device=device)
+    job = settle(out, asked, resume=resume, device=device)
     if resume and (out / "results.json").exists() and (out / "config.json").exists():
         return dict(read_json(out / "results.json"))
     write_json(out / "source.json", job.source)
@@ -112,7 +48,9 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     learner, encoder = _learner(job, best["seed"])
     load_best(out / f"seed-{best['seed']}", learner)
     tasks = _tuned(learner, best)
-    summary = summarise(job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source)
+    summary = summarise(
+        job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source
+    )
     _save(out, job, encoder, tasks, summary)
     write_json(out / "results.json", summary)
     (out / f"seed-{best['seed']}" / "best.safetensors").unlink()
@@ -129,104 +67,6 @@ def evaluate(model: Path, data: Path) -> dict[str, Any]:
     items = task.encode(read.examples["data"], checkpoint.tokenizer, max_length=length, training=False)
     predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
     return {"rows": len(items), **task.score(predictions, read.examples["data"])}
-
-
-# Settling what to do
-
-
-def _job(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
-    saved = out / "run.toml"
-    if out.exists() and not resume:
-        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
-    if resume and not saved.exists():
-        raise BadInput(f"{out} holds no fine-tuning run to resume.")
-    source = read_json(out / "source.json") if resume else _source(asked)
-    if resume:
-        _same_source(out, source, asked)
-    plan = from_dict(Plan, load_toml(saved)) if resume else _first_plan(asked)
-    if resume and override(plan, asked.changes) != plan:
-        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    files = {name: {part: Path(row["path"]) for part, row in parts.items()} for name, parts in source["files"].items()}
-    data = {}
-    for name, config in plan.tasks.items():
-        read = labelled.read(name, config, files[name])
-        if not source["skip_bad"]:
-            labelled.refuse_bad(read, files[name])
-        for part, count in read.num_skipped.items():
-            if count:
-                say(f"{files[name][part]}: {count} bad rows skipped.")
-        data[name] = labelled.hold_out(read, rate=plan.held_out_rate, seed=plan.train.seed)
-    texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
-    start = begin(source["model"], random=source["random"], texts=texts)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, device)
-
-
-def _first_plan(asked: Asked) -> Plan:
-    """The plan before the data are known: enough to read them."""
-    tasks: dict[str, Any] = {}
-    for task in asked.tasks:
-        name = task if task not in tasks else f"{task}-{sum(n.partition('-')[0] == task for n in tasks) + 1}"
-        tasks[name] = to_dict(from_dict(resolve(task).Config, asked.options))
-    plan = from_dict(Plan, {"tasks": tasks})
-    return override(plan, asked.changes)
-
-
-def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Asked) -> Plan:
-    """The plan with steps, evaluations and rate worked out; what the person changed stands."""
-    counts = [-(-len(part.examples["train"]) // plan.batch_size) for part in data.values()]
-    epoch = sum(counts)
-    steps = max(1, round(plan.epochs * epoch))
-    rate = usual_rate(start, plan.transfer)
-    train = replace(
-        plan.train,
-        steps=steps,
-        evaluate_every=min(epoch, steps),
-        checkpoint_every=min(epoch, 500),
-        optim=replace(plan.train.optim, rate=rate),
-    )
-    tasks = {name: part.config for name, part in data.items()}
-    settled = override(replace(plan, train=train, tasks=tasks), asked.changes)
-    positions = start.encoder_config.max_positions
-    if settled.max_length and not 8 <= settled.max_length <= positions:
-        raise BadConfig(f"max_length={settled.max_length} must be at least 8 and at most the model's {positions}.")
-    return settled
-
-
-def _source(asked: Asked) -> dict[str, Any]:
-    """What a run is made from: model and files with their hashes."""
-    if not asked.tasks or not asked.files.get("train"):
-        raise BadConfig("Fine-tuning needs a --task and a --train file.")
-    if asked.seeds < 1:
-        raise BadConfig(f"--seeds must be at least 1; it is {asked.seeds}.")
-    files: dict[str, Any] = {}
-    for part in PARTS:
-        paths = asked.files.get(part, ())
-        if paths and len(paths) != len(asked.tasks):
-            raise BadConfig(f"There are {len(asked.tasks)} --task but {len(paths)} --{part}; give one for each task.")
-        for index, path in enumerate(paths):
-            if not Path(path).is_file():
-                raise BadInput(f"{path} does not exist." if not Path(path).exists() else f"{path} is not a file.")
-            row = {"path": str(Path(path).resolve()), "sha256": sha256(Path(path))}
-            files.setdefault(str(index), {})[part] = row
-    names = list(_first_plan(asked).tasks)
-    model = str(Path(asked.model).resolve()) if asked.model else ""
-    return {
-        "model": model,
-        "random": asked.random or not model,
-        "seeds": asked.seeds,
-        "skip_bad": asked.skip_bad,
-        "files": {name: files[str(index)] for index, name in enumerate(names)},
-    }
-
-
-def _same_source(out: Path, saved: Mapping[str, Any], asked: Asked) -> None:
-    for parts in saved["files"].values():
-        for row in parts.values():
-            if not Path(row["path"]).exists() or sha256(Path(row["path"])) != row["sha256"]:
-                raise BadInput(f"{row['path']} is not as it was when {out} began; resume needs the same data.")
-    if asked.tasks and list(_first_plan(asked).tasks) != list(saved["files"]):
-        raise BadConfig(f"{out} is a run of {', '.join(saved['files'])}; leave out --task to resume it.")
 
 
 # One seed
@@ -266,7 +106,9 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
     load_best(folder, learner)
     tasks = _tuned(learner, best)
     result = {"seed": seed, **best, "epochs": best["step"] / batches.num_packs(0)}
-    result["test"] = {name: _scores(job, encoder, {name: tasks[name]}, "test", items["test"][name]) for name in items["test"]}
+    result["test"] = {
+        name: _scores(job, encoder, {name: tasks[name]}, "test", items["test"][name]) for name in items["test"]
+    }
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
     return result
@@ -277,7 +119,9 @@ def _learner(job: Job, seed: int) -> tuple[Learner, Encoder]:
     reseed(seed, "initial weights")
     bert = job.start.encoder(job.plan.train.precision, job.device)
     encoder = adapt(bert, job.plan.transfer)
-    tasks = {name: make_task(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()}
+    tasks = {
+        name: make_task(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()
+    }
     return Learner(encoder, tasks).to(job.device), encoder
 
 
@@ -291,7 +135,9 @@ def _items(job: Job, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence
     }
 
 
-def _measure(job: Job, encoder: Encoder, tasks: Mapping[str, Task], items: Mapping[str, Sequence[Item]]) -> dict[str, float]:
+def _measure(
+    job: Job, encoder: Encoder, tasks: Mapping[str, Task], items: Mapping[str, Sequence[Item]]
+) -> dict[str, float]:
     """Figures on the picking rows; `picked` is the mean of the tasks' main ones."""
     figures: dict[str, float] = {}
     mains = []
@@ -303,7 +149,9 @@ def _measure(job: Job, encoder: Encoder, tasks: Mapping[str, Task], items: Mappi
     return {"picked": sum(mains) / len(mains), **figures}
 
 
-def _scores(job: Job, encoder: Encoder, tasks: Mapping[str, Task], part: str, items: Sequence[Item]) -> dict[str, float]:
+def _scores(
+    job: Job, encoder: Encoder, tasks: Mapping[str, Task], part: str, items: Sequence[Item]
+) -> dict[str, float]:
     ((name, task),) = tasks.items()
     return task.score(predict(encoder, task, items), job.data[name].examples[part])
 
@@ -364,11 +212,11 @@ def _save(out: Path, job: Job, encoder: Encoder, tasks: Mapping[str, Task], summ
     info = {
         "fine_tuned_from": Path(job.source["model"]).name or "random weights",
         "max_length": job.max_length,
-        "figures": summary["tasks"],
+        "figures": {name: row["figures"] for name, row in summary["tasks"].items()},
     }
     made = Checkpoint(
         bert.cpu().eval(),
-        job.start.goals if features else {},
+        (job.start.goals or {}) if features else {},
         job.start.tokenizer,
         info=info,
         tasks={name: task.cpu().eval() for name, task in tasks.items()},

@@ -1,4 +1,4 @@
-"""What the seeds of a fine-tuning run found -> one summary for people: figures, baseline, mistakes, and the model card."""
+"""What the seeds of a fine-tuning run found -> one summary: figures, baseline, mistakes, and the model card."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,9 @@ def _task(
         "picked_on": data.picked_on,
         "figures": {part: _spread(figures) for part, figures in parts.items()},
         "by_seed": parts,
-        "baseline": {part: task.score(task.baseline(examples["train"], examples[part]), examples[part]) for part in parts},
+        "baseline": {
+            part: task.score(task.baseline(examples["train"], examples[part]), examples[part]) for part in parts
+        },
         "rows": {part: len(rows) for part, rows in examples.items()},
         "skipped": data.num_skipped,
         "details_of": shown,
@@ -141,7 +143,7 @@ def card(checkpoint: Checkpoint, summary: Mapping[str, Any]) -> str:
     parts = ["# A model fine-tuned by firth\n", _table(["", ""], list(facts.items()))]
     for name, row in summary["tasks"].items():
         parts += _card_of(name, row, checkpoint.tasks[name], len(summary["seeds"]))
-    use = 'import firth\n\nmodel = firth.load("THIS_FOLDER")\nfor prediction in model.predict(["a text"]):\n    print(prediction)'
+    use = 'import firth\n\nmodel = firth.load("THIS_FOLDER")\nmodel.predict(["a text", "another"])'
     return "\n".join([*parts, f"## Use\n\n```python\n{use}\n```\n"])
 
 
@@ -156,7 +158,9 @@ def _card_of(name: str, row: Mapping[str, Any], task: Task, num_seeds: int) -> l
         for figure, value in values.items()
     ]  # fmt: skip
     parts.append(_table(["rows", "figure", "value", "majority baseline"], figures))
-    seeds = f"mean ± standard deviation over {num_seeds} seeds" if num_seeds > 1 else "one seed, so no deviation is known"
+    seeds = (
+        f"mean ± standard deviation over {num_seeds} seeds" if num_seeds > 1 else "one seed, so no deviation is known"
+    )
     parts.append(f"Values: {seeds}. Rows: {', '.join(f'{n:,} {part}' for part, n in row['rows'].items())}.\n")
     if sum(row["skipped"].values()):
         parts.append(f"Bad rows skipped: {', '.join(f'{n} in {p}' for p, n in row['skipped'].items() if n)}.\n")

@@ -43,9 +43,7 @@ class Labelled:
         return {part: len({p.row for p in found if p.bad}) for part, found in self.problems.items()}
 
 
-def read(
-    name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | None = None
-) -> Labelled:
+def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | None = None) -> Labelled:
     """Reads all parts; bad rows are left out and told of in `problems`."""
     task = resolve(name)
     config = task.settle(config)

@@ -1,4 +1,4 @@
-"""The lineage: every pre-trained model is encoder x objectives x tokenizer x recipe. Read from top to bottom as history.
+"""The lineage: every pre-trained model is encoder x objectives x tokenizer x recipe. Read top to bottom as history.
 
 Each entry is a function from a size to a `Recipe`; `TABLE` names them. Adding one is one function and one line.
 """

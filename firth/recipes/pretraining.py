@@ -10,8 +10,8 @@ import torch
 
 from firth import checkpoint as checkpoints
 from firth import tokenizers
-from firth.config import from_dict, load_toml, override, to_dict, to_toml
 from firth.checkpoint import Checkpoint, make_goal
+from firth.config import from_dict, load_toml, override, to_dict, to_toml
 from firth.data.loader import BatchConfig, Packs
 from firth.data.shards import Shards
 from firth.data.stream import Stream, split
@@ -21,7 +21,7 @@ from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_byt
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import Learner, reseed
+from firth.train.loop import Learner, compiled, reseed
 from firth.train.run import Run
 from firth.train.run import evaluate as measure
 
@@ -163,6 +163,7 @@ def _new_source(shards: Shards, start_from: str | Path | None) -> dict[str, str]
 def _source(out: Path, shards: Shards, start_from: str | Path | None) -> dict[str, str]:
     """What the run in `out` was made from; data and model given now must be the same."""
     saved: dict[str, str] = read_json(out / "source.json")
+    saved.setdefault("start_from", "")
     given = _new_source(shards, start_from)
     if saved["sha256"] != given["sha256"]:
         raise BadInput(f"{out} was trained on other data than {shards.folder}; resume it with its own data.")
@@ -201,6 +202,7 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
         for goal in goals.keys() & start.goals.keys():
             goals[goal].load_state_dict(start.goals[goal].state_dict())
     learner = Learner(encoder, goals).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    compiled(learner, plan.train.compile, next(learner.parameters()).device)  # refused now, not when files are there
     training, held_out = split(shards, held_out_rate=plan.batches.held_out_rate, seed=seed)
     step = plan.batches.tokens * plan.train.accumulate
     if training.num_tokens < step:

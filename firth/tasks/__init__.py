@@ -11,6 +11,7 @@ How the parts of a task meet (`firth.tensors.Task` has the signatures), in the o
 2. `labels_of(examples, config)` gathers the names from the training rows, sorted; `problems(examples, config, labels)`
    then finds what only shows when all rows or the labels are known (a label that training never saw: `bad=True`;
    something worth a look: `bad=False`).
+   `balance(examples, config)` counts names for `firth check`.
 3. `__init__(config, encoder, labels=...)` makes the head, its weights drawn by `nn.blocks.initialise`. Only
    `encoder.width` and `encoder.config` may be read; the encoder is not kept.
 4. `encode(examples, tokenizer, max_length=..., training=...)` gives one `data.items.Item` an example, in order: its
@@ -25,7 +26,7 @@ How the parts of a task meet (`firth.tensors.Task` has the signatures), in the o
    `tasks.predicting.predict` is the only code that calls these two (through `decide_all`, which a task may override
    to decide many items at once).
 7. `score(predictions, examples)` compares by name; `main` names the figure to pick on. `baseline(train, examples)`
-   answers without reading the texts; `error(prediction, example)` ranks mistakes.
+   answers without reading the texts, `perfect(example)` as gold says; `error(prediction, example)` ranks mistakes.
 8. `weigh(examples)` is called once, before training, with the training rows (class weights). Where a number must be
    found on dev (a threshold), `tune(predictions, examples)` sets it (`self.config = replace(self.config, ...)`, which
    is what is saved) and gives the predictions as they are with it; it is called before `score` on the file epochs are

@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth import metrics
-from firth.data.items import Item, Window, pack_items, shorten, window
+from firth.data.items import Item, pack_items, text_items
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import first_rows, initialise
 from firth.nn.pooling import mean_rows
 from firth.tasks import columns, glue
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
-from firth.tokenizers.vocab import windows
 from firth.types import Example, Prediction, Problem
 
 
@@ -128,31 +127,24 @@ class Classify(Task):
                     )
 
     @classmethod
+    def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
+        if config.kind == "number":
+            return {}
+        counts: list[Counter[str]] = [Counter() for _ in config.label_columns or ("label",)]
+        for example in examples:
+            for count, names in zip(counts, _groups(example.gold, config), strict=True):
+                count.update(names)
+        return dict(zip(config.label_columns or ("label",), (dict(sorted(c.items())) for c in counts), strict=True))
+
+    @classmethod
     def example(cls, value: Any, config: Config) -> Example:
         return columns.example(value, config)
 
     # Sequences
 
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
-        encodings = tokenizer.encode_batch([text for example in examples for text in example.texts])
-        rows = iter(encodings)
-        return [
-            self._item(example, [next(rows).ids for _ in example.texts], tokenizer.vocab, max_length, training)
-            for example in examples
-        ]
-
-    def _item(self, example: Example, texts: list[Any], specials: Any, max_length: int, training: bool) -> Item:
-        total = sum(map(len, texts))
-        if len(texts) > 1:  # a pair must be read together, so it is cut where it is too long
-            first, second = shorten(len(texts[0]), len(texts[1]), max_length - 3)
-            pair = window(specials, texts[0][:first], texts[1][:second])
-            return Item(example, (pair,), total, total - first - second)
-        size = max_length - 2
-        spans = windows(total, size, max(1, size * 3 // 4))
-        kept = spans[: self.config.max_windows] if training else spans
-        cut = total - max(kept[-1][1], 0)
-        cuts: list[Window] = [window(specials, texts[0][start:end], start=start) for start, end in kept]
-        return Item(example, tuple(cuts), total, cut)
+        limit = self.config.max_windows if training else None
+        return text_items(examples, tokenizer, max_length=max_length, max_windows=limit)
 
     def batch(self, items: Sequence[Item]) -> Batch:
         packed, owners_B = pack_items(items)
@@ -292,7 +284,9 @@ class Classify(Task):
         gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
         (names,) = self.labels.values()
         if self.config.kind == "many":
-            return metrics.as_rows(metrics.multilabel_f1([set(g) for g in gold], [set(g) for g in guessed], labels=names))
+            return metrics.as_rows(
+                metrics.multilabel_f1([set(g) for g in gold], [set(g) for g in guessed], labels=names)
+            )
         labels, counts_TT = metrics.confusion(gold, guessed, labels=names)
         rows = metrics.as_rows(metrics.f1(gold, guessed, labels=names))
         return {"confusion": {"labels": labels, "counts": counts_TT.tolist()}, **rows}

@@ -37,10 +37,14 @@ def read(path: Path, config: Named, problems: list[Problem], *, labelled: bool) 
     """The rows as examples: one or two texts, and names, numbers or tuples of names as gold."""
     rows = read_rows(path)
     texts, labels = find(rows, config, labelled=labelled)
-    examples = []
+    examples: list[Example] = []
     for row, values in rows.take([*texts, *(labels if labelled else ())], problems):
-        example = _example(row, [values[c] for c in texts], [values[c] for c in labels] if labelled else [], config)
-        (problems if isinstance(example, Problem) else examples).append(example)  # type: ignore[arg-type]
+        golds = [values[column] for column in labels] if labelled else []
+        made = _example(row, [values[column] for column in texts], golds, config)
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            examples.append(made)
     return examples
 
 
@@ -66,7 +70,7 @@ def example(value: Any, config: Named) -> Example:
         if missing := [name for name in texts if name not in value]:
             raise BadInput(f"An input has no '{missing[0]}' but {', '.join(map(str, value))}.")
         value = [value[name] for name in texts]
-    texts = (value,) if isinstance(value, str) else tuple(value)
+    texts = tuple(value) if isinstance(value, list | tuple) else (value,)
     if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
         raise BadInput(f"An input must be a text or a pair of texts; it is {value!r:.80}.")
     return Example(texts)

@@ -1,8 +1,8 @@
 """Tag every word of a text (Devlin et al. 2018, section 5.3): the state of its first piece -> softmax or CRF.
 
-In: sentences of tagged words. Out: one tag a word, of the best legal sequence, and the entities (or words) they mark with
-their places in the text. A text longer than the model is read in overlapping windows; each word takes its scores from
-the window that shows most of its surroundings, and the whole text is decoded as one chain.
+In: sentences of tagged words. Out: one tag a word, of the best legal sequence, and the entities (or words) they mark,
+with their places in the text. A text longer than the model is read in overlapping windows; each word takes its scores
+from the window that shows most of its surroundings, and the whole text is decoded as one chain.
 """
 
 from collections import Counter
@@ -17,16 +17,15 @@ from torch import Tensor, nn
 
 from firth import metrics
 from firth.config import resolve
-from firth.data.items import Item, Window, pack_items, window
+from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import taggers
 from firth.tasks import conll
 from firth.tasks.conll import Sentence
+from firth.tasks.words import in_word_order, word_item
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.types import Example, Prediction, Problem, Span
 
-MAX_PIECES = 32
-"""Pieces of a word that are read; the rest of an endless word says nothing about its tag."""
 CHUNK = 1 << 16
 """Words decoded at once."""
 
@@ -124,12 +123,16 @@ class Tag(Task):
                 yield Problem(example.row, what, remedy)
 
     @classmethod
+    def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
+        return {"tag": dict(sorted(Counter(tag for example in examples for tag in example.gold).items()))}
+
+    @classmethod
     def example(cls, value: Any, config: Config) -> Example:
         if isinstance(value, Mapping):
             value = value.get("words", value.get("text"))
         if isinstance(value, str):
             return conll.split(value, characters=config.unit == "character")
-        words = list(value) if isinstance(value, Iterable) else [None]
+        words: list[Any] = list(value) if isinstance(value, Iterable) else [None]
         if all(isinstance(word, str) and word.strip() for word in words):
             return conll.sentence(words)
         raise BadInput(f"An input must be a text or a list of words; it is {value!r:.80}.")
@@ -139,7 +142,7 @@ class Tag(Task):
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
         encodings = tokenizer.encode_batch([example.texts[0] for example in examples])
         return [
-            _item(example, encoding, tokenizer.vocab, max_length)
+            word_item(example, encoding, tokenizer.vocab, max_length=max_length)
             for example, encoding in zip(examples, encodings, strict=True)
             if isinstance(example, Sentence)
         ]
@@ -148,7 +151,7 @@ class Tag(Task):
         packed, _ = pack_items(items)
         index = {tag: i for i, tag in enumerate(self.tags)}
         starts = iter(packed.bounds_B1.tolist())
-        rows = [self._in_order(item, [w.facts + next(starts) for w in item.windows]) for item in items]
+        rows = [in_word_order(item, [w.facts + next(starts) for w in item.windows]) for item in items]
         tags = [index[tag] for item in items for tag in item.example.gold]
         bounds = np.cumsum([0, *map(len, rows)]).astype(np.int32)
         targets = {
@@ -157,14 +160,6 @@ class Tag(Task):
             "words_B1": torch.from_numpy(bounds),
         }
         return replace(packed, targets=targets)
-
-    @staticmethod
-    def _in_order(item: Item, windows: Sequence[Any]) -> np.ndarray:
-        """One row for each word, from the window chosen for it."""
-        chosen: np.ndarray = item.facts
-        firsts = np.array([w.start for w in item.windows])
-        parts = [values[np.flatnonzero(chosen == k) - firsts[k]] for k, values in enumerate(windows)]
-        return np.concatenate(parts)
 
     # Learning
 
@@ -189,7 +184,7 @@ class Tag(Task):
 
     def decide_all(self, items: Sequence[Item], outputs: Sequence[list[np.ndarray]]) -> list[Prediction]:
         unary = [
-            self._in_order(item, [scores[w.facts] for w, scores in zip(item.windows, arrays, strict=True)])
+            in_word_order(item, [scores[w.facts] for w, scores in zip(item.windows, arrays, strict=True)])
             for item, arrays in zip(items, outputs, strict=True)
         ]
         predictions: list[Prediction] = []
@@ -244,56 +239,6 @@ class Tag(Task):
 
     def error(self, prediction: Prediction, example: Example) -> float:
         return float(np.mean([g != p for g, p in zip(example.gold, prediction.label, strict=True)] or [0.0]))
-
-
-def _item(example: Sentence, encoding: Any, specials: Any, max_length: int) -> Item:
-    """Windows of whole words; a window's facts are the rows of its words' first pieces."""
-    starts = np.array([start for start, _ in example.words], np.int64)
-    owner = np.searchsorted(starts, encoding.offsets[:, 0], side="right") - 1
-    pieces = _by_word(encoding.ids, owner, num_words=len(starts), limit=min(MAX_PIECES, max_length - 2))
-    pieces = [ids if len(ids) else np.array([specials.unk]) for ids in pieces]
-    ends = np.cumsum([len(ids) for ids in pieces])
-    spans = word_windows(ends, max_length - 2)
-    windows: list[Window] = []
-    for first, last in spans:
-        firsts = np.concatenate([[0], ends[first : last - 1] - (ends[first - 1] if first else 0)]) if last else ends
-        ids = np.concatenate(pieces[first:last]) if last else np.empty(0, np.int64)
-        windows.append(window(specials, ids, start=first, facts=firsts.astype(np.int64) + 1))
-    total = int(len(encoding.ids))
-    return Item(example, tuple(windows), total, max(0, total - int(sum(map(len, pieces)))), _choose(spans, len(pieces)))
-
-
-def _by_word(ids: np.ndarray, owner: np.ndarray, *, num_words: int, limit: int) -> list[np.ndarray]:
-    """The first pieces of each word; `owner` says whose each piece is."""
-    bounds = np.searchsorted(owner, np.arange(num_words + 1))
-    return [ids[start : min(end, start + limit)] for start, end in zip(bounds[:-1], bounds[1:], strict=True)]
-
-
-def word_windows(ends: np.ndarray, size: int) -> list[tuple[int, int]]:
-    """Runs [first, last) of words whose pieces fit; each begins about a quarter of a window before the last one ended."""
-    if not len(ends):
-        return [(0, 0)]
-    starts = np.concatenate([[0], ends[:-1]])
-    spans, first = [], 0
-    while True:
-        last = int(np.searchsorted(ends, starts[first] + size, side="right"))
-        spans.append((first, last))
-        if last == len(ends):
-            return spans
-        overlap = int(np.searchsorted(starts, ends[last - 1] - size // 4))
-        first = max(first + 1, min(overlap, last))
-
-
-def _choose(spans: Sequence[tuple[int, int]], num_words: int) -> np.ndarray:
-    """For each word the window in which it stands farthest from a cut; a text's own ends are no cuts."""
-    places = np.arange(num_words)
-    room = np.full((len(spans), num_words), -1)
-    for k, (first, last) in enumerate(spans):
-        left = places - first if first else np.full(num_words, num_words)
-        right = last - 1 - places if last < num_words else np.full(num_words, num_words)
-        inside = (places >= first) & (places < last)
-        room[k, inside] = np.minimum(left, right)[inside]
-    return np.asarray(room.argmax(0)) if num_words else np.empty(0, np.int64)
 
 
 def _repaired(example: Sentence) -> Sentence:

@@ -8,7 +8,7 @@ import torch
 
 from firth import chance
 from firth.data.order import deal
-from firth.data.packing import Plan, finish, lay_out, max_sequences, pack_tokens
+from firth.data.packing import Plan, finish, lay_out, pack_tokens, usual_sequences
 from firth.data.shards import Shards
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -52,8 +52,9 @@ def test_shapes_are_fixed_and_filler_is_harmless(
     shards: Shards, tokenizer: WordPiece, plan: Plan, num_tokens: int
 ) -> None:
     shapes = set()
-    for rows in deal(plan, key=chance.key(1), num_tokens=num_tokens, max_length=64):
-        pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, num_tokens=num_tokens, max_length=64)
+    sizes = {"num_tokens": num_tokens, "max_sequences": usual_sequences(plan, num_tokens)}
+    for rows in deal(plan, key=chance.key(1), **sizes):
+        pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, max_length=64, **sizes)
         real = len(pack.ids_N)
         batch = finish(pack, specials=tokenizer.vocab)
         shapes.add((batch.ids_N.shape, batch.positions_N.shape, batch.segments_N.shape, batch.bounds_B1.shape))
@@ -70,21 +71,20 @@ def test_shapes_are_fixed_and_filler_is_harmless(
 
 
 def test_dealing_uses_every_sequence_once_and_stays_within_bounds(plan: Plan) -> None:
-    packs = deal(plan, key=chance.key("order"), num_tokens=200, max_length=64)
+    packs = deal(plan, key=chance.key("order"), num_tokens=200, max_sequences=100)
     assert sorted(np.concatenate(packs).tolist()) == list(range(len(plan)))
     assert np.concatenate(packs).tolist() != list(range(len(plan)))
     assert max(plan.lengths_S[rows].sum() for rows in packs) <= 200
     for rows, following in pairwise(packs):
         assert plan.lengths_S[rows].sum() + plan.lengths_S[following[0]] > 200
-    assert np.concatenate(deal(plan, key=None, num_tokens=200, max_length=64)).tolist() == list(range(len(plan)))
 
 
 def test_a_pack_of_very_short_sequences_keeps_its_number_fixed(shards: Shards, tokenizer: WordPiece) -> None:
     starts = np.arange(500)
     tiny = Plan(np.stack([starts, starts + 1], -1)[:, None])
-    packs = deal(tiny, key=None, num_tokens=1024, max_length=64)
-    assert max(map(len, packs)) == max_sequences(1024, 64) == 128
-    pack = lay_out(shards, tiny, packs[0], specials=tokenizer.vocab, num_tokens=1024, max_length=64)
+    packs = deal(tiny, key=chance.key(1), num_tokens=1024, max_sequences=128)
+    assert max(map(len, packs)) == 128
+    pack = lay_out(shards, tiny, packs[0], specials=tokenizer.vocab, num_tokens=1024, max_length=64, max_sequences=128)
     assert finish(pack, specials=tokenizer.vocab).bounds_B1.diff().max() <= 64
 
 
@@ -94,3 +94,9 @@ def test_ready_made_sequences() -> None:
     assert batch.positions_N.tolist() == [0, 1, 2, 0]
     assert batch.bounds_B1.tolist() == [0, 3, 4]
     assert (batch.max_length, batch.num_tokens) == (3, 4)
+
+
+def test_the_fixed_number_of_sequences_follows_their_mean_length() -> None:
+    starts = np.arange(500)
+    plan = Plan(np.stack([starts, starts + 30], -1)[:, None])
+    assert usual_sequences(plan, 1024) == 1024 // 32 * 4 // 3 + 8

@@ -1,0 +1,168 @@
+"""What a user can do wrong: one sentence, exit code 2, nothing half-written, no traceback."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import firth
+
+Command = Callable[..., Any]
+WORDS = "The quick brown fox jumps over the lazy dog while the other dogs watch.\n"
+
+
+@pytest.fixture
+def refused(command: Command, tmp_path: Path) -> Callable[..., str]:
+    """Runs a command that must be refused; gives its sentence."""
+
+    def call(*arguments: object, leaves: set[str] = frozenset()) -> str:  # type: ignore[assignment]
+        before = {str(path) for path in tmp_path.rglob("*")}
+        code, out, err = command(*arguments)
+        assert code == 2, err
+        assert out == ""
+        assert "Traceback" not in err
+        *notes, sentence = err.splitlines()
+        assert all(note.startswith("Training a vocabulary") for note in notes)
+        assert sentence.startswith("firth: ")
+        assert sentence.endswith((".", "?"))
+        assert {str(path) for path in tmp_path.rglob("*")} - before == set(leaves)
+        return sentence
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("missing.txt", None, "does not exist"),
+        ("empty.txt", b"", "empty"),
+        ("blank.txt", b"\n\n  \n", ""),
+        ("binary.txt", bytes(range(256)) * 20, "binary.txt"),
+        ("latin.txt", "Le caf\xe9 est ferm\xe9.\n".encode("latin-1") * 20, "UTF-8"),
+        ("utf16.txt", WORDS.encode("utf-16"), "UTF-8"),
+        ("cut.txt.gz", b"\x1f\x8b\x08\x00\x00\x00", "cut.txt.gz"),
+        ("bad.jsonl", b'{"text": "a"}\n{"text": \n', "bad.jsonl, line 2"),
+        ("other.jsonl", b'{"body": "a"}\n', "no field 'text' but body"),
+        ("bad.parquet", b"PAR1 but not really", "bad.parquet"),
+    ],
+)
+def test_text_that_cannot_be_read(
+    name: str, content: bytes | None, says: str, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    sentence = refused("prepare", path, "--out", tmp_path / "data", "--vocab-size", 40)
+    assert name in sentence
+    assert says in sentence
+
+
+def test_vocabularies_the_text_does_not_allow(refused: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(WORDS * 3)
+    sentence = refused("prepare", path, "--out", tmp_path / "data", "--vocab-size", 30_000)
+    assert "only" in sentence
+    assert "--vocab-size" in sentence
+    assert "5" in refused("prepare", path, "--out", tmp_path / "data", "--vocab-size", 3)
+
+
+def test_options_of_prepare(refused: Callable[..., str], tmp_path: Path, run: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text(WORDS * 3)
+    (tmp_path / "there").mkdir()
+    assert "already exists" in refused("prepare", path, "--out", tmp_path / "there", "--vocab-size", 40)
+    assert "has its own" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", run, "--vocab-size", 40)
+    assert "nowhere" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", tmp_path / "nowhere")
+    assert "documents" in refused("prepare", path, "--out", tmp_path / "d", "--documents", "page", "--vocab-size", 40)
+    assert "processes" in refused("prepare", path, "--out", tmp_path / "d", "--processes", -1, "--vocab-size", 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("batches.max_lenght=64",), "did you mean 'max_length'?"),
+        (("encoder.bert.widht=64",), "did you mean 'width'?"),
+        (("train.optim.rate=fast",), "'train.optim.rate' must be a float"),
+        (("train.optim.schedule=wavy",), "linear, cosine, trapezoid, constant"),
+        (("train.keep=0",), "train.keep must be at least 1"),
+        (("batches.max_length=1024", "batches.tokens=2048"), "more than the model's 512 positions"),
+        (("batches.max_length=4",), "at least 8"),
+        (("batches.tokens=64",), "at most batches.tokens=64"),
+        (("batches.tokens=1000000",), "fewer than one step"),
+        (("train.accumulate=100",), "fewer than one step"),
+        (("encoder.bert.width=100", "encoder.bert.num_heads=3"), "not a multiple of the number of heads"),
+        (("encoder.bert.activation=softly",), "no activation named 'softly'"),
+        (("train=5",), "keys of its own"),
+        (("objectives={}",), "at least one objective"),
+        (("--recipe", "brt"), "did you mean 'bert'?"),
+        (("--size", "huge"), "tiny, mini, small"),
+        (("--config", "none.toml"), "none.toml does not exist"),
+        (("--steps", "5", "--epochs", "1"), "not several"),
+        (("--from", "nowhere"), "nowhere is not a folder with a model"),
+        (("train.compile=yes",), "needs a GPU"),
+    ],
+)
+def test_runs_that_make_no_sense(
+    arguments: tuple[str, ...], says: str, refused: Callable[..., str], data: Path, tmp_path: Path
+) -> None:
+    assert says in refused("pretrain", data, "--out", tmp_path / "run", *arguments)
+
+
+def test_data_that_is_not_data(refused: Callable[..., str], data: Path, tmp_path: Path) -> None:
+    assert "firth prepare" in refused("pretrain", tmp_path / "none", "--out", tmp_path / "run")
+    (tmp_path / "folder").mkdir()
+    assert "manifest.json" in refused("pretrain", tmp_path / "folder", "--out", tmp_path / "run")
+
+
+@pytest.fixture
+def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Text prepared with another vocabulary."""
+    folder = tmp_path_factory.mktemp("other")
+    (folder / "text.txt").write_text("\n\n".join(f"{WORDS}{WORDS[::-1]} {i}" for i in range(200)))
+    firth.prepare(folder / "text.txt", out=folder / "data", vocab_size=70, processes=0)
+    return folder / "data"
+
+
+def test_shards_of_another_tokenizer(refused: Callable[..., str], other: Path, run: Path, tmp_path: Path) -> None:
+    changes = ("batches.tokens=512", "batches.max_length=64")
+    for arguments in (
+        ("pretrain", other, "--out", tmp_path / "new", "--from", run, *changes),
+        ("evaluate", run, "--data", other),
+    ):
+        sentence = refused(*arguments)
+        assert str(other) in sentence
+        assert f"--tokenizer {run}" in sentence
+
+
+def test_a_corpus_of_too_few_documents(refused: Callable[..., str], tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(" ".join(f"{word}{i}" for i in range(300) for word in WORDS.split()))
+    firth.prepare(text, out=tmp_path / "data", vocab_size=60, processes=0)
+    changes = ("batches.tokens=512", "batches.max_length=64")
+    assert "too few to train on" in refused("pretrain", tmp_path / "data", "--out", tmp_path / "run", *changes)
+
+
+def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: Path, tmp_path: Path) -> None:
+    assert "is not a folder with a model" in refused("info", tmp_path / "none")
+    assert "no [MASK] to fill" in refused("fill", run, "There is no mask.")
+    assert "more than the model's 64" in refused("fill", run, "word " * 100 + "[MASK]")
+    lines = tmp_path / "lines.txt"
+    assert "lines.txt does not exist" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
+    lines.write_bytes(b"")
+    assert "lines.txt is empty" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
+    lines.write_bytes(b"\xff\xfe")
+    assert "lines.txt is not UTF-8" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
+    lines.write_text("a text\n")
+    assert "no pooling named 'sum'" in refused(
+        "embed", run, "--file", lines, "--out", tmp_path / "v.npy", "--pooling", "sum"
+    )
+
+
+def test_places_that_cannot_be_written(refused: Callable[..., str], run: Path, tmp_path: Path, data: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    lines = tmp_path / "lines.txt"
+    lines.write_text("a text\n")
+    assert "could not be" in refused("embed", run, "--file", lines, "--out", tmp_path / "file" / "v.npy")
+    changes = ("batches.tokens=512", "batches.max_length=64")
+    assert "could not be" in refused("pretrain", data, "--out", tmp_path / "file" / "run", "--steps", 1, *changes)

@@ -1,0 +1,118 @@
+"""The command line: light, complete, explained; and every config field has its sentence."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+import typer
+
+from firth import __version__, cli, encoders, objectives, tokenizers
+from firth.config import describe, resolve
+from firth.recipes.lineage import Recipe
+
+COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+
+
+def test_help_lists_every_command_and_is_quick(tmp_path: Path) -> None:
+    firth_command = Path(sys.executable).with_name("firth")
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        done = subprocess.run([firth_command, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True)
+        took.append(time.perf_counter() - began)
+    assert min(took) < 1.0  # 0.3 s where nothing else runs
+    assert {"prepare", "pretrain", "fill", "embed", "evaluate", "info", "demo"} <= set(COMMANDS)
+    for name in COMMANDS:
+        assert f" {name} " in done.stdout
+
+
+def test_help_and_the_package_bring_in_nothing_heavy() -> None:
+    heavy = ("torch", "numpy", "tokenizers", "transformers", "safetensors", "rich.progress")
+    script = (
+        "import sys, firth, firth.cli, firth.pipeline\n"
+        "sys.argv = ['firth', '--help']\n"
+        "try: firth.cli.main()\n"
+        "except SystemExit: pass\n"
+        f"print([name for name in {heavy!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_preparation_does_not_load_torch(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
+    script = (
+        "import sys, firth\n"
+        "firth.prepare('text.txt', out='data', vocab_size=30, processes=0)\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_sentence(name: str) -> None:
+    command = COMMANDS[name]
+    assert command.help, name
+    for parameter in command.params:
+        assert getattr(parameter, "help", None), f"{name} {parameter.name}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_reporting_commands_speak_json(name: str) -> None:
+    options = {option for parameter in COMMANDS[name].params for option in parameter.opts}
+    assert "--json" in options or name in {"demo"}
+
+
+def test_version(command: Callable[..., Any]) -> None:
+    assert command("--version") == (0, f"{__version__}\n", "")
+
+
+def test_info_and_fill_through_the_command(command: Callable[..., Any], run: Path, tmp_path: Path) -> None:
+    assert json.loads(command("info", run, "--json").out)["encoder"]["width"] == 32
+    assert "parameters" in command("info", run).out
+    rows = json.loads(command("fill", run, "The [MASK] and the [MASK].", "--top", 2, "--json").out)["fills"]
+    assert [row.keys() for row in rows] == [{"token", "probability", "text"}] * 4
+    assert len(command("fill", run, "The [MASK].").out.splitlines()) == 5
+    (tmp_path / "lines.txt").write_text("one\n\nthree\n")
+    shown = json.loads(
+        command("embed", run, "--file", tmp_path / "lines.txt", "--out", tmp_path / "v.npy", "--json").out
+    )
+    assert (shown["texts"], shown["width"]) == (3, 32)
+
+
+def configs(cls: Any) -> set[Any]:
+    """A config and those within it."""
+    inner = [hint for hint in get_type_hints(cls).values() if is_dataclass(hint)]
+    return {cls}.union(*map(configs, inner))
+
+
+ALL = configs(Recipe).union(
+    *(
+        configs(resolve(table, name, "part").Config)
+        for table in (encoders.TABLE, objectives.TABLE, tokenizers.TABLE)
+        for name in table
+    )
+)
+
+
+@pytest.mark.parametrize("cls", sorted(ALL, key=lambda cls: cls.__qualname__), ids=lambda cls: cls.__qualname__)
+def test_every_config_field_has_a_sentence(cls: type) -> None:
+    told = describe(cls)
+    for field in fields(cls):  # type: ignore[arg-type]
+        assert told.get(field.name, "").endswith((".", ")", "?")), f"{cls.__qualname__}.{field.name}"
+
+
+@pytest.mark.parametrize("room", ["encoders", "objectives", "tokenizers", "recipes.lineage"])
+def test_every_row_of_a_table_resolves(room: str) -> None:
+    table = import_module(f"firth.{room}").TABLE
+    assert table
+    for name in table:
+        assert resolve(table, name, "part")

@@ -1,0 +1,63 @@
+"""The house: which rooms may know which, how large a file may grow, which names are public."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import firth
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "firth").rglob("*.py"))
+
+
+def test_imports_go_one_way() -> None:
+    command = Path(sys.executable).with_name("lint-imports")
+    done = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "0 broken" in done.stdout
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_short_and_say_what_they_are(path: Path) -> None:
+    text = path.read_text("utf-8")
+    assert text.count("\n") < 400
+    if text:
+        assert text.startswith('"""') or path.name == "__main__.py"
+    assert path.stem not in {"utils", "helpers", "common", "base", "manager"}
+
+
+def test_public_names() -> None:
+    assert set(firth.__all__) >= {
+        "FirthError",
+        "Fill",
+        "Model",
+        "demo",
+        "embed",
+        "evaluate",
+        "fill",
+        "info",
+        "load",
+        "prepare",
+        "pretrain",
+    }
+    for name in firth.__all__:
+        assert getattr(firth, name).__doc__, name
+        assert getattr(firth, name).__name__ == name
+    with pytest.raises(AttributeError, match="'firth' has no attribute 'pretain'"):
+        firth.pretain  # noqa: B018
+
+
+def test_every_test_file_has_a_name_of_its_own() -> None:
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert len(names) == len(set(names))
+    assert not list((ROOT / "tests").rglob("__init__.py"))
+
+
+def test_no_pickle() -> None:
+    for path in SOURCES:
+        text = path.read_text("utf-8")
+        assert "pickle" not in text, path
+        assert "torch.save(" not in text, path
+        assert "torch.load(" not in text, path

@@ -1,0 +1,189 @@
+"""Laws of every task in the table, on the embedded labelled sets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firth import checkpoint as checkpoints
+from firth import samples, tasks
+from firth.checkpoint import Checkpoint, make_task
+from firth.config import from_dict, to_dict
+from firth.data.items import Item, ItemBatches
+from firth.data.loader import Place
+from firth.encoders.bert import Bert
+from firth.recipes import labelled
+from firth.recipes.labelled import Labelled
+from firth.tasks.predicting import predict
+from firth.tensors import Task
+from firth.tokenizers.wordpiece import WordPiece
+from firth.train.loop import Learner, Progress, TrainConfig, reseed, train
+from firth.train.optim import OptimConfig, make_optimizer
+from firth.types import Prediction
+
+CHOICES = [
+    ("The kettle boiled, so she", ("made some tea.", "locked the piano.", "painted a ship."), 0),
+    ("It began to rain and he", ("ate the map.", "opened his umbrella.", "sang to a stone."), 1),
+    ("The bus was late, so they", ("waited at the stop.", "grew a beard.", "sold the moon."), 0),
+    ("The dog saw the cat and", ("wrote a letter.", "cooked rice.", "began to bark."), 2),
+]
+SETS = {"classify": "classify", "tag": "entities", "answer": "answers", "compare": "pairs"}
+CONFIGS: dict[str, dict[str, Any]] = {}
+"""Settings a task needs to read its set; none where it reads it as it is."""
+
+
+@dataclass
+class Made:
+    task: Task
+    encoder: Bert
+    data: Labelled
+    items: list[Item]
+
+
+def labelled_file(name: str, folder: Path) -> Path:
+    if name in SETS:
+        return samples.labelled(SETS[name], "en")
+    assert name == "choose", f"give tests/laws/test_tasks.py a small labelled file for the task '{name}'"
+    path = folder / "choose.csv"
+    rows = ["startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,label"]
+    rows += [f'"{prompt}",{prompt},,gold,{",".join(options)},{label}' for prompt, options, label in CHOICES * 4]
+    path.write_text("\n".join(rows))
+    return path
+
+
+@pytest.fixture(params=tasks.TABLE)
+def make(
+    request: pytest.FixtureRequest, small_bert: Callable[..., Bert], tokenizer: WordPiece, tmp_path: Path
+) -> Callable[..., Made]:
+    """A task over a small encoder with its first 16 examples, the same each time."""
+    name = request.param
+
+    def build(count: int = 16) -> Made:
+        config = from_dict(tasks.resolve(name).Config, CONFIGS.get(name, {}))
+        without = {k: 0.0 for k in ("dropout",) if hasattr(config, k)}
+        data = labelled.read(name, replace(config, **without), {"train": labelled_file(name, tmp_path)})
+        assert not [p for p in data.problems["train"] if p.bad]
+        data = replace(data, examples={"train": data.examples["train"][:count]})
+        encoder = small_bert()
+        reseed("task")
+        task = make_task(name, data.config, encoder, labels=data.labels)
+        items = list(task.encode(data.examples["train"], tokenizer, max_length=64, training=True))
+        return Made(task, encoder, data, items)
+
+    return build
+
+
+def test_an_item_for_each_example_in_order_and_none_too_long(make: Callable[..., Made]) -> None:
+    made = make()
+    assert [item.example for item in made.items] == list(made.data.examples["train"])
+    assert all(item.windows for item in made.items)
+    assert max(len(w.ids) for item in made.items for w in item.windows) <= 64
+
+
+def test_sixteen_examples_can_be_memorised(make: Callable[..., Made], tokenizer: WordPiece) -> None:
+    made = make()
+    learner = Learner(made.encoder, {made.task.name: made.task})
+    batches = ItemBatches({made.task.name: made.task}, {made.task.name: made.items}, 16, seed=1)
+    config = TrainConfig(steps=120, optim=OptimConfig(rate=3e-3, warmup_rate=0.1))
+
+    def stream() -> Any:
+        for epoch in range(config.steps):
+            yield Place(epoch, 0), batches[Place(epoch, 0)]
+
+    optimizer = make_optimizer(learner, config.optim)
+    progress = Progress(config.steps)
+    train(learner, stream(), config, optimizer=optimizer, progress=progress, on_step=lambda *_: None)
+    items = made.task.encode(made.data.examples["train"], tokenizer, max_length=64, training=False)
+    rows = made.data.examples["train"]
+    predictions = made.task.tune(predict(made.encoder, made.task, items), rows)
+    assert made.task.score(predictions, rows)[made.task.main] > 0.95
+
+
+def test_predictions_come_in_order_whatever_the_batches(
+    make: Callable[..., Made], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = make()
+    together = predict(made.encoder, made.task, made.items)
+    alone = [predict(made.encoder, made.task, [item])[0] for item in made.items]
+    assert len(together) == len(made.items)
+    for one, other in zip(together, alone, strict=True):
+        assert one.probability == pytest.approx(other.probability, abs=1e-4)
+        assert one.probabilities == pytest.approx(other.probabilities, abs=1e-4)
+    backwards = predict(made.encoder, made.task, made.items[::-1])[::-1]
+    assert [p.label for p in backwards] == [
+        pytest.approx(p.label, abs=1e-4) if isinstance(p.label, float) else p.label for p in together
+    ]
+
+
+def test_gold_scores_one_and_has_no_error(make: Callable[..., Made]) -> None:
+    made = make()
+    rows = made.data.examples["train"]
+    perfect = [made.task.perfect(row) for row in rows]
+    assert made.task.score(perfect, rows)[made.task.main] == pytest.approx(1.0)
+    assert [made.task.error(p, row) for p, row in zip(perfect, rows, strict=True)] == [0.0] * len(rows)
+
+
+def test_the_baseline_answers_every_row_and_is_not_perfect(make: Callable[..., Made]) -> None:
+    made = make()
+    rows = made.data.examples["train"]
+    answers = made.task.baseline(rows, rows)
+    assert len(answers) == len(rows)
+    assert all(isinstance(answer, Prediction) for answer in answers)
+    assert not made.task.score(answers, rows)[made.task.main] > 0.99
+
+
+def test_the_gradient_reaches_head_and_encoder_and_the_count_is_right(make: Callable[..., Made]) -> None:
+    made = make()
+    batch = made.task.batch(made.items)
+    loss = made.task.step(made.encoder, batch)
+    assert loss.sums.keys() == made.task.counts(batch).keys() == {made.task.name}
+    assert made.task.counts(batch)[made.task.name] > 0
+    loss.sums[made.task.name].backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in made.task.parameters())
+    first = made.encoder.blocks[0].attention.qkv.weight  # type: ignore[union-attr]
+    assert first.grad is not None  # type: ignore[union-attr]
+    assert float(first.grad.abs().sum()) > 0  # type: ignore[union-attr,operator]
+
+
+def test_two_micro_batches_give_the_loss_of_one(make: Callable[..., Made]) -> None:
+    made = make()
+    if getattr(made.task, "compares_within_batch", False):
+        pytest.skip("its loss is about the batch as a whole")
+    with torch.no_grad():
+        whole, *parts = (
+            float(made.task.step(made.encoder, made.task.batch(items)).sums[made.task.name])
+            for items in (made.items, made.items[:7], made.items[7:])
+        )
+    assert sum(parts) == pytest.approx(whole, rel=1e-4)
+
+
+def test_a_saved_task_predicts_the_same(make: Callable[..., Made], tokenizer: WordPiece, tmp_path: Path) -> None:
+    made = make()
+    before = predict(made.encoder, made.task, made.items)
+    folder = tmp_path / "model"
+    checkpoints.save(folder, Checkpoint(made.encoder, {}, tokenizer, tasks={made.task.name: made.task}))
+    loaded = checkpoints.load(folder)
+    task = loaded.tasks[made.task.name]
+    assert task.config == made.task.config
+    assert task.labels == made.task.labels
+    items = task.encode(made.data.examples["train"], loaded.tokenizer, max_length=64, training=True)
+    after = predict(loaded.encoder, task, items)
+    assert after == before
+
+
+def test_a_config_survives_json(make: Callable[..., Made]) -> None:
+    task = make().task
+    assert from_dict(type(task.config), to_dict(task.config)) == task.config
+
+
+def test_random_weights_do_not_depend_on_what_was_drawn_before(make: Callable[..., Made]) -> None:
+    one = make()
+    torch.rand(7)
+    other = make()
+    pairs = zip(one.task.parameters(), other.task.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert all(np.array_equal(a.windows[0].ids, b.windows[0].ids) for a, b in zip(one.items, other.items, strict=True))

@@ -1,0 +1,60 @@
+"""`check` finds what would spoil a run, and names the rows."""
+
+from pathlib import Path
+
+import pytest
+
+import firth
+from firth.recipes.checking import describe
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(rows) + "\n", "utf-8")
+    return path
+
+
+def test_everything_wrong_is_named_with_its_row(run: Path, tmp_path: Path) -> None:
+    rows = ["text\tlabel", "good one\tgood", "Good  one\tbad", "so bad\tbad", "\tbad", "only text"]
+    rows += [f"row number {i}\tgood" for i in range(9)] + [f"{'very ' * 300}long\tbad", "rare\tugly"]
+    train = write(tmp_path / "train.tsv", rows)
+    dev = write(tmp_path / "dev.tsv", ["text\tlabel", "SO BAD\tbad", "new\tgood", "odd\tstrange"])
+    found = firth.check(train, task="classify", dev=dev, model=run)
+    part = found["parts"]["train"]
+    assert part["rows"] == 14
+    assert [row["row"] for row in part["bad"]] == [6, 5] or [row["row"] for row in part["bad"]] == [5, 6]
+    assert part["balance"] == {"label": {"bad": 3, "good": 10, "ugly": 1}}
+    assert part["baseline"]["accuracy"] == pytest.approx(10 / 14)
+    assert part["duplicates"] == [[2, 3]]
+    assert part["conflicts"] == [{"rows": [2, 3], "golds": ["bad", "good"]}]
+    assert part["lengths"]["longest"] > 300
+    assert part["lengths"]["cut_rows"] == 1
+    assert 0 < part["lengths"]["cut_share"] < 1
+    assert found["parts"]["dev"]["also_in_train"] == [(2, 4)]
+    assert "'strange' never occurs in training" in found["parts"]["dev"]["bad"][0]["what"]
+    said = "\n".join(describe(found))
+    for wanted in (
+        "14 rows that can be used, 2 that cannot",
+        "row 5: an empty text",
+        "row 6: 1 columns where 2 are expected",
+        "rows 2, 3 (bad / good)",
+        "also stand in train, such as row 2 (train row 4)",
+        "fewer than 5 training rows for the label bad, ugly",
+        "without reading the texts: accuracy 0.7143",
+    ):
+        assert wanted in said
+
+
+def test_a_clean_file_has_no_warnings() -> None:
+    from firth import samples
+
+    for language in ("en", "zh"):
+        for task, name in (("classify", "classify"), ("tag", "entities")):
+            said = describe(firth.check(samples.labelled(name, language), task=task))
+            assert not [line for line in said if "cannot be used" in line], said
+
+
+def test_illegal_tags_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "tags.txt", ["a B-PER", "b O", "", "c O", "d I-PER", "", "e B-PER", "f I-PER"])
+    (bad,) = firth.check(path, task="tag")["parts"]["train"]["bad"]
+    assert bad["row"] == 4
+    assert bad["what"] == "word 2: I-PER after O is illegal in BIO"

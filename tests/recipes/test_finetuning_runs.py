@@ -1,0 +1,286 @@
+"""Whole fine-tuning runs on the embedded labelled sets: figures, folders, seeds, ways of transfer, resuming, mistakes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import firth
+from firth import checkpoint as checkpoints
+from firth import samples
+from firth.errors import BadConfig, BadInput
+from firth.files import read_json
+
+CLASSIFY = samples.labelled("classify", "en")
+ENTITIES = samples.labelled("entities", "en")
+SMALL = ("batch_size=16", "train.optim.rate=1e-3")
+Finetune = Callable[..., Path]
+
+
+@pytest.fixture
+def finetune(run: Path, tmp_path: Path) -> Finetune:
+    """Fine-tunes the small pre-trained model and gives the folder."""
+
+    def call(*changes: str, name: str = "tuned", **options: Any) -> Path:
+        settings: dict[str, Any] = {"task": "classify", "train": CLASSIFY, "device": "cpu", **options}
+        firth.finetune(run, out=tmp_path / name, changes=(*SMALL, *changes), **settings)
+        return tmp_path / name
+
+    return call
+
+
+def write(path: Path, rows: list[str]) -> Path:
+    path.write_text("\n".join(rows) + "\n", "utf-8")
+    return path
+
+
+@pytest.fixture
+def split(tmp_path: Path) -> tuple[Path, Path]:
+    header, *rows = CLASSIFY.read_text("utf-8").splitlines()
+    return write(tmp_path / "train.tsv", [header, *rows[:80]]), write(tmp_path / "dev.tsv", [header, *rows[80:]])
+
+
+def test_a_run_leaves_a_measured_and_documented_model(finetune: Finetune, split: tuple[Path, Path]) -> None:
+    folder = finetune("epochs=2", train=split[0], dev=split[1], test=split[1], seeds=3)
+    results = read_json(folder / "results.json")
+    row = results["tasks"]["classify"]
+    assert results["seeds"] == [1, 2, 3]
+    by_seed = [figures["accuracy"] for figures in row["by_seed"]["dev"]]
+    spread = row["figures"]["dev"]["accuracy"]
+    assert spread["mean"] == pytest.approx(sum(by_seed) / 3)
+    assert spread["deviation"] == pytest.approx(torch.tensor(by_seed).std().item(), abs=1e-6)
+    best = max(by_seed)
+    assert by_seed[results["kept_seed"] - 1] == best
+    measured = firth.evaluate(folder, data=split[1])
+    assert measured["rows"] == 56
+    assert measured["accuracy"] == pytest.approx(best)
+    assert row["figures"]["test"]["accuracy"]["mean"] == pytest.approx(spread["mean"])
+    card = (folder / "README.md").read_text("utf-8")
+    assert "(used for picking)" in card
+    assert "majority baseline" in card
+    assert "Hardest errors" in card
+    assert row["data"]["train"] in card
+    page = (folder / "report.html").read_text("utf-8")
+    assert "fine-tuning report" in page
+    assert not list(folder.glob("seed-*/checkpoints"))
+    assert not list(folder.glob("seed-*/best.safetensors"))
+
+
+def test_one_seed_says_that_no_deviation_is_known(finetune: Finetune, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = finetune("epochs=1")
+    said = capsys.readouterr().err
+    assert "no deviation is known" in said
+    assert "held-out training rows (used for picking)" in said
+    row = read_json(folder / "results.json")["tasks"]["classify"]
+    assert row["figures"]["dev"]["accuracy"]["deviation"] is None
+    assert row["rows"] == {"train": 122, "dev": 14}
+
+
+@pytest.mark.parametrize(
+    ("task", "language", "inputs"),
+    [
+        ("classify", "zh", ["这家店很好。", "太糟糕了，再也不来。"]),
+        ("tag", "zh", ["联合国成立于一九四五年。", "李白是诗人"]),
+        ("tag", "en", ["James Watt worked in Glasgow.", "Nothing here"]),
+    ],
+)
+def test_the_walk_in_both_languages(finetune: Finetune, task: str, language: str, inputs: list[str]) -> None:
+    source = samples.labelled({"classify": "classify", "tag": "entities"}[task], language)
+    folder = finetune("epochs=1", task=task, train=source)
+    model = firth.load(folder)
+    forwards, backwards = model.predict(inputs), model.predict(inputs[::-1])[::-1]
+    assert [p.label for p in forwards] == [p.label for p in backwards]
+    assert all(text[s.start : s.end] == s.text for text, p in zip(inputs, forwards, strict=True) for s in p.spans)
+    assert firth.evaluate(folder, data=source)["accuracy"] > 0.3
+
+
+def test_the_command_line(run: Path, split: tuple[Path, Path], tmp_path: Path, command: Callable[..., Any]) -> None:
+    out = tmp_path / "tuned"
+    options = ["--task", "classify", "--train", split[0], "--dev", split[1], "--out", out, "--device", "cpu"]
+    answer = command("finetune", run, *options, "epochs=1", *SMALL, "--json")
+    assert answer.code == 0
+    assert json.loads(answer.out)["tasks"]["classify"]["main"] == "accuracy"
+    lines = command("predict", out, "A fine day.", "A bad day.").out.splitlines()
+    assert len(lines) == 2
+    assert all(line.split("\t")[0] in ("positive", "negative") for line in lines)
+    rows = command("predict", out, "--file", split[1], "--json").out.splitlines()
+    assert len(rows) == 56
+    assert set(json.loads(rows[0])["probabilities"]) == {"positive", "negative"}
+    plain = write(tmp_path / "lines.txt", ["A fine day.", "A bad day."])
+    assert command("predict", out, "--file", plain).out.splitlines() == lines
+    assert json.loads(command("evaluate", out, "--data", split[1], "--json").out)["rows"] == 56
+    assert "136 rows" in command("check", CLASSIFY, "--task", "classify", "--model", out).out
+    found = json.loads(command("check", split[0], "--dev", CLASSIFY, "--task", "classify", "--json").out)
+    assert len(found["parts"]["dev"]["also_in_train"]) == 80
+    assert command("predict", out).code == 2
+    assert "finetune" in command("predict", run, "text").err
+
+
+def test_the_same_seed_gives_the_same_bytes(finetune: Finetune) -> None:
+    one, other = finetune("epochs=1", name="one"), finetune("epochs=1", name="other")
+    for name in ("model.safetensors", "head.safetensors", "seed-1/metrics.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+RESUMED = ("epochs=4", "train.checkpoint_every=3", "transfer.unfreeze_every=1", "transfer.layer_decay=0.9")
+
+
+def test_a_killed_run_resumes_to_the_same_bytes(run: Path, finetune: Finetune, tmp_path: Path) -> None:
+    whole = finetune(*RESUMED, name="whole", seeds=2)
+    out = tmp_path / "killed"
+    arguments = [run, "--task", "classify", "--train", CLASSIFY, "--out", out, "--seeds", 2, "--device", "cpu"]
+    arguments += [*SMALL, *RESUMED]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firth", "finetune", *map(str, arguments)], env=environment, stderr=subprocess.DEVNULL
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.glob("seed-2/checkpoints/step-[6-9]")) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert not (out / "results.json").exists()
+    firth.finetune(out=out, resume=True, device="cpu")
+    for name in ("model.safetensors", "head.safetensors", "seed-2/metrics.jsonl", "results.json"):
+        assert (whole / name).read_bytes() == (out / name).read_bytes(), name
+    again = firth.finetune(out=out, resume=True, device="cpu")
+    assert again == read_json(out / "results.json")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("transfer.mode=features", "transfer.features.layers=[-1]", "transfer.features.combine=sum"),
+        ("transfer.mode=features", "transfer.features.layers=[1,2]", "transfer.features.combine=concat"),
+        ("transfer.mode=features", "transfer.features.layers=[0,1,2]", "transfer.features.lstm_width=8"),
+        ("transfer.mode=adapters", "transfer.adapter_width=4"),
+    ],
+)
+@pytest.mark.parametrize("task", ["classify", "tag"])
+def test_what_is_frozen_stays_and_the_model_comes_back(
+    run: Path, finetune: Finetune, changes: tuple[str, ...], task: str
+) -> None:
+    folder = finetune("epochs=1", *changes, task=task, train=CLASSIFY if task == "classify" else ENTITIES)
+    before, after = checkpoints.load(run).encoder.state_dict(), checkpoints.load(folder).encoder.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    if "transfer.mode=features" in changes:
+        assert not changed
+        assert firth.load(folder).fill("a [MASK]")  # what was pre-trained still works
+    else:
+        assert changed
+        assert all("norm" in name or "pooler" in name for name in changed)
+        assert any("_slot" in name for name in after)
+    results = read_json(folder / "results.json")["tasks"][task]["figures"]["dev"]
+    model = firth.load(folder)
+    items = model.predict(["A fine day.", "Watt lived in Glasgow"])
+    assert len(items) == 2
+    assert "accuracy" in results
+
+
+def test_features_mix_learns_its_weights(finetune: Finetune) -> None:
+    folder = finetune("epochs=1", "transfer.mode=features", "transfer.features.layers=[0,1,2]")
+    reader = checkpoints.load(folder).reader
+    assert reader is not None
+    own = reader.own_parameters()  # type: ignore[operator]
+    assert set(own) == {"weights_K", "gamma"}
+    assert own["gamma"].item() != 1.0
+    assert own["weights_K"].abs().sum().item() > 0
+
+
+def test_gradual_unfreezing_begins_at_the_top(run: Path, finetune: Finetune) -> None:
+    before = checkpoints.load(run).encoder.state_dict()
+    after = checkpoints.load(finetune("epochs=2", "transfer.unfreeze_every=1", "pick=last")).encoder.state_dict()
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert any(name.startswith("blocks.1.") for name in changed)
+    assert all(name.startswith(("blocks.1.", "pooler.")) for name in changed)
+
+
+def test_several_tasks_share_one_encoder(finetune: Finetune, split: tuple[Path, Path]) -> None:
+    folder = finetune("epochs=2", task=["classify", "tag", "classify"], train=[CLASSIFY, ENTITIES, split[0]])
+    model = firth.load(folder)
+    assert list(model.checkpoint.tasks) == ["classify", "tag", "classify-2"]
+    assert model.predict(["A fine day."], task="classify-2")[0].label in ("positive", "negative")
+    assert len(model.predict(["Watt lived here"], task="tag")[0].label) == 3
+    with pytest.raises(BadConfig, match="several tasks"):
+        model.predict(["A fine day."])
+    figures = read_json(folder / "results.json")["tasks"]
+    assert set(figures["tag"]["figures"]["dev"]) == {"f1", "precision", "recall", "accuracy"}
+    losses = [json.loads(line) for line in (folder / "seed-1/metrics.jsonl").read_text().splitlines()]
+    assert {"classify", "tag", "classify-2"} <= {key for row in losses for key in row}
+
+
+def test_without_a_model_and_with_random_weights(run: Path, finetune: Finetune, tmp_path: Path) -> None:
+    firth.finetune(task="classify", train=CLASSIFY, out=tmp_path / "alone", changes=["epochs=1"], device="cpu")
+    assert read_json(tmp_path / "alone/results.json")["model"] == "random weights"
+    control = finetune("epochs=1", "train.optim.rate=1e-9", random=True)
+    start, end = checkpoints.load(run).encoder, checkpoints.load(control).encoder
+    assert start.config == end.config
+    assert not torch.allclose(start.embeddings.tokens.weight, end.embeddings.tokens.weight, atol=0.01)
+
+
+def test_early_stopping_stops(finetune: Finetune, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = finetune("epochs=30", "patience=1", "train.optim.rate=1e-12")
+    assert "nothing better since step 8" in capsys.readouterr().err
+    assert read_json(folder / "results.json")["kept_epoch"] == 1
+
+
+def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[Path, Path], tmp_path: Path) -> None:
+    train, _ = split
+    strange = write(tmp_path / "strange.tsv", ["text\tlabel", "fine\tpositive", "odd\tsideways", "\tpositive"])
+    with pytest.raises(BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*--skip-bad \(2 such"):
+        finetune(train=train, dev=strange)
+    assert not (tmp_path / "tuned").exists()
+    folder = finetune("epochs=1", train=train, dev=strange, skip_bad=True)
+    row = read_json(folder / "results.json")["tasks"]["classify"]
+    assert row["skipped"] == {"train": 0, "dev": 2}
+    assert row["rows"]["dev"] == 1
+    with pytest.raises(BadInput, match="already exists"):
+        finetune(train=train)
+    with pytest.raises(BadInput, match="row 3: the label 'sideways'"):
+        firth.evaluate(folder, data=strange)
+    with pytest.raises(BadInput, match="does not exist"):
+        finetune(train=tmp_path / "nowhere.tsv", name="b")
+    with pytest.raises(BadConfig, match="one for each task"):
+        finetune(task=["classify", "tag"], name="b")
+    with pytest.raises(BadConfig, match="did you mean 'classify'"):
+        finetune(task="clasify", name="b")
+    with pytest.raises(BadConfig, match="did you mean 'epochs'"):
+        finetune("epoch=3", name="b")
+    with pytest.raises(BadConfig, match="at most the model's 64"):
+        finetune("max_length=512", name="b")
+    with pytest.raises(BadInput, match="too few to hold some out"):
+        finetune(train=write(tmp_path / "two.tsv", ["text\tlabel", "a\tx", "b\ty"]), name="b")
+    with pytest.raises(BadInput, match="no fine-tuning run to resume"):
+        firth.finetune(out=tmp_path / "c", resume=True)
+    with pytest.raises(BadInput, match="not fine-tuned"):
+        firth.load(run).predict(["x"])
+    with pytest.raises(BadInput, match="into a list"):
+        firth.load(folder).predict("x")
+
+
+def test_resuming_needs_the_same_data_and_numbers(finetune: Finetune, split: tuple[Path, Path], tmp_path: Path) -> None:
+    folder = finetune("epochs=1", train=split[0])
+    with pytest.raises(BadConfig, match="leave out options"):
+        firth.finetune(out=folder, resume=True, changes=["epochs=9"])
+    split[0].write_text(split[0].read_text() + "one more\tpositive\n")
+    with pytest.raises(BadInput, match="is not as it was"):
+        firth.finetune(out=folder, resume=True)
+
+
+def test_a_damaged_head_is_found(finetune: Finetune) -> None:
+    folder = finetune("epochs=1")
+    path = folder / "head.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(firth.FirthError, match=r"head\.safetensors"):
+        firth.load(folder)

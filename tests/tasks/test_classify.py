@@ -1,0 +1,192 @@
+"""Classification: kinds of labels, losses, long texts, figures."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firth.checkpoint import make_task
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig, BadInput
+from firth.tasks.classify import Classify
+from firth.tasks.predicting import predict
+from firth.tokenizers.wordpiece import WordPiece
+from firth.types import Example, Prediction
+
+LONG = "the river carried the boats down to the sea " * 40
+Make = Callable[..., tuple[Classify, Bert]]
+
+
+@pytest.fixture
+def make(small_bert: Callable[..., Bert]) -> Make:
+    def build(examples: list[Example], **config: Any) -> tuple[Classify, Bert]:
+        settings = Classify.Config(**{"dropout": 0.0, **config})
+        encoder = small_bert()
+        task = make_task("classify", settings, encoder, labels=Classify.labels_of(examples, settings))
+        assert isinstance(task, Classify)
+        return task, encoder
+
+    return build
+
+
+ROWS = [Example(("good",), "b", 1), Example(("bad and long",), "a", 2), Example(("so so",), "b", 3)]
+
+
+def loss_of(task: Classify, encoder: Bert, rows: list[Example], tokenizer: WordPiece) -> torch.Tensor:
+    items = task.encode(rows, tokenizer, max_length=64, training=True)
+    return task.step(encoder, task.batch(items)).sums["classify"].detach()
+
+
+def test_labels_are_sorted_by_name_and_one_alone_is_refused(make: Make) -> None:
+    assert Classify.labels_of(ROWS, Classify.Config()) == {"label": ("a", "b")}
+    named = Classify.Config(label_names=("b", "a"))
+    assert Classify.labels_of(ROWS, named) == {"label": ("b", "a")}
+    with pytest.raises(BadInput, match="nothing to learn"):
+        Classify.labels_of(ROWS[:1], Classify.Config())
+
+
+def test_a_label_that_training_never_saw_is_a_bad_row() -> None:
+    found = list(Classify.problems([Example(("x",), "c", 9)], Classify.Config(), {"label": ("a", "b")}))
+    assert [(p.row, p.bad) for p in found] == [(9, True)]
+    assert "'c' never occurs in training" in found[0].what
+
+
+def test_a_long_text_is_read_whole_and_counts_once(make: Make, tokenizer: WordPiece) -> None:
+    task, encoder = make(ROWS)
+    rows = [Example((LONG,), "a"), Example(("short",), "b")]
+    items = task.encode(rows, tokenizer, max_length=64, training=False)
+    tokens = tokenizer.encode(LONG).ids
+    assert len(items[0].windows) > 4
+    assert items[0].cut == 0
+    covered = {w.start + i: t for w in items[0].windows for i, t in enumerate(w.ids[1:-1])}
+    assert [covered[i] for i in range(len(tokens))] == tokens.tolist()
+    training = task.encode(rows, tokenizer, max_length=64, training=True)
+    assert len(training[0].windows) == task.config.max_windows
+    assert training[0].cut > 0
+    batch = task.batch(training)
+    assert task.counts(batch) == {"classify": 2}
+    assert len(predict(encoder, task, items)) == 2
+
+
+def test_windows_are_merged_by_the_mean_of_their_scores(make: Make, tokenizer: WordPiece) -> None:
+    task, encoder = make(ROWS)
+    (item,) = task.encode([Example((LONG,), "a")], tokenizer, max_length=64, training=False)
+    each = [predict(encoder, task, [replace(item, windows=(window,))])[0] for window in item.windows]
+    logs = np.mean([[np.log(p.probabilities[name]) for name in ("a", "b")] for p in each], 0)
+    together = predict(encoder, task, [item])[0]
+    expected = np.exp(logs) / np.exp(logs).sum()
+    assert [together.probabilities[n] for n in ("a", "b")] == pytest.approx(expected.tolist(), abs=1e-5)
+
+
+def test_a_pair_is_cut_longer_first_and_the_cut_is_counted(make: Make, tokenizer: WordPiece) -> None:
+    task, _ = make(ROWS)
+    (item,) = task.encode([Example((LONG, "a short one"), "a")], tokenizer, max_length=64, training=True)
+    (window,) = item.windows
+    assert len(window.ids) == 64
+    second = tokenizer.encode("a short one").ids
+    assert window.ids[-1 - len(second) : -1].tolist() == second.tolist()
+    assert item.cut == item.tokens - 61
+    assert window.segments.tolist() == [0] * (64 - len(second) - 1) + [1] * (len(second) + 1)
+
+
+def test_smoothing_and_weights_change_the_loss_as_their_formulas_say(make: Make, tokenizer: WordPiece) -> None:
+    task, encoder = make(ROWS)
+    plain = loss_of(task, encoder, ROWS, tokenizer)
+    items = task.encode(ROWS, tokenizer, max_length=64, training=False)
+    shares = [p.probabilities for p in predict(encoder, task, items)]
+    each = [-np.log(p[row.gold]) for p, row in zip(shares, ROWS, strict=True)]
+    assert float(plain) == pytest.approx(sum(each), abs=1e-5)
+    smooth, _ = make(ROWS, label_smoothing=0.2)
+    smooth.head.load_state_dict(task.head.state_dict())
+    expected = [0.8 * e - 0.1 * sum(map(np.log, p.values())) for e, p in zip(each, shares, strict=True)]
+    assert float(loss_of(smooth, encoder, ROWS, tokenizer)) == pytest.approx(sum(expected), abs=1e-5)
+    balanced, _ = make(ROWS, class_weights="balanced")
+    balanced.head.load_state_dict(task.head.state_dict())
+    balanced.weigh(ROWS)
+    weights = {"a": 3 / 2, "b": 3 / 4}
+    expected = [weights[row.gold] * e for row, e in zip(ROWS, each, strict=True)]
+    assert float(loss_of(balanced, encoder, ROWS, tokenizer)) == pytest.approx(sum(expected), abs=1e-5)
+
+
+def test_many_names_use_a_sigmoid_each(make: Make, tokenizer: WordPiece) -> None:
+    rows = [Example(("x",), ("a", "c"), 1), Example(("y",), (), 2), Example(("z",), ("b",), 3)]
+    task, encoder = make(rows, kind="many")
+    assert task.labels == {"label": ("a", "b", "c")}
+    items = task.encode(rows, tokenizer, max_length=64, training=False)
+    predictions = predict(encoder, task, items)
+    for prediction in predictions:
+        assert prediction.label == tuple(n for n, p in prediction.probabilities.items() if p > 0.5)
+    total = 0.0
+    for row, prediction in zip(rows, predictions, strict=True):
+        parts = [-np.log(p if n in row.gold else 1 - p) for n, p in prediction.probabilities.items()]
+        total += float(np.mean(parts))
+    assert float(loss_of(task, encoder, rows, tokenizer)) == pytest.approx(total, abs=1e-5)
+    assert task.score([Prediction(row.gold) for row in rows], rows)["micro_f1"] == 1.0
+
+
+def test_each_label_column_has_its_own_softmax_and_losses_add_up(make: Make, tokenizer: WordPiece) -> None:
+    rows = [
+        Example(("x",), ("sport", "glad"), 1),
+        Example(("y",), ("art", "sad"), 2),
+        Example(("z",), ("art", "glad"), 3),
+    ]
+    task, encoder = make(rows, label_columns=("topic", "tone"))
+    items = task.encode(rows, tokenizer, max_length=64, training=False)
+    predictions = predict(encoder, task, items)
+    total = 0.0
+    for row, prediction in zip(rows, predictions, strict=True):
+        assert sum(p for n, p in prediction.probabilities.items() if n.startswith("topic=")) == pytest.approx(1)
+        assert len(prediction.label) == 2
+        total -= np.log(
+            prediction.probabilities[f"topic={row.gold[0]}"] * prediction.probabilities[f"tone={row.gold[1]}"]
+        )
+    assert float(loss_of(task, encoder, rows, tokenizer)) == pytest.approx(total, abs=1e-5)
+    figures = task.score([Prediction(row.gold) for row in rows], rows)
+    assert figures["accuracy"] == figures["topic_accuracy"] == figures["tone_macro_f1"] == 1.0
+    assert task.baseline(rows, rows)[0].label == ("art", "glad")
+
+
+def test_numbers_are_learned_by_squared_error(make: Make, tokenizer: WordPiece) -> None:
+    rows = [Example(("x",), 0.5, 1), Example(("y",), 4.0, 2), Example(("z",), 2.5, 3)]
+    task, encoder = make(rows, kind="number")
+    items = task.encode(rows, tokenizer, max_length=64, training=False)
+    guesses = [p.label for p in predict(encoder, task, items)]
+    assert all(isinstance(guess, float) for guess in guesses)
+    expected = sum((guess - row.gold) ** 2 for guess, row in zip(guesses, rows, strict=True))
+    assert float(loss_of(task, encoder, rows, tokenizer)) == pytest.approx(expected, rel=1e-5)
+    perfect = task.score([Prediction(row.gold) for row in rows], rows)
+    assert perfect == pytest.approx({"pearson": 1, "spearman": 1, "mean_error": 0})
+    assert task.baseline(rows, rows)[0].label == pytest.approx(7 / 3)
+
+
+def test_mean_and_first_token_pooling_differ(make: Make, tokenizer: WordPiece) -> None:
+    one, encoder = make(ROWS)
+    other, _ = make(ROWS, pooling="mean")
+    other.head.load_state_dict(one.head.state_dict())
+    items = one.encode(ROWS, tokenizer, max_length=64, training=False)
+    assert predict(encoder, one, items)[0].probability != predict(encoder, other, items)[0].probability
+
+
+def test_figures_follow_the_names_not_their_order(make: Make) -> None:
+    task, _ = make(ROWS, positive="a")
+    rows = [Example(("",), gold) for gold in "aabb"]
+    figures = task.score([Prediction(label) for label in "abbb"], rows)
+    assert figures["accuracy"] == 0.75
+    assert figures["f1"] == pytest.approx(2 / 3)
+    assert figures["matthews"] == pytest.approx(1 / 3**0.5)
+    details = task.details([Prediction(label) for label in "abbb"], rows)
+    assert details["confusion"] == {"labels": ["a", "b"], "counts": [[1, 1], [0, 2]]}
+
+
+def test_inputs_may_be_texts_pairs_or_rows(make: Make) -> None:
+    assert Classify.example("a text", Classify.Config()).texts == ("a text",)
+    assert Classify.example(["one", "two"], Classify.Config()).texts == ("one", "two")
+    assert Classify.example({"text": "x", "id": 3}, Classify.Config()).texts == ("x",)
+    for wrong in (3, ["a", "b", "c"], ["a", 2]):
+        with pytest.raises(BadInput, match="a text or a pair"):
+            Classify.example(wrong, Classify.Config())
+    with pytest.raises(BadConfig, match="kind=one"):
+        Classify.Config(kind="number", label_columns=("a", "b"))

@@ -1,0 +1,132 @@
+"""Tables as people and publishers write them."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from firth.errors import BadConfig, BadInput
+from firth.tasks.classify import Classify
+from firth.types import Example, Problem
+
+Reader = Callable[..., tuple[list[Example], list[Problem]]]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Reader:
+    """Writes a file and reads it as rows to classify."""
+
+    def call(text: str, name: str = "rows.tsv", **config: object) -> tuple[list[Example], list[Problem]]:
+        path = tmp_path / name
+        path.write_bytes(text.encode())
+        problems: list[Problem] = []
+        settled = Classify.settle(Classify.Config(**config))  # type: ignore[arg-type]
+        return Classify.read(path, settled, problems), problems
+
+    return call
+
+
+def test_tabs_commas_and_json_give_the_same_examples(read: Reader) -> None:
+    wanted = [Example(('Say "hello", twice.',), "yes", 2), Example(("Plain.",), "no", 3)]
+    assert read('text\tlabel\nSay "hello", twice.\tyes\nPlain.\tno\n') == (wanted, [])
+    assert read('text,label\r\n"Say ""hello"", twice.",yes\r\nPlain.,no\r\n', "rows.csv") == (wanted, [])
+    rows = '\n{"label": "yes", "text": "Say \\"hello\\", twice."}\n{"text": "Plain.", "label": "no"}\n'
+    assert read(rows, "rows.jsonl") == (wanted, [])
+    assert [e.gold for e in read('[{"text": "a", "label": 1}]', "rows.json")[0]] == ["1"]
+
+
+def test_a_byte_order_mark_and_a_csv_cut_at_tabs(read: Reader) -> None:
+    assert read("\ufefftext\tlabel\na b\tx\n")[0] == [Example(("a b",), "x", 2)]
+    assert read("id\tquery0\tquery1\tlabel\n1\t甲,乙\t丙\t1\n", "rows.csv")[0] == [Example(("甲,乙", "丙"), "1", 2)]
+
+
+def test_columns_by_name_by_number_and_by_well_known_names(read: Reader) -> None:
+    table = "a\tb\tc\n1\tfirst\tsecond\n"
+    named = {"text_column": "b", "second_column": "c", "label_columns": ("a",)}
+    assert read(table, **named)[0] == [Example(("first", "second"), "1", 2)]
+    counted = {"text_column": "2", "label_columns": ("1",)}
+    assert read("1\tfirst\n0\tother\n", **counted)[0] == [Example(("first",), "1", 1), Example(("other",), "0", 2)]
+    assert read("premise\thypothesis\tlabel\np\th\tx\n")[0] == [Example(("p", "h"), "x", 2)]
+
+
+@pytest.mark.parametrize(
+    ("table", "config", "says"),
+    [
+        ("gj04\t1\t\tA sentence.\n", {}, r"no column is known to be the text.*--text-column.*gj04"),
+        ("text\tsentence\tlabel\na\tb\tc\n", {}, r"several columns could be the text.*text, sentence, label"),
+        ("text\tkind\na\tb\n", {}, r"no column is known to be the label; name it with --label-column"),
+        ("text\tlabel\na\tb\n", {"text_column": "txt"}, r"has no column 'txt'; its columns are text, label"),
+        ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
+        ("", {}, r"is empty"),
+    ],
+)
+def test_what_cannot_be_a_table_is_one_sentence(read: Reader, table: str, config: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        read(table, **config)
+
+
+def test_bad_rows_are_told_with_their_number_and_the_others_are_kept(read: Reader) -> None:
+    rows = ['{"text": "good", "label": "a"}', "{broken", "[1]", '{"text": "no label"}', '{"text": "  ", "label": "a"}']
+    rows += ['{"text": 5, "label": "a"}', '{"text": "x", "label": ""}', '{"text": "last", "label": "b"}']
+    examples, problems = read("\n".join(rows), "rows.jsonl")
+    assert [e.texts[0] for e in examples] == ["good", "last"]
+    assert sorted(p.row for p in problems) == [2, 3, 4, 5, 6, 7]
+    assert all(p.bad and p.what and p.remedy for p in problems)
+    assert read("text\tlabel\na\n b\tc\td\ne\tf\n")[1][0].what == "1 columns where 2 are expected"
+
+
+def test_a_line_of_a_megabyte_is_a_mistake_not_a_text(read: Reader) -> None:
+    examples, problems = read(f"text\tlabel\n{'a ' * 600_000}\tx\nshort\ty\n")
+    assert [e.texts[0] for e in examples] == ["short"]
+    assert problems[0].row == 2
+    assert "characters" in problems[0].what
+
+
+def test_bytes_that_are_not_utf8_name_their_row(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_bytes(b"text\tlabel\ngood\tx\n\xff\xfe\ty\n")
+    with pytest.raises(BadInput, match="row 3: not UTF-8"):
+        Classify.read(path, Classify.Config(), [])
+
+
+@pytest.mark.parametrize(
+    ("preset", "table", "texts", "gold"),
+    [
+        ("cola", "gj04\t1\t\tHe left.\n", ("He left.",), "1"),
+        ("sst-2", "label\tsentence\n0\tdull \n", ("dull",), "0"),
+        ("sst-2", "sentence\tlabel\nfine \t1\n", ("fine",), "1"),
+        ("mrpc", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tOne.\tTwo.\n", ("One.", "Two."), "1"),
+        ("stsb", "c\tf\t2012\t1\t3.800\tA man.\tA flute.\tlicence\tmore\n", ("A man.", "A flute."), 3.8),
+        ("stsb", "index\tsentence1\tsentence2\tscore\n0\tA.\tB.\t5.000\n", ("A.", "B."), 5.0),
+        ("qqp", "1\t2\t3\tWhy?\tHow?\t0\n", ("Why?", "How?"), "0"),
+        ("mnli", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tP.\tH.\tneutral\tentailment\n", ("P.", "H."), "entailment"),
+        ("qnli", "index\tquestion\tsentence\tlabel\n0\tQ?\tS.\tentailment\n", ("Q?", "S."), "entailment"),
+        ("rte", "index\tsentence1\tsentence2\tlabel\n0\tP.\tH.\tnot_entailment\n", ("P.", "H."), "not_entailment"),
+    ],
+)  # fmt: skip
+def test_glue_files_are_read_as_published(
+    read: Reader, preset: str, table: str, texts: tuple[str, ...], gold: object
+) -> None:
+    examples, problems = read(table, preset=preset)
+    assert not problems
+    assert [(e.texts, e.gold) for e in examples] == [(texts, gold)]
+
+
+def test_presets_bring_their_metric_and_unknown_ones_are_refused(read: Reader) -> None:
+    assert Classify.settle(Classify.Config(preset="cola")).metric == "matthews"
+    assert Classify.settle(Classify.Config(preset="stsb")).kind == "number"
+    with pytest.raises(BadConfig, match="no preset 'kola'.*cola"):
+        read("a\tb\n", preset="kola")
+    with pytest.raises(BadConfig, match="does not look like rte"):
+        read("text\tlabel\na\tb\n", preset="rte")
+
+
+def test_labels_of_other_kinds(read: Reader) -> None:
+    names = ("joy", "fear", "rage")
+    many = {"text_column": "1", "label_columns": ("2",), "kind": "many", "label_names": names}
+    assert [e.gold for e in read("a\t2,0\nb\t1\n", **many)[0]] == [("joy", "rage"), ("fear",)]
+    assert read("a\t7\nb\t1\n", **many)[1][0].row == 1
+    assert read("text\tlabel\na\tlots\nb\t2\n", kind="number")[1][0].what == "the label 'lots' is not a number"
+    assert read("text\tlabel\na\tnan\nb\t2\n", kind="number")[1][0].row == 2
+    groups = {"label_columns": ("topic", "tone")}
+    assert read("text\ttopic\ttone\na\tsport\tglad\n", **groups)[0][0].gold == ("sport", "glad")

@@ -1,0 +1,188 @@
+"""Tagging: files of tagged words, windows of whole words, legal decoding, places in the text."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from firth.checkpoint import make_task
+from firth.encoders.bert import Bert
+from firth.errors import BadInput
+from firth.recipes import labelled
+from firth.recipes.labelled import Labelled
+from firth.tasks import conll
+from firth.tasks.predicting import predict
+from firth.tasks.tag import Tag
+from firth.tasks.words import word_windows
+from firth.tokenizers.wordpiece import WordPiece
+from firth.types import Problem
+
+CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nJohn NNP B-PER\nSmith NNP I-PER\n\nPeace NN O\n. . O\n"
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., Labelled]:
+    def call(text: str, **config: Any) -> Labelled:
+        path = tmp_path / "tagged.txt"
+        path.write_text(text, "utf-8")
+        return labelled.read("tag", Tag.Config(**config), {"train": path})
+
+    return call
+
+
+@pytest.fixture
+def make(small_bert: Callable[..., Bert]) -> Callable[..., tuple[Tag, Bert]]:
+    def build(data: Labelled) -> tuple[Tag, Bert]:
+        encoder = small_bert()
+        task = make_task("tag", data.config, encoder, labels=data.labels)
+        assert isinstance(task, Tag)
+        return task, encoder
+
+    return build
+
+
+def test_columns_become_sentences_with_places(read: Callable[..., Labelled]) -> None:
+    data = read(CONLL)
+    first, second = data.examples["train"]
+    assert first.texts == ("EU rejects John Smith",)
+    assert first.gold == ("B-ORG", "O", "B-PER", "I-PER")
+    assert [first.texts[0][a:b] for a, b in first.words] == ["EU", "rejects", "John", "Smith"]  # type: ignore[attr-defined]
+    assert (first.row, second.row) == (3, 8)
+    assert (data.config.scheme, data.config.unit) == ("BIO", "word")
+    assert data.labels == {"tag": ("B-ORG", "B-PER", "I-PER", "O")}
+    assert read(CONLL, tag_column=2).labels == {"tag": (".", "NN", "NNP", "VBZ")}
+
+
+def test_chinese_characters_stand_without_spaces(read: Callable[..., Labelled]) -> None:
+    data = read("北 B-LOC\n京 I-LOC\n有 O\nBERT O\n\n我0 O\n们1 O\n")
+    assert [e.texts[0] for e in data.examples["train"]] == ["北京有BERT", "我0们1"]
+    assert read("我0\tO\n们1\tB-X\n", word_index=True).examples["train"][0].texts == ("我们",)
+
+
+def test_segmented_text_becomes_marks_and_back(
+    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece
+) -> None:
+    data = read("我们  在  图书馆  。\n他  来  了\n", format="words")
+    first = data.examples["train"][0]
+    assert first.texts == ("我们在图书馆。",)
+    assert "".join(first.gold) == "BESBMES"
+    assert (data.config.scheme, data.config.unit) == ("BMES", "character")
+    task, _ = make(data)
+    prediction = task.perfect(first)
+    assert task.score([prediction], [first])["f1"] == 1.0
+    encoder = make(data)[1]
+    items = task.encode([Tag.example("我们在图书馆。", data.config)], tokenizer, max_length=64, training=False)
+    words = [span.text for span in predict(encoder, task, items)[0].spans]
+    assert "".join(words) == "我们在图书馆。"
+
+
+def test_a_repaired_file_is_in_the_newer_form(read: Callable[..., Labelled]) -> None:
+    old = "A I-PER\nB I-PER\nC I-LOC\nD O\nE I-PER\n\nF B-LOC\nG B-PER\n"
+    broken = read(old)
+    assert [p.row for p in broken.problems["train"] if p.bad] == [1]
+    assert "illegal in BIO" in broken.problems["train"][0].what
+    assert read(old, repair=True).examples["train"][0].gold == ("B-PER", "I-PER", "B-LOC", "O", "B-PER")
+
+
+def test_bad_sentences_are_told_and_the_others_kept(read: Callable[..., Labelled], tmp_path: Path) -> None:
+    data = read(f"a O\nb\n\nc O\nd B-X\n\n{'e O' + chr(10) + ''}" + "e O\n" * 6000)
+    assert len(data.examples["train"]) == 1
+    assert [(p.row, p.what) for p in data.problems["train"]] == [
+        (2, "a word without its columns"),
+        (7, "a sentence of 6,001 words"),
+    ]
+    with pytest.raises(BadInput, match="is empty"):
+        read("\n \n")
+    with pytest.raises(BadInput, match="nothing to learn"):
+        read("a O\nb O\n")
+    unseen = list(Tag.problems(data.examples["train"], data.config, {"tag": ("B-Y", "O")}))
+    assert "'B-X' never occurs in training" in unseen[0].what
+
+
+@pytest.mark.parametrize("tagger", ["softmax", "crf"])
+def test_predictions_are_legal_and_their_places_slice_the_text(
+    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece, tagger: str
+) -> None:
+    data = read("a B-PER\nb I-PER\nc E-PER\nd S-LOC\ne O\n\nf B-LOC\ng E-LOC\n", tagger=tagger)
+    assert data.config.scheme == "BIOES"
+    assert "I-PER" in data.labels["tag"]
+    task, encoder = make(data)
+    torch.nn.init.normal_(task.tagger.head.weight)  # type: ignore[arg-type,union-attr]
+    texts = ["Tall trees, old rivers and a good road.", "用语言模型来预测 BERT 的下一个词。", "x", ""]
+    items = task.encode([Tag.example(text, data.config) for text in texts], tokenizer, max_length=64, training=False)
+    predictions = predict(encoder, task, items)
+    legal = task.tagger.legal  # type: ignore[union-attr]
+    index = {tag: i for i, tag in enumerate(task.tags)}
+    for text, prediction in zip(texts, predictions, strict=True):
+        ids = torch.tensor([index[tag] for tag in prediction.label], dtype=torch.long)
+        assert not len(ids) or not legal.breaks(ids, torch.tensor([0, len(ids)])).any()  # type: ignore[union-attr,operator]
+        assert all(text[span.start : span.end] == span.text for span in prediction.spans)
+    assert predictions[3].label == ()
+    assert sum(len(p.spans) for p in predictions) > 0
+
+
+def test_windows_hold_whole_words_overlap_and_cover_everything() -> None:
+    ends = np.cumsum([1, 3, 2, 5, 1, 1, 4, 2, 2, 3] * 6)
+    spans = word_windows(ends, 16)
+    starts = np.concatenate([[0], ends[:-1]])
+    assert spans[0][0] == 0
+    assert spans[-1][1] == len(ends)
+    assert all(ends[last - 1] - starts[first] <= 16 for first, last in spans)
+    assert all(one[0] < other[0] < one[1] < other[1] for one, other in zip(spans, spans[1:], strict=False))
+    assert word_windows(np.empty(0, np.int64), 16) == [(0, 0)]
+
+
+def test_a_long_text_is_decoded_as_one_chain_from_the_middles_of_its_windows(
+    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece
+) -> None:
+    data = read(CONLL, tagger="crf")
+    task, encoder = make(data)
+    words = [f"word{i}" for i in range(150)]
+    item = task.encode([conll.sentence(words)], tokenizer, max_length=64, training=False)[0]
+    assert len(item.windows) > 2
+    chosen: np.ndarray = item.facts
+    assert (np.diff(chosen) >= 0).all()
+    assert set(chosen.tolist()) == set(range(len(item.windows)))
+    prediction = predict(encoder, task, [item])[0]
+    assert len(prediction.label) == 150
+    whole = conll.sentence(words, tuple(prediction.label))
+    (training,) = task.encode([whole], tokenizer, max_length=64, training=True)
+    batch = task.batch([training])
+    assert batch.targets["words_B1"].tolist() == [0, 150]
+    first_ids = batch.ids_N[batch.targets["rows_W"]]
+    assert first_ids.tolist() == [int(tokenizer.encode(word).ids[0]) for word in words]
+
+
+def test_words_that_the_tokenizer_drops_keep_their_place(
+    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece
+) -> None:
+    task, encoder = make(read(CONLL))
+    words = ["a", "\u200d", "b" * 3000, "c"]
+    (item,) = task.encode([conll.sentence(words)], tokenizer, max_length=64, training=False)
+    assert len(predict(encoder, task, [item])[0].label) == 4
+
+
+def test_raw_text_is_cut_as_the_training_text_was() -> None:
+    config = Tag.Config(unit="word")
+    text = "He's in the U.S.-led team, 上海 2024."
+    example = Tag.example(text, config)
+    words = [text[a:b] for a, b in example.words]  # type: ignore[attr-defined]
+    assert words == ["He's", "in", "the", "U.S", ".", "-", "led", "team", ",", "上", "海", "2024", "."]
+    split = Tag.example("ab 上", Tag.Config(unit="character"))
+    assert split.words == ((0, 1), (1, 2), (3, 4))  # type: ignore[attr-defined]
+    assert Tag.example(["New", "York"], config).texts == ("New York",)
+    with pytest.raises(BadInput, match="a text or a list of words"):
+        Tag.example(7, config)
+
+
+def test_reading_without_tags(tmp_path: Path) -> None:
+    path = tmp_path / "plain.txt"
+    path.write_text("one\ntwo\n\nthree\n")
+    problems: list[Problem] = []
+    rows = Tag.read(path, Tag.Config(), problems, labelled=False)
+    assert [row.texts[0] for row in rows] == ["one two", "three"]
+    assert rows[0].gold is None
+    assert not problems

@@ -1,0 +1,126 @@
+"""One folder is one model: it comes back as it was, and damage is found."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import firth
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint, Embedding
+from firth.errors import BadInput, Damaged, Unsupported
+
+
+@pytest.fixture
+def folder(run: Path, tmp_path: Path) -> Path:
+    firth.load(run).save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_a_saved_model_comes_back_bit_for_bit(run: Path, folder: Path) -> None:
+    first, second = checkpoints.load(run), checkpoints.load(folder)
+    assert first.encoder.config == second.encoder.config
+    assert {name: goal.config for name, goal in first.goals.items()} == {
+        name: goal.config for name, goal in second.goals.items()
+    }
+    for one, two in [(first.encoder, second.encoder), *((first.goals[n], second.goals[n]) for n in first.goals)]:
+        assert one.state_dict().keys() == two.state_dict().keys()
+        assert all(torch.equal(tensor, two.state_dict()[name]) for name, tensor in one.state_dict().items())
+    assert first.tokenizer.fingerprint == second.tokenizer.fingerprint
+    assert first.info == second.info
+    assert not second.encoder.training
+
+
+def test_saving_twice_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "again", checkpoints.load(folder))
+    for path in folder.iterdir():
+        assert path.read_bytes() == (tmp_path / "again" / path.name).read_bytes(), path.name
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json", "vocab.txt", "firth.json"])
+def test_a_flipped_bit_is_found_and_named(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) * 2 // 3] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(Damaged, match=name):
+        checkpoints.load(folder)
+
+
+def test_folders_that_hold_no_model(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is not a folder"):
+        checkpoints.load(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match=r"no config\.json"):
+        checkpoints.load(tmp_path / "empty")
+    (tmp_path / "empty" / "run.toml").write_text("")
+    with pytest.raises(BadInput, match="not finished"):
+        checkpoints.load(tmp_path / "empty")
+    (folder / "manifest.json").unlink()
+    with pytest.raises(Damaged, match="incomplete"):
+        checkpoints.load(folder)
+    (folder / "run.toml").write_text("")
+    with pytest.raises(BadInput, match="not finished"):
+        checkpoints.load(folder)
+
+
+def test_a_newer_format_is_refused(folder: Path) -> None:
+    values = json.loads((folder / "firth.json").read_text())
+    (folder / "firth.json").write_text(json.dumps({**values, "format": 99}))
+    with pytest.raises(Damaged, match="format 99"):
+        checkpoints.load(folder)
+
+
+def theirs(folder: Path, **changes: object) -> None:
+    """Makes the folder one that others wrote, with another config."""
+    (folder / "firth.json").unlink(missing_ok=True)
+    values = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**values, **changes}))
+
+
+def test_configs_firth_cannot_honour(folder: Path) -> None:
+    theirs(folder, model_type="gpt2")
+    with pytest.raises(Unsupported, match="'gpt2'"):
+        checkpoints.load(folder)
+    theirs(folder, model_type="bert", position_embedding_type="relative_key")
+    with pytest.raises(Unsupported, match="relative positions"):
+        checkpoints.load(folder)
+    theirs(folder, position_embedding_type="absolute", hidden_act="swish")
+    with pytest.raises(firth.FirthError, match="'swish'"):
+        checkpoints.load(folder)
+    theirs(folder, hidden_act="gelu")
+    assert checkpoints.load(folder).goals
+
+
+def test_a_vocabulary_larger_than_the_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    theirs(folder)
+    more = [*(folder / "vocab.txt").read_text().splitlines(), *(f"extra{i}" for i in range(100))]
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_text("\n".join(more) + "\n")
+    with pytest.raises(BadInput, match="the tokenizer has 1300 tokens"):
+        checkpoints.load(folder)
+
+
+@pytest.mark.parametrize("embedding", [Embedding("cls", True, 12), Embedding("max"), Embedding(normalise=True)])
+def test_how_texts_become_vectors_is_kept(folder: Path, tmp_path: Path, embedding: Embedding) -> None:
+    old = checkpoints.load(folder)
+    checkpoints.save(tmp_path / "new", Checkpoint(old.encoder, old.goals, old.tokenizer, embedding=embedding))
+    model = firth.load(tmp_path / "new")
+    assert model.checkpoint.embedding == embedding
+    vectors = model.embed(["A short text.", "Another text, and a longer one, which goes on and on. " * 3])
+    norms = np.linalg.norm(vectors, axis=1)
+    assert np.allclose(norms, 1, atol=1e-5) == embedding.normalise
+
+
+def test_the_card_says_what_it_is(run: Path) -> None:
+    card = (run / "README.md").read_text()
+    assert "2 layers, width 32, 2 heads" in card
+    assert "masked_lm" in card
+    assert "firth.load" in card
+
+
+def test_a_folder_can_be_moved(folder: Path, tmp_path: Path) -> None:
+    shutil.move(folder, tmp_path / "elsewhere")
+    assert firth.load(tmp_path / "elsewhere").fill("The [MASK].", top=1)
