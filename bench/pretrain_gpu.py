@@ -155,7 +155,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
 
 def padded(parts: Parts, batch: int, steps: int) -> Iterator[tuple[dict[str, torch.Tensor], int]]:
     """The same sequences and masks as rows of 128 with padding: what transformers trains on."""
-    plan, packs = parts.packs._plan(0)
+    _, packs = parts.packs._plan(0)
     length = parts.packs.config.max_length
     rows = np.concatenate(packs)
     made = 0

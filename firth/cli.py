@@ -218,13 +218,26 @@ def evaluate(
     data: Annotated[
         Path, typer.Option(help="A labelled file for a fine-tuned model; else a folder made by `firth prepare`.")
     ],
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="Settings of a task that needs no training, such as pooling=mean.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="Which task, where the model has several; compare needs no training.")] = "",
     seed: Annotated[int, typer.Option(help="Decides masks and pairs.")] = 1,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be used, and count them.")] = False,
+    preset: Preset = None,
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
+    label_column: LabelColumn = None,
+    label_names: LabelNames = None,
+    kind: Kind = None,
     as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model on labelled rows, or a pre-trained one on prepared text."""
     from firth import pipeline
 
-    _show(pipeline.evaluate(run, data=data, seed=seed), as_json=as_json)
+    options = _options(preset, text_column, second_column, label_column, label_names, kind)
+    options |= _settings(changes or ())
+    _show(pipeline.evaluate(run, data=data, task=task, seed=seed, skip_bad=skip_bad, **options), as_json=as_json)
 
 
 @app.command()

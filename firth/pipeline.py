@@ -144,12 +144,17 @@ def finetune(
     return summary
 
 
-def evaluate(run: str | Path, *, data: str | Path, seed: int = 1) -> dict[str, Any]:
-    """A model's figures: on a labelled file for a fine-tuned one, on all documents of prepared shards otherwise."""
+def evaluate(
+    run: str | Path, *, data: str | Path, task: str = "", seed: int = 1, skip_bad: bool = False, **options: Any
+) -> dict[str, Any]:
+    """A model's figures: on a labelled file for a fine-tuned one, on all documents of prepared shards otherwise.
+
+    With a `task` that needs no training (compare) and its `options`, any model is measured on a labelled file.
+    """
     from firth.recipes import downstream, pretraining
 
     if Path(data).is_file():
-        return downstream.evaluate(Path(run), Path(data))
+        return downstream.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
     return pretraining.evaluate(Path(run), Path(data), seed=seed)
 
 

@@ -11,7 +11,7 @@ Sequences lie end to end, without padding: attention never crosses a bound, ever
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from firth.errors import Unsupported
 from firth.types import Example, Prediction, Problem
 
 
@@ -134,10 +135,19 @@ class Task(Goal):
     """The table's name; a second task of a kind in one run gets a number, as in `classify-2`."""
     main: str
     """The figure of `score` that epochs are picked on; higher is better."""
+    needs_layers: bool = False
+    """Whether `outputs` reads the states of all layers."""
+    embeds: str = ""
+    """The pooling whose vectors this task makes comparable by cosine; empty where it makes none."""
 
     def __init__(self, config: Any, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__()
         self.config, self.labels = config, labels
+
+    @classmethod
+    def untrained(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings with which a model answers as it is, where a task has such."""
+        raise Unsupported(f"{cls.name} needs a model that was fine-tuned for it; `firth finetune` makes one.")
 
     @classmethod
     def settle(cls, config: Any) -> Any:
@@ -163,6 +173,11 @@ class Task(Goal):
     def problems(cls, examples: Sequence[Example], config: Any, labels: Labels) -> Iterable[Problem]:
         """What else is wrong with examples once the labels are known; those of bad rows are not used."""
         return ()
+
+    @classmethod
+    def group(cls, example: Example) -> Hashable:
+        """Rows of one group are held out together or not at all: the same text, the same passage."""
+        return example.texts
 
     @classmethod
     def balance(cls, examples: Sequence[Example], config: Any) -> dict[str, dict[str, int]]:

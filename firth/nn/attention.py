@@ -9,6 +9,7 @@ gathered into groups; only inside a group, and only here, does padding exist. Th
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -85,7 +86,7 @@ def attention_weights(qkv_N3HK: Tensor, layout: Layout, *, causal: bool = False)
     """The weights themselves, H x L x L for each sequence in order (for looking at, not for speed)."""
     bounds = layout.bounds_B1.tolist()
     weights = []
-    for start, end in zip(bounds, bounds[1:], strict=False):
+    for start, end in pairwise(bounds):
         q_HLK, k_HLK, _ = qkv_N3HK[start:end].float().permute(1, 2, 0, 3)
         scores_HLL = q_HLK @ k_HLK.transpose(1, 2) / q_HLK.shape[-1] ** 0.5
         if causal:
@@ -123,7 +124,8 @@ def _bias(bias_GL: Tensor, causal: bool) -> Tensor:
 def _attend_packed(qkv_N3HK: Tensor, layout: Layout, causal: bool) -> Tensor:
     bounds, size = layout.bounds_B1, layout.max_length
     if OWN_KERNEL and size <= 128 and qkv_N3HK.shape[-1] in (16, 32, 64, 128):
-        return short_attention(qkv_N3HK, bounds, causal)
+        mixed_NHK: Tensor = short_attention(qkv_N3HK, bounds, causal)
+        return mixed_NHK
     from torch.nn.attention.varlen import varlen_attn
 
     q, k, v = qkv_N3HK.unbind(1)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, make_task, only_task
+from firth.checkpoint import Checkpoint, Embedding, make_task, only_task
 from firth.config import from_dict, to_dict, to_toml
-from firth.console import say
 from firth.data.items import Item, ItemBatches
 from firth.encoders.bert import Bert
+from firth.errors import BadConfig
 from firth.files import read_json, write_bytes, write_json
 from firth.nn.features import Features
 from firth.recipes import labelled
@@ -57,16 +57,39 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     return summary
 
 
-def evaluate(model: Path, data: Path) -> dict[str, Any]:
-    """A fine-tuned model's figures on a labelled file, read as its training files were."""
+def evaluate(
+    model: Path,
+    data: Path,
+    *,
+    task_name: str = "",
+    options: Mapping[str, Any] | None = None,
+    skip_bad: bool = False,
+) -> dict[str, Any]:
+    """A fine-tuned model's figures on a labelled file, read as its training files were.
+
+    A model that was not fine-tuned can do tasks that need no training; what such a task finds, it finds on the file.
+    """
     checkpoint = checkpoints.load(model)
-    name, task = only_task(checkpoint, model)
-    read = labelled.read(name, task.config, {"data": data}, labels=task.labels)
-    labelled.refuse_bad(read, {"data": data})
+    untrained = bool(task_name) and task_name not in checkpoint.tasks
+    if options and not untrained:
+        raise BadConfig(f"{model} remembers its task's settings; leave out {', '.join(options)}.")
+    if untrained:
+        cls = resolve(task_name)
+        config = from_dict(cls.Config, cls.untrained(options or {}))
+        read = labelled.read(task_name, config, {"data": data})
+        task = make_task(task_name, read.config, checkpoint.encoder, labels=read.labels)
+    else:
+        task_name, task = only_task(checkpoint, model, task_name)
+        read = labelled.read(task_name, task.config, {"data": data}, labels=task.labels)
+    if not skip_bad:
+        labelled.refuse_bad(read, {"data": data})
     length = int(checkpoint.info.get("max_length", checkpoint.encoder.config.max_positions))
     items = task.encode(read.examples["data"], checkpoint.tokenizer, max_length=length, training=False)
+    labelled.tell_of_cuts(str(data), items)
     predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
-    return {"rows": len(items), **task.score(predictions, read.examples["data"])}
+    predictions = task.tune(predictions, read.examples["data"]) if untrained else predictions
+    skipped = {"skipped": read.num_skipped["data"]} if skip_bad else {}
+    return {"rows": len(items), **skipped, **task.score(predictions, read.examples["data"])}
 
 
 # One seed
@@ -81,7 +104,8 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
     learner, encoder = learner_encoder
     tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
     items = {part: _items(job, tasks, part) for part in PARTS}
-    _tell_of_cuts(items["train"])
+    for name, rows in items["train"].items():
+        labelled.tell_of_cuts(f"{name}, train", rows)
     for name, task in tasks.items():
         task.weigh(job.data[name].examples["train"])
     batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
@@ -171,16 +195,6 @@ def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
     return tasks
 
 
-def _tell_of_cuts(items: Mapping[str, Sequence[Item]]) -> None:
-    for name, rows in items.items():
-        found = labelled.sizes(rows)
-        if found["cut_rows"]:
-            say(
-                f"{name}: {found['cut_share']:.2%} of the training tokens are cut ({found['cut_rows']:,.0f} of "
-                f"{len(rows):,} rows are longer than the model reads; the longest has {found['longest']:,} tokens)."
-            )
-
-
 # All seeds
 
 
@@ -219,8 +233,15 @@ def _save(out: Path, job: Job, encoder: Encoder, tasks: Mapping[str, Task], summ
         (job.start.goals or {}) if features else {},
         job.start.tokenizer,
         info=info,
+        embedding=_embedding(tasks) if features is None else Embedding(),
         tasks={name: task.cpu().eval() for name, task in tasks.items()},
         reader=features,
         adapter_width=job.plan.transfer.adapter_width if job.plan.transfer.mode == "adapters" else 0,
     )
     checkpoints.save(out, made, text=card(made, summary))
+
+
+def _embedding(tasks: Mapping[str, Task]) -> Embedding:
+    """How `embed` makes vectors: as the task wants it that taught the encoder what their cosine means."""
+    poolings = [task.embeds for task in tasks.values() if task.embeds]
+    return Embedding(poolings[0], normalise=True) if poolings else Embedding()

@@ -105,7 +105,7 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
         for part, count in read.num_skipped.items():
             if count:
                 say(f"{files[name][part]}: {count} bad rows skipped.")
-        data[name] = labelled.hold_out(read, rate=plan.held_out_rate, seed=plan.train.seed)
+        data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         for part, found in checking.inspect(name, data[name])["parts"].items() if not resume else ():
             for line in checking.warnings(part, {**found, "bad": []}):
                 say(f"{name}, {part}: {line}")
@@ -179,5 +179,10 @@ def _same_source(out: Path, saved: Mapping[str, Any], asked: Asked) -> None:
         for row in parts.values():
             if not Path(row["path"]).exists() or sha256(Path(row["path"])) != row["sha256"]:
                 raise BadInput(f"{row['path']} is not as it was when {out} began; resume needs the same data.")
+    if asked.model and str(Path(asked.model).resolve()) != saved["model"]:
+        raise BadInput(f"{out} did not start from {asked.model}; leave the model out to resume it.")
+    given = {str(Path(path).resolve()) for paths in asked.files.values() for path in paths}
+    if strange := given - {row["path"] for parts in saved["files"].values() for row in parts.values()}:
+        raise BadInput(f"{out} was not begun with {min(strange)}; leave the files out to resume it.")
     if asked.tasks and list(_first_plan(asked).tasks) != list(saved["files"]):
         raise BadConfig(f"{out} is a run of {', '.join(saved['files'])}; leave out --task to resume it.")

@@ -4,6 +4,7 @@ In: a task, its config and the files for training, picking and testing. Out: exa
 row stops everything with its number and the remedy, or is skipped and counted when that was asked for.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from firth import chance
+from firth.console import say
+from firth.data.items import Item
 from firth.errors import BadInput
 from firth.tasks import resolve
 from firth.tensors import Labels
@@ -79,27 +82,44 @@ def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
             )
 
 
-def hold_out(data: Labelled, *, rate: float, seed: int) -> Labelled:
-    """Without a dev file, some training rows take its place; rows with the same texts stay together."""
+def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
+    """Without a dev file, some training rows take its place; rows of one group stay together."""
     if "dev" in data.examples:
         return data
     rows = data.examples["train"]
     wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
-    order = chance.permutation(chance.key(seed, "held-out rows"), len(rows))
-    chosen = {rows[i].texts for i in order[:wanted]}
-    train = [row for row in rows if row.texts not in chosen]
-    dev = [row for row in rows if row.texts in chosen]
+    order = chance.permutation(chance.key(seed, "held-out rows"), len(rows)).tolist()
+    members = Counter(resolve(name).group(row) for row in rows)
+    group = resolve(name).group
+    chosen: set[Any] = set()
+    held = 0
+    for i in order:  # whole groups, until there are rows enough
+        if held < wanted and group(rows[i]) not in chosen:
+            chosen.add(group(rows[i]))
+            held += members[group(rows[i])]
+    train = [row for row in rows if group(row) not in chosen]
+    dev = [row for row in rows if group(row) in chosen]
     if len(rows) < 4 or not train:
         raise BadInput(f"{len(rows)} training rows are too few to hold some out; give a --dev file.")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 
-def sizes(examples: Sequence[Any]) -> dict[str, float]:
-    """Length and cut of encoded items."""
-    tokens, cut = np.array([item.tokens for item in examples]), np.array([item.cut for item in examples])
+def sizes(items: Sequence[Item]) -> dict[str, float]:
+    """Lengths of encoded items, and how much of them is cut."""
+    tokens, cut = np.array([item.tokens for item in items]), np.array([item.cut for item in items])
     return {
         "mean_tokens": float(tokens.mean()),
         "longest": int(tokens.max()),
         "cut_rows": int((cut > 0).sum()),
         "cut_share": float(cut.sum() / max(tokens.sum(), 1)),
     }
+
+
+def tell_of_cuts(what: str, items: Sequence[Item]) -> None:
+    """Says how much of the text no window holds, if anything."""
+    found = sizes(items) if items else {"cut_rows": 0}
+    if found["cut_rows"]:
+        say(
+            f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows are "
+            f"longer than can be read at once; the longest has {found['longest']:,} tokens)."
+        )

@@ -27,7 +27,7 @@ def gather(run: Path) -> str:
 
 
 def render(summary: Mapping[str, Any], logs: Mapping[int, Rows]) -> str:
-    sections = []
+    sections: list[Section | None] = []
     for name, row in summary["tasks"].items():
         sections += _of_task(name, row, several=len(summary["tasks"]) > 1)
     sections += [_training(summary, logs), _provenance(summary)]
@@ -103,8 +103,8 @@ def _labels(row: Mapping[str, Any]) -> list[str]:
         cells = table(["gold \\ predicted", *labels], [[n, *c] for n, c in zip(labels, counts, strict=True)])
         if len(labels) <= MOST_LABELS:
             shares = [[cell / max(sum(line), 1) for cell in line] for line in counts]
-            drawn = heatmap(labels, shares)
-            parts.append(figure(drawn, "Each row is a gold label; the columns are what the model said of its examples.", roll=True))
+            caption = "Each row is a gold label; the columns are what the model said of its examples."
+            parts.append(figure(heatmap(labels, shares), caption, roll=True))
         parts.append(fold("The confusion matrix in numbers", cells))
     return parts
 

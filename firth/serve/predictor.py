@@ -15,6 +15,7 @@ from firth.data.packing import pack_tokens
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
 from firth.objectives.masked_lm import MaskedLM
+from firth.recipes.labelled import tell_of_cuts
 from firth.tasks.predicting import predict
 from firth.tensors import Batch, parameter_count
 from firth.tokenizers.vocab import windows
@@ -130,6 +131,7 @@ class Model:
         _, goal = only_task(self.checkpoint, "This model", task)
         length = int(self.checkpoint.info.get("max_length", self.encoder.config.max_positions))
         items = goal.encode(examples, self.tokenizer, max_length=length, training=False)
+        tell_of_cuts("The inputs", items)
         with bar("predicting", sum(len(item.windows) for item in items), unit="sequences") as advance:
             return predict(self.checkpoint.reader or self.encoder, goal, items, advance=advance)
 

@@ -11,7 +11,7 @@ How the parts of a task meet (`firth.tensors.Task` has the signatures), in the o
 2. `labels_of(examples, config)` gathers the names from the training rows, sorted; `problems(examples, config, labels)`
    then finds what only shows when all rows or the labels are known (a label that training never saw: `bad=True`;
    something worth a look: `bad=False`).
-   `balance(examples, config)` counts names for `firth check`.
+   `balance(examples, config)` counts names for `firth check`; rows of one `group(example)` are held out together.
 3. `__init__(config, encoder, labels=...)` makes the head, its weights drawn by `nn.blocks.initialise`. Only
    `encoder.width` and `encoder.config` may be read; the encoder is not kept.
 4. `encode(examples, tokenizer, max_length=..., training=...)` gives one `data.items.Item` an example, in order: its
@@ -42,6 +42,9 @@ from firth.config import resolve as _resolve
 TABLE = {
     "classify": "firth.tasks.classify:Classify",
     "tag": "firth.tasks.tag:Tag",
+    "answer": "firth.tasks.answer:Answer",
+    "choose": "firth.tasks.choose:Choose",
+    "compare": "firth.tasks.compare:Compare",
 }
 
 

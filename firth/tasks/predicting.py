@@ -27,7 +27,7 @@ def predict(
     advance: Callable[[float, str], None] | None = None,
 ) -> list[Prediction]:
     """What the task says of each item, in single precision whatever the training's."""
-    device = next(task.parameters()).device
+    device = next(encoder.parameters()).device
     modes = encoder.training, task.training
     encoder.eval(), task.eval()
     windows = [window for item in items for window in item.windows]
@@ -35,7 +35,7 @@ def predict(
     done = 0
     for rows in token_batches([len(window.ids) for window in windows]):
         batch = pack_windows([windows[row] for row in rows]).to(device)
-        for row, output in zip(rows, task.outputs(encoder(batch), batch), strict=True):
+        for row, output in zip(rows, task.outputs(encoder(batch, layers=task.needs_layers), batch), strict=True):
             outputs[row] = output
         done += len(rows)
         if advance:

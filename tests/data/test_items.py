@@ -1,6 +1,7 @@
 """The order of labelled examples: a pure function of seed, epoch and place; several tasks in proportion."""
 
 from collections import Counter
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def epoch(made: ItemBatches, number: int) -> list[list[int]]:
 def test_every_example_once_an_epoch_in_an_order_of_its_own() -> None:
     made = batches({"a": 10})
     first, second = epoch(made, 0), epoch(made, 1)
-    assert sorted(sum(first, [])) == sorted(sum(second, [])) == list(range(10))
+    assert sorted(chain(*first)) == sorted(chain(*second)) == list(range(10))
     assert [len(rows) for rows in first] == [4, 4, 2]
     assert first != second
     again = batches({"a": 10})
@@ -52,7 +53,7 @@ def test_tasks_are_drawn_by_size_to_a_power() -> None:
 def test_a_task_drawn_often_begins_anew_and_uses_all_its_examples() -> None:
     made = batches({"small": 8, "large": 72}, alpha=0.0)
     drawn = [made[Place(0, i)] for i in range(made.num_packs(0))]
-    small = sum((b.ids_N.tolist() for b in drawn if b.goal == "small"), [])
+    small = list(chain(*(b.ids_N.tolist() for b in drawn if b.goal == "small")))
     rounds = len(small) // 8
     assert rounds > 2
     counts = Counter(small[: rounds * 8])

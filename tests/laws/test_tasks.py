@@ -1,5 +1,6 @@
 """Laws of every task in the table, on the embedded labelled sets."""
 
+import csv
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,6 +33,8 @@ CHOICES = [
     ("The dog saw the cat and", ("wrote a letter.", "cooked rice.", "began to bark."), 2),
 ]
 SETS = {"classify": "classify", "tag": "entities", "answer": "answers", "compare": "pairs"}
+STEPS = {"answer": 240}
+"""Steps that 16 examples take to learn by heart, where it is not 120: an answer is two places among many windows."""
 CONFIGS: dict[str, dict[str, Any]] = {}
 """Settings a task needs to read its set; none where it reads it as it is."""
 
@@ -49,9 +52,10 @@ def labelled_file(name: str, folder: Path) -> Path:
         return samples.labelled(SETS[name], "en")
     assert name == "choose", f"give tests/laws/test_tasks.py a small labelled file for the task '{name}'"
     path = folder / "choose.csv"
-    rows = ["startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,label"]
-    rows += [f'"{prompt}",{prompt},,gold,{",".join(options)},{label}' for prompt, options, label in CHOICES * 4]
-    path.write_text("\n".join(rows))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["startphrase", "sent1", "sent2", "ending0", "ending1", "ending2", "label"])
+        writer.writerows([prompt, prompt, "", *options, label] for prompt, options, label in CHOICES * 4)
     return path
 
 
@@ -88,7 +92,7 @@ def test_sixteen_examples_can_be_memorised(make: Callable[..., Made], tokenizer:
     made = make()
     learner = Learner(made.encoder, {made.task.name: made.task})
     batches = ItemBatches({made.task.name: made.task}, {made.task.name: made.items}, 16, seed=1)
-    config = TrainConfig(steps=120, optim=OptimConfig(rate=3e-3, warmup_rate=0.1))
+    config = TrainConfig(steps=STEPS.get(made.task.name, 120), optim=OptimConfig(rate=3e-3, warmup_rate=0.1))
 
     def stream() -> Any:
         for epoch in range(config.steps):

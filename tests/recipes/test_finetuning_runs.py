@@ -1,4 +1,4 @@
-"""Whole fine-tuning runs on the embedded labelled sets: figures, folders, seeds, ways of transfer, resuming, mistakes."""
+"""Whole fine-tuning runs on the embedded labelled sets: figures, seeds, ways of transfer, resuming, mistakes."""
 
 import json
 import os
@@ -247,6 +247,7 @@ def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[P
         finetune(train=train)
     with pytest.raises(BadInput, match="row 3: the label 'sideways'"):
         firth.evaluate(folder, data=strange)
+    assert firth.evaluate(folder, data=strange, skip_bad=True)["skipped"] == 2
     with pytest.raises(BadInput, match="does not exist"):
         finetune(train=tmp_path / "nowhere.tsv", name="b")
     with pytest.raises(BadConfig, match="one for each task"):
@@ -271,6 +272,10 @@ def test_resuming_needs_the_same_data_and_numbers(finetune: Finetune, split: tup
     folder = finetune("epochs=1", train=split[0])
     with pytest.raises(BadConfig, match="leave out options"):
         firth.finetune(out=folder, resume=True, changes=["epochs=9"])
+    with pytest.raises(BadInput, match="was not begun with"):
+        firth.finetune(out=folder, resume=True, task="classify", train=split[1])
+    with pytest.raises(BadInput, match="did not start from"):
+        firth.finetune(folder, out=folder, resume=True)
     split[0].write_text(split[0].read_text() + "one more\tpositive\n")
     with pytest.raises(BadInput, match="is not as it was"):
         firth.finetune(out=folder, resume=True)

@@ -99,7 +99,7 @@ def test_bytes_that_are_not_utf8_name_their_row(tmp_path: Path) -> None:
         ("stsb", "c\tf\t2012\t1\t3.800\tA man.\tA flute.\tlicence\tmore\n", ("A man.", "A flute."), 3.8),
         ("stsb", "index\tsentence1\tsentence2\tscore\n0\tA.\tB.\t5.000\n", ("A.", "B."), 5.0),
         ("qqp", "1\t2\t3\tWhy?\tHow?\t0\n", ("Why?", "How?"), "0"),
-        ("mnli", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tP.\tH.\tneutral\tentailment\n", ("P.", "H."), "entailment"),
+        ("mnli", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tP.\tH.\tx\tneutral\n", ("P.", "H."), "neutral"),
         ("qnli", "index\tquestion\tsentence\tlabel\n0\tQ?\tS.\tentailment\n", ("Q?", "S."), "entailment"),
         ("rte", "index\tsentence1\tsentence2\tlabel\n0\tP.\tH.\tnot_entailment\n", ("P.", "H."), "not_entailment"),
     ],
@@ -115,7 +115,7 @@ def test_glue_files_are_read_as_published(
 def test_presets_bring_their_metric_and_unknown_ones_are_refused(read: Reader) -> None:
     assert Classify.settle(Classify.Config(preset="cola")).metric == "matthews"
     assert Classify.settle(Classify.Config(preset="stsb")).kind == "number"
-    with pytest.raises(BadConfig, match="no preset 'kola'.*cola"):
+    with pytest.raises(BadConfig, match=r"no preset 'kola'.*cola"):
         read("a\tb\n", preset="kola")
     with pytest.raises(BadConfig, match="does not look like rte"):
         read("text\tlabel\na\tb\n", preset="rte")

@@ -1,6 +1,7 @@
 """Tagging: files of tagged words, windows of whole words, legal decoding, places in the text."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,7 @@ def test_windows_hold_whole_words_overlap_and_cover_everything() -> None:
     assert spans[0][0] == 0
     assert spans[-1][1] == len(ends)
     assert all(ends[last - 1] - starts[first] <= 16 for first, last in spans)
-    assert all(one[0] < other[0] < one[1] < other[1] for one, other in zip(spans, spans[1:], strict=False))
+    assert all(one[0] < other[0] < one[1] < other[1] for one, other in pairwise(spans))
     assert word_windows(np.empty(0, np.int64), 16) == [(0, 0)]
 
 

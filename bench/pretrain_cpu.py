@@ -1,0 +1,148 @@
+"""Pre-training speed on a CPU, firth against transformers, on the same ragged text in one run.
+
+    python bench/pretrain_cpu.py
+
+One paragraph a sequence, at most 128 tokens, masked LM, BERT-mini, dropout 0.1 in both (attention dropout 0), AdamW,
+fp32, the same number of threads. transformers gets padded batches of 32 as its users make them. Useful tokens are real
+tokens with [CLS] and [SEP].
+"""
+
+import argparse
+import resource
+import time
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+import firth
+from bench.texts import paragraphs
+from firth.config import override
+from firth.data.loader import Place, load, places
+from firth.data.shards import Shards
+from firth.objectives.masked_lm import MaskedLM
+from firth.recipes import lineage
+from firth.recipes.lineage import Recipe
+from firth.recipes.pretraining import build
+from firth.train.loop import Progress, train
+from firth.train.optim import make_optimizer
+
+WARM = 2
+
+
+def recipe(tokens: int, size: str) -> Recipe:
+    plan = lineage.make("bert", size)
+    shape = replace(plan.encoder["bert"], pooler=False)
+    plan = replace(plan, encoder={"bert": shape}, objectives={"masked_lm": MaskedLM.Config()})
+    return override(plan, [f"batches.tokens={tokens}"])
+
+
+def run_firth(data: Shards, plan: Recipe, steps: int) -> tuple[float, np.ndarray]:
+    parts = build(plan, data, device="cpu")
+    clock = [0.0]
+
+    def on_step(progress: Progress, norm: torch.Tensor) -> None:
+        if progress.step == WARM:
+            clock[0] = time.perf_counter()
+
+    train(
+        parts.learner,
+        load(parts.packs, places(parts.packs, Place()), workers=0),
+        plan.train,
+        optimizer=make_optimizer(parts.learner, plan.train.optim),
+        progress=Progress(WARM + steps),
+        on_step=on_step,
+    )
+    seconds = time.perf_counter() - clock[0]
+    sequences, packs = parts.packs._plan(0)
+    lengths = np.concatenate([sequences.lengths_S[rows] for rows in packs[WARM : WARM + steps]])
+    return lengths.sum() / seconds, lengths
+
+
+def run_transformers(data: Shards, plan: Recipe, steps: int) -> float:
+    from transformers import BertConfig, BertForMaskedLM
+
+    parts = build(plan, data, device="cpu")
+    shape = parts.learner.encoder.config
+    config = BertConfig(
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.width,
+        num_hidden_layers=shape.num_layers,
+        num_attention_heads=shape.num_heads,
+        intermediate_size=shape.ffn_width,
+        hidden_dropout_prob=shape.dropout,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = BertForMaskedLM(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
+    rows = rows_of(parts.packs, steps)
+    batches = [rows[i : i + 32] for i in range(0, len(rows) - 31, 32)]
+    useful, began = 0, 0.0
+    for step, batch in enumerate(batches):
+        if step == WARM:
+            began = time.perf_counter()
+        feed = pad(batch)
+        model(**feed).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        useful += int(feed["attention_mask"].sum()) if step >= WARM else 0
+    return useful / (time.perf_counter() - began)
+
+
+def rows_of(packs: Any, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The masked sequences of the first packs, one by one, with their labels."""
+    rows = []
+    for index in range(count):
+        batch = packs[Place(0, index)]
+        labels = torch.full_like(batch.ids_N, -100)
+        real = batch.targets["masked_lm_labels"] != -100
+        labels[batch.targets["masked_lm_positions"][real]] = batch.targets["masked_lm_labels"][real]
+        bounds = batch.bounds_B1.tolist()
+        rows += [
+            (batch.ids_N[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:], strict=False) if (labels[a:b] >= 0).any()
+        ]
+    return rows
+
+
+def pad(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    pack = torch.nn.utils.rnn.pad_sequence
+    ids = pack([ids for ids, _ in rows], batch_first=True)
+    mask = pack([torch.ones_like(ids) for ids, _ in rows], batch_first=True)
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": pack([labels for _, labels in rows], batch_first=True, padding_value=-100),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--size", default="mini")
+    parser.add_argument("--tokens", type=int, default=4096)
+    parser.add_argument("--steps", type=int, default=20)
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        text = Path(folder) / "text.txt"
+        text.write_text("\n".join(paragraphs(6000, longest=2000)), encoding="utf-8")
+        firth.prepare(text, out=Path(folder) / "data", vocab_size=12000, documents="line")
+        data = Shards.open(Path(folder) / "data")
+        plan = recipe(arguments.tokens, arguments.size)
+        ours, theirs = [], []
+        for _ in range(2):
+            rate, lengths = run_firth(data, plan, arguments.steps)
+            ours.append(rate)
+            theirs.append(run_transformers(data, plan, arguments.steps))
+    print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, BERT-{arguments.size}, masked LM, dropout 0.1")
+    print(f"sequence length: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, max {lengths.max()}")
+    print(f"firth         {np.mean(ours):10,.0f} useful tokens/s   ({ours[0]:,.0f} and {ours[1]:,.0f})")
+    print(f"transformers  {np.mean(theirs):10,.0f} useful tokens/s   ({theirs[0]:,.0f} and {theirs[1]:,.0f})")
+    print(f"ratio         {np.mean(ours) / np.mean(theirs):10.2f}")
+    print(f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,162 @@
+"""Choose one of several options (Devlin et al. 2018, section 4.4): one sequence an option, one score, one softmax.
+
+In: a prompt with its options: SWAG's CSV, rows of JSON, DREAM's dialogues, CODAH's table. Each option is read as
+`[CLS] context [SEP] stem option [SEP]`. Out: the option with the best score. A context longer than the model is read in
+overlapping windows, the same for all options; the scores of an option's windows are averaged.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from firth import metrics
+from firth.data.items import Item, pack_items, window
+from firth.nn.blocks import first_rows, initialise
+from firth.nn.pooling import mean_rows
+from firth.tasks import options
+from firth.tasks.options import Choice
+from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tokenizers.vocab import windows
+from firth.types import Example, Prediction, Problem
+
+
+class Choose(Task):
+    name = "choose"
+    main = "accuracy"
+
+    @dataclass(frozen=True)
+    class Config:
+        format: Literal["guess", "rows", "dream", "codah"] = "guess"
+        """The file's form: rows with named columns (SWAG's too), DREAM's JSON or CODAH's table without header."""
+        pooling: Literal["cls", "mean"] = "cls"
+        """What stands for a sequence: its first token (through the model's pooler, if it has one) or the mean."""
+        dropout: float = 0.1
+        """Share of the pooled vector set to zero in training."""
+        max_windows: int = 2
+        """Windows of a long context used in training, for each option; prediction reads all."""
+
+    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__(config, encoder, labels=labels)
+        self.dropout = nn.Dropout(config.dropout)
+        self.head = nn.Linear(encoder.width, 1)
+        initialise(self.head, std=encoder.config.init_std)
+
+    # Reading
+
+    @classmethod
+    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Choice]:
+        return options.read(path, config.format, problems, labelled=labelled)
+
+    @classmethod
+    def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
+        counts = Counter(f"option {_place(example) + 1}" for example in examples)
+        return {"right one": dict(sorted(counts.items()))}
+
+    @classmethod
+    def example(cls, value: Any, config: Config) -> Example:
+        return options.example(value)
+
+    # Sequences
+
+    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+        choices = [example for example in examples if isinstance(example, Choice)]
+        texts = list(dict.fromkeys(text for choice in choices for text in (choice.texts[0], *choice.endings)))
+        ids = {text: one.ids for text, one in zip(texts, tokenizer.encode_batch(texts), strict=True)}
+        limit = self.config.max_windows if training else None
+        return [
+            _item(
+                choice, ids[choice.texts[0]], [ids[text] for text in choice.endings], tokenizer.vocab, max_length, limit
+            )
+            for choice in choices
+        ]
+
+    def batch(self, items: Sequence[Item]) -> Batch:
+        packed, _ = pack_items(items)
+        counts = [len(item.example.texts) - 1 for item in items]
+        repeats = [len(item.windows) // count for item, count in zip(items, counts, strict=True)]
+        targets = {
+            "options_B": np.repeat(np.arange(sum(counts)), np.repeat(repeats, counts)),
+            "owners_O": np.repeat(np.arange(len(items)), counts),
+            "places_O": np.concatenate([np.arange(count) for count in counts]),
+            "gold_E": np.array([_place(item.example) for item in items]),
+        }
+        return replace(packed, targets={name: torch.from_numpy(values) for name, values in targets.items()})
+
+    # Learning
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        targets, gold_E = batch.targets, batch.targets["gold_E"]
+        scores_B, options_B = self.scores(states, batch).float(), targets["options_B"]
+        totals_O = scores_B.new_zeros(len(targets["owners_O"])).index_add(0, options_B, scores_B)
+        means_O = totals_O / torch.bincount(options_B)
+        scores_ET = means_O.new_full((len(gold_E), int(targets["places_O"].max()) + 1), -torch.inf)
+        scores_ET = scores_ET.index_put((targets["owners_O"], targets["places_O"]), means_O)
+        total = F.cross_entropy(scores_ET, gold_E, reduction="sum")
+        return Loss({self.name: total}, {f"{self.name}_correct": (scores_ET.argmax(1) == gold_E).sum()})
+
+    def counts(self, batch: Batch) -> Mapping[str, int]:
+        return {self.name: len(batch.targets["gold_E"])}
+
+    def scores(self, states: States, batch: Batch) -> Tensor:
+        """The head's score of every sequence."""
+        if self.config.pooling == "mean":
+            pooled_BD = mean_rows(states.last_ND, batch.bounds_B1)
+        else:
+            pooled_BD = first_rows(states.last_ND, batch.bounds_B1) if states.pooled_BD is None else states.pooled_BD
+        scores_B1: Tensor = self.head(self.dropout(pooled_BD))
+        return scores_B1[:, 0]
+
+    # Predicting
+
+    def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
+        return list(self.scores(states, batch).float().cpu().numpy())
+
+    def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
+        names = item.example.texts[1:]
+        scores_T = np.array(outputs, np.float64).reshape(len(names), -1).mean(1)
+        shares_T = np.exp(scores_T - scores_T.max())
+        shares_T /= shares_T.sum()
+        best = int(shares_T.argmax())
+        return Prediction(names[best], float(shares_T[best]), dict(zip(names, shares_T.tolist(), strict=True)))
+
+    # Scoring
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+        return {"accuracy": metrics.accuracy([e.gold for e in examples], [p.label for p in predictions])}
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        counts = Counter(_place(example) for example in train)
+        usual = min(counts, key=lambda place: (-counts[place], place))
+        return [Prediction(example.texts[1:][min(usual, len(example.texts) - 2)]) for example in examples]
+
+    def error(self, prediction: Prediction, example: Example) -> float:
+        return 0.0 if prediction.label == example.gold else prediction.probability
+
+
+def _item(
+    choice: Choice,
+    context: np.ndarray,
+    endings: Sequence[np.ndarray],
+    specials: Any,
+    max_length: int,
+    limit: int | None,
+) -> Item:
+    """All windows of the first option, then all of the second ...; every option sees the same windows."""
+    total, room = len(context) + sum(map(len, endings)), max_length - 3
+    kept = [ids[: max(1, room * 2 // 3)] for ids in endings]
+    size = room - max(map(len, kept))
+    spans = windows(len(context), size, max(1, size * 3 // 4))[:limit]
+    cuts = tuple(window(specials, context[a:b], ids, start=a) for ids in kept for a, b in spans)
+    return Item(choice, cuts, total, total - spans[-1][1] - sum(map(len, kept)))
+
+
+def _place(example: Example) -> int:
+    """Which option is right, counted from 0."""
+    return example.texts[1:].index(example.gold)

@@ -1,0 +1,341 @@
+"""Compare two texts: how alike are they?
+
+In: pairs with scores or labels, pairs that belong together, or triplets (a text, one like it, one less like it). Out:
+a similarity. Three ways: a siamese encoder, whose vectors' cosine is the similarity (Reimers & Gurevych 2019); a
+cross-encoder, which reads both texts at once; or the pooled vectors of a model as it is, on request whitened (Su et al.
+2021), which needs no training. A text longer than the model is read in windows whose vectors are averaged by length.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from firth import metrics
+from firth.data.items import Item, pack_items
+from firth.errors import BadConfig, BadInput
+from firth.nn import similarity
+from firth.nn.blocks import first_rows, initialise
+from firth.nn.pooling import max_rows, mean_rows
+from firth.tasks import glue, likeness
+from firth.tasks.likeness import Compared, with_vectors
+from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.types import Example, Prediction, Problem
+
+LOSSES = {
+    "number": ("regression",),
+    "one": ("contrastive", "regression", "ranking"),
+    "positives": ("ranking",),
+    "triplets": ("ranking",),
+}
+"""The losses that each kind of gold can teach, the usual one first."""
+
+
+class Compare(Task):
+    name = "compare"
+
+    @dataclass(frozen=True)
+    class Config:
+        way: Literal["siamese", "cross", "pooled"] = "siamese"
+        """Each text by itself, both in one sequence, or the model's vectors as they are, without training."""
+        loss: Literal["guess", "regression", "contrastive", "ranking"] = "guess"
+        """What the siamese way minimises; ranking takes the other texts of a batch as negatives."""
+        kind: Literal["guess", "one", "number", "positives", "triplets"] = "guess"
+        """What the rows are: pairs with a label or a score, pairs that belong together, or triplets."""
+        preset: str = ""
+        """A GLUE set by name: stsb, mrpc or qqp."""
+        text_column: str = ""
+        """The column of the first text; a number counts the columns of a file without a header."""
+        second_column: str = ""
+        """The column of the second text."""
+        third_column: str = ""
+        """The column of a text that is less like the first, for triplets."""
+        label_columns: tuple[str, ...] = ()
+        """The column of the label or score."""
+        label_names: tuple[str, ...] = ()
+        """Names for labels that a file gives as numbers from 0."""
+        positive: str = "1"
+        """The label of texts that are alike."""
+        lowest: float = 0.0
+        """The score of texts that have nothing in common."""
+        highest: float = 0.0
+        """The score of texts that say the same; 0 takes the highest of the training rows."""
+        pooling: Literal["mean", "cls", "max", "first-last"] = "mean"
+        """A text's vector: mean, first token, maximum, or the mean over the first and the last layer."""
+        whiten: bool = False
+        """Turn and stretch the vectors until their covariance is the unit matrix; for way=pooled."""
+        whiten_width: int = 0
+        """Directions kept by whitening, the strongest first; 0 keeps all."""
+        margin: float = 0.5
+        """The distance (1 - cosine) beyond which the contrastive loss leaves unlike texts alone."""
+        scale: float = 20.0
+        """What cosines are multiplied by in the softmax of the ranking loss."""
+        threshold: float = 0.5
+        """The similarity from which texts count as alike; found on dev."""
+        dropout: float = 0.1
+        """Share of the cross-encoder's pooled vector set to zero in training."""
+        max_windows: int = 4
+        """Windows of a long text used in training; prediction reads all."""
+
+        @property
+        def label_separator(self) -> str:
+            return ","
+
+        def __post_init__(self) -> None:
+            if self.way != "pooled" and (self.whiten or (self.way == "siamese" and self.pooling == "first-last")):
+                raise BadConfig("whiten and pooling=first-last go with way=pooled.")
+            if len(self.label_columns) > 1:
+                raise BadConfig("compare reads one label column.")
+
+    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__(config, encoder, labels=labels)
+        self.whitening: tuple[np.ndarray, np.ndarray] | None = None
+        if config.way == "cross":
+            self.dropout = nn.Dropout(config.dropout)
+            self.head = nn.Linear(encoder.width, 1)
+            initialise(self.head, std=encoder.config.init_std)
+
+    @property
+    def main(self) -> str:  # type: ignore[override]
+        return {"number": "spearman", "one": "auc", "positives": "mrr", "triplets": "accuracy"}[self.config.kind]
+
+    @property
+    def needs_layers(self) -> bool:  # type: ignore[override]
+        return bool(self.config.pooling == "first-last")
+
+    @property
+    def embeds(self) -> str:  # type: ignore[override]
+        return str(self.config.pooling) if self.config.way == "siamese" else ""
+
+    @property
+    def compares_within_batch(self) -> bool:
+        return bool(self.config.way == "siamese" and self.config.loss == "ranking")
+
+    # Reading
+
+    @classmethod
+    def untrained(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"way": "pooled", **options}
+
+    @classmethod
+    def settle(cls, config: Config) -> Config:
+        if not config.preset:
+            return config
+        preset = glue.preset(config.preset)
+        return replace(config, kind=preset.kind, positive=preset.positive or config.positive)  # type: ignore[arg-type]
+
+    @classmethod
+    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
+        return likeness.read(path, config, problems, labelled=labelled)
+
+    @classmethod
+    def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
+        kind = likeness.kind_of(examples[0]) if config.kind == "guess" else config.kind
+        loss = LOSSES[kind][0] if config.loss == "guess" else config.loss
+        if config.way == "siamese" and loss not in LOSSES[kind]:
+            raise BadConfig(f"Rows of kind {kind} do not go with loss={loss} but with {', '.join(LOSSES[kind])}.")
+        if config.way == "cross" and kind == "positives":
+            raise BadConfig("Pairs without labels cannot teach a cross-encoder; use way=siamese or add pairs unlike.")
+        names = {example.gold for example in examples if isinstance(example.gold, str)}
+        if kind == "one" and config.positive not in names:
+            raise BadInput(
+                f"No row has the label '{config.positive}' for texts that are alike; name it with "
+                f"tasks.compare.positive=NAME (the labels are {', '.join(sorted(names)[:10])})."
+            )
+        highest = config.highest
+        if kind == "number" and not highest:
+            highest = max(float(example.gold) for example in examples)
+            if highest <= config.lowest:
+                raise BadInput(f"No score is above {config.lowest}; set tasks.compare.lowest and highest.")
+        return replace(config, kind=kind, loss=loss, highest=highest)  # type: ignore[arg-type]
+
+    @classmethod
+    def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
+        if config.kind != "one":
+            return {}
+        return {"label": tuple(sorted({example.gold for example in examples}))}
+
+    @classmethod
+    def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
+        for example in examples:
+            if (kind := likeness.kind_of(example)) != config.kind:
+                yield Problem(
+                    example.row, f"a row of kind {kind} where {config.kind} is wanted", "mend it or say kind="
+                )
+            elif labels and example.gold not in labels["label"]:
+                what = f"the label '{example.gold}' never occurs in training"
+                yield Problem(example.row, what, "add training rows with it or remove the row")
+
+    @classmethod
+    def example(cls, value: Any, config: Config) -> Example:
+        return likeness.example(value, config)
+
+    # Sequences
+
+    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+        if self.config.way == "cross":
+            return likeness.together(examples, tokenizer, max_length=max_length)
+        limit = self.config.max_windows if training else None
+        return likeness.apart(examples, tokenizer, max_length=max_length, max_windows=limit)
+
+    def batch(self, items: Sequence[Item]) -> Batch:
+        packed, _ = pack_items(items)
+        counts = [count for item in items for count in item.facts]
+        targets = {
+            "texts_B": torch.from_numpy(np.repeat(np.arange(len(counts)), counts)),
+            "gold_E": torch.tensor([self._target(item.example) for item in items], dtype=torch.float32),
+        }
+        if self.compares_within_batch:
+            rows = [item.example for item in items]
+            targets["ignored_EC"] = torch.from_numpy(likeness.ignored(rows, targets["gold_E"].numpy() > 0.5))
+        return replace(packed, targets=targets)
+
+    def _target(self, example: Example) -> float:
+        """The similarity that people meant, from 0 to 1."""
+        if self.config.kind == "number":
+            return float((example.gold - self.config.lowest) / (self.config.highest - self.config.lowest))
+        return float(example.gold == self.config.positive) if self.config.kind == "one" else 1.0
+
+    # Learning
+
+    def weigh(self, examples: Sequence[Example]) -> None:
+        if self.config.way == "pooled":
+            raise BadConfig("way=pooled needs no training; measure it with `firth evaluate MODEL --task compare`.")
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        gold_E = batch.targets["gold_E"]
+        if self.config.way == "cross":
+            return Loss(
+                {self.name: self._cross_loss(self._scores(states, batch).float().view(len(gold_E), -1), gold_E)}
+            )
+        texts_TD = self._texts(self._pooled(states, batch).float(), batch)
+        unit_EKD = F.normalize(texts_TD, dim=1).view(len(gold_E), -1, texts_TD.shape[1])
+        if self.compares_within_batch:
+            asks_E, ignored_EC = gold_E > 0.5, batch.targets["ignored_EC"]
+            total, right = similarity.ranking(unit_EKD, asks_E, ignored_EC=ignored_EC, scale=self.config.scale)
+            return Loss({self.name: total}, {f"{self.name}_correct": right})
+        cosine_E = (unit_EKD[:, 0] * unit_EKD[:, 1]).sum(1)
+        if self.config.loss == "regression":
+            return Loss({self.name: F.mse_loss(cosine_E, gold_E, reduction="sum")})
+        return Loss({self.name: similarity.contrastive(cosine_E, gold_E, margin=self.config.margin)})
+
+    def _cross_loss(self, scores_EK: Tensor, gold_E: Tensor) -> Tensor:
+        if self.config.kind == "number":
+            return F.mse_loss(scores_EK[:, 0], gold_E, reduction="sum")
+        if self.config.kind == "triplets":
+            return F.cross_entropy(scores_EK, torch.zeros_like(gold_E, dtype=torch.long), reduction="sum")
+        return F.binary_cross_entropy_with_logits(scores_EK[:, 0], gold_E, reduction="sum")
+
+    def counts(self, batch: Batch) -> Mapping[str, int]:
+        gold_E = batch.targets["gold_E"]
+        return {self.name: int((gold_E > 0.5).sum()) if self.compares_within_batch else len(gold_E)}
+
+    def _scores(self, states: States, batch: Batch) -> Tensor:
+        pooled_BD = first_rows(states.last_ND, batch.bounds_B1) if states.pooled_BD is None else states.pooled_BD
+        scores_B1: Tensor = self.head(self.dropout(pooled_BD))
+        return scores_B1[:, 0]
+
+    def _pooled(self, states: States, batch: Batch) -> Tensor:
+        """A vector for each sequence."""
+        if self.config.pooling == "cls":
+            return first_rows(states.last_ND, batch.bounds_B1)
+        if self.config.pooling == "max":
+            return max_rows(states.last_ND, batch.bounds_B1)
+        # The first layer is the first block's output: the embeddings below it are the same in every context.
+        first_last = self.config.pooling == "first-last"
+        last_ND = (states.layers[1] + states.layers[-1]) / 2 if first_last else states.last_ND
+        return mean_rows(last_ND, batch.bounds_B1)
+
+    @staticmethod
+    def _texts(vectors_BD: Tensor, batch: Batch) -> Tensor:
+        """A vector for each text: its windows' mean, weighted by their lengths."""
+        texts_B, weights_B1 = batch.targets["texts_B"], batch.bounds_B1.diff()[:, None].float()
+        empty_TD = vectors_BD.new_zeros(int(texts_B[-1]) + 1, vectors_BD.shape[1])
+        return empty_TD.index_add(0, texts_B, vectors_BD * weights_B1)  # only its direction matters
+
+    # Predicting
+
+    def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
+        made = self._scores(states, batch) if self.config.way == "cross" else self._pooled(states, batch)
+        return list(made.float().cpu().numpy())
+
+    def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
+        if self.config.way == "cross":
+            scores = [float(score) for score in outputs]
+            if len(scores) == 1 and self.config.kind != "number":
+                return Prediction(float(1 / (1 + np.exp(-scores[0]))))
+            return Prediction(scores[0] if len(scores) == 1 else scores[0] - scores[1])
+        lengths = np.array([len(w.ids) for w in item.windows], np.float32)
+        bounds = np.cumsum([0, *item.facts]).tolist()
+        return self._compared(
+            tuple(np.average(outputs[a:b], axis=0, weights=lengths[a:b]) for a, b in pairwise(bounds))
+        )
+
+    def _compared(self, vectors: tuple[np.ndarray, ...]) -> Compared:
+        """Of a triplet, how much more like the second text is than the third."""
+        first, *others = self._directions(np.stack(vectors))
+        cosines = [float(first @ other) for other in others]
+        return with_vectors(cosines[0] if len(cosines) == 1 else cosines[0] - cosines[1], vectors)
+
+    def _directions(self, vectors: np.ndarray) -> np.ndarray:
+        """Unit vectors, after whitening where it was asked for."""
+        if self.whitening is not None:
+            vectors = (vectors - self.whitening[0]) @ self.whitening[1]
+        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
+
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
+        """Finds the whitening (which needs no labels) and the threshold with the best accuracy."""
+        found = list(predictions)
+        if self.config.whiten:
+            texts = np.stack(list(likeness.by_text(found, examples).values()))
+            self.whitening = likeness.whitening(texts, self.config.whiten_width)
+            found = [self._compared(p.vectors) for p in found if isinstance(p, Compared)]
+        if self.config.kind == "one":
+            alike = [self._target(example) > 0.5 for example in examples]
+            threshold = metrics.best_accuracy(alike, [p.label for p in found])[1]
+            self.config = replace(self.config, threshold=threshold)
+        return found
+
+    # Scoring
+
+    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+        values = np.array([p.label for p in predictions], np.float64)
+        kind = self.config.kind
+        if kind == "number":
+            gold = [example.gold for example in examples]
+            return {"spearman": metrics.spearman(values, gold), "pearson": metrics.pearson(values, gold)}
+        figures: dict[str, float] = {}
+        if kind == "one":
+            alike = np.array([self._target(example) > 0.5 for example in examples])
+            figures = likeness.figures(alike, values, self.config.threshold)
+        if kind == "triplets":
+            figures = {"accuracy": float(((values > 0) + 0.5 * (values == 0)).mean())}
+        return figures | self._rankings(predictions, examples)
+
+    def _rankings(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+        """Where each text finds its likes among all the others of the file."""
+        vectors = likeness.by_text(predictions, examples)
+        unit = dict(zip(vectors, self._directions(np.stack(list(vectors.values()))), strict=True)) if vectors else {}
+        return likeness.rankings(unit, examples, [self._target(example) > 0.5 for example in examples])
+
+    def perfect(self, example: Example) -> Prediction:
+        own = likeness.own_direction(example.texts[0])
+        return with_vectors(self._target(example), (own, own) if self.config.kind == "positives" else ())
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        usual = float(np.mean([self._target(example) for example in train]))
+        constant = {"number": usual, "one": float(usual >= 0.5)}.get(self.config.kind, 0.0)
+        return [Prediction(constant) for _ in examples]
+
+    def error(self, prediction: Prediction, example: Example) -> float:
+        if self.config.kind == "triplets":
+            return max(0.0, -float(prediction.label))
+        wanted, got = self._target(example), float(prediction.label)
+        right = self.config.kind == "one" and (got >= self.config.threshold) == (wanted > 0.5)
+        return 0.0 if right else abs(got - wanted)

@@ -1,0 +1,137 @@
+"""Files of questions and passages -> examples: SQuAD's JSON, CMRC's of the same form, and JSON lines.
+
+In: `{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text", "answer_start"}]}]}]}]}`, or a row
+for each question with the same names. Out: questions counted from 1, each with its passage, the texts of its answers
+and where they stand. An answer that does not stand where its offset says is told of with its question.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from firth.errors import BadInput
+from firth.tasks.tables import MAX_ROW, read_rows, read_text
+from firth.types import Example, Problem
+
+PASSAGES = ("context", "passage", "text")
+
+
+@dataclass(frozen=True)
+class Question(Example):
+    """`texts` are question and passage, gold the texts of the answers: none where there is no answer."""
+
+    starts: tuple[int, ...] = ()
+    """Where each answer begins in the passage; -1 where the file is wrong about it."""
+
+
+def read(path: Path, problems: list[Problem], *, labelled: bool) -> list[Question]:
+    examples = []
+    for row, found in enumerate(_rows(path), 1) if not _is_lines(path) else _lines(path):
+        made = found if isinstance(found, Problem) else _question(row, found, labelled=labelled)
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            examples.append(made)
+    return examples
+
+
+def question(value: Any) -> Question:
+    """A question with its passage, as a pair or a row with names."""
+    if isinstance(value, Mapping):
+        value = (value.get("question"), _passage(value))
+    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+        raise BadInput(f"An input must be a question and its passage; it is {value!r:.80}.")
+    return Question(tuple(value))
+
+
+def _is_lines(path: Path) -> bool:
+    return ".jsonl" in path.suffixes[-2:]
+
+
+def _lines(path: Path) -> Iterator[tuple[int, Any]]:
+    yield from read_rows(path).lines
+
+
+def _rows(path: Path) -> Iterator[Any]:
+    """Each question with its passage put into it."""
+    text = read_text(path)
+    if not text.strip():
+        raise BadInput(f"{path} is empty; give it questions as SQuAD does.")
+    try:
+        whole = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
+    if isinstance(whole, list):
+        yield from whole
+        return
+    if not isinstance(whole, dict) or not isinstance(whole.get("data"), list):
+        raise BadInput(
+            f"{path} has no list 'data' as SQuAD's files do; name the file .jsonl if each line is a question."
+        )
+    for place, article in enumerate(whole["data"], 1):
+        try:
+            for paragraph in article["paragraphs"]:
+                for asked in paragraph["qas"]:
+                    yield {**asked, "context": paragraph["context"]}
+        except (KeyError, TypeError):
+            raise BadInput(
+                f"{path}: article {place} is not of SQuAD's form (paragraphs with a context and qas); mend it."
+            ) from None
+
+
+def _question(row: int, found: Any, *, labelled: bool) -> Question | Problem:
+    if not isinstance(found, Mapping):
+        return Problem(row, "not a JSON object", "write the question, its context and its answers")
+    asked: Any = found.get("question")
+    passage: Any = _passage(found)
+    for name, text in (("question", asked), ("passage", passage)):
+        if not isinstance(text, str) or not text.strip():
+            return Problem(row, f"an empty {name}" if text == "" else f"no {name}", "fill it in or remove the question")
+        if len(text) > MAX_ROW:
+            return Problem(row, f"a {name} of {len(text):,} characters", "split it")
+    if not labelled:
+        return Question((asked, passage), None, row)
+    if found.get("is_impossible") is True:
+        return Question((asked, passage), (), row)
+    answers = _answers(found.get("answers"))
+    if answers is None:
+        return Problem(row, "its answers are not texts with an answer_start", "mend or remove the question")
+    if not answers and found.get("is_impossible") is False:
+        return Problem(row, "no answer, though not marked as impossible", "add the answer or is_impossible")
+    return _placed(row, asked, passage, answers)
+
+
+def _placed(row: int, asked: str, passage: str, answers: list[tuple[str, int | None]]) -> Question | Problem:
+    """The question with the places of its answers; at least one must be right."""
+    starts = []
+    for text, start in answers:
+        start = passage.find(text) if start is None else start
+        starts.append(start if start >= 0 and passage[start : start + len(text)] == text else -1)
+    if answers and max(starts) < 0:
+        text, start = answers[0]
+        where = f"does not stand at its answer_start {start}" if text in passage else "is not in its passage"
+        return Problem(row, f"the answer '{text:.40}' {where}", "mend or remove the question")
+    return Question((asked, passage), tuple(text for text, _ in answers), row, tuple(starts))
+
+
+def _answers(found: Any) -> list[tuple[str, int | None]] | None:
+    """Texts and offsets, from a list of both or from two lists; None where they are neither."""
+    if isinstance(found, Mapping) and isinstance(found.get("text"), list):
+        places = found.get("answer_start") or [None] * len(found["text"])
+        found = [{"text": text, "answer_start": at} for text, at in zip(found["text"], places, strict=False)]
+    if not isinstance(found, list):
+        return None
+    pairs: list[tuple[str, int | None]] = []
+    for one in found:
+        one = {"text": one} if isinstance(one, str) else one
+        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (None, None)
+        if not isinstance(text, str) or not text.strip() or not isinstance(start, int | None):
+            return None
+        pairs.append((text, start))
+    return pairs
+
+
+def _passage(found: Mapping[str, Any]) -> Any:
+    return next((found[name] for name in PASSAGES if name in found), None)
