@@ -11,6 +11,7 @@ import argparse
 import resource
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -102,9 +103,7 @@ def rows_of(packs: Any, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         real = batch.targets["masked_lm_labels"] != -100
         labels[batch.targets["masked_lm_positions"][real]] = batch.targets["masked_lm_labels"][real]
         bounds = batch.bounds_B1.tolist()
-        rows += [
-            (batch.ids_N[a:b], labels[a:b]) for a, b in zip(bounds, bounds[1:], strict=False) if (labels[a:b] >= 0).any()
-        ]
+        rows += [(batch.ids_N[a:b], labels[a:b]) for a, b in pairwise(bounds) if (labels[a:b] >= 0).any()]
     return rows
 
 
@@ -136,7 +135,7 @@ def main() -> None:
             rate, lengths = run_firth(data, plan, arguments.steps)
             ours.append(rate)
             theirs.append(run_transformers(data, plan, arguments.steps))
-    print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, BERT-{arguments.size}, masked LM, dropout 0.1")
+    print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, BERT-{arguments.size}, dropout 0.1")
     print(f"sequence length: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, max {lengths.max()}")
     print(f"firth         {np.mean(ours):10,.0f} useful tokens/s   ({ours[0]:,.0f} and {ours[1]:,.0f})")
     print(f"transformers  {np.mean(theirs):10,.0f} useful tokens/s   ({theirs[0]:,.0f} and {theirs[1]:,.0f})")

@@ -4,17 +4,26 @@ MINUTES = 4.0
 SIZE = "tiny"
 VOCAB_SIZE = 6000
 CHANGES = (
-    "batches.tokens=4096",
+    # Many small steps, no dropout and short sequences: what learns soonest on one megabyte of text.
+    "batches.tokens=1024",
+    "batches.max_length=64",
     "batches.held_out_rate=0.03",
-    "train.evaluate_every=200",
-    "train.checkpoint_every=200",
+    "encoder.bert.num_heads=4",
+    "encoder.bert.dropout=0.0",
+    "encoder.bert.init_std=0.05",
+    "objectives.masked_lm.rate=0.2",
+    "train.optim.rate=1e-3",
+    "train.optim.beta2=0.98",
+    "train.log_every=50",
+    "train.evaluate_every=500",
+    "train.checkpoint_every=1000",
 )
 FILLS = (
-    "If the argument is omitted, the function returns [MASK].",
+    "If the argument is omitted, the function [MASK] None.",
+    "Return a [MASK] of all the files in the directory.",
     "Raise an exception if the file does not [MASK].",
-    "Return a list of all the [MASK] in the directory.",
-    "The river carried the [MASK] down to the sea.",
-    "今天的天气很[MASK]。",
+    "The default value is [MASK].",
+    "这是一个[MASK]好的下午。",
 )
 SENTENCES = (
     "Return the number of items in the list.",
