@@ -1,6 +1,9 @@
 """A loaded model and all it can answer. This is the only predict path: the command line, Python and servers use it."""
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,25 +15,29 @@ from firth.checkpoint import Checkpoint, only_task
 from firth.config import to_dict
 from firth.console import bar
 from firth.data.packing import pack_tokens
+from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
 from firth.objectives.masked_lm import MaskedLM
 from firth.recipes.labelled import tell_of_cuts
+from firth.serve.choosing import known_precision, quicken, sample
 from firth.tasks.predicting import predict
 from firth.tensors import Batch, parameter_count
 from firth.tokenizers.vocab import windows
-from firth.types import Encoding, Example, Fill, Prediction
+from firth.types import Example, Fill, Prediction
 
 POOLINGS = ("mean", "cls", "max")
-BATCH_TOKENS = 4096
+BATCH_TOKENS = 1024
 """Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
+BLOCK_TEXTS = 2048
+"""Texts tokenised and sorted by length at once: what bounds the memory, and what is computed while the next is cut."""
 
 
 class Model:
     """What `firth.load` gives."""
 
-    def __init__(self, checkpoint: Checkpoint) -> None:
-        self.checkpoint = checkpoint
+    def __init__(self, checkpoint: Checkpoint, *, precision: str = "fp32") -> None:
+        self.checkpoint, self.precision = checkpoint, known_precision(precision)
         self.encoder, self.tokenizer = checkpoint.encoder, checkpoint.tokenizer
 
     @property
@@ -107,13 +114,25 @@ class Model:
         pooling = settings.pooling if pooling is None else pooling
         if pooling not in POOLINGS:
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
-        sequences, owners = self._cut(texts, max_length or settings.max_length, specials)
-        vectors = self._pooled(sequences, pooling)
-        weights = np.array([len(ids) for ids in sequences], np.float64)
-        vectors = _merge(vectors, weights, owners, len(texts))
-        if settings.normalise if normalise is None else normalise:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return vectors
+        limit = max_length or settings.max_length
+        vectors = np.empty((len(texts), self.width), np.float32)
+        bounds = [*range(0, len(texts), BLOCK_TEXTS), len(texts)]
+        with bar("embedding", len(texts), unit="texts") as advance, ThreadPoolExecutor(1) as other_thread:
+
+            def cut(start: int) -> Any:
+                """Begins to tokenise a block while the one before it is computed."""
+                block = list(texts[start : start + BLOCK_TEXTS])
+                return other_thread.submit(self._cut, block, limit, specials) if block else None
+
+            ready = cut(0)
+            for start, end in pairwise(bounds):
+                sequences, owners = ready.result()
+                ready = cut(end)
+                weights = np.array([len(ids) for ids in sequences], np.float64)
+                pooled = self._pooled(self._quick, sequences, pooling)
+                vectors[start:end] = _merge(pooled, weights, owners, end - start)
+                advance(end, "")
+        return _unit(vectors) if (settings.normalise if normalise is None else normalise) else vectors
 
     def predict(self, inputs: Sequence[Any], *, task: str = "") -> list[Prediction]:
         """What a fine-tuned model says of each input, in order.
@@ -164,31 +183,39 @@ class Model:
         """Sequences of ids with their special tokens, and for each the text it belongs to."""
         size = min(limit or self.encoder.config.max_positions, self.encoder.config.max_positions) - 2
         sequences, owners = [], []
-        for owner, encoding in enumerate(self._encodings(texts, specials)):
-            spans = [(0, size)] if limit else windows(len(encoding), size, size)
-            sequences += [self._with_specials(encoding.ids[start:end]) for start, end in spans]
+        for owner, ids in enumerate(self._ids(texts, specials)):
+            spans = [(0, size)] if limit else windows(len(ids), size, size)
+            sequences += [self._with_specials(ids[start:end]) for start, end in spans]
             owners += [owner] * len(spans)
         return sequences, np.array(owners, np.int64)
 
-    def _encodings(self, texts: Sequence[str], specials: bool) -> list[Encoding]:
-        return self.tokenizer.encode_batch(list(texts), specials=specials)
+    def _ids(self, texts: Sequence[str], specials: bool) -> Sequence[Sequence[int] | np.ndarray]:
+        if specials:
+            return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), specials=True)]
+        return self.tokenizer.ids_batch(list(texts))
+
+    @cached_property
+    def _quick(self) -> Bert:
+        """The encoder as `embed` uses it: a copy in the precision asked for, made when first needed."""
+        texts = sample(self.tokenizer, self.encoder.config.max_positions)
+        pooling = self.checkpoint.embedding.pooling
+        with torch.inference_mode():
+            return quicken(self.encoder, self.precision, lambda encoder: _unit(self._pooled(encoder, texts, pooling)))
 
     @torch.inference_mode()
-    def _pooled(self, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
+    def _pooled(self, encoder: Bert, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
-        done = 0
-        with bar("embedding", len(sequences), unit="texts") as advance:
-            for rows in _batches([len(ids) for ids in sequences]):
-                batch = pack_tokens([sequences[row] for row in rows])
-                vectors[rows] = pool(self.encoder(batch).last_ND, batch, pooling).float().numpy()
-                done += len(rows)
-                advance(done, "")
+        for rows in _batches([len(ids) for ids in sequences]):
+            batch = pack_tokens([sequences[row] for row in rows])
+            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling).numpy()
         return vectors
 
 
-def load(folder: str | Path) -> Model:
-    """Opens a model folder: one made by firth, or any Hugging Face BERT folder as it is."""
-    return Model(checkpoints.load(Path(folder)))
+def load(folder: str | Path, *, precision: str = "fp32") -> Model:
+    """Opens a model folder: one made by firth, or any Hugging Face BERT folder as it is.
+
+    `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999."""
+    return Model(checkpoints.load(Path(folder)), precision=precision)
 
 
 def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:
@@ -206,7 +233,7 @@ def _batches(lengths: list[int]) -> Iterator[list[int]]:
     """Rows in order of length, so that a batch's sequences are alike; each batch within the token budget."""
     rows: list[int] = []
     tokens = 0
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
         if rows and tokens + lengths[row] > BATCH_TOKENS:
             yield rows
             rows, tokens = [], 0
@@ -214,6 +241,10 @@ def _batches(lengths: list[int]) -> Iterator[list[int]]:
         tokens += lengths[row]
     if rows:
         yield rows
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def _merge(vectors: np.ndarray, weights: np.ndarray, owners: np.ndarray, num_texts: int) -> np.ndarray:

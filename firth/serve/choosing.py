@@ -1,0 +1,173 @@
+"""Which precision a model should run in on this CPU: measured once on sample texts, then remembered.
+
+`int8` means bytes in the widening products (queries, keys and values; the first half of a feed-forward), in as many
+layers as leave the vectors alike, and the precision of the rest wherever the CPU is quickest in it. `auto` is the
+fastest of all that keeps every sample text's cosine to fp32.
+"""
+
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from firth import chance, samples
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig, FirthError
+from firth.files import read_json, write_json
+from firth.serve.precision import Int8Linear, Ranges, has_bytes, input_ranges, linears, packed, put
+from firth.tokenizers.wordpiece import WordPiece
+
+PRECISIONS = ("fp32", "bf16", "int8", "auto")
+ALIKE = 0.999
+"""The least cosine to fp32 that a precision must keep on every sample text."""
+SPARE = 0.0006
+"""What bytes may take from the sample's cosines; the rest is left to bf16 and to texts unlike the sample."""
+SAMPLE_LENGTHS = (0, *(1, 2, 4, 8, 16, 32, 64, 128) * 4)
+"""Tokens of the sample texts; the empty text is the hardest, because no mean evens out its errors."""
+
+Vectors = Callable[[Bert], np.ndarray]
+"""The vectors an encoder gives to the sample, each of norm 1."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found out about a model on a CPU."""
+
+    precision: str
+    in_bytes: tuple[str, ...] = ()
+    """The linear layers that take bytes."""
+
+
+def known_precision(name: str) -> str:
+    if name not in PRECISIONS:
+        raise BadConfig(f"There is no precision named '{name}' (known: {', '.join(PRECISIONS)}).")
+    return name
+
+
+def quicken(encoder: Bert, precision: str, vectors: Vectors) -> Bert:
+    """The encoder's copy for inference; for `int8` and `auto` the sample is looked at."""
+    if precision in ("fp32", "bf16"):
+        return packed(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
+    key = fingerprint(encoder, precision)
+    choice = recall(key)
+    ranges = input_ranges(encoder, vectors) if choice is None or choice.in_bytes else {}
+    if choice is None:
+        choice = _choose(encoder, precision, vectors, ranges)
+        _remember(key, choice)
+    return _built(encoder, choice, ranges)
+
+
+def sample(tokenizer: WordPiece, max_length: int) -> list[np.ndarray]:
+    """Sequences of prose in both languages and of random tokens, so that every kind of token has been seen."""
+    vocab = tokenizer.vocab
+    prose = tokenizer.ids_batch([samples.prose(language).read_text("utf-8")[:8000] for language in ("en", "zh")])
+    ends = np.cumsum(SAMPLE_LENGTHS)
+    random = chance.below(chance.key("sample of tokens"), len(vocab), np.arange(ends[-1]), 0)
+    return [
+        np.array([vocab.cls, *ids[end - length : end][: max_length - 2], vocab.sep])
+        for ids in (*prose, random)
+        for length, end in zip(SAMPLE_LENGTHS, ends, strict=True)
+    ]
+
+
+def fingerprint(encoder: Bert, precision: str) -> str:
+    """What a choice depends on: the CPU, torch, the threads, and the model's shape and weights."""
+    digest = hashlib.sha256(repr(encoder.config).encode())
+    for tensor in encoder.state_dict().values():
+        digest.update(tensor.flatten()[:: max(1, tensor.numel() // 256)].numpy().tobytes())
+    cpu = f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
+    return f"{precision}; {cpu}; torch {torch.__version__}; {digest.hexdigest()[:16]}"
+
+
+def memory_file() -> Path:
+    """Where choices are remembered: the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firth" / "precision.json"
+
+
+def recall(key: str) -> Choice | None:
+    """What was chosen before; a file that cannot be read counts as none."""
+    row = _memory().get(key)
+    try:
+        return Choice(row["precision"], tuple(row["in_bytes"])) if row else None
+    except (TypeError, KeyError):
+        return None
+
+
+def _choose(encoder: Bert, precision: str, vectors: Vectors, ranges: Ranges) -> Choice:
+    exact = vectors(encoder)
+    bytes_choice = Choice("int8", _bearable(encoder, vectors, exact, ranges) if has_bytes() else ())
+    if precision == "int8":
+        return bytes_choice
+    best, least = Choice("fp32"), np.inf
+    for choice in (best, Choice("bf16"), bytes_choice):
+        copy = _built(encoder, choice, ranges)
+        alike = bool((_cosines(vectors(copy), exact) >= ALIKE).all())
+        seconds = min(_seconds(vectors, copy) for _ in range(3))
+        if alike and seconds < least:
+            best, least = choice, seconds
+    return best
+
+
+def _bearable(encoder: Bert, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
+    """The layers that take bytes: those that change the vectors least, as many as together stay within `SPARE`."""
+    copy = _built(encoder, Choice("int8"), ranges)
+    without = _cosines(vectors(copy), exact)
+    losses = {}
+    for name, linear in linears(encoder).items():
+        if linear.out_features > linear.in_features:
+            old = put(copy, name, Int8Linear(linear, *ranges[name], _rest()))
+            losses[name] = without - _cosines(vectors(copy), exact)
+            put(copy, name, old)
+    order = sorted(losses, key=lambda name: float(losses[name].max()))
+    totals = np.cumsum([losses[name] for name in order], axis=0).max(axis=1)
+    return tuple(order[: int(np.searchsorted(totals, SPARE))])
+
+
+def _built(encoder: Bert, choice: Choice, ranges: Ranges) -> Bert:
+    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": _rest()}[choice.precision]
+    return packed(encoder, dtype, ranges=ranges, in_bytes=choice.in_bytes)
+
+
+def _rest() -> torch.dtype:
+    """The precision of layers that do not take bytes: bf16 where the CPU has units for it."""
+    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
+
+
+def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.asarray((vectors * others).sum(axis=1))
+
+
+def _seconds(vectors: Vectors, encoder: Bert) -> float:
+    began = time.perf_counter()
+    vectors(encoder)
+    return time.perf_counter() - began
+
+
+def _memory() -> dict[str, Any]:
+    try:
+        rows = read_json(memory_file())
+    except (FirthError, OSError, ValueError):
+        return {}
+    return rows if isinstance(rows, dict) else {}
+
+
+def _remember(key: str, choice: Choice) -> None:
+    try:
+        write_json(memory_file(), {**_memory(), key: asdict(choice)})
+    except OSError:
+        pass  # a home that cannot be written to: it is measured again next time
+
+
+def _cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    wanted = ("model name", "cpu family", "model\t", "stepping")
+    return " ".join(line.partition(":")[2].strip() for line in lines[:10] if line.startswith(wanted)) or (
+        platform.processor()
+    )
