@@ -111,9 +111,11 @@ def _runs(lengths: list[int]) -> tuple[tuple[int, int], ...]:
 
 def _attend_runs(qkv_N3HK: Tensor, runs: tuple[tuple[int, int], ...], causal: bool, dropout: float) -> Tensor:
     outputs = []
-    parts = qkv_N3HK.split([count * length for count, length in runs])
-    for part, (count, length) in zip(parts, runs, strict=True):
-        q, k, v = part.unflatten(0, (count, length)).permute(2, 0, 3, 1, 4)
+    start = 0
+    for count, length in runs:
+        end = start + count * length
+        q, k, v = qkv_N3HK[start:end].view(count, length, *qkv_N3HK.shape[1:]).permute(2, 0, 3, 1, 4)
+        start = end
         outputs.append(_mix(q, k, v, None, causal=causal, dropout=dropout).transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
 
@@ -125,7 +127,8 @@ def _mix(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *, causal: bool, 
     # On CPUs with bf16 units two plain products of short sequences take half the time of the fused kernel.
     scores_GHLL = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     weights_GHLL = (scores_GHLL if bias is None else scores_GHLL + bias).softmax(-1)
-    return weights_GHLL @ v
+    mixed_GHLK: Tensor = weights_GHLL @ v
+    return mixed_GHLK
 
 
 def _similar(lengths: Tensor) -> Iterator[Tensor]:

@@ -1,8 +1,8 @@
 """Which precision a model should run in on this CPU: measured once on sample texts, then remembered.
 
 `int8` means bytes in the widening products (queries, keys and values; the first half of a feed-forward), in as many
-layers as leave the vectors alike, and the precision of the rest wherever the CPU is quickest in it. `auto` is the
-fastest of all that keeps every sample text's cosine to fp32.
+layers as leave the vectors alike, for texts that are not short; the rest is in bf16 where the CPU has units for it.
+`auto` is the fastest of all that keeps every sample text's cosine to fp32.
 """
 
 import hashlib
@@ -10,6 +10,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,18 +22,22 @@ from firth import chance, samples
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, FirthError
 from firth.files import read_json, write_json
-from firth.serve.precision import Int8Linear, Ranges, has_bytes, input_ranges, linears, packed, put
+from firth.serve.precision import Int8Linear, Ranges, has_bytes, input_ranges, linears, packed_linears, replaced
+from firth.tensors import Batch, States
 from firth.tokenizers.wordpiece import WordPiece
 
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 ALIKE = 0.999
 """The least cosine to fp32 that a precision must keep on every sample text."""
-SPARE = 0.0006
+SPARE = 0.0009
 """What bytes may take from the sample's cosines; the rest is left to bf16 and to texts unlike the sample."""
-SAMPLE_LENGTHS = (0, *(1, 2, 4, 8, 16, 32, 64, 128) * 4)
-"""Tokens of the sample texts; the empty text is the hardest, because no mean evens out its errors."""
+SHORT = 16
+"""Sequences of fewer tokens never meet bytes: no mean evens out their errors, and they cost next to nothing."""
+SAMPLE_LENGTHS = (SHORT, 32, 64, 128) * 4
+"""Tokens of the sample texts."""
 
-Vectors = Callable[[Bert], np.ndarray]
+Run = Callable[[Batch], States]
+Vectors = Callable[[Run], np.ndarray]
 """The vectors an encoder gives to the sample, each of norm 1."""
 
 
@@ -51,10 +56,11 @@ def known_precision(name: str) -> str:
     return name
 
 
-def quicken(encoder: Bert, precision: str, vectors: Vectors) -> Bert:
-    """The encoder's copy for inference; for `int8` and `auto` the sample is looked at."""
+def quicken(encoder: Bert, precision: str, vectors: Vectors) -> Run:
+    """The encoder's copy for inference; for `int8` and `auto` the sample is looked at. A batch of it has its sequences
+    in order of length."""
     if precision in ("fp32", "bf16"):
-        return packed(encoder, torch.float32 if precision == "fp32" else torch.bfloat16)
+        return _built(encoder, Choice(precision), {})
     key = fingerprint(encoder, precision)
     choice = recall(key)
     ranges = input_ranges(encoder, vectors) if choice is None or choice.in_bytes else {}
@@ -71,8 +77,8 @@ def sample(tokenizer: WordPiece, max_length: int) -> list[np.ndarray]:
     ends = np.cumsum(SAMPLE_LENGTHS)
     random = chance.below(chance.key("sample of tokens"), len(vocab), np.arange(ends[-1]), 0)
     return [
-        np.array([vocab.cls, *ids[end - length : end][: max_length - 2], vocab.sep])
-        for ids in (*prose, random)
+        np.array([vocab.cls, *ids[end - length : end - 2][: max_length - 2], vocab.sep])
+        for ids in (*prose, random.tolist())
         for length, end in zip(SAMPLE_LENGTHS, ends, strict=True)
     ]
 
@@ -117,22 +123,29 @@ def _choose(encoder: Bert, precision: str, vectors: Vectors, ranges: Ranges) -> 
 
 def _bearable(encoder: Bert, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
     """The layers that take bytes: those that change the vectors least, as many as together stay within `SPARE`."""
-    copy = _built(encoder, Choice("int8"), ranges)
-    without = _cosines(vectors(copy), exact)
+    plain = packed_linears(encoder, _rest())
+    without = _cosines(vectors(replaced(encoder, plain)), exact)
     losses = {}
     for name, linear in linears(encoder).items():
         if linear.out_features > linear.in_features:
-            old = put(copy, name, Int8Linear(linear, *ranges[name], _rest()))
+            copy = replaced(encoder, {**plain, name: Int8Linear(linear, *ranges[name], _rest())})
             losses[name] = without - _cosines(vectors(copy), exact)
-            put(copy, name, old)
     order = sorted(losses, key=lambda name: float(losses[name].max()))
     totals = np.cumsum([losses[name] for name in order], axis=0).max(axis=1)
     return tuple(order[: int(np.searchsorted(totals, SPARE))])
 
 
-def _built(encoder: Bert, choice: Choice, ranges: Ranges) -> Bert:
+def _built(encoder: Bert, choice: Choice, ranges: Ranges) -> Run:
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": _rest()}[choice.precision]
-    return packed(encoder, dtype, ranges=ranges, in_bytes=choice.in_bytes)
+    layers = packed_linears(encoder, dtype)
+    plain = replaced(encoder, layers)
+    if not choice.in_bytes:
+        return plain
+    found = linears(encoder)
+    in_bytes = replaced(
+        encoder, {**layers, **{name: Int8Linear(found[name], *ranges[name], dtype) for name in choice.in_bytes}}
+    )
+    return lambda batch: (plain if batch.bounds_B1[1] < SHORT else in_bytes)(batch)
 
 
 def _rest() -> torch.dtype:
@@ -144,7 +157,7 @@ def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.asarray((vectors * others).sum(axis=1))
 
 
-def _seconds(vectors: Vectors, encoder: Bert) -> float:
+def _seconds(vectors: Vectors, encoder: Run) -> float:
     began = time.perf_counter()
     vectors(encoder)
     return time.perf_counter() - began
@@ -159,10 +172,8 @@ def _memory() -> dict[str, Any]:
 
 
 def _remember(key: str, choice: Choice) -> None:
-    try:
+    with suppress(OSError):  # where the home cannot be written to, it is measured again next time
         write_json(memory_file(), {**_memory(), key: asdict(choice)})
-    except OSError:
-        pass  # a home that cannot be written to: it is measured again next time
 
 
 def _cpu_name() -> str:

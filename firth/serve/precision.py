@@ -5,8 +5,10 @@ reads them. Layers that take bytes give every input channel its own range (after
 Outlier Suppression+, Wei et al. 2023), found on sample texts. Residuals and norms stay in fp32.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,16 +23,18 @@ Ranges = Mapping[str, tuple[Tensor, Tensor]]
 """For each linear layer the least and the greatest value of every input channel."""
 
 
-def packed(encoder: Bert, dtype: torch.dtype, *, ranges: Ranges | None = None, in_bytes: Collection[str] = ()) -> Bert:
-    """A copy that shares every parameter, with packed linear layers in its blocks and no pooler; the layers named in
-    `in_bytes` take bytes."""
+def replaced(encoder: Bert, layers: Mapping[str, nn.Module]) -> Bert:
+    """A copy that shares every parameter, with these layers in its blocks and without a pooler."""
     copy = deepcopy(encoder, {id(parameter): parameter for parameter in encoder.parameters()})
     copy.pooler = None
-    for name, linear in linears(encoder).items():
-        put(copy, name, PackedLinear(linear, dtype))
-    for name in in_bytes:
-        put(copy, name, Int8Linear(linears(encoder)[name], *(ranges or {})[name], dtype))
+    for name, layer in layers.items():
+        path, _, last = name.rpartition(".")
+        setattr(copy.blocks.get_submodule(path), last, layer)
     return copy.eval()
+
+
+def packed_linears(encoder: Bert, dtype: torch.dtype) -> dict[str, nn.Module]:
+    return {name: PackedLinear(linear, dtype) for name, linear in linears(encoder).items()}
 
 
 def linears(encoder: Bert) -> dict[str, nn.Linear]:
@@ -38,16 +42,7 @@ def linears(encoder: Bert) -> dict[str, nn.Linear]:
     return {name: part for name, part in encoder.blocks.named_modules() if isinstance(part, nn.Linear)}
 
 
-def put(encoder: Bert, name: str, layer: nn.Module) -> nn.Module:
-    """Puts a layer in the place of another one, which it gives back."""
-    path, _, last = name.rpartition(".")
-    parent = encoder.blocks.get_submodule(path)
-    old: nn.Module = getattr(parent, last)
-    setattr(parent, last, layer)
-    return old
-
-
-def input_ranges(encoder: Bert, run: Callable[[Bert], object]) -> Ranges:
+def input_ranges(encoder: Bert, run: Callable[[Bert], Any]) -> Ranges:
     """What goes into every linear layer while `run` uses the encoder."""
     ranges: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -71,7 +66,7 @@ def input_ranges(encoder: Bert, run: Callable[[Bert], object]) -> Ranges:
 
 def has_bytes() -> bool:
     """Whether layers can take bytes here: torch has oneDNN's product, and the CPU a unit for it."""
-    return _has("onednn", "qlinear_prepack", "qlinear_pointwise") and torch.cpu._is_vnni_supported()
+    return _has("onednn", "qlinear_prepack", "qlinear_pointwise") and bool(torch.cpu._is_vnni_supported())
 
 
 class PackedLinear(nn.Module):
@@ -80,17 +75,16 @@ class PackedLinear(nn.Module):
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        weight, bias = linear.weight.detach().to(dtype), linear.bias.detach().to(dtype)
+        self.weight, self.bias = linear.weight.detach().to(dtype), linear.bias.detach().to(dtype)
         # oneDNN's own layout of the weights: 10 % faster than rows as they are, and 40 % for a few tokens. torch keeps
         # these functions for its compiler and may rename them, hence the plain way beside them.
+        self.product = functional.linear
         if _has("mkldnn", "_linear_pointwise", "_reorder_linear_weight"):
-            packed = torch.ops.mkldnn._reorder_linear_weight(weight)
-            self.product = lambda x: torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
-        else:
-            self.product = lambda x: functional.linear(x, weight, bias)
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
+            self.product = partial(torch.ops.mkldnn._linear_pointwise, attr="none", scalars=[], algorithm="")
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        out: Tensor = self.product(x_ND.to(self.dtype))
+        out: Tensor = self.product(x_ND.to(self.dtype), self.weight, self.bias)
         return out
 
 
@@ -106,7 +100,7 @@ class Int8Linear(nn.Module):
         # Half a step more, because turning a float into a byte cuts its fraction off.
         self.shift_D, self.inverse_D = 127.5 - (low_D + high_D) / 2 / scale_D + 0.5, 1 / scale_D
         weight_ED = linear.weight.detach() * scale_D
-        self.step_E = weight_ED.abs().amax(1) / 127
+        self.step_E = weight_ED.abs().amax(1).clamp(min=1e-12) / 127
         bytes_ED = (weight_ED / self.step_E[:, None]).round().to(torch.int8)
         middle_E = (bytes_ED * self.step_E[:, None]) @ (self.shift_D - 0.5)
         self.bias_E = linear.bias.detach() - middle_E
@@ -122,4 +116,5 @@ class Int8Linear(nn.Module):
 
 
 def _has(library: str, *names: str) -> bool:
-    return torch.backends.mkldnn.is_available() and all(hasattr(getattr(torch.ops, library), name) for name in names)
+    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
+    return has_onednn and all(hasattr(getattr(torch.ops, library), name) for name in names)

@@ -15,19 +15,18 @@ from firth.checkpoint import Checkpoint, only_task
 from firth.config import to_dict
 from firth.console import bar
 from firth.data.packing import pack_tokens
-from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
 from firth.objectives.masked_lm import MaskedLM
 from firth.recipes.labelled import tell_of_cuts
-from firth.serve.choosing import known_precision, quicken, sample
+from firth.serve.choosing import Run, known_precision, quicken, sample
 from firth.tasks.predicting import predict
 from firth.tensors import Batch, parameter_count
 from firth.tokenizers.vocab import windows
 from firth.types import Example, Fill, Prediction
 
 POOLINGS = ("mean", "cls", "max")
-BATCH_TOKENS = 1024
+BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
 BLOCK_TEXTS = 2048
 """Texts tokenised and sorted by length at once: what bounds the memory, and what is computed while the next is cut."""
@@ -189,13 +188,13 @@ class Model:
             owners += [owner] * len(spans)
         return sequences, np.array(owners, np.int64)
 
-    def _ids(self, texts: Sequence[str], specials: bool) -> Sequence[Sequence[int] | np.ndarray]:
+    def _ids(self, texts: Sequence[str], specials: bool) -> list[np.ndarray]:
         if specials:
             return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), specials=True)]
-        return self.tokenizer.ids_batch(list(texts))
+        return [np.array(ids, np.int64) for ids in self.tokenizer.ids_batch(list(texts))]
 
     @cached_property
-    def _quick(self) -> Bert:
+    def _quick(self) -> Run:
         """The encoder as `embed` uses it: a copy in the precision asked for, made when first needed."""
         texts = sample(self.tokenizer, self.encoder.config.max_positions)
         pooling = self.checkpoint.embedding.pooling
@@ -203,7 +202,7 @@ class Model:
             return quicken(self.encoder, self.precision, lambda encoder: _unit(self._pooled(encoder, texts, pooling)))
 
     @torch.inference_mode()
-    def _pooled(self, encoder: Bert, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
+    def _pooled(self, encoder: Run, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
         for rows in _batches([len(ids) for ids in sequences]):
             batch = pack_tokens([sequences[row] for row in rows])

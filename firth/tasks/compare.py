@@ -165,9 +165,8 @@ class Compare(Task):
     def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
         for example in examples:
             if (kind := likeness.kind_of(example)) != config.kind:
-                yield Problem(
-                    example.row, f"a row of kind {kind} where {config.kind} is wanted", "mend it or say kind="
-                )
+                what = f"a row of kind {kind} where {config.kind} is wanted"
+                yield Problem(example.row, what, f"mend the row or say --kind {kind}")
             elif labels and example.gold not in labels["label"]:
                 what = f"the label '{example.gold}' never occurs in training"
                 yield Problem(example.row, what, "add training rows with it or remove the row")
@@ -211,10 +210,9 @@ class Compare(Task):
     def loss(self, states: States, batch: Batch) -> Loss:
         gold_E = batch.targets["gold_E"]
         if self.config.way == "cross":
-            return Loss(
-                {self.name: self._cross_loss(self._scores(states, batch).float().view(len(gold_E), -1), gold_E)}
-            )
-        texts_TD = self._texts(self._pooled(states, batch).float(), batch)
+            scores_EK = self._scores(states, batch).float().view(len(gold_E), -1)
+            return Loss({self.name: self._cross_loss(scores_EK, gold_E)})
+        texts_TD = self._texts(self._pooled(states, batch), batch)
         unit_EKD = F.normalize(texts_TD, dim=1).view(len(gold_E), -1, texts_TD.shape[1])
         if self.compares_within_batch:
             asks_E, ignored_EC = gold_E > 0.5, batch.targets["ignored_EC"]
@@ -242,14 +240,15 @@ class Compare(Task):
         return scores_B1[:, 0]
 
     def _pooled(self, states: States, batch: Batch) -> Tensor:
-        """A vector for each sequence."""
+        """A vector for each sequence, summed up in single precision."""
+        last_ND = states.last_ND.float()
         if self.config.pooling == "cls":
-            return first_rows(states.last_ND, batch.bounds_B1)
+            return first_rows(last_ND, batch.bounds_B1)
         if self.config.pooling == "max":
-            return max_rows(states.last_ND, batch.bounds_B1)
-        # The first layer is the first block's output: the embeddings below it are the same in every context.
-        first_last = self.config.pooling == "first-last"
-        last_ND = (states.layers[1] + states.layers[-1]) / 2 if first_last else states.last_ND
+            return max_rows(last_ND, batch.bounds_B1)
+        if self.config.pooling == "first-last":
+            # The first block's output, not the embeddings below it: these are the same in every context.
+            last_ND = (states.layers[1].float() + last_ND) / 2
         return mean_rows(last_ND, batch.bounds_B1)
 
     @staticmethod

