@@ -234,27 +234,5 @@ def demo(*, out: str | Path, minutes: float | None = None) -> Path:
     for text, others in shown.neighbours:
         say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
     write_bytes(page, render(shown).encode())
-    say("4. Fine-tuning it on the embedded labels, and the same network from random weights beside it.")
-    for task, sample in numbers.TASKS:
-        for start in ("pre-trained", "random"):
-            say(f"   {task}, {start} weights:")
-            _tune_once(run, task, samples.labelled(sample, "en"), out=folder / f"{task}-{start}", start=start)
-    say(f"5. The report: open {page} in a browser; each fine-tuned folder has one of its own.")
+    say(f"4. The report: open {page} in a browser.")
     return page
-
-
-def _tune_once(run: Path, task: str, rows: Path, *, out: Path, start: str) -> None:
-    """One of the demo's fine-tuning runs, unless it is there already."""
-    from firth.recipes import demo as numbers
-
-    if not (out / MANIFEST).exists():
-        finetune(
-            run,
-            task=task,
-            train=rows,
-            out=out,
-            seeds=numbers.SEEDS,
-            random=start == "random",
-            changes=numbers.TUNING,
-            resume=out.exists(),
-        )
