@@ -148,9 +148,7 @@ def latency(embed: Embed) -> float:
 
 def show(speeds: dict[str, list[float]], vectors: dict[str, np.ndarray], latencies: dict[str, float]) -> None:
     base, exact = "sentence-transformers", vectors["sentence-transformers"]
-    print(
-        "| system | texts/s | ratio | least cosine | mean cosine | greatest difference | one text |"
-    )
+    print("| system | texts/s | ratio | least cosine | mean cosine | greatest difference | one text |")
     print("|---|---|---|---|---|---|---|")
     for name, found in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(found, speeds[base], strict=True)]

@@ -18,7 +18,7 @@ from firth import __version__, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert import huggingface
 from firth.encoders.bert import Bert
-from firth.errors import BadConfig, BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.files import MANIFEST, check_manifest, read_json, write_bytes, write_json, write_manifest
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
@@ -234,11 +234,16 @@ def _fine_tuned(checkpoint: Checkpoint) -> dict[str, Any]:
 def _read_embedding(folder: Path) -> Embedding:
     if not (folder / "modules.json").exists():
         return Embedding()
-    kinds = [module["type"].rsplit(".", 1)[-1] for module in read_json(folder / "modules.json")]
-    pooling = read_json(folder / "1_Pooling/config.json") if "Pooling" in kinds else {}
-    modes = [name for name in ("cls_token", "mean_tokens", "max_tokens") if pooling.get(f"pooling_mode_{name}")]
-    if pooling and len(modes) != 1:
-        raise BadInput(f"{folder}/1_Pooling/config.json asks for a pooling firth does not have.")
+    paths = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in read_json(folder / "modules.json")}
+    kinds = list(paths)
+    if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]:
+        raise Unsupported(f"{folder}/modules.json has a {unknown[0]} layer, which firth does not have.")
+    pooling = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in kinds else {}
+    modes = [
+        name.removeprefix("pooling_mode_") for name, on in pooling.items() if "pooling_mode_" in name and on is True
+    ]
+    if pooling and (len(modes) != 1 or modes[0] not in ("cls_token", "mean_tokens", "max_tokens")):
+        raise Unsupported(f"{folder}/{paths['Pooling']}/config.json asks for a pooling firth does not have.")
     settings = folder / "sentence_bert_config.json"
     length = read_json(settings).get("max_seq_length") if settings.exists() else None
     return Embedding(modes[0].split("_")[0] if modes else "mean", "Normalize" in kinds, length)

@@ -1,6 +1,7 @@
 """The command line: one subcommand for each function of the pipeline. Mistakes get one sentence and exit code 2."""
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict, is_dataclass
@@ -321,7 +322,7 @@ def main() -> None:
 
 def _show(values: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(values, ensure_ascii=False, default=_plain))
+        print(json.dumps(_finite(values), ensure_ascii=False, default=_plain))
         return
     for name, value in values.items():
         typer.echo(
@@ -372,6 +373,15 @@ def _line(prediction: Any) -> str:
         return f"{label:.4f}"
     shown = ", ".join(map(str, label)) if isinstance(label, tuple | list) else str(label)
     return f"{shown or '(none)'}\t{prediction.probability:.4f}"
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN: what is undefined is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

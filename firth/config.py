@@ -134,7 +134,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
             raise BadConfig(f"'{where}' must be one of {', '.join(map(str, arguments))}; it is {value!r}.")
         return value
     if origin is tuple:
-        return tuple(value)
+        values = value if isinstance(value, list | tuple) else [value]
+        return tuple(_convert(arguments[0], one, where) for one in values)
+    if hint is str and isinstance(value, int | float):
+        return json.dumps(value)  # a name that looks like a number, such as the label 1
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if hint in (int, float, str, bool) and type(value) is not hint:

@@ -14,13 +14,13 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _nothing(done: float, note: str = "") -> None:
+def _nothing(done: float, note: str = "", total: float | None = None) -> None:
     """A bar nobody watches."""
 
 
 @contextmanager
-def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Callable[[float, str], None]]:
-    """Yields `advance(done, note)`; `done` is absolute. Draws nothing unless standard error is a terminal."""
+def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Callable[..., None]]:
+    """Yields `advance(done, note, total)`; `done` is absolute. Draws nothing unless standard error is a terminal."""
     if not sys.stderr.isatty():
         yield _nothing
         return
@@ -31,15 +31,18 @@ def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Callable
     progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     task = progress.add_task(label, total=total, rate="", note="")
     began, shown = time.monotonic(), False
+    first: float | None = None  # a resumed run does not begin at zero
 
-    def advance(done: float, note: str = "") -> None:
-        nonlocal shown
+    def advance(done: float, note: str = "", total: float | None = total) -> None:
+        nonlocal shown, first
+        first = done if first is None else first
         seconds = time.monotonic() - began
         if not shown and seconds > PATIENCE:
             progress.start()
             shown = True
         if shown:
-            progress.update(task, completed=done, rate=f"{done / seconds:,.1f} {unit}/s", note=note)
+            rate = f"{(done - first) / seconds:,.1f} {unit}/s"
+            progress.update(task, completed=done, total=total, rate=rate, note=note)
 
     try:
         yield advance

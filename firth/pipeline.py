@@ -58,7 +58,9 @@ def prepare(
             Path(out),
             tokenizer=encoder,
             processes=processes,
-            progress=lambda read, expected, tokens: advance(read / 1e6, f"of about {expected / 1e6:,.0f} MB"),
+            progress=lambda read, expected, tokens: advance(
+                read / 1e6, f"of about {expected / 1e6:,.0f} MB", expected / 1e6
+            ),
             **reading,
         )
     for line in describe(health):
@@ -153,6 +155,8 @@ def evaluate(
     """
     from firth.recipes import downstream, pretraining
 
+    if not Path(data).exists():
+        raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
         return downstream.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
     return pretraining.evaluate(Path(run), Path(data), seed=seed)

@@ -135,6 +135,8 @@ class Task(Goal):
     """The table's name; a second task of a kind in one run gets a number, as in `classify-2`."""
     main: str
     """The figure of `score` that epochs are picked on; higher is better."""
+    endings: tuple[str, ...] = (".tsv", ".csv", ".json", ".jsonl")
+    """Files that `predict` reads as this task's own; a line of any other is a text."""
     needs_layers: bool = False
     """Whether `outputs` reads the states of all layers."""
     embeds: str = ""

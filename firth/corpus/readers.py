@@ -264,11 +264,12 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
 def read_lines(path: Path) -> list[str]:
     """The lines of a small UTF-8 file, such as texts to embed, one a line."""
     try:
-        lines = path.read_text("utf-8-sig").splitlines()
+        text = path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist.") from None
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 (byte {error.start}); convert it to UTF-8 first.") from None
-    if not lines:
+    if not text:
         raise BadInput(f"{path} is empty; put one text on each line.")
-    return lines
+    # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.
+    return text.removesuffix("\n").split("\n")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from firth.errors import BadConfig
 from firth.nn.attention import layout
 from firth.nn.blocks import Block, compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
@@ -43,6 +44,13 @@ class Bert(Encoder):
         """Standard deviation of the initial weights."""
         pooler: bool = True
         """Whether there is a tanh layer over the first token."""
+
+        def __post_init__(self) -> None:
+            sizes = self.vocab_size, self.width, self.num_heads, self.ffn_width, self.max_positions, self.num_segments
+            if min(sizes) < 1 or self.num_layers < 0 or self.norm_eps <= 0 or self.init_std < 0:
+                raise BadConfig("Every size of a BERT must be at least 1, norm_eps above 0 and init_std at least 0.")
+            if not (0 <= self.dropout < 1 and 0 <= self.attention_dropout < 1):
+                raise BadConfig("dropout and attention_dropout must be at least 0 and below 1.")
 
     def __init__(self, config: Config) -> None:
         super().__init__()

@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 from firth import chance
 from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream, ranges
+from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.tensors import Batch, Encoder, Loss, Objective, States
@@ -35,6 +36,11 @@ class MaskedLM(Objective):
         """Choose all pieces of a word or none (Chinese words as the segmenter cut them)."""
         fresh: bool = True
         """Draw new masks every epoch; otherwise an epoch repeats the masks of the first."""
+
+        def __post_init__(self) -> None:
+            shares = self.mask_share, self.random_share, self.mask_share + self.random_share
+            if not 0 < self.rate < 1 or not all(0 <= share <= 1 for share in shares):
+                raise BadConfig("Masking needs a rate between 0 and 1, and shares that add up to at most 1.")
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()

@@ -15,6 +15,7 @@ from firth.recipes import labelled
 from firth.recipes.figures import readable, short
 from firth.recipes.labelled import Labelled
 from firth.tasks import resolve
+from firth.tasks.options import Choice
 from firth.tensors import Task
 from firth.types import Example
 
@@ -70,7 +71,8 @@ def _part(task: Task, data: Labelled, part: str, examples: Sequence[Example]) ->
 
 
 def _key(example: Example) -> str:
-    return "\t".join(" ".join(text.split()).casefold() for text in example.texts)
+    texts = (*example.texts, example.stem) if isinstance(example, Choice) else example.texts
+    return "\t".join(" ".join(text.split()).casefold() for text in texts)
 
 
 def _repeated(examples: Sequence[Example]) -> tuple[list[list[int]], list[dict[str, Any]]]:

@@ -18,13 +18,13 @@ from firth.config import from_dict, to_dict, to_toml
 from firth.data.items import Item, ItemBatches
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.files import read_json, write_bytes, write_json
+from firth.files import MANIFEST, read_json, remove_leftovers, write_bytes, write_json
 from firth.nn.features import Features
 from firth.recipes import labelled
 from firth.recipes.figures import card, summarise
 from firth.recipes.jobs import Asked, Job, settle
 from firth.recipes.labelled import PARTS
-from firth.recipes.picking import PickingRun, load_best, read_best
+from firth.recipes.picking import BEST, PickingRun, load_best, read_best
 from firth.recipes.transfer import adapt, rate_share, thaw
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
@@ -38,6 +38,8 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     job = settle(out, asked, resume=resume, device=device)
     if resume and (out / "results.json").exists() and (out / "config.json").exists():
         return dict(read_json(out / "results.json"))
+    _rehearse(job)
+    _remove_leftovers(out)
     write_json(out / "source.json", job.source)
     write_bytes(out / "run.toml", (to_toml(to_dict(job.plan)) + "\n").encode())
     results = []
@@ -95,6 +97,15 @@ def evaluate(
 # One seed
 
 
+def _rehearse(job: Job) -> None:
+    """Builds everything once and encodes one row, so that what fails does so before anything is written."""
+    learner, _ = _learner(job, job.plan.train.seed)
+    for name, task in _tuned(learner, {"configs": {}}).items():
+        rows = job.data[name].examples["train"]
+        task.weigh(rows)
+        task.batch(task.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True))
+
+
 def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, Any]:
     """Trains with one seed, or reads what an earlier go wrote; gives its figures."""
     if (folder / "result.json").exists():
@@ -129,7 +140,7 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
     assert best is not None
     load_best(folder, learner)
     tasks = _tuned(learner, best)
-    result = {"seed": seed, **best, "epochs": best["step"] / batches.num_packs(0)}
+    result = {"seed": seed, **best, "epochs": best["step"] * plan.train.accumulate / batches.num_packs(0)}
     result["test"] = {
         name: _scores(job, encoder, {name: tasks[name]}, "test", items["test"][name]) for name in items["test"]
     }
@@ -196,6 +207,16 @@ def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
 
 
 # All seeds
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Deletes halves of files that killed writes left."""
+    ours = ("source.json", "run.toml", "results.json", "report.html", checkpoints.HEAD, MANIFEST)
+    for name in (*ours, *checkpoints.FILES):
+        remove_leftovers(out, f"{name}.")
+    for folder in out.glob("seed-*"):
+        for name in ("result.json", "best.json", BEST):
+            remove_leftovers(folder, f"{name}.")
 
 
 def _picked(result: Mapping[str, Any]) -> float:

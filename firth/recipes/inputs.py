@@ -5,15 +5,14 @@ from pathlib import Path
 from firth.checkpoint import Checkpoint, only_task
 from firth.corpus.readers import read_lines
 from firth.errors import BadInput
+from firth.tasks.tables import ending
 from firth.types import Example, Problem
-
-TABLES = (".tsv", ".csv", ".json", ".jsonl")
 
 
 def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Example]:
     """One example a row; labels are not needed. In plain text a line is a text, and a tab parts the texts of a pair."""
     _, goal = only_task(checkpoint, "This model", task)
-    if path.suffix not in TABLES:
+    if ending(path) not in goal.endings:
         lines = read_lines(path)
         return [type(goal).example(line.split("\t") if "\t" in line else line, goal.config) for line in lines]
     problems: list[Problem] = []

@@ -32,7 +32,7 @@ class Plan:
     epochs: float = 3.0
     """Passes over the training rows."""
     batch_size: int = 32
-    """Examples of a step."""
+    """Examples of a batch; a step takes train.accumulate batches."""
     max_length: int = 0
     """Longest sequence, special tokens included; 0 is as long as the model reads."""
     held_out_rate: float = 0.1
@@ -86,10 +86,7 @@ class Job:
 
 def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
     saved = out / "run.toml"
-    if out.exists() and not resume:
-        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
-    if resume and not saved.exists():
-        raise BadInput(f"{out} holds no fine-tuning run to resume.")
+    resume = _resumes(out, asked, resume=resume)
     source = read_json(out / "source.json") if resume else _source(asked)
     if resume:
         _same_source(out, source, asked)
@@ -106,13 +103,35 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
             if count:
                 say(f"{files[name][part]}: {count} bad rows skipped.")
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
-        for part, found in checking.inspect(name, data[name])["parts"].items() if not resume else ():
-            for line in checking.warnings(part, {**found, "bad": []}):
-                say(f"{name}, {part}: {line}")
+        if not resume:
+            _look_at(name, data[name])
     texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
     start = begin(source["model"], random=source["random"], texts=texts)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, device)
+
+
+def _resumes(out: Path, asked: Asked, *, resume: bool) -> bool:
+    """Whether there is a run to continue: one that was killed before its run.toml was written begins anew."""
+    if out.exists() and not resume:
+        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    if (out / "run.toml").exists():
+        return True
+    strange = out.exists() and any(p.name != "source.json" and not p.name.startswith(".") for p in out.iterdir())
+    if resume and (strange or not asked.tasks):
+        raise BadInput(f"{out} holds no fine-tuning run to resume; name a new --out, a --task and a --train file.")
+    return False
+
+
+def _look_at(name: str, data: Labelled) -> None:
+    """Tells what is odd about the rows; raises where the figure to pick epochs on does not exist."""
+    found = checking.inspect(name, data)
+    figures = found["parts"]["dev"]["baseline"]
+    if found["main"] not in figures:
+        raise BadConfig(f"{name} has no figure '{found['main']}' to pick epochs on; here it has {', '.join(figures)}.")
+    for part, row in found["parts"].items():
+        for line in checking.warnings(part, {**row, "bad": []}):
+            say(f"{name}, {part}: {line}")
 
 
 def _first_plan(asked: Asked) -> Plan:
@@ -128,8 +147,9 @@ def _first_plan(asked: Asked) -> Plan:
 def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Asked) -> Plan:
     """The plan with steps, evaluations and rate worked out; what the person changed stands."""
     counts = [-(-len(part.examples["train"]) // plan.batch_size) for part in data.values()]
-    epoch = sum(counts)
-    steps = max(1, round(plan.epochs * epoch))
+    steps_of_pass = sum(counts) / plan.train.accumulate
+    epoch = max(1, round(steps_of_pass))
+    steps = max(1, round(plan.epochs * steps_of_pass))
     rate = usual_rate(start, plan.transfer)
     train = replace(
         plan.train,

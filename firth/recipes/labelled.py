@@ -100,7 +100,8 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     train = [row for row in rows if group(row) not in chosen]
     dev = [row for row in rows if group(row) in chosen]
     if len(rows) < 4 or not train:
-        raise BadInput(f"{len(rows)} training rows are too few to hold some out; give a --dev file.")
+        shared = f" on {len(members)} different texts or passages" if len(members) < len(rows) else ""
+        raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a --dev file.")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from firth import checkpoint as checkpoints
 from firth import tokenizers
 from firth.checkpoint import Checkpoint, make_goal
 from firth.config import from_dict, load_toml, override, to_dict, to_toml
+from firth.console import say
 from firth.data.loader import BatchConfig, Packs
 from firth.data.shards import Shards
 from firth.data.stream import Stream, split
@@ -21,7 +21,7 @@ from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_byt
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import Learner, compiled, reseed
+from firth.train.loop import Learner, TrainConfig, chosen_device, compiled, reseed
 from firth.train.run import Run
 from firth.train.run import evaluate as measure
 
@@ -79,6 +79,10 @@ def pretrain(
     if start:
         _same_tokenizer(start.tokenizer, shards, Path(source["start_from"]))
     parts = build(plan, shards, start=start, device=device)
+    if asked.epochs is not None:
+        given, plan = plan, _whole_epochs(plan, asked.epochs, parts.packs)
+        if saved and plan != given:
+            raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
     if resume:
         for name in (*checkpoints.FILES, MANIFEST, "run.toml", "source.json"):
             remove_leftovers(out, f"{name}.")
@@ -134,24 +138,41 @@ def _plan(asked: Asked, saved: Path | None, shards: Shards, start: Checkpoint | 
             raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
     else:
         plan = lineage.make(asked.recipe or "bert", asked.size or "tiny")
-    if start:
+    if start and not saved:
         plan = replace(plan, encoder={"bert": start.encoder.config})
-    changed = _limits(override(plan, asked.changes), asked, shards)
+    changed = _limits(override(plan, asked.changes), asked)
+    changed = _fitted(changed, start, int(shards.info["vocab_size"]))
     if saved and changed != plan:
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
     return changed
 
 
-def _limits(plan: Recipe, asked: Asked, shards: Shards) -> Recipe:
+def _fitted(plan: Recipe, start: Checkpoint | None, vocab_size: int) -> Recipe:
+    """The plan with the number of rows its embedding will have: the tokenizer decides, so that run.toml tells."""
+    if start:
+        return plan
+    # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
+    rows = -(-vocab_size // 64) * 64
+    return replace(plan, encoder={name: replace(shape, vocab_size=rows) for name, shape in plan.encoder.items()})
+
+
+def _limits(plan: Recipe, asked: Asked) -> Recipe:
     if sum(limit is not None for limit in (asked.steps, asked.epochs, asked.minutes)) > 1:
         raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
-    steps = asked.steps
-    if asked.epochs is not None:
-        steps = max(1, round(asked.epochs * shards.num_tokens / (plan.batches.tokens * plan.train.accumulate)))
-    if (steps is not None and steps < 1) or (asked.minutes is not None and asked.minutes <= 0):
-        raise BadConfig("A run needs at least one step and a time above zero.")
-    train = plan.train if steps is None else replace(plan.train, steps=steps)
-    return replace(plan, train=train if asked.minutes is None else replace(train, minutes=asked.minutes))
+    if any(limit is not None and limit <= 0 for limit in (asked.steps, asked.epochs, asked.minutes)):
+        raise BadConfig("--steps, --epochs and --minutes must be above zero.")
+    train = plan.train
+    if asked.steps is not None:
+        train = replace(train, steps=asked.steps, minutes=0.0)
+    if asked.minutes is not None:
+        train = replace(train, steps=TrainConfig().steps, minutes=asked.minutes)
+    return replace(plan, train=train)
+
+
+def _whole_epochs(plan: Recipe, epochs: float, packs: Packs) -> Recipe:
+    """The plan with as many steps as so many passes over the packs take."""
+    steps = max(1, round(epochs * packs.num_packs(0) / plan.train.accumulate))
+    return replace(plan, train=replace(plan.train, steps=steps, minutes=0.0))
 
 
 def _new_source(shards: Shards, start_from: str | Path | None) -> dict[str, str]:
@@ -185,10 +206,12 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
     tokenizer = tokenizers.load(shards.tokenizer_folder)
     if len(plan.encoder) != 1 or not plan.objectives:
         raise BadConfig("A run needs one encoder and at least one objective.")
+    plan = _fitted(plan, start, len(tokenizer.vocab))
     name, shape = next(iter(plan.encoder.items()))
-    if not start:
-        # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
-        shape = replace(shape, vocab_size=-(-len(tokenizer.vocab) // 64) * 64)
+    where = chosen_device(device)
+    if shape.attention_dropout and where.type == "cuda" and plan.train.precision != "fp32":
+        say("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
+        shape = replace(shape, attention_dropout=0.0)
     _check_sizes(plan, shape.max_positions)
     length, seed = plan.batches.max_length, plan.train.seed
     reseed(seed, "initial weights")
@@ -201,8 +224,8 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
         encoder.load_state_dict(start.encoder.state_dict())
         for goal in goals.keys() & start.goals.keys():
             goals[goal].load_state_dict(start.goals[goal].state_dict())
-    learner = Learner(encoder, goals).to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    compiled(learner, plan.train.compile, next(learner.parameters()).device)  # refused now, not when files are there
+    learner = Learner(encoder, goals).to(where)
+    compiled(learner, plan.train, where)  # refused now, not when files are there
     training, held_out = split(shards, held_out_rate=plan.batches.held_out_rate, seed=seed)
     step = plan.batches.tokens * plan.train.accumulate
     if training.num_tokens < step:

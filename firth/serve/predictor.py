@@ -109,6 +109,8 @@ class Model:
 
         A text longer than the model reads is read in windows, unless `max_length` (or the folder) asks to cut it.
         """
+        if isinstance(texts, str):
+            raise BadInput("embed takes a list of texts; put the one text into a list.")
         settings = self.checkpoint.embedding
         pooling = settings.pooling if pooling is None else pooling
         if pooling not in POOLINGS:
@@ -205,8 +207,8 @@ class Model:
     def _pooled(self, encoder: Run, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
         for rows in _batches([len(ids) for ids in sequences]):
-            batch = pack_tokens([sequences[row] for row in rows])
-            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling).numpy()
+            batch = pack_tokens([sequences[row] for row in rows], even=True)
+            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling)[: len(rows)].numpy()
         return vectors
 
 

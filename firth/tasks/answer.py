@@ -105,6 +105,10 @@ class Answer(Task):
                 yield Problem(example.row, what, "mend answer_start", bad=False)
 
     @classmethod
+    def group(cls, example: Example) -> str:
+        return example.texts[1]
+
+    @classmethod
     def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
         counts = Counter("answered" if example.gold else "without answer" for example in examples)
         return {"question": dict(sorted(counts.items()))}

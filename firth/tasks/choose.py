@@ -55,6 +55,10 @@ class Choose(Task):
         return options.read(path, config.format, problems, labelled=labelled)
 
     @classmethod
+    def group(cls, example: Example) -> str:
+        return example.texts[0]
+
+    @classmethod
     def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
         counts = Counter(f"option {_place(example) + 1}" for example in examples)
         return {"right one": dict(sorted(counts.items()))}

@@ -48,21 +48,24 @@ def split(text: str, *, characters: bool) -> Sentence:
 def read_columns(
     path: Path, problems: list[Problem], *, word_column: int, tag_column: int, word_index: bool, labelled: bool
 ) -> Iterator[Sentence]:
+    needed = max(word_column, 2, abs(tag_column)) if labelled else word_column
     for row, lines in _blocks(path):
         if len(lines) > MAX_WORDS:
             problems.append(Problem(row, f"a sentence of {len(lines):,} words", "put blank lines between sentences"))
             continue
-        try:
-            words, tags = zip(*(_fields(line, word_column, tag_column, labelled) for line in lines), strict=True)
-        except (IndexError, ValueError):
-            number = next(i for i, line in enumerate(lines) if len(line) < (2 if labelled else 1))
-            problems.append(Problem(row + number, "a word without its columns", "mend or remove the sentence"))
+        short = next((i for i, line in enumerate(lines) if len(line) < needed), None)
+        if short is not None:
+            count = len(lines[short])
+            what = "a word without its columns" if count < 2 else f"{count} columns where {needed} are needed"
+            problems.append(Problem(row + short, what, "mend or remove the sentence, or count the columns again"))
             continue
+        words = tuple(line[word_column - 1] for line in lines)
         if words[0] == "-DOCSTART-":
             continue
+        tags = tuple(line[tag_column if tag_column < 0 else tag_column - 1] for line in lines) if labelled else None
         # Some files write each character with its place in its word: 北0 京1.
         words = tuple(w[:-1] if word_index and len(w) > 1 and w[-1].isdigit() else w for w in words)
-        yield sentence(words, tags if labelled else None, row)
+        yield sentence(words, tags, row)
 
 
 def read_words(path: Path, problems: list[Problem]) -> Iterator[Sentence]:
@@ -80,12 +83,6 @@ def read_words(path: Path, problems: list[Problem]) -> Iterator[Sentence]:
 
 def segment_tags(length: int) -> str:
     return "S" if length == 1 else f"B{'M' * (length - 2)}E"
-
-
-def _fields(line: list[str], word_column: int, tag_column: int, labelled: bool) -> tuple[str, str]:
-    if len(line) < 2 and labelled:
-        raise ValueError
-    return line[word_column - 1], line[tag_column if tag_column < 0 else tag_column - 1] if labelled else ""
 
 
 def _blocks(path: Path) -> Iterator[tuple[int, list[list[str]]]]:

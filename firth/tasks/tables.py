@@ -7,6 +7,8 @@ the rules of CSV; a byte-order mark is dropped. A column named by a number count
 import csv
 import io
 import json
+import lzma
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,19 +77,28 @@ def read_rows(path: Path) -> Rows:
     text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; give it one example a row.")
-    ending = Path(path.stem).suffix if path.suffix in (".gz", ".xz", ".zst") else path.suffix
-    if ending in _JSON:
+    if ending(path) in _JSON:
         return _json_rows(path, text)
     first = text.split("\n", 1)[0]
-    comma = ending == ".csv" and "\t" not in first
+    comma = ending(path) == ".csv" and "\t" not in first
     lines = list(_comma_lines(text) if comma else _tab_lines(text))
+    if not lines:
+        raise BadInput(f"{path} has only empty rows; give it one example a row.")
     columns = [str(name).strip() for name in lines[0][1]] if isinstance(lines[0][1], list) else []
     return Rows(path, columns, lines)
 
 
+def ending(path: Path) -> str:
+    """A name's ending without that of its compression."""
+    return Path(path.stem).suffix if path.suffix in (".gz", ".xz", ".zst") else path.suffix
+
+
 def read_text(path: Path) -> str:
-    with open_binary(path) as file:
-        data = file.read()
+    try:
+        with open_binary(path) as file:
+            data = file.read()
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise BadInput(f"{path} cannot be read ({error}); copy or compress it again.") from None
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -120,6 +131,8 @@ def _json_rows(path: Path, text: str) -> Rows:
             raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
     else:
         lines = [(n, _json_row(n, line)) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not lines:
+        raise BadInput(f"{path} has no rows; give it one example a row.")
     checked = [(n, row if isinstance(row, dict | Problem) else _not_an_object(n)) for n, row in lines]
     columns = next((list(row) for _, row in checked if isinstance(row, dict)), [])
     return Rows(path, columns, checked)

@@ -32,6 +32,7 @@ CHUNK = 1 << 16
 
 class Tag(Task):
     name = "tag"
+    endings = (".conll", ".bio", ".iob", ".bmes", ".tsv")
 
     @dataclass(frozen=True)
     class Config:

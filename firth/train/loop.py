@@ -117,7 +117,7 @@ def train(
     device = next(learner.parameters()).device
     if config.recompute:
         recompute_blocks(learner)
-    forward = compiled(in_precision(learner, config.precision), config.compile, device)
+    forward = compiled(in_precision(learner, config.precision), config, device)
     learner.train()
     while progress.step < progress.steps:
         began = time.perf_counter()
@@ -146,8 +146,7 @@ def in_precision(learner: Learner, precision: str) -> Callable[[Batch], Loss]:
     So every activation is bf16 while weights, their gradients and the optimizer stay fp32; autocast would keep the
     residual stream in fp32 and move twice the bytes.
     """
-    on_gpu = next(learner.parameters()).is_cuda
-    if precision == "fp32" or (precision == "auto" and not on_gpu):
+    if not in_half(precision, next(learner.parameters()).device):
         return learner
 
     def forward(batch: Batch) -> Loss:
@@ -158,13 +157,31 @@ def in_precision(learner: Learner, precision: str) -> Callable[[Batch], Loss]:
     return forward
 
 
-def compiled(forward: Callable[[Batch], Loss], choice: str, device: torch.device) -> Callable[[Batch], Loss]:
-    on_gpu = device.type == "cuda"
-    if choice == "yes" and not on_gpu:
-        raise BadConfig(
-            "train.compile=yes needs a GPU: on a CPU sequences are grouped by length, which changes shapes."
-        )
-    return torch.compile(forward, dynamic=False, fullgraph=True) if on_gpu and choice != "no" else forward
+def in_half(precision: str, device: torch.device) -> bool:
+    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
+
+
+def compiled(forward: Callable[[Batch], Loss], config: TrainConfig, device: torch.device) -> Callable[[Batch], Loss]:
+    """The forward pass compiled where shapes are static: on a GPU in half precision."""
+    half = in_half(config.precision, device)
+    static = device.type == "cuda" and half
+    if config.compile == "yes" and not static:
+        raise BadConfig("train.compile=yes needs a GPU and bf16: elsewhere sequences are grouped by length.")
+    compiling = static and config.compile != "no"
+    if config.recompute and half and not compiling:
+        raise BadConfig("train.recompute in bf16 needs torch.compile; set train.precision=fp32 or train.compile=auto.")
+    return torch.compile(forward, dynamic=False, fullgraph=True) if compiling else forward
+
+
+def chosen_device(name: str | None) -> torch.device:
+    """The device a person named, or the GPU where there is one."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise BadConfig(f"There is no device '{name}' (known: cpu, cuda).") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise BadConfig("This machine has no GPU that torch can use; leave out --device or use cpu.")
+    return device
 
 
 def reseed(*parts: int | str) -> None:

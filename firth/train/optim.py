@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import nn
 
+from firth.errors import BadConfig
+
 
 @dataclass(frozen=True)
 class OptimConfig:
@@ -27,6 +29,13 @@ class OptimConfig:
     """Adam's small number."""
     clip: float = 1.0
     """Largest norm of the gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        shares = self.beta1, self.beta2, self.warmup_rate
+        if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not all(0 <= share < 1 for share in shares):
+            raise BadConfig(
+                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, warmup_rate in [0, 1)."
+            )
 
 
 def make_optimizer(

@@ -83,7 +83,8 @@ class Run:
             self.save()
         if step == floor_step(progress.steps):
             self._compare_with_floor()
-        self._advance(step, " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in ("masked_lm", "rate")))
+        shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in ("masked_lm", "rate"))
+        self._advance(step, shown, progress.steps)
         if self.stop_asked:
             self.save()
             raise Interrupted(f"Stopped at step {step}; its state is saved. Continue with --resume.")

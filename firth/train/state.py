@@ -63,7 +63,8 @@ def restore(
         try:
             check_manifest(source)
         except Damaged as error:
-            report(f"{error} Using the state before it.")
+            before = any(other < step for other in _steps(folder))
+            report(f"{error} {'Using the state before it.' if before else 'There is no other: starting at step 0.'}")
             shutil.rmtree(source)
             continue
         return _load(source, learner, optimizer, report)

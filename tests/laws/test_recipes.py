@@ -16,6 +16,7 @@ from firth.encoders import resolve
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
 from firth.tensors import parameter_count
+from firth.tokenizers import load as load_tokenizer
 from firth.train.journal import read_rows
 
 PUBLISHED = {"tiny": 4.4, "mini": 11.2, "small": 28.8, "medium": 41.4, "base": 109.5, "large": 335.1}
@@ -47,7 +48,10 @@ def test_two_steps_run(name: str, shrink: Callable[[Any], Any], data: Path, tmp_
     rows = read_rows(tmp_path / "run" / "metrics.jsonl")
     assert [(row["step"], row["split"]) for row in rows] == [(1, "train"), (2, "train"), (2, "held-out")]
     saved = from_dict(Recipe, tomllib.loads((tmp_path / "run" / "run.toml").read_text()))
-    assert saved == replace(recipe, train=replace(recipe.train, steps=2))
+    [(key, config)] = recipe.encoder.items()
+    rows = -(-len(load_tokenizer(data / "tokenizer").vocab) // 64) * 64
+    fitted = {key: replace(config, vocab_size=rows)}
+    assert saved == replace(recipe, encoder=fitted, train=replace(recipe.train, steps=2))
 
 
 @pytest.mark.parametrize(("size", "millions"), PUBLISHED.items())

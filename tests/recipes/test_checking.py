@@ -58,3 +58,14 @@ def test_illegal_tags_are_named(tmp_path: Path) -> None:
     (bad,) = firth.check(path, task="tag")["parts"]["train"]["bad"]
     assert bad["row"] == 4
     assert bad["what"] == "word 2: I-PER after O is illegal in BIO"
+
+
+def test_another_question_on_the_same_context_is_no_repetition(tmp_path: Path) -> None:
+    rows = [
+        '{"context": "It is noon.", "question": "Is it late?", "options": ["yes", "no"], "label": "no"}',
+        '{"context": "It is noon.", "question": "Is it day?", "options": ["yes", "no"], "label": "yes"}',
+        '{"context": "It is noon.", "question": "is it  day?", "options": ["yes", "no"], "label": "no"}',
+    ]
+    part = firth.check(write(tmp_path / "rows.jsonl", rows), task="choose")["parts"]["train"]
+    assert part["duplicates"] == [[2, 3]]
+    assert [row["rows"] for row in part["conflicts"]] == [[2, 3]]

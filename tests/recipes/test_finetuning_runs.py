@@ -289,3 +289,47 @@ def test_a_damaged_head_is_found(finetune: Finetune) -> None:
     path.write_bytes(bytes(data))
     with pytest.raises(firth.FirthError, match=r"head\.safetensors"):
         firth.load(folder)
+
+
+@pytest.mark.parametrize("metric", ["f1", "nonsense"])
+def test_a_figure_that_is_never_measured_is_refused_before_training(
+    finetune: Finetune, tmp_path: Path, metric: str
+) -> None:
+    with pytest.raises(BadConfig, match=rf"classify has no figure '{metric}' .* it has accuracy, "):
+        finetune("epochs=1", f"tasks.classify.metric={metric}")
+    assert not (tmp_path / "tuned").exists()
+
+
+def test_accumulating_does_not_multiply_the_epochs(finetune: Finetune) -> None:
+    folder = finetune("epochs=2", "batch_size=8", "train.accumulate=4", "pick=last")  # 122 rows: 16 batches
+    rows = [json.loads(line) for line in (folder / "seed-1/metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if row["split"] == "held-out"] == [4, 8]
+    assert read_json(folder / "results.json")["kept_epoch"] == 2
+
+
+def test_resuming_begins_where_nothing_or_too_little_was_written(run: Path, finetune: Finetune, tmp_path: Path) -> None:
+    whole = finetune("epochs=1", name="whole")
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / "source.json").write_bytes((whole / "source.json").read_bytes())
+    (killed / ".run.toml.abc").write_text("half")
+    for out in (killed, finetune("epochs=1", name="new", resume=True)):
+        finetune("epochs=1", name=out.name, resume=True)
+        assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+        assert not list(out.glob(".*"))
+    (killed / "results.json").unlink()
+    (killed / "seed-1/.best.json.abc").write_text("half")
+    (killed / "seed-1/result.json").unlink()
+    firth.finetune(out=killed, resume=True, device="cpu")
+    assert not list(killed.glob("seed-1/.*"))
+    with pytest.raises(BadInput, match="no fine-tuning run to resume"):
+        finetune(name=".", resume=True)  # a folder of other things
+
+
+def test_what_cannot_be_built_fails_before_anything_is_written(finetune: Finetune, tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match="layers"):
+        finetune("epochs=1", "transfer.mode=features", "transfer.features.layers=[9]")
+    pairs = write(tmp_path / "pairs.tsv", ["first\tsecond\tlabel", *(f"a {i}\tb {i}\t{i % 6}" for i in range(12))])
+    with pytest.raises(BadConfig, match="way=pooled needs no training"):
+        finetune("epochs=1", task="compare", train=pairs, way="pooled")
+    assert not (tmp_path / "tuned").exists()

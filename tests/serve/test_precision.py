@@ -176,5 +176,5 @@ def test_without_onednn_the_plain_way(make: Callable[[str], Model], monkeypatch:
 
 
 def test_unknown_precision(make: Callable[[str], Model]) -> None:
-    with pytest.raises(BadConfig, match="no precision named 'int4' .known: fp32, bf16, int8, auto"):
+    with pytest.raises(BadConfig, match=r"no precision named 'int4' .known: fp32, bf16, int8, auto"):
         make("int4")

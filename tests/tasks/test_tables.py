@@ -1,5 +1,7 @@
 """Tables as people and publishers write them."""
 
+import gzip
+import lzma
 from collections.abc import Callable
 from pathlib import Path
 
@@ -130,3 +132,17 @@ def test_labels_of_other_kinds(read: Reader) -> None:
     assert read("text\tlabel\na\tnan\nb\t2\n", kind="number")[1][0].row == 2
     groups = {"label_columns": ("topic", "tone")}
     assert read("text\ttopic\ttone\na\tsport\tglad\n", **groups)[0][0].gold == ("sport", "glad")
+
+
+def test_files_without_rows_and_broken_archives_are_refused_by_name(read: Reader, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"rows\.csv has only empty rows"):
+        read(",,\n,\n", "rows.csv")
+    with pytest.raises(BadInput, match=r"rows\.jsonl has no rows"):
+        read("[]", "rows.jsonl")
+    table = b"text\tlabel\n" + b"".join(b"row %d\tx\n" % i for i in range(200))
+    for ending, data in ((".gz", gzip.compress(table)), (".xz", lzma.compress(table))):
+        for broken in (data[:-20], b"text\tlabel\n"):
+            path = tmp_path / f"broken.tsv{ending}"
+            path.write_bytes(broken)
+            with pytest.raises(BadInput, match=rf"broken\.tsv\{ending} cannot be read"):
+                Classify.read(path, Classify.Config(), [])

@@ -187,3 +187,11 @@ def test_reading_without_tags(tmp_path: Path) -> None:
     assert [row.texts[0] for row in rows] == ["one two", "three"]
     assert rows[0].gold is None
     assert not problems
+
+
+@pytest.mark.parametrize("column", [5, -4])
+def test_a_column_that_is_not_there_is_told_with_its_line(read: Callable[..., Labelled], column: int) -> None:
+    with pytest.raises(
+        BadInput, match=rf"tagged\.txt has no row .*\(3 columns where {abs(column)} are needed in row 1\)"
+    ):
+        read(CONLL, tag_column=column)

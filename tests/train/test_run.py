@@ -5,9 +5,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
 import firth
+from firth.config import from_dict, load_toml
+from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput, FirthError
+from firth.recipes.lineage import Recipe
+from firth.recipes.pretraining import build
 from firth.train.journal import read_rows
 from firth.train.run import floor_step
 
@@ -73,8 +78,8 @@ def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) 
     ("limits", "says"),
     [
         ({"steps": 5, "minutes": 1.0}, "one of --steps, --epochs and --minutes"),
-        ({"steps": 0}, "at least one step"),
-        ({"minutes": -1.0}, "at least one step"),
+        ({"steps": 0}, "above zero"),
+        ({"minutes": -1.0}, "above zero"),
     ],
 )
 def test_limits_that_make_no_sense(limits: dict[str, float], says: str, data: Path, tmp_path: Path) -> None:
@@ -116,3 +121,42 @@ def test_parts_can_be_named_but_not_left_out(data: Path, tiny: tuple[str, ...], 
         "masked_lm_accuracy",
     }
     assert firth.info(tmp_path / "run")["heads"] == ["masked_lm"]
+
+
+def test_a_limit_given_now_replaces_the_files(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    firth.pretrain(data, out=tmp_path / "a", steps=3, changes=[*tiny, "train.minutes=0"])
+    text = (tmp_path / "a" / "run.toml").read_text().replace("minutes = 0.0", "minutes = 9.0")
+    (tmp_path / "plan.toml").write_text(text)
+    firth.pretrain(data, out=tmp_path / "b", steps=4, config=tmp_path / "plan.toml")
+    assert read_rows(tmp_path / "b" / "metrics.jsonl")[-1]["step"] == 4
+
+
+def test_one_epoch_is_every_pack_once(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    firth.pretrain(data, out=tmp_path / "run", epochs=1, changes=tiny)
+    plan = from_dict(Recipe, load_toml(tmp_path / "run" / "run.toml"))
+    assert plan.train.steps == build(plan, Shards.open(data), device="cpu").packs.num_packs(0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ("train.optim.beta1=1.5", "beta1"),
+        ("batches.workers=-1", "workers"),
+        ("encoder.bert.num_heads=0", "at least 1"),
+        ("encoder.bert.dropout=2", "dropout"),
+        ("objectives.masked_lm.rate=0", "rate"),
+        ("train.compile=yes", "GPU"),
+    ],
+)
+def test_numbers_that_make_no_sense(changes: str, says: str, data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=says):
+        firth.pretrain(data, out=tmp_path / "run", changes=[*tiny, changes])
+    assert not (tmp_path / "run").exists()
+
+
+def test_devices_that_are_not_there(data: Path, tmp_path: Path) -> None:
+    for device in ("gpu", "cuda"):
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        with pytest.raises(BadConfig, match=r"device|GPU"):
+            firth.pretrain(data, out=tmp_path / "run", device=device)
