@@ -84,24 +84,34 @@ def peers(folder: Path, threads: int) -> dict[str, Embed]:
     }
 
 
+class States(torch.nn.Module):
+    """The model with plain arguments and one result, as an exporter wants it."""
+
+    def __init__(self, bert: torch.nn.Module) -> None:
+        super().__init__()
+        self.bert = bert
+
+    def forward(self, input_ids: torch.Tensor, token_type_ids: torch.Tensor, attention_mask: torch.Tensor) -> Any:
+        found = self.bert(input_ids=input_ids, token_type_ids=token_type_ids, attention_mask=attention_mask)
+        return found.last_hidden_state
+
+
 def export(bert: Any, tokenizer: Any, folder: Path) -> None:
     """The model as onnx, and its copy with dynamically quantised weights."""
     from onnxruntime.quantization import quantize_dynamic
 
     inputs = tokenizer(["a text", "another, longer text"], padding=True, return_tensors="pt")
-    names = list(inputs)
-    axes = {name: {0: "batch", 1: "length"} for name in [*names, "states"]}
-    bert.config.return_dict = False
+    names = ("input_ids", "token_type_ids", "attention_mask")
     torch.onnx.export(
-        bert,
-        tuple(inputs.values()),
+        States(bert),
+        tuple(inputs[name] for name in names),
         str(folder / "fp32.onnx"),
         input_names=names,
         output_names=["states"],
-        dynamic_axes=axes,
-        dynamo=False,
+        dynamic_shapes=[{0: "batch", 1: "length"}] * 3,
+        dynamo=True,
+        verbose=False,
     )
-    bert.config.return_dict = True
     quantize_dynamic(folder / "fp32.onnx", folder / "int8.onnx")
 
 

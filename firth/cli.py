@@ -268,12 +268,15 @@ def embed(
     pooling: Annotated[
         str | None, typer.Option(help="mean, cls or max. [default: the folder's own, else mean]")
     ] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999.")
+    ] = "fp32",
     as_json: Json = False,
 ) -> None:
     """Turn each line of a file into a vector."""
     from firth import pipeline
 
-    rows, width = pipeline.embed(model, file=file, out=out, pooling=pooling)
+    rows, width = pipeline.embed(model, file=file, out=out, pooling=pooling, precision=precision)
     _show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)
 
 

@@ -186,7 +186,9 @@ def fill(model: str | Path, text: str, *, top: int = 5, specials: bool = False) 
     return load(model).fill(text, top=top, specials=specials)
 
 
-def embed(model: str | Path, *, file: str | Path, out: str | Path, pooling: str | None = None) -> tuple[int, ...]:
+def embed(
+    model: str | Path, *, file: str | Path, out: str | Path, pooling: str | None = None, precision: str = "fp32"
+) -> tuple[int, ...]:
     """A vector for each line of a file, written as a .npy array; gives its shape."""
     from io import BytesIO
 
@@ -195,7 +197,7 @@ def embed(model: str | Path, *, file: str | Path, out: str | Path, pooling: str 
     from firth.corpus.readers import read_lines
     from firth.serve.predictor import load
 
-    vectors = load(model).embed(read_lines(Path(file)), pooling=pooling)
+    vectors = load(model, precision=precision).embed(read_lines(Path(file)), pooling=pooling)
     buffer = BytesIO()
     np.save(buffer, vectors)
     write_bytes(Path(out), buffer.getvalue())

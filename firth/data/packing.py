@@ -147,19 +147,10 @@ def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
     return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)
 
 
-def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | None = None, even: bool = False) -> Batch:
-    """Ready-made sequences of ids as a batch of just their size: for inference.
-
-    An `even` batch ends in a sequence of filler that brings it to one of a few sizes, because the CPU's kernels are
-    made anew for every size they have not met."""
+def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | None = None) -> Batch:
+    """Ready-made sequences of ids as a batch of just their size: for inference."""
     lengths = [len(ids) for ids in sequences]
-    total = sum(lengths)
-    if filler := -total % max(8, 1 << max(0, (total - 1).bit_length() - 3)) if even else 0:
-        lengths.append(filler)
-        sequences = [*sequences, np.zeros(filler, np.int64)]
-        segments = [*segments, np.zeros(filler, np.int64)] if segments else None
     positions = np.concatenate([np.arange(n) for n in lengths])
-    positions[total:] = 0
     return Batch(
         torch.from_numpy(np.concatenate(sequences).astype(np.int64)),
         torch.from_numpy(positions),

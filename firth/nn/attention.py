@@ -26,9 +26,6 @@ if OWN_KERNEL:
 GROUP_SLACK = 1.25
 """A group's longest sequence is at most this many times its shortest: more groups cost calls, fewer cost padding."""
 
-SHORT = 256
-"""Sequences up to this length are attended to with all their weights at once, in half precision on a CPU."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -59,7 +56,7 @@ def layout(bounds_B1: Tensor, max_length: int, *, dtype: torch.dtype) -> Layout:
         return Layout(bounds_B1, max_length)
     bounds = bounds_B1.long().cpu()
     lengths = bounds.diff()
-    if bool((lengths[:-1].diff() >= 0).all()):  # the last may be filler
+    if bool((lengths.diff() >= 0).all()):
         return Layout(bounds_B1, max_length, runs=_runs(lengths.tolist()))
     groups, cells = [], torch.empty(int(bounds[-1]), dtype=torch.long)
     num_cells = 0
@@ -87,7 +84,7 @@ def attend(qkv_N3HK: Tensor, layout: Layout, *, causal: bool = False, dropout: f
     for group in layout.groups:
         q, k, v = _gather(qkv_N3HK, group)
         bias = None if group.bias_GL is None else _bias(group.bias_GL, causal).to(q.dtype)
-        out_GHLK = _mix(q, k, v, bias, causal=causal and bias is None, dropout=dropout)
+        out_GHLK = scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=causal and bias is None)
         outputs.append(out_GHLK.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).index_select(0, layout.restore_N)
 
@@ -116,19 +113,9 @@ def _attend_runs(qkv_N3HK: Tensor, runs: tuple[tuple[int, int], ...], causal: bo
         end = start + count * length
         q, k, v = qkv_N3HK[start:end].view(count, length, *qkv_N3HK.shape[1:]).permute(2, 0, 3, 1, 4)
         start = end
-        outputs.append(_mix(q, k, v, None, causal=causal, dropout=dropout).transpose(1, 2).flatten(0, 1))
+        out_GHLK = scaled_dot_product_attention(q, k, v, None, dropout, is_causal=causal)
+        outputs.append(out_GHLK.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
-
-
-def _mix(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *, causal: bool, dropout: float) -> Tensor:
-    """Attention of G x H x L x K tensors."""
-    if q.dtype != torch.bfloat16 or q.is_cuda or q.requires_grad or causal or q.shape[2] > SHORT:
-        return scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=causal)
-    # On CPUs with bf16 units two plain products of short sequences take half the time of the fused kernel.
-    scores_GHLL = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
-    weights_GHLL = (scores_GHLL if bias is None else scores_GHLL + bias).softmax(-1)
-    mixed_GHLK: Tensor = weights_GHLL @ v
-    return mixed_GHLK
 
 
 def _similar(lengths: Tensor) -> Iterator[Tensor]:

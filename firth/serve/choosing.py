@@ -26,7 +26,13 @@ from firth.serve.precision import Int8Linear, Ranges, has_bytes, input_ranges, l
 from firth.tensors import Batch, States
 from firth.tokenizers.wordpiece import WordPiece
 
-PRECISIONS = ("fp32", "bf16", "int8", "auto")
+DTYPES = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "int8": torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32,
+}
+"""What layers compute in; under `int8`, those that do not take bytes."""
+PRECISIONS = (*DTYPES, "auto")
 ALIKE = 0.999
 """The least cosine to fp32 that a precision must keep on every sample text."""
 SPARE = 0.0009
@@ -62,7 +68,7 @@ def quicken(encoder: Bert, precision: str, vectors: Vectors) -> Run:
     if precision in ("fp32", "bf16"):
         return _built(encoder, Choice(precision), {})
     key = fingerprint(encoder, precision)
-    choice = recall(key)
+    choice = _recall(key, encoder)
     ranges = input_ranges(encoder, vectors) if choice is None or choice.in_bytes else {}
     if choice is None:
         choice = _choose(encoder, precision, vectors, ranges)
@@ -97,13 +103,15 @@ def memory_file() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firth" / "precision.json"
 
 
-def recall(key: str) -> Choice | None:
-    """What was chosen before; a file that cannot be read counts as none."""
-    row = _memory().get(key)
+def _recall(key: str, encoder: Bert) -> Choice | None:
+    """What was chosen before; what cannot be read or followed counts as nothing."""
     try:
-        return Choice(row["precision"], tuple(row["in_bytes"])) if row else None
+        row = _memory()[key]
+        choice = Choice(row["precision"], tuple(row["in_bytes"]))
     except (TypeError, KeyError):
         return None
+    sound = choice.precision in DTYPES and linears(encoder).keys() >= set(choice.in_bytes)
+    return choice if sound else None
 
 
 def _choose(encoder: Bert, precision: str, vectors: Vectors, ranges: Ranges) -> Choice:
@@ -123,12 +131,12 @@ def _choose(encoder: Bert, precision: str, vectors: Vectors, ranges: Ranges) -> 
 
 def _bearable(encoder: Bert, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
     """The layers that take bytes: those that change the vectors least, as many as together stay within `SPARE`."""
-    plain = packed_linears(encoder, _rest())
+    plain = packed_linears(encoder, DTYPES["int8"])
     without = _cosines(vectors(replaced(encoder, plain)), exact)
     losses = {}
     for name, linear in linears(encoder).items():
         if linear.out_features > linear.in_features:
-            copy = replaced(encoder, {**plain, name: Int8Linear(linear, *ranges[name], _rest())})
+            copy = replaced(encoder, {**plain, name: Int8Linear(linear, *ranges[name], DTYPES["int8"])})
             losses[name] = without - _cosines(vectors(copy), exact)
     order = sorted(losses, key=lambda name: float(losses[name].max()))
     totals = np.cumsum([losses[name] for name in order], axis=0).max(axis=1)
@@ -136,7 +144,7 @@ def _bearable(encoder: Bert, vectors: Vectors, exact: np.ndarray, ranges: Ranges
 
 
 def _built(encoder: Bert, choice: Choice, ranges: Ranges) -> Run:
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": _rest()}[choice.precision]
+    dtype = DTYPES[choice.precision]
     layers = packed_linears(encoder, dtype)
     plain = replaced(encoder, layers)
     if not choice.in_bytes:
@@ -146,11 +154,6 @@ def _built(encoder: Bert, choice: Choice, ranges: Ranges) -> Run:
         encoder, {**layers, **{name: Int8Linear(found[name], *ranges[name], dtype) for name in choice.in_bytes}}
     )
     return lambda batch: (plain if batch.bounds_B1[1] < SHORT else in_bytes)(batch)
-
-
-def _rest() -> torch.dtype:
-    """The precision of layers that do not take bytes: bf16 where the CPU has units for it."""
-    return torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32
 
 
 def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:

@@ -207,8 +207,8 @@ class Model:
     def _pooled(self, encoder: Run, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
         for rows in _batches([len(ids) for ids in sequences]):
-            batch = pack_tokens([sequences[row] for row in rows], even=True)
-            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling)[: len(rows)].numpy()
+            batch = pack_tokens([sequences[row] for row in rows])
+            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling).numpy()
         return vectors
 
 

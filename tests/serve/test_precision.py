@@ -136,7 +136,17 @@ def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:
         assert json.loads(cache.read_text("utf-8"))[key]["precision"] == name
 
 
-@pytest.mark.parametrize("content", ["{", "[1, 2]", '{"KEY": {"precision": "int9"}}', '{"KEY": 7}', "\x00"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{",
+        "[1, 2]",
+        '{"KEY": {"precision": "int9", "in_bytes": []}}',
+        '{"KEY": {"precision": "int8", "in_bytes": ["9.up"]}}',
+        '{"KEY": 7}',
+        "\x00",
+    ],
+)
 def test_a_damaged_memory_is_ignored(make: Callable[[str], Model], cache: Path, content: str) -> None:
     model = make("auto")
     cache.parent.mkdir(parents=True)
