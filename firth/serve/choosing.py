@@ -39,7 +39,7 @@ SPARE = 0.0009
 """What bytes may take from the sample's cosines; the rest is left to bf16 and to texts unlike the sample."""
 SHORT = 16
 """Sequences of fewer tokens never meet bytes: no mean evens out their errors, and they cost next to nothing."""
-SAMPLE_LENGTHS = (SHORT, 32, 64, 128) * 4
+SAMPLE_LENGTHS = (SHORT, 32, 64, 128) * 3
 """Tokens of the sample texts."""
 
 Run = Callable[[Batch], States]
