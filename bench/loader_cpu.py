@@ -25,7 +25,7 @@ def kinds() -> dict[str, Recipe]:
     pairs = lineage.make("bert", "tiny")
     pairs = override(pairs, [f"batches.tokens={TOKENS}"])
     single = replace(pairs, objectives={"masked_lm": MaskedLM.Config()})
-    words = replace(pairs, objectives={"masked_lm": MaskedLM.Config(whole_words=True)})
+    words = replace(pairs, objectives={"masked_lm": MaskedLM.Config(unit="word")})
     return {"masked LM": single, "masked LM, whole words": words, "masked LM and sentence pairs": pairs}
 
 

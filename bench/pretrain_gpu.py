@@ -1,6 +1,10 @@
 """Pre-training speed on one GPU, firth against transformers, real shards through the real loader and loop, in one run.
 
-    python bench/pretrain_gpu.py --pairs DIR --ragged DIR [--parts ceiling,parity,firth,transformers,small,memory]
+    python bench/pretrain_gpu.py --pairs DIR --ragged DIR [--cases pairs,ragged,...] [--rounds 2] [--out FILE]
+
+    python bench/pretrain_gpu.py --draw FILE --figure docs/images/throughput.svg
+
+Every case runs in a process of its own, after a first pass in which several at once compile into a shared cache.
 
 DIR are folders made by `firth prepare`: documents by blank line for sentence pairs, `--documents line` for one
 paragraph a sequence. Useful tokens are tokens of real sequences with their [CLS] and [SEP]; filler and padding do not
@@ -10,6 +14,8 @@ at the mean length) + 6 x share predicted x (transform + vocabulary x width).
 
 import argparse
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -32,6 +38,8 @@ from firth.train.optim import make_optimizer
 
 WARM, STEPS = 12, 40
 """Steps before the clock starts, and steps timed, in two windows whose difference is the spread."""
+AT_ONCE = 6
+"""Cases that compile at the same time; more would not fit the GPU's memory."""
 OUT: Path | None = None
 
 
@@ -65,7 +73,14 @@ def flops(shape: Bert.Config, mean_length: float, rate: float = 0.15) -> float:
     return 6 * blocks + attention + head
 
 
-def plan_for(ragged: bool, *, tokens: int, dropout: float, shape: tuple[int, int, int] | None, workers: int) -> Recipe:
+def plan_for(
+    ragged: bool,
+    *,
+    tokens: int = 65536,
+    dropout: float = 0.0,
+    shape: tuple[int, int, int] | None = None,
+    workers: int = 8,
+) -> Recipe:
     plan = lineage.make("bert", "base")
     encoder = replace(plan.encoder["bert"], dropout=dropout)
     if shape:
@@ -84,14 +99,10 @@ def lengths_of(parts: Parts, steps: int) -> np.ndarray:
 
 def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int = STEPS, **options: Any) -> list[float]:
     """Times the real loop; the losses of all steps come back."""
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    checkpointing = options.pop("checkpointing", False)
+    changes = options.pop("changes", ())
     profile = options.pop("profile", False)
-    plan = plan_for(ragged, **{"tokens": 65536, "dropout": 0.0, "shape": None, "workers": 8, **options})
-    if checkpointing:
-        plan = override(plan, ["train.recompute=true"])
+    plan = plan_for(ragged, **options)
+    plan = override(plan, changes)
     parts = build(plan, data, device="cuda")
     optimizer = make_optimizer(parts.learner, plan.train.optim)
     progress = Progress(WARM + steps)
@@ -147,6 +158,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
         warm_up_seconds=clock["start"] - began,
         first_loss=float(losses[0]),
         last_loss=float(losses[-1]),
+        losses=[round(float(loss), 4) for loss in losses[:: max(1, len(losses) // 12)]],
     )
     if profile:
         print(profiler.key_averages().table(sort_by="cuda_time_total", row_limit=24, max_name_column_width=70))
@@ -191,24 +203,23 @@ def padded(parts: Parts, batch: int, steps: int) -> Iterator[tuple[dict[str, tor
     assert len(rows)
 
 
-def run_transformers(name: str, data: Shards, top: float, *, ragged: bool, dropout: float = 0.0) -> None:
+def run_transformers(
+    name: str, data: Shards, top: float, *, ragged: bool, dropout: float = 0.0, steps: int = STEPS
+) -> None:
     from transformers import BertConfig, BertForMaskedLM, BertForPreTraining
 
-    torch._dynamo.reset()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    parts = build(plan_for(ragged, tokens=65536, dropout=0.0, shape=None, workers=0), data, device="cpu")
+    parts = build(plan_for(ragged, workers=0), data, device="cpu")
     config = BertConfig(
         vocab_size=parts.learner.encoder.vocab_size, hidden_dropout_prob=dropout, attention_probs_dropout_prob=0.0
     )
     model = (BertForMaskedLM if ragged else BertForPreTraining)(config).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01, fused=True)
     compiled = torch.compile(model, dynamic=False)
-    feeds = list(padded(parts, 512, WARM + STEPS))
+    feeds = list(padded(parts, 512, WARM + steps))
     useful = sum(count for _, count in feeds[WARM:])
     clock = []
     for step, (feed, _) in enumerate(feeds):
-        if step in (WARM, WARM + STEPS // 2):
+        if step in (WARM, WARM + steps // 2):
             torch.cuda.synchronize()
             clock.append(time.perf_counter())
         with torch.autocast("cuda", torch.bfloat16):
@@ -220,8 +231,8 @@ def run_transformers(name: str, data: Shards, top: float, *, ragged: bool, dropo
     torch.cuda.synchronize()
     clock.append(time.perf_counter())
     seconds = clock[2] - clock[0]
-    halves = [sum(count for _, count in half) for half in (feeds[WARM : WARM + STEPS // 2], feeds[WARM + STEPS // 2 :])]
-    lengths = lengths_of(parts, WARM + STEPS)
+    halves = [sum(count for _, count in half) for half in (feeds[WARM : WARM + steps // 2], feeds[WARM + steps // 2 :])]
+    lengths = lengths_of(parts, WARM + steps)
     cost = flops(parts.learner.encoder.config, float(np.average(lengths, weights=lengths)))
     record(
         part="transformers",
@@ -238,7 +249,7 @@ def parity(data: Shards) -> None:
     """The first steps of base on the GPU in bf16 and on the CPU in fp32, dropout 0: the same losses within bf16."""
     found = {}
     for device, precision in (("cuda", "bf16"), ("cpu", "fp32")):
-        plan = plan_for(False, tokens=8192, dropout=0.0, shape=None, workers=0)
+        plan = plan_for(False, tokens=8192, workers=0)
         plan = override(plan, [f"train.precision={precision}"])
         parts = build(plan, data, device=device)
         losses: list[float] = []
@@ -260,44 +271,118 @@ def parity(data: Shards) -> None:
     record(part="parity", gpu=found["cuda"], cpu=found["cpu"], worst=worst)
 
 
+NO_GRAPHS = "no graphs"
+PEER = "transformers"
+CASES: dict[str, dict[str, Any]] = {
+    "pairs": {"ragged": False, "steps": 100},
+    "ragged": {"ragged": True},
+    "pairs, transformers": {"ragged": False},
+    "ragged, transformers": {"ragged": True},
+    "pairs, dropout 0.1": {"ragged": False, "dropout": 0.1},
+    "ragged, dropout 0.1": {"ragged": True, "dropout": 0.1},
+    "pairs, dropout 0.1, transformers": {"ragged": False, "dropout": 0.1},
+    "ragged, dropout 0.1, transformers": {"ragged": True, "dropout": 0.1},
+    "12 x 384": {"ragged": True, "shape": (12, 384, 12)},
+    "12 x 256": {"ragged": True, "shape": (12, 256, 8)},
+    "12 x 384, no graphs": {"ragged": True, "shape": (12, 384, 12)},
+    "12 x 256, no graphs": {"ragged": True, "shape": (12, 256, 8)},
+    "pairs, no graphs": {"ragged": False, "steps": 100},
+    "recompute": {"ragged": False, "changes": ["train.recompute=true"]},
+    "large": {"ragged": False, "shape": (24, 1024, 16), "tokens": 32768},
+    **{
+        f"length {length}": {"ragged": False, "steps": 20, "changes": [f"batches.max_length={length}"]}
+        for length in (32, 64, 256, 512)
+    },
+    **{
+        f"batch {tokens}": {"ragged": False, "steps": 20, "tokens": tokens}
+        for tokens in (4096, 8192, 16384, 32768, 131072)
+    },
+}
+"""What is measured: how the sequences are cut, and what differs from `base`, 65,536 tokens a step, dropout 0."""
+
+
+def run_case(name: str, top: float, arguments: argparse.Namespace) -> None:
+    options = dict(CASES[name])
+    if arguments.compile_only:
+        options["steps"] = 2
+    if NO_GRAPHS in name:
+        options["changes"] = [*options.get("changes", ()), "train.graphs=false"]
+    data = Shards.open(arguments.ragged if options["ragged"] else arguments.pairs, verify=False)
+    run = run_transformers if PEER in name else run_firth
+    run(name, data, top, **options)
+
+
+def draw(source: Path, figure: Path) -> None:
+    """Useful tokens a second over the length of a sequence and over the tokens of a step."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+
+    found: dict[str, float] = {}
+    for line in source.read_text().splitlines():
+        row = json.loads(line)
+        if row["part"] == "firth":
+            found[row["name"]] = row["useful_tokens_per_second"] / 1e3
+    matplotlib.rcParams["svg.hashsalt"] = "firth"  # the same bytes from the same rows
+    page, panels = pyplot.subplots(1, 2, figsize=(8.4, 3.2), sharey=True)
+    axes = {
+        "length": ("longest sequence, 65,536 tokens a step", {128: "pairs"}),
+        "batch": ("tokens a step, sequences of 128", {65536: "pairs"}),
+    }
+    for panel, (kind, (label, known)) in zip(panels, axes.items(), strict=True):
+        points = {int(name.split()[1]): value for name, value in found.items() if name.startswith(kind)}
+        points |= {at: found[name] for at, name in known.items() if name in found}
+        places = sorted(points)
+        panel.plot(places, [points[at] for at in places], marker="o", color="#0072b2")
+        panel.set(xscale="log", xlabel=label, xticks=places, xticklabels=[f"{at:,}" for at in places], ylim=(0, 950))
+        panel.minorticks_off()
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("thousand useful tokens/s")
+    page.tight_layout()
+    figure.parent.mkdir(parents=True, exist_ok=True)
+    page.savefig(figure, metadata={"Date": None})
+
+
+def spawn(name: str, top: float, arguments: argparse.Namespace, *more: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, __file__, "--pairs", arguments.pairs, "--ragged", arguments.ragged, "--case", name]
+    return subprocess.Popen([*command, "--top", str(top), *more])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=Path, required=True)
-    parser.add_argument("--ragged", type=Path, required=True)
-    parser.add_argument("--parts", default="ceiling,parity,firth,transformers,small,memory")
+    parser.add_argument("--pairs", type=Path)
+    parser.add_argument("--ragged", type=Path)
+    parser.add_argument("--cases", default=",".join(name.replace(", ", "/") for name in CASES))
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--parity", action="store_true")
+    parser.add_argument("--compile-only", action="store_true")
+    parser.add_argument("--case")
+    parser.add_argument("--top", type=float)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="draw the rows of an earlier run's --out instead")
+    parser.add_argument("--figure", type=Path)
     arguments = parser.parse_args()
-    parts = arguments.parts.split(",")
     global OUT
+    if arguments.draw:
+        return draw(arguments.draw, arguments.figure)
     OUT = arguments.out
-    pairs, ragged = Shards.open(arguments.pairs, verify=False), Shards.open(arguments.ragged, verify=False)
+    if arguments.case:
+        return run_case(arguments.case, arguments.top, arguments)
     print(torch.__version__, torch.cuda.get_device_name(), flush=True)
     top = ceiling()
-    if "parity" in parts:
-        parity(pairs)
-    if "firth" in parts:
-        run_firth("pairs", pairs, top, ragged=False, steps=100)
-        run_firth("ragged", ragged, top, ragged=True)
-    if "transformers" in parts:
-        run_transformers("pairs", pairs, top, ragged=False)
-        run_transformers("ragged", ragged, top, ragged=True)
-    if "dropout" in parts:
-        run_firth("pairs, dropout 0.1", pairs, top, ragged=False, dropout=0.1)
-        run_firth("ragged, dropout 0.1", ragged, top, ragged=True, dropout=0.1)
-        run_transformers("pairs, dropout 0.1", pairs, top, ragged=False, dropout=0.1)
-        run_transformers("ragged, dropout 0.1", ragged, top, ragged=True, dropout=0.1)
-    if "tuned" in parts:
-        torch._inductor.config.coordinate_descent_tuning = True
-        run_firth("pairs, elementwise kernels tuned", pairs, top, ragged=False)
-        torch._inductor.config.coordinate_descent_tuning = False
-    if "profile" in parts:
-        run_firth("pairs, profiled", pairs, top, ragged=False, profile=True, steps=8)
-    if "small" in parts:
-        run_firth("12 x 384, ragged", ragged, top, ragged=True, shape=(12, 384, 12))
-        run_firth("12 x 256, ragged", ragged, top, ragged=True, shape=(12, 256, 8))
-    if "memory" in parts:
-        run_firth("pairs, recompute", pairs, top, ragged=False, checkpointing=True)
-        run_firth("large", pairs, top, ragged=False, shape=(24, 1024, 16), tokens=32768)
+    if arguments.parity:
+        parity(Shards.open(arguments.pairs, verify=False))
+    names = [name.replace("/", ", ") for name in arguments.cases.split(",")]
+    waiting, running = list(names), []
+    while waiting or running:
+        running = [process for process in running if process.poll() is None]
+        while waiting and len(running) < AT_ONCE:
+            running.append(spawn(waiting.pop(0), top, arguments, "--compile-only"))
+        time.sleep(0.2)
+    for _ in range(arguments.rounds):
+        for name in names:
+            spawn(name, top, arguments, *(["--out", str(OUT)] if OUT else [])).wait()
 
 
 if __name__ == "__main__":

@@ -16,9 +16,24 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from firth.errors import FirthError
-    from firth.pipeline import check, demo, embed, evaluate, fill, finetune, info, predict, prepare, pretrain
+    from firth.pipeline import (
+        check,
+        demo,
+        embed,
+        evaluate,
+        extend,
+        fill,
+        finetune,
+        import_model,
+        info,
+        predict,
+        prepare,
+        pretrain,
+        senses,
+    )
     from firth.serve.predictor import Model, load
     from firth.types import Fill, Prediction
+    from firth.words import analogy, duplicates, evaluate_words, export, keywords, map_words, neighbours, ratios
 
 _HOMES = {
     "firth.errors": ("FirthError",),
@@ -27,32 +42,56 @@ _HOMES = {
         "demo",
         "embed",
         "evaluate",
+        "extend",
         "fill",
         "finetune",
+        "import_model",
         "info",
         "predict",
         "prepare",
         "pretrain",
+        "senses",
     ),
     "firth.serve.predictor": ("Model", "load"),
     "firth.types": ("Fill", "Prediction"),
+    "firth.words": (
+        "analogy",
+        "duplicates",
+        "evaluate_words",
+        "export",
+        "keywords",
+        "map_words",
+        "neighbours",
+        "ratios",
+    ),
 }
 __all__ = [
     "Fill",
     "FirthError",
     "Model",
     "Prediction",
+    "analogy",
     "check",
     "demo",
+    "duplicates",
     "embed",
     "evaluate",
+    "evaluate_words",
+    "export",
+    "extend",
     "fill",
     "finetune",
+    "import_model",
     "info",
+    "keywords",
     "load",
+    "map_words",
+    "neighbours",
     "predict",
     "prepare",
     "pretrain",
+    "ratios",
+    "senses",
 ]
 
 

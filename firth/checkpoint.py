@@ -14,24 +14,25 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor
 
-from firth import __version__, tokenizers
+from firth import __version__, convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert import huggingface
-from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
-from firth.files import MANIFEST, check_manifest, read_json, write_bytes, write_json, write_manifest
+from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_bytes, write_json, write_manifest
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
 from firth.objectives import resolve
 from firth.tasks import resolve as resolve_task
-from firth.tensors import Encoder, Objective, Task, parameter_count
-from firth.tokenizers.wordpiece import WordPiece
+from firth.tensors import UNLIMITED, Encoder, Objective, Task, parameter_count
+from firth.tokenizers import Tokenizer
 
 FORMAT = 1
 HEAD = "head.safetensors"
 """What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "tokenizer_config.json")
-FILES = ("model.safetensors", "config.json", "firth.json", "README.md", *TOKENIZER_FILES)
+FILES = ("model.safetensors", "config.json", "firth.json", "README.md")
+"""What every model folder has; the tokenizer names its own files."""
+WRITTEN = (*FILES, HEAD, MANIFEST, "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
+WRITTEN += ("generator",)
+"""Files and folders that a killed process may have left half of."""
 OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
 """Keys of `firth.json` that say what the model is made of; the others say where it comes from."""
 SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
@@ -50,9 +51,9 @@ class Embedding:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    encoder: Bert
+    encoder: Encoder
     goals: Mapping[str, Objective]
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
     embedding: Embedding = field(default_factory=Embedding)
     info: Mapping[str, Any] = field(default_factory=dict)
     """What `firth.json` says of where the model comes from."""
@@ -62,28 +63,40 @@ class Checkpoint:
     """What the tasks read where it is not the encoder itself: frozen features of it."""
     adapter_width: int = 0
     """Bottleneck of the adapters in the encoder's blocks; 0 where there are none."""
+    layout: str = ""
+    """The `model_type` its folder has; empty: the one that bears the encoder's name."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, text: str = "") -> None:
-    """Writes the model's files, each atomically, the manifest last; `text` is the card where it is not the usual."""
+def save(folder: Path, checkpoint: Checkpoint, *, text: str = "", weights: bool = True) -> None:
+    """Writes the model's files, each atomically, the manifest last; `text` is the card where it is not the usual.
+
+    Without `weights`, `model.safetensors` is there already: it was written in pieces, because it may be large.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MANIFEST).unlink(missing_ok=True)
-    tensors = huggingface.tensors_of(checkpoint.encoder, checkpoint.goals)
-    write_bytes(folder / "model.safetensors", to_bytes({n: t.cpu() for n, t in tensors.items()}, {"format": "pt"}))
-    config = huggingface.config_json(checkpoint.encoder.config, checkpoint.goals, pad_id=checkpoint.tokenizer.vocab.pad)
-    write_json(folder / "config.json", config)
-    checkpoint.tokenizer.save(folder, max_length=checkpoint.encoder.config.max_positions)
+    encoder, tokenizer = checkpoint.encoder, checkpoint.tokenizer
+    layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
+    if weights:
+        tensors = layout.tensors_of(encoder, checkpoint.goals, pad_id=tokenizer.vocab.pad)
+        write_bytes(folder / "model.safetensors", to_bytes({n: t.cpu() for n, t in tensors.items()}, {"format": "pt"}))
+    write_json(folder / "config.json", layout.config_json(encoder, checkpoint.goals, pad_id=tokenizer.vocab.pad))
+    limit = None if encoder.max_positions == UNLIMITED else encoder.max_positions
+    files = tokenizer.save(folder, max_length=limit)
     write_json(folder / "firth.json", _ours(checkpoint))
     write_bytes(folder / "README.md", (text or card(checkpoint)).encode())
     extra = [HEAD] if checkpoint.tasks else []
     if checkpoint.tasks:
         heads = {name: t.detach().cpu().contiguous().clone() for name, t in _added(checkpoint).items()}
         write_bytes(folder / HEAD, to_bytes(heads))
-    write_manifest(folder, [*FILES, *extra, *_write_embedding(folder, checkpoint.embedding)])
+    for name, (part, goals) in layout.beside(checkpoint.goals).items():
+        with atomic_folder(folder / name, replace=True) as inner:
+            save(inner, Checkpoint(part, goals, tokenizer, layout=checkpoint.layout))
+        extra += [f"{name}/{file}" for file in ("model.safetensors", "config.json")]
+    write_manifest(folder, [*FILES, *files, *extra, *_write_embedding(folder, checkpoint.embedding)])
 
 
 def load(folder: Path) -> Checkpoint:
-    """Opens a folder of ours or a Hugging Face BERT folder."""
+    """Opens a folder of ours or one of Hugging Face's layouts."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
     unfinished = (folder / "run.toml").exists() and not (folder / MANIFEST).exists()
@@ -95,21 +108,23 @@ def load(folder: Path) -> Checkpoint:
         if ours.get("format") != FORMAT:
             raise Damaged(f"{folder}/firth.json is of format {ours.get('format')}; this firth reads format {FORMAT}.")
         check_manifest(folder)
-    weights = huggingface.read(folder)
+    kind = str(read_json(folder / "config.json").get("model_type"))
+    weights = convert.layout(kind).read(folder)
     tokenizer = tokenizers.load(folder)
     if len(tokenizer.vocab) > weights.config.vocab_size:
         raise BadInput(
             f"{folder}: the tokenizer has {len(tokenizer.vocab)} tokens, the model {weights.config.vocab_size}."
         )
-    encoder = Bert(weights.config)
+    encoder: Encoder = encoders.resolve(weights.encoder_name)(weights.config)
     encoder.load_state_dict(weights.encoder)
     goals = {}
     for name, tensors in weights.goals.items():
-        config = from_dict(resolve(name).Config, ours.get("goals", {}).get(name, {}))
+        told = {**weights.settings.get(name, {}), **ours.get("goals", {}).get(name, {})}
+        config = from_dict(resolve(name).Config, told)
         goals[name] = make_goal(name, config, encoder, tokenizer)
         goals[name].load_state_dict(tensors)
     info = {key: value for key, value in ours.items() if key not in OURS}
-    plain = Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info)
+    plain = Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info, layout=kind)
     return _with_tasks(folder, plain, ours) if ours.get("tasks") else plain
 
 
@@ -177,22 +192,22 @@ def make_task(name: str, config: Any, encoder: Encoder, *, labels: Mapping[str, 
 
 
 def make_goal(
-    name: str, config: Any, encoder: Bert, tokenizer: WordPiece, *, max_length: int = 0, seed: int = 0
+    name: str, config: Any, encoder: Encoder, tokenizer: Tokenizer, *, max_length: int = 0, seed: int = 0
 ) -> Objective:
     """An objective over an encoder, with new weights."""
-    size = max_length or encoder.config.max_positions
+    size = max_length or encoder.max_positions
     goal: Objective = resolve(name)(config, encoder, vocab=tokenizer.vocab, max_length=size, seed=seed)
     return goal.eval()
 
 
 def card(checkpoint: Checkpoint) -> str:
     """The model card: what this is, where it comes from, how to use it."""
-    shape, info = checkpoint.encoder.config, checkpoint.info
+    info = checkpoint.info
     count = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
     facts = {
-        "Encoder": f"BERT, {shape.num_layers} layers, width {shape.width}, {shape.num_heads} heads",
+        "Encoder": described(checkpoint.encoder),
         "Parameters": f"{count:,}",
-        "Vocabulary": f"{len(checkpoint.tokenizer.vocab):,} WordPiece tokens",
+        "Vocabulary": f"{len(checkpoint.tokenizer.vocab):,} tokens",
         "Heads": ", ".join(checkpoint.goals) or "none",
         **{
             key.replace("_", " ").capitalize(): value
@@ -204,9 +219,16 @@ def card(checkpoint: Checkpoint) -> str:
     scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
     measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
     return (
-        f"# A BERT made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
+        f"# A model made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
         'model = firth.load("FOLDER")\nmodel.fill("The [MASK] is open.")\nmodel.embed(["a text", "another"])\n```\n'
     )
+
+
+def described(encoder: Encoder) -> str:
+    """An encoder in a few words."""
+    heads = f", {encoder.config.num_heads} heads" if hasattr(encoder.config, "num_heads") else ""
+    layers = f", {encoder.num_layers} layers" if encoder.num_layers else ""
+    return f"{type(encoder).__name__}{layers}, width {encoder.width}{heads}"
 
 
 def _ours(checkpoint: Checkpoint) -> dict[str, Any]:

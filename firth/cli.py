@@ -1,16 +1,17 @@
 """The command line: one subcommand for each function of the pipeline. Mistakes get one sentence and exit code 2."""
 
 import json
-import math
 import sys
 from collections.abc import Iterable
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from firth import __version__
+from firth.commands import models, senses, serving, vectors
+from firth.commands.shown import Json, ModelFolder, line, show
 from firth.errors import BadConfig, FirthError
 
 app = typer.Typer(
@@ -22,8 +23,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-ModelFolder = Annotated[Path, typer.Argument(help="A model folder: a finished run, or a Hugging Face BERT folder.")]
 Changes = Annotated[list[str] | None, typer.Argument(help="Config changes such as train.optim.rate=1e-3.")]
 
 
@@ -35,6 +34,9 @@ LabelNames = Annotated[Path | None, typer.Option(help="A file with one name a li
 Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many names, or a number.")]
 
 
+Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
+
+
 @app.command()
 def prepare(
     texts: Annotated[
@@ -42,15 +44,24 @@ def prepare(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
     tokenizer: Annotated[
-        str, typer.Option(help="'wordpiece' trains a vocabulary; a folder uses its tokenizer.")
+        str, typer.Option(help="'wordpiece' or 'words' trains a vocabulary; a folder uses its tokenizer.")
     ] = "wordpiece",
     vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: 30000]")] = None,
+    min_count: Annotated[
+        int | None, typer.Option(help="How often a word must occur to be in a new vocabulary.")
+    ] = None,
     cased: Annotated[bool, typer.Option(help="Keep capitals and accents in a new vocabulary.")] = False,
     documents: Annotated[
         str, typer.Option(help="What ends a document: blank-line, file, line or field.")
     ] = "blank-line",
     field: Annotated[str, typer.Option(help="The field with the text in jsonl and parquet files.")] = "text",
     repair: Annotated[bool, typer.Option(help="Repair mojibake (needs ftfy).")] = False,
+    near_duplicates: Annotated[
+        int | None, typer.Option(help="Also drop documents whose 64-bit SimHash differs in at most so many bits.")
+    ] = None,
+    segmenter: Annotated[
+        Path | None, typer.Option(help="A model fine-tuned on segmented text, for Chinese words. [default: rjieba]")
+    ] = None,
     processes: Annotated[int, typer.Option(help="Worker processes.")] = 2,
     seed: Annotated[
         int, typer.Option(help="Decides which documents a vocabulary is trained on when there are many.")
@@ -65,20 +76,23 @@ def prepare(
         out=out,
         tokenizer=tokenizer,
         vocab_size=vocab_size,
+        min_count=min_count,
         cased=cased,
         documents=documents,  # type: ignore[arg-type]
         field=field,
         repair=repair,
+        near_duplicates=near_duplicates,
+        segmenter=segmenter,
         processes=processes,
         seed=seed,
     )
     if as_json:
-        _show(health, as_json=True)
+        show(health, as_json=True)
 
 
 @app.command()
 def pretrain(
-    data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare`.")],
+    data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare`; for word vectors also plain text.")],
     changes: Changes = None,
     out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
     recipe: Annotated[str | None, typer.Option(help="Name in the lineage. [default: bert]")] = None,
@@ -90,6 +104,12 @@ def pretrain(
     start_from: Annotated[Path | None, typer.Option("--from", help="A model whose weights to start from.")] = None,
     config: Annotated[Path | None, typer.Option(help="A run.toml to take every number from.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of word vectors.")] = None,
+    window: Annotated[int | None, typer.Option(help="Words on either side that word vectors look at.")] = None,
+    min_count: Annotated[int | None, typer.Option(help="How often a word must occur to get a vector.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of recipes solved without gradients. [default: 2]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Pre-train a model on prepared text."""
@@ -108,8 +128,12 @@ def pretrain(
         config=config,
         changes=changes or (),
         device=device,
+        width=width,
+        window=window,
+        min_count=min_count,
+        threads=threads,
     )
-    _show(figures, as_json=as_json)
+    show(figures, as_json=as_json)
 
 
 @app.command()
@@ -125,17 +149,18 @@ def check(
     label_column: LabelColumn = None,
     label_names: LabelNames = None,
     kind: Kind = None,
+    format: Format = None,
     changes: Annotated[list[str] | None, typer.Argument(help="The task's settings, such as scheme=BIOES.")] = None,
     as_json: Json = False,
 ) -> None:
     """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
     from firth import pipeline
 
-    options = _options(preset, text_column, second_column, label_column, label_names, kind)
+    options = _options(preset, text_column, second_column, label_column, label_names, kind, format=format)
     options |= _settings(changes or ())
     findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **options)
     if as_json:
-        _show(findings, as_json=True)
+        show(findings, as_json=True)
     else:
         from firth.recipes.checking import describe
 
@@ -165,6 +190,10 @@ def finetune(
     label_column: LabelColumn = None,
     label_names: LabelNames = None,
     kind: Kind = None,
+    encoder: Annotated[str | None, typer.Option(help="bag: features written by hand; or a model folder.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="fasttext: a linear model of words and word n-grams.")] = None,
+    tagger: Annotated[str | None, typer.Option(help="For tagging: softmax, hmm, memm or crf.")] = None,
+    format: Format = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
@@ -186,10 +215,12 @@ def finetune(
         resume=resume,
         changes=[argument for argument in arguments or () if "=" in argument],
         device=device,
-        **_options(preset, text_column, second_column, label_column, label_names, kind),
+        encoder=encoder,
+        recipe=recipe,
+        **_options(preset, text_column, second_column, label_column, label_names, kind, tagger=tagger, format=format),
     )
     if as_json:
-        _show(summary, as_json=True)
+        show(summary, as_json=True)
 
 
 @app.command()
@@ -210,15 +241,18 @@ def predict(
         if as_json:
             print(json.dumps(asdict(prediction), ensure_ascii=False))
         else:
-            typer.echo(_line(prediction))
+            typer.echo(line(prediction))
 
 
 @app.command()
 def evaluate(
     run: ModelFolder,
     data: Annotated[
-        Path, typer.Option(help="A labelled file for a fine-tuned model; else a folder made by `firth prepare`.")
-    ],
+        Path | None, typer.Option(help="A labelled file for a fine-tuned model; else a folder made by `firth prepare`.")
+    ] = None,
+    words_file: Annotated[
+        list[Path] | None, typer.Option("--words", help="Word pairs or analogies, to measure word vectors.")
+    ] = None,
     changes: Annotated[
         list[str] | None, typer.Argument(help="Settings of a task that needs no training, such as pooling=mean.")
     ] = None,
@@ -233,12 +267,19 @@ def evaluate(
     kind: Kind = None,
     as_json: Json = False,
 ) -> None:
-    """Measure a fine-tuned model on labelled rows, or a pre-trained one on prepared text."""
+    """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
     from firth import pipeline
 
+    if bool(words_file) == (data is not None):
+        raise BadConfig("Give --data or --words, one of the two.")
+    if data is None:
+        from firth.words import evaluate_words
+
+        vectors.show_tests(evaluate_words(run, words_file or ()), as_json=as_json)
+        return
     options = _options(preset, text_column, second_column, label_column, label_names, kind)
     options |= _settings(changes or ())
-    _show(pipeline.evaluate(run, data=data, task=task, seed=seed, skip_bad=skip_bad, **options), as_json=as_json)
+    show(pipeline.evaluate(run, data=data, task=task, seed=seed, skip_bad=skip_bad, **options), as_json=as_json)
 
 
 @app.command()
@@ -254,7 +295,7 @@ def fill(
 
     rows = pipeline.fill(model, text, top=top, specials=specials)
     if as_json:
-        _show({"fills": rows}, as_json=True)
+        show({"fills": rows}, as_json=True)
     else:
         for row in rows:
             typer.echo(f"{row.probability:8.2%}  {row.token:<16}  {row.text}")
@@ -277,28 +318,18 @@ def embed(
     from firth import pipeline
 
     rows, width = pipeline.embed(model, file=file, out=out, pooling=pooling, precision=precision)
-    _show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)
+    show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)
 
 
-@app.command()
-def info(model: ModelFolder, as_json: Json = False) -> None:
-    """Show what a model folder holds."""
-    from firth import pipeline
-
-    _show(pipeline.info(model), as_json=as_json)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes; run again, it continues.")] = Path(
-        "demo"
-    ),
-    minutes: Annotated[float | None, typer.Option(help="Minutes of pre-training. [default: 4.5]")] = None,
-) -> None:
-    """From the text on this machine to a small BERT, its answers and a report, in some minutes."""
-    from firth import pipeline
-
-    pipeline.demo(out=out, **({} if minutes is None else {"minutes": minutes}))
+app.command()(models.info)
+app.command()(models.demo)
+app.command()(serving.serve)
+app.command("import")(models.import_model)
+app.command()(models.extend)
+app.command()(senses.senses)
+app.command("map")(vectors.map_words)
+for command in vectors.COMMANDS:
+    app.command()(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -323,18 +354,6 @@ def main() -> None:
         sys.exit(130)
 
 
-def _show(values: dict[str, Any], *, as_json: bool) -> None:
-    if as_json:
-        print(json.dumps(_finite(values), ensure_ascii=False, default=_plain))
-        return
-    for name, value in values.items():
-        typer.echo(
-            f"{name.replace('_', ' '):<24} {value:,.4f}"
-            if isinstance(value, float)
-            else f"{name.replace('_', ' '):<24} {value}"
-        )
-
-
 def _options(
     preset: str | None,
     text_column: str | None,
@@ -342,6 +361,7 @@ def _options(
     label_column: list[str] | None,
     label_names: Path | None,
     kind: str | None,
+    **others: str | None,
 ) -> dict[str, Any]:
     """The fields of a task's config that were given."""
     from firth.corpus.readers import read_lines
@@ -353,6 +373,7 @@ def _options(
         "label_columns": label_column,
         "label_names": [line.strip() for line in read_lines(label_names)] if label_names else None,
         "kind": kind,
+        **others,
     }
     return {name: value for name, value in given.items() if value}
 
@@ -365,27 +386,3 @@ def _settings(changes: Iterable[str]) -> dict[str, Any]:
     if wrong := [name for name, equals, _ in pairs if not equals]:
         raise BadConfig(f"'{wrong[0]}' is not of the form key=value.")
     return {name: read_value(text) for name, _, text in pairs}
-
-
-def _line(prediction: Any) -> str:
-    """A prediction for reading: what, how sure, and where in the text."""
-    if prediction.spans:
-        return "\t".join(f"{s.text} [{s.label} {s.start}-{s.end} {s.probability:.2f}]" for s in prediction.spans)
-    label = prediction.label
-    if isinstance(label, float):
-        return f"{label:.4f}"
-    shown = ", ".join(map(str, label)) if isinstance(label, tuple | list) else str(label)
-    return f"{shown or '(none)'}\t{prediction.probability:.4f}"
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN: what is undefined is null."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    return [_finite(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)

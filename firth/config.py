@@ -100,14 +100,17 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
 
 @cache
 def describe(cls: type) -> Mapping[str, str]:
-    """The sentence under each field of a config class."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0].body  # type: ignore[attr-defined]
-    return {
-        field.target.id: " ".join(str(text.value.value).split())
-        for field, text in pairwise(body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-    }
+    """The sentence under each field of a config class, inherited ones included."""
+    found: dict[str, str] = {}
+    for one in reversed([one for one in cls.__mro__ if is_dataclass(one)]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0].body  # type: ignore[attr-defined]
+        found |= {
+            field.target.id: " ".join(str(text.value.value).split())
+            for field, text in pairwise(body)
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        }
+    return found
 
 
 def _parts(table_module: str, value: Any, where: str) -> dict[str, Any]:

@@ -4,20 +4,18 @@ Each function brings in only the rooms it walks through: preparation never loads
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firth.config import resolve
 from firth.console import bar, say
 from firth.errors import BadConfig, BadInput
 from firth.files import MANIFEST, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
+    from firth.serve.senses import Senses
     from firth.types import Fill, Prediction
-
-VOCABULARY_BYTES = 64_000_000
-"""Text a vocabulary is trained on at most: a keyed sample of the documents when there is more."""
 
 
 def prepare(
@@ -26,38 +24,45 @@ def prepare(
     out: str | Path,
     tokenizer: str | Path = "wordpiece",
     vocab_size: int | None = None,
+    min_count: int | None = None,
     cased: bool = False,
     documents: "Documents" = "blank-line",
     field: str = "text",
     repair: bool = False,
+    near_duplicates: int | None = None,
+    segmenter: str | Path | None = None,
     processes: int = 2,
     seed: int = 1,
 ) -> dict[str, Any]:
-    """Text files -> shards in `out`, with a vocabulary trained on them or a folder's tokenizer; gives their health."""
+    """Text files -> shards in `out`, with a vocabulary trained on them or a folder's tokenizer; gives their health.
+
+    Chinese words are rjieba's, or those of a `segmenter` made by `finetune`, which works in this one process.
+    """
     from firth import tokenizers
     from firth.data import prepare as preparation
     from firth.data.health import describe
+    from firth.data.vocabulary import train_tokenizer
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     reading: dict[str, Any] = {"documents": documents, "field": field, "repair": repair}
     if str(tokenizer) in tokenizers.TABLE:
-        cls = resolve(tokenizers.TABLE, str(tokenizer), "tokenizer")
-        sizes = {} if vocab_size is None else {"vocab_size": vocab_size}
-        config = cls.Config(lowercase=not cased, strip_accents=not cased, **sizes)
-        say(f"Training a vocabulary of {config.vocab_size:,} pieces ...")
-        encoder = cls.train(preparation.sample_texts(paths, VOCABULARY_BYTES, seed=seed, **reading), config)
-    elif vocab_size is not None:
-        raise BadConfig(f"--vocab-size is for a new vocabulary; the tokenizer in {tokenizer} has its own.")
+        sizes: dict[str, Any] = {"vocab_size": vocab_size, "min_count": min_count, "cased": cased}
+        encoder = train_tokenizer(str(tokenizer), paths, **sizes, seed=seed, **reading)
+    elif vocab_size is not None or min_count is not None:
+        raise BadConfig(
+            f"--vocab-size and --min-count are for a new vocabulary; the tokenizer in {tokenizer} has its own."
+        )
     else:
         encoder = tokenizers.load(Path(tokenizer))
-    with bar("preparing", None, unit="MB") as advance:
+    with _segmented_by(segmenter), bar("preparing", None, unit="MB") as advance:
         health = preparation.prepare(
             paths,
             Path(out),
             tokenizer=encoder,
-            processes=processes,
+            processes=0 if segmenter else processes,
+            near=near_duplicates,
             progress=lambda read, expected, tokens: advance(
                 read / 1e6, f"of about {expected / 1e6:,.0f} MB", expected / 1e6
             ),
@@ -66,6 +71,17 @@ def prepare(
     for line in describe(health):
         say(line)
     return health
+
+
+def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
+    if segmenter is None:
+        return nullcontext()
+    from firth.serve.predictor import load
+    from firth.tokenizers.words import segmented_by
+
+    model = load(segmenter)
+    model.segment([])  # one that cannot is told of now
+    return segmented_by(model.segment)
 
 
 def pretrain(
@@ -82,11 +98,25 @@ def pretrain(
     config: str | Path | None = None,
     changes: Iterable[str] = (),
     device: str | None = None,
+    width: int | None = None,
+    window: int | None = None,
+    min_count: int | None = None,
+    threads: int | None = None,
 ) -> dict[str, float]:
-    """Shards -> a pre-trained model in `out`; gives the last held-out figures."""
-    from firth.recipes import pretraining
+    """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
+    from firth.recipes import pretraining, solving
 
     asked = pretraining.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
+    given = {"width": width, "window": window, "min_count": min_count, "threads": threads}
+    words = {name: value for name, value in given.items() if value is not None}
+    if not resume and solving.is_solved(plan := pretraining.named(asked)):
+        if steps is not None or minutes is not None or start_from is not None:
+            raise BadConfig(f"{plan.recipe} takes --epochs, not --steps, --minutes or --from.")
+        wanted = solving.Wanted(epochs=epochs, changes=tuple(changes), **words)
+        return solving.pretrain(Path(data), Path(out), plan, wanted=wanted)
+    if words:
+        option = min(words).replace("_", "-")
+        raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
     return pretraining.pretrain(Path(data), Path(out), asked=asked, resume=resume, start_from=start_from, device=device)
 
 
@@ -123,17 +153,30 @@ def finetune(
     resume: bool = False,
     changes: Iterable[str] = (),
     device: str | None = None,
+    encoder: str | Path | None = None,
+    recipe: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """A model and labelled rows -> a fine-tuned, measured model in `out`; gives all its figures.
 
-    `options` are fields of the task's config: preset, text_column, label_columns, kind ...
+    `encoder` is `bag` (features written by hand) or a model folder. `options` are fields of the task's config: preset,
+    text_column, label_columns, kind, tagger, format ...
     """
     from firth.recipes import downstream
     from firth.recipes.figures import headline
     from firth.recipes.jobs import Asked
     from firth.report.finetuning import gather
 
+    if model and encoder:
+        raise BadConfig(f"{model} and --encoder {encoder} both say what to start from; leave one out.")
+    if recipe not in (None, "fasttext"):
+        raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: fasttext); name a model to start from.")
+    if recipe and (model or encoder):
+        raise BadConfig(f"--recipe {recipe} starts from nothing; leave out the model and --encoder.")
+    if recipe or encoder == "bag":
+        changes = [*changes, f"encoder={recipe or encoder}"]
+    else:
+        model = model or encoder
     files = {part: _paths(given) for part, given in (("train", train), ("dev", dev), ("test", test))}
     tasks = (task,) if isinstance(task, str) else tuple(task)
     asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
@@ -211,6 +254,71 @@ def info(model: str | Path) -> dict[str, Any]:
     return load(model).info()
 
 
+def import_model(
+    source: str | Path,
+    *,
+    out: str | Path,
+    unsafe_pickle: bool = False,
+    cased: bool | None = None,
+    skip_bad: bool = False,
+) -> dict[str, Any]:
+    """Other people's model files, or a file of word vectors -> a model folder in `out`; gives what it holds."""
+    from firth.recipes import importing
+    from firth.serve.predictor import Model
+
+    said = importing.Said(unsafe_pickle, cased, skip_bad)
+    return Model(importing.import_model(Path(source), Path(out), said=said)).info()
+
+
+def senses(model: str | Path, *, word: str, file: str | Path, groups: int | None = None, layer: int = -1) -> "Senses":
+    """A word's occurrences in the lines of a file, grouped by what it means there."""
+    from firth.corpus.readers import read_lines
+    from firth.serve import senses as grouping
+    from firth.serve.predictor import load
+
+    return grouping.senses(load(model), word, read_lines(Path(file)), count=groups, layer=layer)
+
+
+def extend(
+    model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
+) -> dict[str, Any]:
+    """A model with new tokens for the words of a domain's text, in `out`; gives tokens per text before and after."""
+    from firth.recipes import extending
+
+    texts = [Path(path) for path in _paths(text)]
+    return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
+
+
+def serve(
+    models: Sequence[str] = (),
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    runs: str | Path | None = None,
+    token_file: str | Path | None = None,
+    precision: str = "fp32",
+    limits: Iterable[str] = (),
+) -> None:
+    """Answers over HTTP until it is told to stop; without models it serves the demo's, which it makes if need be."""
+    from firth.config import override
+    from firth.serve import server
+    from firth.serve.limits import Limits
+
+    if not models:
+        if not (Path("demo/run") / MANIFEST).exists():
+            demo(out="demo")
+        models, runs = ["demo=demo/run"], runs or "demo"
+    server.serve(
+        server.named_folders(models),
+        host=host,
+        port=port,
+        limits=override(Limits(), limits),
+        token=server.read_token(Path(token_file) if token_file else None),
+        runs=Path(runs) if runs else None,
+        precision=precision,
+    )
+
+
 def demo(*, out: str | Path, minutes: float | None = None) -> Path:
     """From the text every machine has to a small BERT and a page that shows it; gives the page."""
     from firth import samples
@@ -241,4 +349,6 @@ def demo(*, out: str | Path, minutes: float | None = None) -> Path:
         say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
     write_bytes(page, render(shown).encode())
     say(f"4. The report: open {page} in a browser.")
+    here = "" if str(out) == "demo" else f" demo={run} --runs {folder}"
+    say(f"5. The model on a page of its own: firth serve{here}, then open http://127.0.0.1:8080.")
     return page

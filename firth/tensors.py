@@ -5,13 +5,14 @@ Shape legend (suffix of every tensor name, one letter a dimension):
     L length of a sequence or group (padded)              G sequences of a group of similar length
     P positions that are predicted                        V vocabulary       D width     F feed-forward width
     H heads                                               K width of a head (D / H)
+    E width of the input embedding where it is not D
     T labels (tags)                                       M parts (characters, n-grams, features)
 
 Sequences lie end to end, without padding: attention never crosses a bound, everything else sees N tokens.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -36,6 +37,10 @@ class Batch:
     max_length: int
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     goal: str = ""
+    parts_M: Tensor | None = None
+    """Where a token has many ids (characters, n-grams, features): those of all tokens, end to end."""
+    part_bounds_N1: Tensor | None = None
+    """Where each token's parts begin."""
 
     @property
     def num_tokens(self) -> int:
@@ -73,10 +78,14 @@ class Loss:
     sums: Mapping[str, Tensor]
     """What is minimised: one sum for each name in the goal's `counts`."""
     tallies: Mapping[str, Tensor] = field(default_factory=dict)
-    """Sums to look at, `<name>_correct`: divided by the same counts for reports."""
+    """Sums to look at: `<name>_correct` is divided by the same count for reports, and `<any>` by `<any>_of`."""
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss({**self.sums, **other.sums}, {**self.tallies, **other.tallies})
+
+
+UNLIMITED = 1_000_000
+"""The `max_positions` of an encoder that reads sequences of any length."""
 
 
 class Encoder(nn.Module):
@@ -86,6 +95,17 @@ class Encoder(nn.Module):
     config: Any
     width: int
     vocab_size: int
+    max_positions: int = UNLIMITED
+    """The longest sequence, special tokens included."""
+    num_layers: int = 0
+    """Blocks that `States.layers` shows above the embeddings."""
+    causal: bool = False
+    """Whether a token's state knows nothing of the tokens after it."""
+
+    @property
+    def table_width(self) -> int:
+        """Columns of `States.table_VD`: the width, unless the embedding is factorised."""
+        return self.width
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         raise NotImplementedError
@@ -112,6 +132,12 @@ class Goal(nn.Module):
 class Objective(Goal):
     """A goal that makes its own labels. Of several, the first cuts the stream, and all corrupt in order."""
 
+    after: ClassVar[tuple[str, ...]] = ()
+    """Objectives that must have corrupted a pack before this one can."""
+
+    def meet(self, tokenizer: Any) -> None:
+        """Told once, before any training, what made the ids; overridden by objectives that read words of their own."""
+
     def sequences(self, stream: Any, epoch: int) -> Any:
         """Cuts a stream of documents into a plan: which tokens make up each sequence of this epoch."""
         raise NotImplementedError
@@ -119,6 +145,29 @@ class Objective(Goal):
     def corrupt(self, pack: Any, epoch: int) -> None:
         """Changes a pack's ids and adds the targets of this objective, as numpy arrays."""
         raise NotImplementedError
+
+    def solve(
+        self,
+        encoder: Encoder,
+        stream: Any,
+        *,
+        epochs: int,
+        threads: int,
+        tokenizer: Any,
+        report: Callable[[float], None],
+    ) -> dict[str, float]:
+        """Overridden by objectives that need no gradients: counts, decompositions, word2vec's own loops.
+
+        Fills the encoder from the documents of a `firth.data.stream.Stream` in so many passes and gives figures about
+        it; `report` is told now and then which share of the work is done. `threads` above one may cost bit-equal
+        repetition, one never does. An objective that solves is not cut, corrupted or trained by the loop, and
+        `firth/recipes/solving.py` runs it. Take `**_` for what is not needed.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def solves(cls) -> bool:
+        return cls.solve is not Objective.solve
 
 
 Labels = Mapping[str, tuple[str, ...]]

@@ -24,9 +24,21 @@ class Encoding:
     offsets: np.ndarray
     word_starts: np.ndarray
     tokens: tuple[str, ...] = field(default=())
+    parts: np.ndarray | None = None
+    """Where a token has many ids (n-grams), those of all tokens end to end ..."""
+    part_sizes: np.ndarray | None = None
+    """... and how many each token has."""
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def parts_between(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """The parts of some tokens in a row, and how many each has."""
+        if self.parts is None or self.part_sizes is None:
+            raise ValueError("these tokens have no parts")
+        first = int(self.part_sizes[:start].sum())
+        sizes = self.part_sizes[start:end]
+        return self.parts[first : first + int(sizes.sum())], sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +96,5 @@ class Prediction:
     """Of every name it chose from."""
     spans: tuple[Span, ...] = ()
     """Entities or the answer, with their places in the text."""
+    text: str | None = None
+    """The input with the answer written into it, where that says all: words parted by spaces, words with tags."""

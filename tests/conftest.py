@@ -98,6 +98,7 @@ def shrink() -> Callable[[Any], Any]:
     """Gives any encoder's config small numbers where it has such fields; no dropout."""
     small = {"width": 32, "num_layers": 2, "num_heads": 2, "ffn_width": 64, "max_positions": 64}
     small |= {"vocab_size": 1200, "dropout": 0.0, "attention_dropout": 0.0}
+    small |= {"cell_width": 64, "filters": ((1, 8), (2, 8), (3, 16))}
 
     def change(config: Any) -> Any:
         return replace(config, **{f.name: small[f.name] for f in fields(config) if f.name in small})

@@ -1,143 +1,193 @@
-"""Hugging Face's BERT folders: `config.json` and `model.safetensors` under their names, both ways.
+"""Hugging Face's model folders: `config.json` and `model.safetensors` under their names, both ways.
 
-Reading is strict: every tensor is used, or on the short list of known extras, or an error.
+A `Layout` says how a model type names what an encoder of ours has; `layouts.py` has one row for each type. Reading is
+strict: every tensor is used, or on the short list of known extras, or an error.
 """
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from firth.encoders.bert import Bert
+from firth import encoders
+from firth.convert import Weights
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import read_json
+from firth.tensors import Encoder
 
-FIELDS = {
-    "vocab_size": "vocab_size",
-    "width": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "ffn_width": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "num_segments": "type_vocab_size",
-    "activation": "hidden_act",
-    "dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "norm_eps": "layer_norm_eps",
-    "init_std": "initializer_range",
-}
-ENCODER_NAMES = (
-    (r"embeddings\.tokens\.", "embeddings.word_embeddings."),
-    (r"embeddings\.positions\.", "embeddings.position_embeddings."),
-    (r"embeddings\.segments\.", "embeddings.token_type_embeddings."),
-    (r"embeddings\.norm\.", "embeddings.LayerNorm."),
-    (r"blocks\.(\d+)\.", r"encoder.layer.\1."),
-    (r"attention\.out\.", "attention.output.dense."),
-    (r"attention_norm\.", "attention.output.LayerNorm."),
-    (r"\.up\.", ".intermediate.dense."),
-    (r"\.down\.", ".output.dense."),
-    (r"ffn_norm\.", "output.LayerNorm."),
-)
-GOAL_NAMES = {
-    "masked_lm": {
-        "head.dense.weight": "cls.predictions.transform.dense.weight",
-        "head.dense.bias": "cls.predictions.transform.dense.bias",
-        "head.norm.weight": "cls.predictions.transform.LayerNorm.weight",
-        "head.norm.bias": "cls.predictions.transform.LayerNorm.bias",
-        "head.bias": "cls.predictions.bias",
-    },
-    "next_sentence": {"head.weight": "cls.seq_relationship.weight", "head.bias": "cls.seq_relationship.bias"},
-}
-KNOWN_EXTRAS = {
-    "embeddings.position_ids": "a constant",
-    "cls.predictions.decoder.weight": "the input embedding again",
-    "cls.predictions.decoder.bias": "cls.predictions.bias again",
-}
-ARCHITECTURES = {
-    ("masked_lm", "next_sentence"): "BertForPreTraining",
-    ("masked_lm",): "BertForMaskedLM",
-    ("next_sentence",): "BertForNextSentencePrediction",
-    (): "BertModel",
-}
+TABLE = "embeddings.tokens.weight"
+POSITIONS = "embeddings.positions.weight"
+OURS = "goals."
+"""Heads that Hugging Face's model has no place for are kept under `goals.GOAL.NAME`."""
+REQUIRED = ("vocab_size", "width", "num_layers", "num_heads", "ffn_width")
 
 
 @dataclass(frozen=True)
-class Weights:
-    """A folder's content under our names."""
+class Layout:
+    """A model type of Hugging Face's."""
 
-    config: Bert.Config
-    encoder: Mapping[str, Tensor]
-    goals: Mapping[str, Mapping[str, Tensor]]
+    model_type: str
+    encoder: str
+    """Our encoder, by name."""
+    prefix: str
+    """What their encoder's tensors begin with in a model with heads."""
+    fields: Mapping[str, str]
+    """Fields of our encoder's config -> theirs."""
+    names: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
+    """Patterns in our names, with query, key and value apart -> theirs, applied in order."""
+    heads: Mapping[str, Mapping[str, str]]
+    """For each goal our names of its tensors -> theirs."""
+    architectures: Mapping[tuple[str, ...], str]
+    """Goals that a model has -> their class."""
+    tied: tuple[str, ...] = ()
+    """Tensors that must be the input embedding again."""
+    extras: tuple[str, ...] = ("embeddings.position_ids",)
+    """Tensors that hold nothing new."""
+    implied: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of our config that all models of this type have."""
+    usual: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of our config that hold where `config.json` is silent and our own default is another."""
+    fixed: Mapping[str, Any] = field(default_factory=lambda: {"position_embedding_type": "absolute"})
+    """Values of `config.json` that may be no others."""
+    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Fields of a goal's config that all models of this type have."""
+    pad_id: int | None = None
+    """Where given, positions count from the padding token's id plus one, which is this unless `config.json` says."""
 
+    def read(self, folder: Path) -> Weights:
+        """Reads a folder; raises when anything in it is not understood."""
+        values = read_json(folder / "config.json")
+        tensors = self._prefixed({_modern(name): tensor for name, tensor in read_tensors(folder).items()})
+        config = self._config(folder, values, tensors)
+        goals = {
+            goal: {ours: tensors.pop(theirs) for ours, theirs in names.items()}
+            for goal, names in self.heads.items()
+            if all(theirs in tensors for theirs in names.values())
+        }
+        for name in [name for name in tensors if name.startswith(OURS)]:
+            goal, _, rest = name.removeprefix(OURS).partition(".")
+            goals.setdefault(goal, {})[rest] = tensors.pop(name)
+        wanted = self.encoder_names(config)
+        missing = [theirs for theirs in wanted.values() if theirs not in tensors]
+        if missing:
+            raise Damaged(f"{folder} lacks the tensor {missing[0]} ({len(missing)} missing in all).")
+        encoder = {ours: tensors.pop(theirs) for ours, theirs in wanted.items()}
+        self._account_for(folder, tensors, encoder[TABLE])
+        encoder[POSITIONS] = encoder[POSITIONS][self._first_position(values.get("pad_token_id")) :]
+        settings = {goal: self.settings[goal] for goal in goals if goal in self.settings}
+        return Weights(self.encoder, config, _fuse(encoder), goals, settings)
 
-def read(folder: Path) -> Weights:
-    """Reads a BERT folder; raises when anything in it is not understood."""
-    values = read_config(folder)
-    tensors = {_modern(name): tensor for name, tensor in read_tensors(folder).items()}
-    if not any(name.startswith("bert.") for name in tensors):
-        tensors = {name if name.startswith("cls.") else f"bert.{name}": t for name, t in tensors.items()}
-    config = Bert.Config(**{**values, "pooler": "bert.pooler.dense.weight" in tensors})
-    goals = {
-        goal: {ours: tensors.pop(theirs) for ours, theirs in names.items()}
-        for goal, names in GOAL_NAMES.items()
-        if all(theirs in tensors for theirs in names.values())
-    }
-    wanted = _encoder_names(config)
-    missing = [f"bert.{theirs}" for theirs in wanted.values() if f"bert.{theirs}" not in tensors]
-    if missing:
-        raise Damaged(f"{folder} lacks the tensor {missing[0]} ({len(missing)} missing in all).")
-    encoder = {ours: tensors.pop(f"bert.{theirs}") for ours, theirs in wanted.items()}
-    _account_for(folder, tensors, encoder, goals)
-    return Weights(config, _fuse(encoder, config), goals)
+    def tensors_of(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, Tensor]:
+        """All weights under Hugging Face's names."""
+        split: dict[str, Tensor] = {}
+        for name, parameter in encoder.named_parameters():
+            parts = parameter.detach().chunk(3) if ".qkv." in name else (parameter.detach(),)
+            split |= {one: part.contiguous() for one, part in zip(_apart(name), parts, strict=True)}
+        # No token ever stands at the rows before the first position.
+        unused = split[POSITIONS].new_zeros(self._first_position(pad_id), split[POSITIONS].shape[1])
+        split[POSITIONS] = torch.cat([unused, split[POSITIONS]])
+        named = {theirs: split[ours] for ours, theirs in self.encoder_names(encoder.config).items()}
+        for goal, head in goals.items():
+            names = self.heads.get(goal) or {name: f"{OURS}{goal}.{name}" for name in head.state_dict()}
+            # Cloned, because a goal may share tensors with the encoder.
+            named |= {theirs: head.state_dict()[ours].contiguous().clone() for ours, theirs in names.items()}
+        return named
 
+    def beside(self, goals: Mapping[str, nn.Module]) -> dict[str, tuple[Encoder, Mapping[str, nn.Module]]]:
+        """Models with folders of their own inside the folder."""
+        return {}
 
-def tensors_of(encoder: Bert, goals: Mapping[str, torch.nn.Module]) -> dict[str, Tensor]:
-    """All weights under Hugging Face's names."""
-    ours = {name: p.detach().contiguous() for name, p in encoder.named_parameters()}
-    split: dict[str, Tensor] = {}
-    for name, tensor in ours.items():
-        if ".qkv." in name:
-            parts = tensor.chunk(3)
-            split |= {name.replace("qkv", part): t for part, t in zip(("q", "k", "v"), parts, strict=True)}
-        else:
-            split[name] = tensor
-    named = {f"bert.{theirs}": split[ours].contiguous() for ours, theirs in _encoder_names(encoder.config).items()}
-    for goal, names in GOAL_NAMES.items():
-        if goal in goals:
-            head = dict(goals[goal].named_parameters())
-            named |= {theirs: head[ours].detach().contiguous() for ours, theirs in names.items()}
-    return named
+    def config_json(self, encoder: Encoder, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:
+        """What transformers reads as `config.json`."""
+        known = {name: getattr(encoder.config, name) for name in self.fields}
+        known["max_positions"] += self._first_position(pad_id)
+        if "embedding_width" in known:
+            known["embedding_width"] = encoder.table_width
+        kept = tuple(goal for goal in self.heads if goal in goals)
+        return {
+            "architectures": [self.architectures.get(kept, self.architectures[()])],
+            "model_type": self.model_type,
+            **{self.fields[name]: value for name, value in known.items()},
+            **self.fixed,
+            "pad_token_id": pad_id,
+            "dtype": "float32",
+        }
 
+    def suits(self, encoder: Encoder, goals: Mapping[str, Any]) -> bool:
+        """Whether a model can be written in this layout without loss."""
+        config = encoder.config
+        return (
+            encoders.name_of(encoder) == self.encoder
+            and all(getattr(config, name) == value for name, value in self.implied.items())
+            and all(
+                (getattr(goals[goal].config, name) or getattr(config, name)) == value
+                for goal, fields in self.settings.items()
+                if goal in goals
+                for name, value in fields.items()
+            )
+        )
 
-def config_json(config: Bert.Config, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:
-    """What transformers reads as `config.json`."""
-    kept = tuple(goal for goal in GOAL_NAMES if goal in goals)
-    return {
-        "architectures": [ARCHITECTURES[kept]],
-        "model_type": "bert",
-        **{theirs: getattr(config, ours) for ours, theirs in FIELDS.items()},
-        "pad_token_id": pad_id,
-        "position_embedding_type": "absolute",
-        "dtype": "float32",
-    }
+    def encoder_names(self, config: Any) -> dict[str, str]:
+        """Our name -> theirs for every tensor of the encoder, with query, key and value apart."""
+        with torch.device("meta"):
+            names = [name for name, _ in encoders.resolve(self.encoder)(config).named_parameters()]
+        return {one: self.prefix + self._translate(one) for name in names for one in _apart(name)}
 
+    def _translate(self, name: str) -> str:
+        for pattern, replacement in self.names:
+            name = re.sub(pattern, replacement, name)
+        return name
 
-def read_config(folder: Path) -> dict[str, Any]:
-    values = read_json(folder / "config.json")
-    if values.get("model_type") != "bert":
-        raise Unsupported(f"{folder}/config.json is of type '{values.get('model_type')}'; firth reads 'bert'.")
-    if values.get("position_embedding_type", "absolute") != "absolute" or values.get("is_decoder"):
-        raise Unsupported(f"{folder}/config.json asks for relative positions or a decoder, which this BERT is not.")
-    required = {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
-    if missing := sorted(required - values.keys()):
-        raise BadInput(f"{folder}/config.json lacks '{missing[0]}'.")
-    return {ours: values[theirs] for ours, theirs in FIELDS.items() if theirs in values}
+    def _prefixed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A bare encoder's tensors get the names they have in a model with heads."""
+        if any(name.startswith(self.prefix) for name in tensors):
+            return tensors
+        of_heads = {theirs for names in self.heads.values() for theirs in names.values()} | set(self.tied)
+        return {
+            name if name in of_heads or name.startswith(OURS) else self.prefix + name: tensor
+            for name, tensor in tensors.items()
+        }
+
+    def _first_position(self, pad_id: int | None) -> int:
+        if self.pad_id is None:
+            return 0
+        return (self.pad_id if pad_id is None else pad_id) + 1
+
+    def _config(self, folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
+        where = folder / "config.json"
+        for name, value in {"is_decoder": False, **self.fixed}.items():
+            if values.get(name, value) != value:
+                raise Unsupported(f"{where} has {name} = {values[name]!r}; firth's {self.encoder} has {value!r}.")
+        if missing := [self.fields[name] for name in REQUIRED if self.fields[name] not in values]:
+            raise BadInput(f"{where} lacks '{missing[0]}'.")
+        known = {ours: values[theirs] for ours, theirs in self.fields.items() if theirs in values}
+        if self.encoder == "bert" and known.get("embedding_width") == known["width"]:
+            known["embedding_width"] = 0  # no projection
+        if "max_positions" in known:
+            known["max_positions"] -= self._first_position(values.get("pad_token_id"))
+        cls = encoders.resolve(self.encoder).Config
+        pooler = {} if "pooler" in self.implied else {"pooler": self._has_pooler(tensors)}
+        return cls(**{**self.usual, **known, **pooler, **self.implied})
+
+    def _has_pooler(self, tensors: Mapping[str, Tensor]) -> bool:
+        return self.prefix + self._translate("pooler.dense.weight") in tensors
+
+    def _account_for(self, folder: Path, rest: Mapping[str, Tensor], table: Tensor) -> None:
+        for name in self.tied:
+            if name in rest and not torch.equal(rest[name], table):
+                raise Unsupported(f"{folder} has an output embedding of its own; firth's is tied to the input's.")
+        known = {*self.tied, *self.extras}
+        strange = [name for name in rest if name not in known and name.removeprefix(self.prefix) not in known]
+        if strange:
+            raise Unsupported(
+                f"{folder} has the tensor {strange[0]}, which firth would not use ({len(strange)} such in all)."
+            )
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -149,7 +199,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
         path = folder / name
         if not path.exists():
             other = [p.name for p in folder.glob("*.bin")] + [p.name for p in folder.glob("*.ckpt*")]
-            hint = f" ({other[0]} is of another format; save it as safetensors first)" if other else ""
+            hint = f" ({other[0]} is of another format; bring it in with `firth import`)" if other else ""
             raise BadInput(f"{folder} has no {name}{hint}.")
         try:
             with safe_open(path, framework="pt") as file:
@@ -159,45 +209,20 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
 
 
-def _encoder_names(config: Bert.Config) -> dict[str, str]:
-    """Our name -> theirs for every tensor of the encoder, with query, key and value apart."""
-    with torch.device("meta"):
-        names = [name for name, _ in Bert(config).named_parameters()]
-    apart = [name.replace("qkv", part) for name in names for part in (("q", "k", "v") if ".qkv." in name else ("",))]
-    return {name: _translate(name) for name in apart}
+def _apart(name: str) -> tuple[str, ...]:
+    """A tensor's name; three for the fused query, key and value."""
+    return tuple(name.replace("qkv", part) for part in ("query", "key", "value")) if ".qkv." in name else (name,)
 
 
-def _translate(name: str) -> str:
-    theirs = name
-    for short, long in (("q", "query"), ("k", "key"), ("v", "value")):
-        theirs = theirs.replace(f"attention.{short}.", f"attention.self.{long}.")
-    for pattern, replacement in ENCODER_NAMES:
-        theirs = re.sub(pattern, replacement, theirs)
-    return theirs
-
-
-def _fuse(encoder: Mapping[str, Tensor], config: Bert.Config) -> dict[str, Tensor]:
-    fused = {name: t for name, t in encoder.items() if not re.search(r"attention\.[qkv]\.", name)}
-    for layer in range(config.num_layers):
-        for kind in ("weight", "bias"):
-            parts = [encoder[f"blocks.{layer}.attention.{part}.{kind}"] for part in "qkv"]
-            fused[f"blocks.{layer}.attention.qkv.{kind}"] = torch.cat(parts)
+def _fuse(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    fused = {name: t for name, t in tensors.items() if not re.search(r"attention\.(query|key|value)\.", name)}
+    for name in tensors:
+        if ".query." in name:
+            parts = [tensors[name.replace("query", part)] for part in ("query", "key", "value")]
+            fused[name.replace("query", "qkv")] = torch.cat(parts)
     return fused
 
 
 def _modern(name: str) -> str:
     """The oldest files call layer norm's weight and bias gamma and beta."""
     return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
-
-
-def _account_for(
-    folder: Path, rest: dict[str, Tensor], encoder: Mapping[str, Tensor], goals: Mapping[str, Mapping[str, Tensor]]
-) -> None:
-    tied = rest.get("cls.predictions.decoder.weight")
-    if tied is not None and not torch.equal(tied, encoder["embeddings.tokens.weight"]):
-        raise Unsupported(f"{folder} has an output embedding of its own; firth's is tied to the input embedding.")
-    strange = [name for name in rest if name.removeprefix("bert.") not in KNOWN_EXTRAS]
-    if strange:
-        raise Unsupported(
-            f"{folder} has the tensor {strange[0]}, which firth would not use ({len(strange)} such in all)."
-        )

@@ -62,6 +62,7 @@ _COUNTED = (
     "lines_read",
     "duplicate_documents",
     "duplicate_lines",
+    "near_duplicate_documents",
     "emptied_documents",
     "cut_documents",
     "cut_lines",
@@ -104,6 +105,7 @@ def warnings(h: Mapping[str, Any]) -> list[str]:
 def describe(h: Mapping[str, Any]) -> list[str]:
     """The report as lines to print."""
     dropped = [f"{h[f'duplicate_{unit}']:,} of {h[f'{unit}_read']:,} {unit}" for unit in ("documents", "lines")]
+    dropped += [f"{near:,} near-duplicates" for near in [h.get("near_duplicate_documents", 0)] if near]
     rows = [
         ("documents", f"{h['documents']:,}"),
         ("sentences", f"{h['sentences']:,}"),

@@ -5,7 +5,7 @@ example with options. Batches hold whole items; which items make up batch i of a
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from firth.data.loader import Place
 from firth.data.packing import Specials, pack_tokens
 from firth.tensors import Batch, Task
 from firth.tokenizers.vocab import windows
-from firth.types import Example
+from firth.types import Encoding, Example
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,13 @@ class Window:
     """Where in its text's tokens the window begins."""
     facts: Any = None
     """What the task needs to know of it."""
+    parts: np.ndarray | None = None
+    """Where a token has many ids, those of all tokens end to end ..."""
+    part_sizes: np.ndarray | None = None
+    """... and how many each token has."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +53,30 @@ class Item:
 
 
 def window(specials: Specials, *texts: np.ndarray, start: int = 0, facts: Any = None) -> Window:
-    """`[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`."""
-    pieces: list[Any] = [[specials.cls]]
-    for ids in texts:
-        pieces += [ids, [specials.sep]]
-    segments = np.zeros(sum(map(len, pieces)), np.int64)
-    if len(texts) > 1:
-        segments[len(texts[0]) + 2 :] = 1
-    return Window(np.concatenate(pieces).astype(np.int64), segments, start, facts)
+    """One text or a pair in its frame of special tokens."""
+    ids = specials.frame.join(*texts)
+    return Window(ids, specials.frame.segments(*texts), start, facts, *(specials.parts(ids) or (None, None)))
+
+
+def cut_window(
+    specials: Specials, *pieces: tuple[Encoding, int, int], start: int | None = None, facts: Any = None
+) -> Window:
+    """Stretches of one text or two in their frame, with their tokens' parts where they have any."""
+    start = pieces[0][1] if start is None else start
+    made = window(specials, *(encoding.ids[a:b] for encoding, a, b in pieces), start=start, facts=facts)
+    if pieces[0][0].parts is None:
+        return made
+    frame = specials.frame
+    rows = [_parts(specials, frame.opening)]
+    for encoding, a, b in pieces:
+        rows += [encoding.parts_between(a, b), _parts(specials, frame.between)]
+    rows[-1] = _parts(specials, frame.closing)
+    parts, sizes = zip(*rows, strict=True)
+    return replace(made, parts=np.concatenate(parts), part_sizes=np.concatenate(sizes))
+
+
+def _parts(specials: Specials, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    return specials.parts(ids) or (np.empty(0, np.int64), np.zeros(len(ids), np.int64))
 
 
 def text_items(
@@ -63,25 +86,32 @@ def text_items(
 
     A long text is cut into windows that overlap by a quarter. A pair must be read together, so it is cut to fit.
     """
+    frame = tokenizer.vocab.frame
     encodings = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
     items = []
     for example in examples:
-        texts = [next(encodings).ids for _ in example.texts]
-        total, size = sum(map(len, texts)), max_length - 2
+        texts = [next(encodings) for _ in example.texts]
+        total, size = sum(map(len, texts)), max_length - frame.size()
         if len(texts) > 1:
-            first, second = shorten(len(texts[0]), len(texts[1]), max_length - 3)
-            pair = window(tokenizer.vocab, texts[0][:first], texts[1][:second])
+            first, second = shorten(len(texts[0]), len(texts[1]), max_length - frame.size(2))
+            pair = cut_window(tokenizer.vocab, (texts[0], 0, first), (texts[1], 0, second))
             items.append(Item(example, (pair,), total, total - first - second))
         else:
             spans = windows(total, size, max(1, size * 3 // 4))[:max_windows]
-            cuts = tuple(window(tokenizer.vocab, texts[0][a:b], start=a) for a, b in spans)
+            cuts = tuple(cut_window(tokenizer.vocab, (texts[0], a, b)) for a, b in spans)
             items.append(Item(example, cuts, total, total - spans[-1][1]))
     return items
 
 
 def pack_windows(windows: Sequence[Window]) -> Batch:
     """Windows end to end."""
-    return pack_tokens([w.ids for w in windows], segments=[w.segments for w in windows])
+    batch = pack_tokens([w.ids for w in windows], segments=[w.segments for w in windows])
+    parts, sizes = [w.parts for w in windows if w.parts is not None], [w.part_sizes for w in windows]
+    if not parts:
+        return batch
+    bounds_N1 = np.concatenate([[0], np.cumsum(np.concatenate([s for s in sizes if s is not None]))])
+    parts_M = torch.from_numpy(np.concatenate(parts).astype(np.int64))
+    return replace(batch, parts_M=parts_M, part_bounds_N1=torch.from_numpy(bounds_N1))
 
 
 def pack_items(items: Sequence[Item]) -> tuple[Batch, Tensor]:

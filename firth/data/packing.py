@@ -1,20 +1,22 @@
 """Sequences -> packs of a fixed number of tokens, without padding between them.
 
 A plan says which tokens make up every sequence of an epoch; a pack lays some of them end to end with their special
-tokens, `[CLS] first [SEP]` or `[CLS] first [SEP] second [SEP]`. The tail of a pack is filler no target points to,
+tokens, such as `[CLS] first [SEP] second [SEP]`. The tail of a pack is filler no target points to,
 so every shape is the same from batch to batch and every row is defined.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import torch
 
+from firth.data.joined import Joined
 from firth.data.shards import Shards
-from firth.data.stream import ranges
+from firth.data.stream import Stream, ranges
 from firth.tensors import Batch, as_tensors
+from firth.tokenizers.vocab import Frame
 
 
 class Specials(Protocol):
@@ -23,9 +25,8 @@ class Specials(Protocol):
     @property
     def pad(self) -> int: ...
     @property
-    def cls(self) -> int: ...
-    @property
-    def sep(self) -> int: ...
+    def frame(self) -> Frame: ...
+    def parts(self, ids: Iterable[int]) -> tuple[np.ndarray, np.ndarray] | None: ...
 
 
 @dataclass(frozen=True)
@@ -35,15 +36,23 @@ class Plan:
     pieces_SP2: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What is known of each sequence as a whole, such as whether its second piece follows the first."""
+    num_specials: int = -1
+    """Special tokens of each sequence; -1: one in front and one behind every piece, as in BERT."""
+    frame: Frame | None = None
+    """The special tokens of these sequences where they are not the vocabulary's usual ones."""
+    joined: Joined | None = None
+    """Documents joined end to end, where pieces are places in these and not tokens of the shards."""
 
     def __len__(self) -> int:
         return len(self.pieces_SP2)
 
     @property
     def lengths_S(self) -> np.ndarray:
-        """Tokens of each sequence with its special tokens: one in front, one behind every piece."""
+        """Tokens of each sequence with its special tokens."""
         pieces = self.pieces_SP2
-        return np.asarray((pieces[:, :, 1] - pieces[:, :, 0]).sum(1) + pieces.shape[1] + 1)
+        specials = pieces.shape[1] + 1 if self.num_specials < 0 else self.num_specials
+        specials = self.frame.size(pieces.shape[1]) if self.frame else specials
+        return np.asarray((pieces[:, :, 1] - pieces[:, :, 0]).sum(1) + specials)
 
 
 @dataclass
@@ -72,6 +81,17 @@ class Pack:
         return np.repeat(np.arange(len(self.rows_B)), np.diff(self.bounds_B1))
 
 
+def runs(stream: Stream, max_length: int, *, num_specials: int) -> Plan:
+    """Every document of a view cut into runs that fit into `max_length` with their special tokens."""
+    starts = stream.starts_S[stream.bounds_D1[:-1]]
+    sizes = stream.ends_S[stream.bounds_D1[1:] - 1] - starts
+    step = max_length - num_specials
+    counts = -(-sizes // step)
+    first = np.repeat(starts, counts) + ranges(np.zeros_like(counts), counts) * step
+    last = np.minimum(first + step, np.repeat(starts + sizes, counts))
+    return Plan(np.stack([first, last], -1)[:, None, :], num_specials=num_specials)
+
+
 def lay_out(
     shards: Shards,
     plan: Plan,
@@ -85,25 +105,29 @@ def lay_out(
     """Lays the plan's sequences `rows_B` end to end."""
     pieces_BP2 = plan.pieces_SP2[rows_B]
     sizes_BP = pieces_BP2[:, :, 1] - pieces_BP2[:, :, 0]
-    num_pieces = sizes_BP.shape[1]
-    bounds_B1 = np.concatenate([[0], np.cumsum(sizes_BP.sum(1) + num_pieces + 1)])
+    num_pieces, frame = sizes_BP.shape[1], plan.frame or specials.frame
+    bounds_B1 = np.concatenate([[0], np.cumsum(sizes_BP.sum(1) + frame.size(num_pieces))])
     sequence_N = np.repeat(np.arange(len(rows_B)), np.diff(bounds_B1))
     positions_N = np.arange(bounds_B1[-1]) - bounds_B1[sequence_N]
 
-    # A piece begins one token (its [CLS] or [SEP]) after the piece before it ends.
-    begins_BP = np.cumsum(np.concatenate([np.zeros_like(sizes_BP[:, :1]), sizes_BP[:, :-1]], 1) + 1, 1)
-    places = ranges((bounds_B1[:-1, None] + begins_BP).ravel(), (bounds_B1[:-1, None] + begins_BP + sizes_BP).ravel())
+    # A piece begins where the one before it ends and what stands between them is over.
+    before_BP = np.concatenate([np.zeros_like(sizes_BP[:, :1]), sizes_BP[:, :-1] + len(frame.between)], 1)
+    begins_BP = bounds_B1[:-1, None] + len(frame.opening) + np.cumsum(before_BP, 1)
+    places = ranges(begins_BP.ravel(), (begins_BP + sizes_BP).ravel())
     tokens = ranges(pieces_BP2[:, :, 0].ravel(), pieces_BP2[:, :, 1].ravel())
-    ids_N = np.full(bounds_B1[-1], specials.sep, np.int64)
-    ids_N[bounds_B1[:-1]] = specials.cls
-    ids_N[places] = shards.ids[tokens]
+    ids_N = np.empty(bounds_B1[-1], np.int64)
+    _put(ids_N, bounds_B1[:-1], frame.opening)
+    _put(ids_N, (begins_BP + sizes_BP)[:, :-1].ravel(), frame.between)
+    _put(ids_N, bounds_B1[1:] - len(frame.closing), frame.closing)
     ordinary_N = np.zeros(len(ids_N), bool)
-    ordinary_N[places] = True
     word_starts_N = np.ones(len(ids_N), bool)
-    word_starts_N[places] = shards.word_starts(tokens)
+    ids_N[places], ordinary_N[places], word_starts_N[places] = (
+        plan.joined.read(shards, tokens) if plan.joined else (shards.ids[tokens], True, shards.word_starts(tokens))
+    )
     segments_N = np.zeros(len(ids_N), np.int64)
     if num_pieces > 1:
-        segments_N[:] = positions_N > sizes_BP[sequence_N, 0] + 1
+        first_B = len(frame.opening) + sizes_BP[:, 0] + len(frame.between)
+        segments_N[positions_N >= first_B[sequence_N]] = frame.second_segment
     return Pack(
         ids_N,
         positions_N,
@@ -117,6 +141,11 @@ def lay_out(
         max(max_sequences, len(rows_B)),
         max_length,
     )
+
+
+def _put(ids_N: np.ndarray, starts: np.ndarray, tokens: tuple[int, ...]) -> None:
+    for place, token in enumerate(tokens):
+        ids_N[starts + place] = token
 
 
 def usual_sequences(plan: Plan, num_tokens: int) -> int:
@@ -144,6 +173,8 @@ def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
         "segments_N": np.concatenate([pack.segments_N, zeros]),
         "bounds_B1": bounds,
     }
+    if made := specials.parts(arrays["ids_N"]):
+        arrays |= {"parts_M": made[0], "part_bounds_N1": np.concatenate([[0], np.cumsum(made[1])])}
     return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)
 
 

@@ -28,6 +28,7 @@ from firth.corpus.readers import Documents, Paths, expected_bytes, find_files, r
 from firth.corpus.sentences import split
 from firth.data.health import Measures, health
 from firth.data.shards import TOKENIZER, id_dtype, write_shards
+from firth.data.simhash import drop_near_duplicates
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.tokenizers.words import has_chinese
 from firth.types import Document
@@ -50,16 +51,21 @@ def prepare(
     repair: bool = False,
     processes: int = 2,
     replace: bool = False,
+    near: int | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Writes shards of the text in `paths` to the folder `out`, and gives its health."""
+    """Writes shards of the text in `paths` to the folder `out`, and gives its health.
+
+    With `near`, documents whose fingerprints differ from an earlier one's in at most so many bits are left out too.
+    """
     if processes < 0:
         raise BadConfig(f"processes must be 0 (no workers) or more; it is {processes}.")
     tally: Counter[str] = Counter()
     measures, files = Measures(), find_files(paths, tally=tally)
     expected = expected_bytes(files)
     texts = clean_documents(read_documents(files, documents=documents, field=field, tally=tally), repair=repair)
-    chunks = _chunks(drop_duplicates(texts, tally=tally))
+    kept = drop_duplicates(texts, tally=tally)
+    chunks = _chunks(kept if near is None else drop_near_duplicates(kept, within=near, tally=tally))
     with write_shards(Path(out), tokenizer, replace=replace) as writer:
         workers = min(processes, expected // CHUNK)  # starting one is not worth it for less
         for chunk in _encode_all(chunks, tokenizer, folder=writer.folder / TOKENIZER, processes=workers):
@@ -168,9 +174,10 @@ def _batches(sentences: list[str]) -> Iterator[list[str]]:
 
 
 def _encode(tokenizer: Any, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, word starts and lengths. Only Chinese needs a segmenter; elsewhere every piece without ## starts a word."""
-    dtype = id_dtype(len(tokenizer.vocab))
-    chinese = [has_chinese(sentence) for sentence in sentences]
+    """Ids, word starts and lengths. Only Chinese needs a segmenter; elsewhere a piece tells whether it starts a word,
+    unless the tokenizer says that only the text does."""
+    dtype, by_text = id_dtype(len(tokenizer.vocab)), getattr(tokenizer, "words_by_text", False)
+    chinese = [by_text or has_chinese(sentence) for sentence in sentences]
     plain = tokenizer.ids_batch([s for s, c in zip(sentences, chinese, strict=True) if not c])
     if not any(chinese):
         lengths = np.fromiter(map(len, plain), np.int64, len(plain))

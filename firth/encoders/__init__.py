@@ -5,9 +5,23 @@ from typing import Any
 from firth.config import resolve as _resolve
 
 TABLE = {
+    "one_hot": "firth.encoders.one_hot:OneHot",
+    "topics": "firth.encoders.topics:Topics",
+    "static": "firth.encoders.static:Static",
+    "bag": "firth.encoders.bag:Bag",
+    "elmo": "firth.encoders.elmo:Elmo",
+    "awd_lstm": "firth.encoders.awd_lstm:AwdLstm",
+    "gpt": "firth.encoders.gpt:GPT",
     "bert": "firth.encoders.bert:Bert",
+    "albert": "firth.encoders.albert:Albert",
 }
 
 
 def resolve(name: str) -> Any:
     return _resolve(TABLE, name, "encoder")
+
+
+def name_of(encoder: Any) -> str:
+    """The table's name of an encoder's class."""
+    cls = type(encoder)
+    return next(name for name, path in TABLE.items() if path == f"{cls.__module__}:{cls.__qualname__}")

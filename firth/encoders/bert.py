@@ -31,7 +31,7 @@ class Bert(Encoder):
         max_positions: int = 512
         """The longest sequence the model can read, special tokens included."""
         num_segments: int = 2
-        """Kinds of segment: sentence A and sentence B."""
+        """Kinds of segment: sentence A and sentence B; 0 for no segment embedding."""
         activation: str = "gelu"
         """Activation of the feed-forward layer."""
         dropout: float = 0.1
@@ -44,10 +44,17 @@ class Bert(Encoder):
         """Standard deviation of the initial weights."""
         pooler: bool = True
         """Whether there is a tanh layer over the first token."""
+        embedding_width: int = 0
+        """Width of the input embedding, projected up to the width of the states; 0: the same width, no projection."""
 
         def __post_init__(self) -> None:
-            sizes = self.vocab_size, self.width, self.num_heads, self.ffn_width, self.max_positions, self.num_segments
-            if min(sizes) < 1 or self.num_layers < 0 or self.norm_eps <= 0 or self.init_std < 0:
+            sizes = self.vocab_size, self.width, self.num_heads, self.ffn_width, self.max_positions
+            if (
+                min(sizes) < 1
+                or min(self.num_layers, self.embedding_width, self.num_segments) < 0
+                or self.norm_eps <= 0
+                or self.init_std < 0
+            ):
                 raise BadConfig("Every size of a BERT must be at least 1, norm_eps above 0 and init_std at least 0.")
             if not (0 <= self.dropout < 1 and 0 <= self.attention_dropout < 1):
                 raise BadConfig("dropout and attention_dropout must be at least 0 and below 1.")
@@ -56,9 +63,11 @@ class Bert(Encoder):
         super().__init__()
         self.config = config
         self.width, self.vocab_size = config.width, config.vocab_size
+        self.max_positions, self.num_layers = config.max_positions, config.num_layers
         self.embeddings = Embeddings(
             config.vocab_size,
-            config.width,
+            self.table_width,
+            out_width=config.width,
             max_positions=config.max_positions,
             num_segments=config.num_segments,
             dropout=config.dropout,
@@ -67,6 +76,10 @@ class Bert(Encoder):
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.num_layers))
         self.pooler = Pooler(config.width) if config.pooler else None
         initialise(self, std=config.init_std)
+
+    @property
+    def table_width(self) -> int:
+        return self.config.embedding_width or self.config.width  # type: ignore[no-any-return]
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         table_VD = self.embeddings.tokens.weight

@@ -7,7 +7,7 @@ sorted by length; in other batches sequences of similar length are gathered into
 only here, does padding exist. Runs and groups are found once a batch.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby, pairwise
@@ -48,6 +48,8 @@ class Layout:
     """For each token, its cell in the groups' cells end to end."""
     runs: tuple[tuple[int, int], ...] = ()
     """Instead of groups: how many sequences of which length follow each other."""
+    recall: Callable[[Tensor], Tensor] | None = None
+    """Instead of all these: attends to what is remembered of a sequence as well (`nn.memory`)."""
 
 
 def layout(bounds_B1: Tensor, max_length: int, *, dtype: torch.dtype) -> Layout:
@@ -74,6 +76,8 @@ def layout(bounds_B1: Tensor, max_length: int, *, dtype: torch.dtype) -> Layout:
 
 def attend(qkv_N3HK: Tensor, layout: Layout, *, causal: bool = False, dropout: float = 0.0) -> Tensor:
     """What every token takes from the tokens of its own sequence: N x H x K."""
+    if layout.recall:
+        return layout.recall(qkv_N3HK)
     if layout.runs:
         return _attend_runs(qkv_N3HK, layout.runs, causal, dropout)
     if layout.restore_N is None:

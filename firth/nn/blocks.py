@@ -1,4 +1,4 @@
-"""The Transformer's block (Vaswani et al. 2017), post-norm as in BERT: LayerNorm(x + sublayer(x))."""
+"""The Transformer's block (Vaswani et al. 2017), post-norm as in BERT, LayerNorm(x + sublayer(x)), or pre-norm."""
 
 from collections.abc import Callable
 from functools import partial
@@ -66,9 +66,10 @@ class Block(nn.Module):
         dropout: float,
         attention_dropout: float,
         norm_eps: float,
+        causal: bool = False,
     ) -> None:
         super().__init__()
-        self.attention = Attention(width, num_heads, dropout=attention_dropout)
+        self.attention = Attention(width, num_heads, dropout=attention_dropout, causal=causal)
         self.attention_slot = nn.Identity()
         self.attention_norm = nn.LayerNorm(width, eps=norm_eps)
         self.up = nn.Linear(width, ffn_width)
@@ -84,6 +85,24 @@ class Block(nn.Module):
         fed_ND = self.ffn_slot(self.dropout(self.down(self.activate(self.up(x_ND)))))
         out_ND: Tensor = self.ffn_norm(x_ND + fed_ND)
         return out_ND
+
+    def weights(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+        """Attention's weights, H x L x L for each sequence in order."""
+        return self.attention.weights(x_ND, layout)
+
+
+class PreNormBlock(Block):
+    """The same parts with the norms in front, as in GPT-2: x + sublayer(LayerNorm(x))."""
+
+    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
+        mixed_ND = self.attention(self.attention_norm(x_ND), layout)
+        x_ND = x_ND + self.attention_slot(self.dropout(mixed_ND))
+        fed_ND = self.down(self.activate(self.up(self.ffn_norm(x_ND))))
+        out_ND: Tensor = x_ND + self.ffn_slot(self.dropout(fed_ND))
+        return out_ND
+
+    def weights(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, ...]:
+        return self.attention.weights(self.attention_norm(x_ND), layout)
 
 
 def recompute_blocks(module: nn.Module) -> None:

@@ -7,13 +7,15 @@ to the first and last unary scores. Out come partition sums, best paths, margina
 Sequences lie end to end, as everywhere. They are walked together, longest first, so that step l handles the sequences
 that still have an l-th token: as few steps as the longest sequence has tokens, no padding, and a group of equal length
 is only the simplest case. Each step is normalised, so 100,000 symbols lose no precision; the gradient of the partition
-sum is written out as the marginals it equals (Rabiner 1989; Lafferty et al. 2001).
+sum is written out as the marginals it equals (Rabiner 1989; Lafferty et al. 2001). On a CPU with numba, what needs no
+gradient and shares its transitions runs compiled (`chain_kernels.py`).
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, repeat
+from importlib.util import find_spec
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ import torch
 from torch import Tensor
 
 from firth import chance
+from firth.nn.walk import Walk
 
 ILLEGAL = -1e5
 """The score of what must not be, in training: far below any real score, and finite, so that no gradient is NaN."""
@@ -65,6 +68,8 @@ def log_partition(scores: Scores) -> Tensor:
 @torch.no_grad()
 def marginals(scores: Scores) -> Tensor:
     """How likely each token has each label."""
+    if _compiles(scores):
+        return counted(scores)[1].to(scores.unary_NT.dtype)
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
     return (alpha_NT + _backward(unary_NT, transitions, scores.walk)).softmax(1)[scores.walk.place_N]
@@ -73,6 +78,8 @@ def marginals(scores: Scores) -> Tensor:
 @torch.no_grad()
 def expected_transitions(scores: Scores) -> Tensor:
     """How often each label is expected to follow each label: TT over all sequences, or NTT as the transitions are."""
+    if _compiles(scores):
+        return counted(scores)[2].to(scores.unary_NT.dtype)
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
     beta_NT = _backward(unary_NT, transitions, scores.walk)
@@ -80,10 +87,33 @@ def expected_transitions(scores: Scores) -> Tensor:
     return pairs if pairs.ndim == 2 else pairs[scores.walk.place_N]
 
 
+@torch.no_grad()
+def counted(scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z_B, marginals_NT and expected transitions at once, in double precision: what learning by counts needs."""
+    if not _compiles(scores):
+        double = Scores(scores.unary_NT.double(), scores.transitions.double(), scores.bounds_B1)
+        return log_partition(double), marginals(double), expected_transitions(double)
+    from firth.nn.chain_kernels import forward_backward
+
+    log_z_B, marginals_NT, pairs_TT = map(torch.from_numpy, forward_backward(*_arrays(scores)))
+    return log_z_B, marginals_NT, pairs_TT
+
+
 def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
-    """The best path through each sequence, tags_N, and its score_B."""
-    tags_KN, score_BK = k_best(scores, 1)
-    return tags_KN[0], score_BK[:, 0]
+    """The best path through each sequence, tags_N (-1 where there is none), and its score_B."""
+    tags_N = best_path(scores)
+    none_B = scores.walk.sums((tags_N < 0).to(scores.unary_NT.dtype)) > 0
+    return tags_N, path_score(scores, tags_N.clamp(min=0)).masked_fill(none_B, -torch.inf)
+
+
+@torch.no_grad()
+def best_path(scores: Scores) -> Tensor:
+    """Its tags alone, which is quicker."""
+    if not _compiles(scores):
+        return k_best(scores, 1)[0][0]
+    from firth.nn.chain_kernels import viterbi as compiled
+
+    return torch.from_numpy(compiled(*_arrays(scores)))
 
 
 @torch.no_grad()
@@ -135,42 +165,17 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
     return tags_SN[:, walk.place_N]
 
 
-class _Walk:
-    """The order in which sequences are walked together: all first tokens, then all second ones, longest sequence first.
+def _compiles(scores: Scores) -> bool:
+    return scores.unary_NT.device.type == "cpu" and scores.transitions.ndim == 2 and find_spec("numba") is not None
 
-    The sequences alive at a step are always the first ones of that order, so every step is a slice."""
 
-    def __init__(self, bounds_B1: Tensor, device: torch.device) -> None:
-        bounds = bounds_B1.cpu().numpy().astype(np.int64)
-        lengths = np.diff(bounds)
-        order = np.argsort(-lengths, kind="stable")
-        longest = int(lengths.max(initial=0))
-        sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        rank = np.argsort(order, kind="stable")
-        position = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
-        place = starts[position] + np.repeat(rank, lengths)
-        self.sizes: list[int] = sizes.tolist() or [0]
-        self.starts: list[int] = starts.tolist()
+def _arrays(scores: Scores) -> Iterator[np.ndarray]:
+    for tensor in (scores.unary_NT, scores.transitions.to(scores.unary_NT.dtype), scores.bounds_B1.long()):
+        yield np.ascontiguousarray(tensor.detach().numpy())
 
-        def tensor(array: np.ndarray) -> Tensor:
-            return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-        self.place_N = tensor(place)  # token -> row of the walk
-        self.rows_N = tensor(np.argsort(place, kind="stable"))  # row of the walk -> token
-        self.order_B, self.lengths_B = tensor(order), tensor(lengths)
-        self.sequence_N = tensor(np.repeat(np.arange(len(lengths)), lengths))
-        self.first_N = tensor(position == 0)
-        self.last_B = tensor(place[np.maximum(bounds[1:] - 1, 0)[order]] if len(place) else order)  # in walking order
-
-    def slices(self) -> list[slice]:
-        return [slice(start, start + size) for start, size in zip(self.starts, self.sizes, strict=False)]
-
-    def steps(self) -> Iterator[tuple[slice, slice]]:
-        """Each step's rows, and those of the same sequences one step before."""
-        slices = self.slices()
-        for before, now in pairwise(slices):
-            yield slice(before.start, before.start + now.stop - now.start), now
+class _Walk(Walk):
+    """The walk, with what chains ask of it."""
 
     def split(self, transitions: Tensor) -> Iterable[Tensor]:
         """The transitions into each step's tokens."""

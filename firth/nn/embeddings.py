@@ -1,20 +1,54 @@
-"""BERT's input: token + learned position + segment embeddings, normalised (Devlin et al. 2018, figure 2)."""
+"""BERT's input: token + learned position + segment embeddings, normalised (Devlin et al. 2018, figure 2).
 
+Where the embedding is narrower than the states (factorised, as in ELECTRA and ALBERT), a projection widens it.
+"""
+
+import torch
 from torch import Tensor, nn
+
+
+class OneSegment(nn.Embedding):
+    """Where there is one kind of segment only (RoBERTa), every token has it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(1, width)
+
+    def forward(self, segments_N: Tensor) -> Tensor:
+        return self.weight
+
+
+class NoSegment(nn.Module):
+    """Where segments are not told apart at all (DistilBERT)."""
+
+    def forward(self, segments_N: Tensor) -> Tensor:
+        return torch.zeros((), device=segments_N.device)
+
+
+def _segments(count: int, width: int) -> nn.Module:
+    return nn.Embedding(count, width) if count > 1 else OneSegment(width) if count else NoSegment()
 
 
 class Embeddings(nn.Module):
     def __init__(
-        self, vocab_size: int, width: int, *, max_positions: int, num_segments: int, dropout: float, norm_eps: float
+        self,
+        vocab_size: int,
+        width: int,
+        *,
+        out_width: int,
+        max_positions: int,
+        num_segments: int,
+        dropout: float,
+        norm_eps: float,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, width)
         self.positions = nn.Embedding(max_positions, width)
-        self.segments = nn.Embedding(num_segments, width)
+        self.segments = _segments(num_segments, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
+        self.project = nn.Identity() if out_width == width else nn.Linear(width, out_width)
 
     def forward(self, ids_N: Tensor, positions_N: Tensor, segments_N: Tensor) -> Tensor:
-        x_ND = self.tokens(ids_N) + self.segments(segments_N) + self.positions(positions_N)
-        out_ND: Tensor = self.dropout(self.norm(x_ND))
+        x_NE = self.tokens(ids_N) + self.segments(segments_N) + self.positions(positions_N)
+        out_ND: Tensor = self.project(self.dropout(self.norm(x_NE)))
         return out_ND

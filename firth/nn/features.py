@@ -27,7 +27,7 @@ class Features(Encoder):
 
     def __init__(self, config: Config, encoder: Encoder) -> None:
         super().__init__()
-        depth = encoder.config.num_layers
+        depth = encoder.num_layers
         wrong = [layer for layer in config.layers if not -depth - 1 <= layer <= depth]
         if wrong or not config.layers:
             raise BadConfig(f"transfer.features.layers must name layers from {-depth - 1} to {depth}.")
@@ -38,7 +38,8 @@ class Features(Encoder):
         self.gamma = nn.Parameter(torch.ones(())) if config.combine == "mix" else None
         self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True) if config.lstm_width else None
         self.width = 2 * config.lstm_width or width
-        self.vocab_size = encoder.vocab_size
+        self.vocab_size, self.max_positions = encoder.vocab_size, encoder.max_positions
+        self.num_layers = encoder.num_layers
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         with torch.no_grad():

@@ -22,13 +22,13 @@ class Pooler(nn.Module):
 class VocabularyHead(nn.Module):
     """Dense + activation + norm, then a product with the input embedding and a bias: scores over the vocabulary."""
 
-    def __init__(self, width: int, vocab_size: int, *, activation_name: str, norm_eps: float) -> None:
+    def __init__(self, width: int, vocab_size: int, *, table_width: int, activation_name: str, norm_eps: float) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, width)
-        self.norm = nn.LayerNorm(width, eps=norm_eps)
+        self.dense = nn.Linear(width, table_width)
+        self.norm = nn.LayerNorm(table_width, eps=norm_eps)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activate: Callable[[Tensor], Tensor] = activation(activation_name)
 
-    def forward(self, x_PD: Tensor, table_VD: Tensor) -> Tensor:
-        hidden_PD = self.norm(self.activate(self.dense(x_PD)))
-        return nn.functional.linear(hidden_PD, table_VD, self.bias)
+    def forward(self, x_PD: Tensor, table_VE: Tensor) -> Tensor:
+        hidden_PE = self.norm(self.activate(self.dense(x_PD)))
+        return nn.functional.linear(hidden_PE, table_VE, self.bias)

@@ -3,44 +3,27 @@
 Each tagger only says how it scores a chain and what it minimises; decoding is the same for all: the best path among
 the legal ones, with its marginals as confidences. What is legal follows from the tag scheme, so a lone I- cannot be
 produced, whatever the weights. A softmax tagger is a chain without transition scores; a CRF (Lafferty et al. 2001)
-learns them and is normalised over the legal paths.
+learns them and is normalised over the legal paths. A MEMM (McCallum et al. 2000) is normalised at every step, given the
+tag before; an HMM (Rabiner 1989) adds log probabilities that were counted.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth.errors import BadConfig, BadInput
-from firth.metrics import PREFIXES, split_tag
 from firth.nn import chain
+from firth.nn.schemes import Legal, edges
 
-Scheme = Literal["BIO", "BIOES", "BMES", "IO", "none"]
-
-TABLE = {"softmax": "firth.nn.taggers:SoftmaxTagger", "crf": "firth.nn.taggers:CRFTagger"}
-
-
-@dataclass(frozen=True)
-class Legal:
-    """Which tags may begin a sequence, follow one another, and end it."""
-
-    start_T: Tensor
-    transitions_TT: Tensor
-    """From tag (row) to tag (column)."""
-    end_T: Tensor
-
-    def breaks(self, tags_N: Tensor, bounds_B1: Tensor) -> Tensor:
-        """Marks the tokens whose tag may not stand where it does."""
-        first, last = _edges(bounds_B1)
-        breaks_N = ~self.transitions_TT[tags_N.roll(1), tags_N]
-        breaks_N[first] = ~self.start_T[tags_N[first]]
-        breaks_N[last] |= ~self.end_T[tags_N[last]]
-        return breaks_N
+TABLE = {
+    "softmax": "firth.nn.taggers:SoftmaxTagger",
+    "hmm": "firth.nn.taggers:HMMTagger",
+    "memm": "firth.nn.taggers:MEMMTagger",
+    "crf": "firth.nn.taggers:CRFTagger",
+}
 
 
 @dataclass(frozen=True)
@@ -50,55 +33,21 @@ class Decoded:
     """How likely each token has its tag, over all legal paths."""
 
 
-def guess_scheme(tags: Sequence[str]) -> Scheme:
-    """The scheme a set of tags is written in; `none` when the tags do not mark the parts of entities or words."""
-    marked = [tag for tag in tags if _is_marked(tag)]
-    others = [tag for tag in tags if tag not in marked and tag != "O"]
-    if not marked or (others and not any(len(tag) > 1 or tag == "B" for tag in marked)):
-        return "none"  # labels such as NOUN or X: a letter that looks like a mark is none among them
-    if others:
-        raise BadInput(
-            f"Tag '{others[0]}' does not fit with '{marked[0]}': mend the tags, or choose the scheme 'none'."
-        )
-    prefixes = {split_tag(tag)[0] for tag in marked}
-    if {"I", "M"} <= prefixes:
-        raise BadInput("The tags mix I- (BIO, BIOES) and M- (BMES): use one scheme, or choose the scheme 'none'.")
-    if not prefixes & {"M", "E", "S"}:
-        return "BIO" if "B" in prefixes else "IO"
-    return "BIOES" if "I" in prefixes or ("M" not in prefixes and "O" in tags) else "BMES"
-
-
-def legal_transitions(tags: Sequence[str], scheme: Scheme | Literal["guess"] = "guess") -> Legal:
-    """What the scheme allows among these tags; refuses a set in which some tag could never be used."""
-    scheme = guess_scheme(tags) if scheme == "guess" else scheme
-    if scheme not in get_args(Scheme):
-        raise BadConfig(f"There is no tag scheme '{scheme}'; choose one of {', '.join(get_args(Scheme))} or guess.")
-    if scheme in ("IO", "none"):
-        free = torch.ones(len(tags), dtype=torch.bool)
-        return Legal(free, free.expand(len(tags), -1).clone(), free)
-    _refuse_broken(tags, scheme)
-    parts = [split_tag(tag) for tag in tags]
-    prefix, kind = np.array([p for p, _ in parts]), np.array([k for _, k in parts])
-    goes_on = np.isin(prefix, ["I", "M", "E"])  # continues what the tag before began
-    is_open = np.isin(prefix, ["B", "I", "M"])  # can be continued
-    must_go_on = is_open & (scheme != "BIO")
-    same = kind[:, None] == kind
-    transitions = np.where(goes_on, is_open[:, None] & same, ~must_go_on[:, None])
-    return Legal(torch.from_numpy(~goes_on), torch.from_numpy(transitions), torch.from_numpy(~must_go_on))
-
-
 class Tagger(nn.Module):
-    """Scores chains of tags. A tagger gives `scores` and `loss`; what it reads (states, ids) is its own affair."""
+    """Scores chains of tags. A linear head makes unary scores of an encoder's states, unless they are such already."""
 
-    def __init__(self, legal: Legal) -> None:
+    def __init__(self, width: int, legal: Legal, *, linear: bool = True) -> None:
         super().__init__()
         self.num_tags = len(legal.start_T)
+        if not linear and width != self.num_tags:
+            raise BadConfig(f"States of width {width} cannot be the scores of {self.num_tags} tags; use a linear head.")
+        self.head = _head(width, self.num_tags) if linear else nn.Identity()
         for name, value in vars(legal).items():
             self.register_buffer(f"legal_{name}", value.clone(), persistent=False)
 
     def unary(self, inputs: Tensor) -> Tensor:
         """What the tagger says of each token by itself."""
-        raise NotImplementedError
+        return _at_least_float(self.head(inputs))
 
     def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
         """The chain over these unary scores."""
@@ -122,7 +71,7 @@ class Tagger(nn.Module):
 
     def _legal(self, scores: chain.Scores, illegal: float) -> chain.Scores:
         bounds_B1, legal = scores.bounds_B1, self.legal
-        first, last = _edges(bounds_B1)
+        first, last = edges(bounds_B1)
         allowed_NT = torch.ones_like(scores.unary_NT, dtype=torch.bool)
         allowed_NT[first] = legal.start_T
         allowed_NT[last] &= legal.end_T
@@ -134,57 +83,118 @@ class Tagger(nn.Module):
         return self.decode_unary(self.unary(inputs), bounds_B1)
 
     @torch.no_grad()
+    def best_unary(self, unary_NT: Tensor, bounds_B1: Tensor, *, k: int) -> tuple[Tensor, Tensor]:
+        """The k best legal paths, tags_KN, and how likely each is, BK; -1 and 0 where there are fewer."""
+        scores = self._legal(self.joined(unary_NT, bounds_B1), -math.inf)
+        tags_KN, score_BK = chain.k_best(scores, k)
+        return tags_KN, (score_BK - chain.log_partition(scores)[:, None]).exp()
+
+    @torch.no_grad()
     def decode_unary(self, unary_NT: Tensor, bounds_B1: Tensor) -> Decoded:
         """The same from unary scores, for texts that were read in windows."""
         scores = self._legal(self.joined(unary_NT, bounds_B1), -math.inf)
-        tags_N, _ = chain.viterbi(scores)
-        if (tags_N < 0).any():
-            raise BadInput(
-                "A sequence has no legal tags: its scores are not finite, or the rules allow none of its length."
-            )
+        tags_N = _best(scores)
         return Decoded(tags_N, chain.marginals(scores).gather(1, tags_N[:, None])[:, 0])
+
+    @torch.no_grad()
+    def best(self, unary_NT: Tensor, bounds_B1: Tensor) -> Tensor:
+        """Only the tags, which is quicker."""
+        return _best(self._legal(self.joined(unary_NT, bounds_B1), -math.inf))
 
 
 class SoftmaxTagger(Tagger):
     """Each token for itself; only the rules of the scheme bind neighbours."""
 
-    def __init__(self, width: int, legal: Legal) -> None:
-        super().__init__(legal)
-        self.head = _head(width, self.num_tags)
-
     def unary(self, inputs: Tensor) -> Tensor:
-        return _at_least_float(self.head(inputs)).log_softmax(1)
+        return super().unary(inputs).log_softmax(1)
 
     def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
         return chain.Scores(unary_NT, unary_NT.new_zeros(self.num_tags, self.num_tags), bounds_B1)
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
-        return F.cross_entropy(_at_least_float(self.head(inputs)), tags_N, reduction="sum")
+        return F.nll_loss(self.unary(inputs), tags_N, reduction="sum")
 
 
-class CRFTagger(Tagger):
-    """Learned scores for neighbours, starts and ends; normalised over all legal paths."""
+class HMMTagger(Tagger):
+    """States are log probabilities of what is seen, given each tag; `recipes/chains.py` counts them."""
 
-    def __init__(self, width: int, legal: Legal) -> None:
-        super().__init__(legal)
-        self.head = _head(width, self.num_tags)
+    def __init__(self, width: int, legal: Legal, *, linear: bool = True) -> None:
+        super().__init__(width, legal, linear=linear)
         self.start_T = nn.Parameter(torch.zeros(self.num_tags))
         self.transitions_TT = nn.Parameter(torch.zeros(self.num_tags, self.num_tags))
-        self.end_T = nn.Parameter(torch.zeros(self.num_tags))
-
-    def unary(self, inputs: Tensor) -> Tensor:
-        return _at_least_float(self.head(inputs))
 
     def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
-        is_first_N1, is_last_N1 = unary_NT.new_zeros(2, len(unary_NT), 1)
-        first, last = _edges(bounds_B1)
-        is_first_N1[first], is_last_N1[last] = 1, 1
-        unary_NT = unary_NT + is_first_N1 * self.start_T + is_last_N1 * self.end_T
+        unary_NT = _at_edges(unary_NT, bounds_B1, self.start_T)
+        return chain.Scores(unary_NT, self.transitions_TT.to(unary_NT.dtype), bounds_B1)
+
+    def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
+        return -chain.path_score(self.scores(inputs, bounds_B1), tags_N).sum()
+
+
+class MEMMTagger(HMMTagger):
+    """The tag of each token given the one before it: sums to one over the legal tags at every single step.
+
+    What a step is divided by depends on the tag before alone, so it is taken off that tag's unary score, and the chain
+    keeps one matrix of transitions."""
+
+    def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
+        legal, inner_N1 = self.legal, _inner(len(unary_NT), bounds_B1)
+        transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, -math.inf).to(unary_NT.dtype)
+        many = max(1, (1 << 22) // self.num_tags**2)
+        exits_NT = torch.cat([(part[:, None] + transitions_TT).logsumexp(2) for part in torch.split(unary_NT, many)])
+        exits_NT = exits_NT.masked_fill(exits_NT == -math.inf, 0)  # a tag that nothing may follow
+        paid_NT = torch.cat([(exits_NT * inner_N1)[1:], exits_NT.new_zeros(1, self.num_tags)])[: len(unary_NT)]
+        start_NT = _at_edges(unary_NT, bounds_B1, self.start_T)
+        total_N1 = start_NT.masked_fill(~legal.start_T, -math.inf).logsumexp(1, keepdim=True) * ~inner_N1
+        return chain.Scores(start_NT - total_N1 - paid_NT, transitions_TT, bounds_B1)
+
+    def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
+        unary_NT, legal = self.unary(inputs), self.legal
+        transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, chain.ILLEGAL)
+        start_T = self.start_T.masked_fill(~legal.start_T, chain.ILLEGAL)
+        given_NT = torch.where(_inner(len(tags_N), bounds_B1), transitions_TT[tags_N.roll(1)], start_T)
+        return F.cross_entropy(unary_NT + given_NT, tags_N, reduction="sum")
+
+
+class CRFTagger(HMMTagger):
+    """Learned scores for neighbours, starts and ends; normalised over all legal paths."""
+
+    def __init__(self, width: int, legal: Legal, *, linear: bool = True) -> None:
+        super().__init__(width, legal, linear=linear)
+        self.end_T = nn.Parameter(torch.zeros(self.num_tags))
+
+    def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
+        unary_NT = _at_edges(unary_NT, bounds_B1, self.start_T, self.end_T)
         return chain.Scores(unary_NT, self.transitions_TT.to(unary_NT.dtype), bounds_B1)
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
         scores = self.legal_scores(inputs, bounds_B1, illegal=chain.ILLEGAL)
         return (chain.log_partition(scores) - chain.path_score(scores, tags_N)).sum()
+
+
+def _best(scores: chain.Scores) -> Tensor:
+    tags_N = chain.best_path(scores)
+    if (tags_N < 0).any():
+        raise BadInput(
+            "A sequence has no legal tags: its scores are not finite, or the rules allow none of its length."
+        )
+    return tags_N
+
+
+def _at_edges(unary_NT: Tensor, bounds_B1: Tensor, start_T: Tensor, end_T: Tensor | None = None) -> Tensor:
+    """Unary scores with what holds at the start and the end of each sequence."""
+    is_first_N1, is_last_N1 = unary_NT.new_zeros(2, len(unary_NT), 1)
+    first, last = edges(bounds_B1)
+    is_first_N1[first], is_last_N1[last] = 1, 1
+    unary_NT = unary_NT + is_first_N1 * start_T
+    return unary_NT if end_T is None else unary_NT + is_last_N1 * end_T
+
+
+def _inner(num_tokens: int, bounds_B1: Tensor) -> Tensor:
+    """True for tokens that follow another of their sequence, as a column."""
+    inner_N1 = torch.ones(num_tokens, 1, dtype=torch.bool, device=bounds_B1.device)
+    inner_N1[edges(bounds_B1)[0]] = False
+    return inner_N1
 
 
 def _head(width: int, num_tags: int) -> nn.Linear:
@@ -194,40 +204,5 @@ def _head(width: int, num_tags: int) -> nn.Linear:
     return head
 
 
-def _edges(bounds_B1: Tensor) -> tuple[Tensor, Tensor]:
-    """The first and last tokens of the sequences that are not empty."""
-    real_B = bounds_B1.diff() > 0
-    return bounds_B1[:-1][real_B].long(), bounds_B1[1:][real_B].long() - 1
-
-
 def _at_least_float(scores: Tensor) -> Tensor:
     return scores.to(torch.promote_types(scores.dtype, torch.float32))  # long sums need more than half precision
-
-
-def _is_marked(tag: str) -> bool:
-    prefix, kind = split_tag(tag)
-    return prefix in {"B", "I", "M", "E", "S"} and ("-" not in tag or kind != "")
-
-
-def _refuse_broken(tags: Sequence[str], scheme: Scheme) -> None:
-    for tag in tags:
-        if split_tag(tag)[0] not in [*PREFIXES[scheme]] or ("-" in tag and not _is_marked(tag)):
-            raise BadInput(f"Tag '{tag}' does not belong to {scheme}: mend it, or choose the scheme 'none'.")
-    for tag in tags:
-        for partner in partners(tag, scheme):
-            if partner not in tags:
-                raise BadInput(
-                    f"Tag '{tag}' can never be used in {scheme} without '{partner}': "
-                    f"add '{partner}' to the tags, rewrite the file in {scheme}, or choose the scheme 'none'."
-                )
-    if scheme != "BIO" and not any(split_tag(tag)[0] in "OS" for tag in tags):
-        raise BadInput(f"No tag of this {scheme} set can stand for a single token: add 'S' or 'O' to the tags.")
-
-
-def partners(tag: str, scheme: str) -> list[str]:
-    """The tags without which this one has no place in a legal sequence."""
-    if scheme in ("IO", "none"):
-        return []
-    prefix, _, kind = tag.partition("-")
-    needed: Mapping[str, str] = {"B": "E", "E": "B", "I": "BE", "M": "BE"} if scheme != "BIO" else {"I": "B"}
-    return [f"{other}-{kind}" if kind else other for other in needed.get(prefix, "")]

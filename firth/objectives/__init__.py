@@ -5,8 +5,20 @@ from typing import Any
 from firth.config import resolve as _resolve
 
 TABLE = {
+    "tf_idf": "firth.objectives.tf_idf:TfIdf",
+    "lsa": "firth.objectives.lsa:Lsa",
+    "lda": "firth.objectives.lda:Lda",
+    "nnlm": "firth.objectives.nnlm:Nnlm",
+    "skip_gram": "firth.objectives.skip_gram:SkipGram",
+    "cbow": "firth.objectives.cbow:CBOW",
+    "subwords": "firth.objectives.subwords:Subwords",
+    "glove": "firth.objectives.glove:Glove",
+    "causal_lm": "firth.objectives.causal_lm:CausalLM",
     "masked_lm": "firth.objectives.masked_lm:MaskedLM",
     "next_sentence": "firth.objectives.next_sentence:NextSentence",
+    "sentence_order": "firth.objectives.sentence_order:SentenceOrder",
+    "span_boundary": "firth.objectives.span_boundary:SpanBoundary",
+    "replaced_token": "firth.objectives.replaced_token:ReplacedToken",
 }
 
 

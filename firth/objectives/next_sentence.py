@@ -1,31 +1,26 @@
-"""Next sentence prediction (Devlin et al. 2018, section 3.1, task 2) and the pairs it is learned from.
+"""Next sentence prediction (Devlin et al. 2018, section 3.1, task 2).
 
-Cut: runs of whole sentences that fill a sequence (some, by `short_rate`, are drawn shorter), split in two at a sentence
-border; half keep their true second part, half get one from another document, and what was replaced is used again.
-The walk is the released program's; here every possible start is worked out at once and the walk only follows jumps.
+Cut: pairs as `pairs.py` makes them; half keep their true second part, half get one from another document. Loss:
+cross-entropy over whether the second part follows the first.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from firth import chance
-from firth.data.packing import Pack, Plan
+from firth.data.packing import Plan
 from firth.data.stream import Stream
-from firth.errors import BadInput, Unsupported
-from firth.nn.blocks import initialise
-from firth.tensors import Batch, Encoder, Loss, Objective, States
-from firth.tokenizers.vocab import Vocab
+from firth.errors import BadInput
+from firth.objectives.pairs import PairGoal, Walk, truncate
 
-IGNORE = -100
 IS_NEXT, IS_RANDOM = 0, 1
 """Labels as in the released models."""
 
 
-class NextSentence(Objective):
+class NextSentence(PairGoal):
+    name = "next_sentence"
+
     @dataclass(frozen=True)
     class Config:
         random_rate: float = 0.5
@@ -35,12 +30,6 @@ class NextSentence(Objective):
         fresh: bool = True
         """Draw new pairs every epoch; otherwise an epoch repeats the pairs of the first."""
 
-    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
-        super().__init__()
-        self.config, self.max_length, self.seed = config, max_length, seed
-        self.head = nn.Linear(encoder.width, 2)
-        initialise(self.head, std=encoder.config.init_std)
-
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         num_documents = len(stream.documents_D)
         if num_documents < 2:
@@ -48,101 +37,9 @@ class NextSentence(Objective):
                 "Next-sentence pairs need at least two documents; cut the corpus finer with "
                 "`firth prepare --documents line`, or choose a recipe without pairs."
             )
-        key = chance.key(self.seed, "pairs", epoch if self.config.fresh else 0)
-        room = self.max_length - 3
-        walk = _Walk(stream, self.config, key=key, room=room)
+        config, key = self.config, self.key(epoch)
+        room = self.max_length - self.frame.size(2)
+        walk = Walk(stream, key=key, room=room, short_rate=config.short_rate, random_rate=config.random_rate)
         first, second, random = walk.pairs()
-        pieces = _truncate(np.stack([first, second], 1), room, chance.uniform(key, np.arange(len(first)), 9))
-        kept = (pieces[:, :, 1] > pieces[:, :, 0]).all(1)
-        labels = np.where(random, IS_RANDOM, IS_NEXT)
-        return Plan(pieces[kept], {"next_sentence": labels[kept]})
-
-    def corrupt(self, pack: Pack, epoch: int) -> None:
-        labels = np.full(pack.max_sequences + pack.num_tokens // pack.max_length + 1, IGNORE, np.int64)
-        labels[: len(pack.rows_B)] = pack.labels["next_sentence"]
-        pack.targets["next_sentence_labels"] = labels
-
-    def loss(self, states: States, batch: Batch) -> Loss:
-        labels_B = batch.targets["next_sentence_labels"]
-        scores_B2 = self.scores(states)
-        total = cross_entropy(scores_B2.float(), labels_B, ignore_index=IGNORE, reduction="sum")
-        return Loss({"next_sentence": total}, {"next_sentence_correct": (scores_B2.argmax(-1) == labels_B).sum()})
-
-    def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {"next_sentence": int((batch.targets["next_sentence_labels"] != IGNORE).sum())}
-
-    def scores(self, states: States) -> Tensor:
-        if states.pooled_BD is None:
-            raise Unsupported("Next sentence needs an encoder with a pooler.")
-        scores_B2: Tensor = self.head(states.pooled_BD)
-        return scores_B2
-
-
-class _Walk:
-    """What would happen at every sentence of the stream if a sequence began there, and the walk through it."""
-
-    def __init__(self, stream: Stream, config: NextSentence.Config, *, key: np.uint64, room: int) -> None:
-        self.stream, self.key = stream, key
-        sentence = np.arange(len(stream.starts_S))
-        sizes_D = np.diff(stream.bounds_D1)
-        self.document_S = np.repeat(np.arange(len(sizes_D)), sizes_D)
-        last_S = stream.bounds_D1[1:][self.document_S]
-        short = chance.uniform(key, sentence, 0) < config.short_rate
-        self.target_S = np.where(short, 2 + chance.below(key, room - 1, sentence, 1), room)
-        # The chunk: whole sentences from here until the target is reached or the document ends.
-        reach = np.searchsorted(stream.starts_S, stream.starts_S + self.target_S)
-        self.end_S = np.clip(reach, sentence + 1, last_S)
-        self.random_S = chance.uniform(key, sentence, 2) < config.random_rate
-        inner = self.end_S - sentence
-        self.cut_S = sentence + 1 + chance.below(key, np.maximum(inner - 1, 1), sentence, 3)
-        self.lone_S = inner == 1
-
-    def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Token ranges of first and second parts, and which seconds are random."""
-        jumps = np.where(self.random_S & ~self.lone_S, self.cut_S, self.end_S).tolist()
-        visited, place = [], 0
-        while place < len(jumps):
-            visited.append(place)
-            place = jumps[place]
-        at = np.array(visited, np.int64)
-        stream = self.stream
-        cut = np.where(
-            self.lone_S[at], self._inner_cut(at), stream.starts_S[np.minimum(self.cut_S, len(jumps) - 1)[at]]
-        )
-        first = np.stack([stream.starts_S[at], cut], 1)
-        second = np.stack([cut, stream.ends_S[self.end_S[at] - 1]], 1)
-        random = self.random_S[at]
-        second[random] = self._elsewhere(at[random], first[random])
-        return first, second, random
-
-    def _inner_cut(self, at: np.ndarray) -> np.ndarray:
-        """A lone sentence is cut at a word's start near a random token."""
-        starts, ends = self.stream.starts_S[at], self.stream.ends_S[at]
-        token = starts + 1 + chance.below(self.key, np.maximum(ends - starts - 1, 1), at, 4)
-        last = np.maximum(ends - 1, starts)
-        for _ in range(8):
-            token = np.minimum(token, last)
-            token = token + ~self.stream.shards.word_starts(token)
-        return np.asarray(np.minimum(token, last))
-
-    def _elsewhere(self, at: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """For each first part, sentences of another document from a random one on, as long as the target asks."""
-        stream, own = self.stream, self.document_S[at]
-        other = chance.below(self.key, len(stream.documents_D) - 1, at, 5)
-        other = other + (other >= own)
-        begin, end = stream.bounds_D1[other], stream.bounds_D1[other + 1]
-        sentence = begin + chance.below(self.key, end - begin, at, 6)
-        wanted = np.maximum(self.target_S[at] - (first[:, 1] - first[:, 0]), 1)
-        reach = np.searchsorted(stream.starts_S, stream.starts_S[sentence] + wanted)
-        return np.stack([stream.starts_S[sentence], stream.ends_S[np.clip(reach, sentence + 1, end) - 1]], 1)
-
-
-def _truncate(pieces_S22: np.ndarray, room: int, draws_S: np.ndarray) -> np.ndarray:
-    """Cuts the longer piece first until both fit; what goes is taken from its front and back by chance."""
-    sizes = pieces_S22[:, :, 1] - pieces_S22[:, :, 0]
-    half = room // 2
-    first = np.minimum(sizes[:, 0], np.maximum(room - sizes[:, 1], room - half))
-    second = np.minimum(sizes[:, 1], room - first)
-    surplus = sizes - np.stack([first, second], 1)
-    front = np.floor(draws_S[:, None] * (surplus + 1)).astype(np.int64)
-    return np.stack([pieces_S22[:, :, 0] + front, pieces_S22[:, :, 1] - (surplus - front)], -1)
+        pieces = truncate(np.stack([first, second], 1), room, chance.uniform(key, np.arange(len(first)), 9))
+        return self.plan(pieces, np.where(random, IS_RANDOM, IS_NEXT))

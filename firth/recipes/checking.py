@@ -35,7 +35,7 @@ def check(name: str, config: Any, files: Mapping[str, Path], *, model: Path | No
     if model:
         loaded = checkpoints.load(model)
         task = make_task(name, data.config, Bert(_BARE), labels=data.labels)
-        longest = loaded.encoder.config.max_positions
+        longest = loaded.encoder.max_positions
         for part, examples in data.examples.items():
             items = task.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
             findings["parts"][part]["lengths"] = {"read_at_once": longest, **labelled.sizes(items)}

@@ -16,15 +16,14 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding, make_task, only_task
 from firth.config import from_dict, to_dict, to_toml
 from firth.data.items import Item, ItemBatches
-from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.files import MANIFEST, read_json, remove_leftovers, write_bytes, write_json
+from firth.files import read_json, remove_leftovers, write_bytes, write_json
 from firth.nn.features import Features
-from firth.recipes import labelled
+from firth.recipes import bags, chains, labelled
 from firth.recipes.figures import card, summarise
 from firth.recipes.jobs import Asked, Job, settle
 from firth.recipes.labelled import PARTS
-from firth.recipes.picking import BEST, PickingRun, load_best, read_best
+from firth.recipes.picking import BEST, PickingRun, keep, load_best, read_best
 from firth.recipes.transfer import adapt, rate_share, thaw
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
@@ -50,6 +49,8 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     learner, encoder = _learner(job, best["seed"])
     load_best(out / f"seed-{best['seed']}", learner)
     tasks = _tuned(learner, best)
+    for name, task in tasks.items():
+        task.weigh(job.data[name].examples["train"])
     summary = summarise(
         job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source
     )
@@ -85,7 +86,7 @@ def evaluate(
         read = labelled.read(task_name, task.config, {"data": data}, labels=task.labels)
     if not skip_bad:
         labelled.refuse_bad(read, {"data": data})
-    length = int(checkpoint.info.get("max_length", checkpoint.encoder.config.max_positions))
+    length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
     items = task.encode(read.examples["data"], checkpoint.tokenizer, max_length=length, training=False)
     labelled.tell_of_cuts(str(data), items)
     predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
@@ -119,8 +120,10 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
         labelled.tell_of_cuts(f"{name}, train", rows)
     for name, task in tasks.items():
         task.weigh(job.data[name].examples["train"])
+    if chains.solves(tasks) or plan.encoder == "fasttext":
+        return _solved(job, folder, seed, learner=learner, items=items)
     batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
-    layers = job.start.encoder_config.num_layers
+    layers = job.start.shape.num_layers
     run = PickingRun(
         folder,
         learner,
@@ -146,6 +149,27 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
     }
     write_json(folder / "result.json", result)
     shutil.rmtree(folder / "checkpoints", ignore_errors=True)
+    return result
+
+
+def _solved(
+    job: Job, folder: Path, seed: int, *, learner: Learner, items: Mapping[str, Mapping[str, Sequence[Item]]]
+) -> dict[str, Any]:
+    """The figures of a task whose weights are found without the loop."""
+    tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
+    ((name, task),) = tasks.items()
+    if job.plan.encoder == "fasttext":
+        epochs = max(1, round(job.plan.epochs))
+        bags.solve(task, learner.encoder, items["train"][name], config=job.plan.fasttext, epochs=epochs, seed=seed)
+    else:
+        chains.solve(task, learner.encoder, items["train"][name], job.start.tokenizer)
+    values = _measure(job, learner.encoder, tasks, items["dev"])
+    keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
+    best = read_best(folder)
+    assert best is not None
+    test = {part: _scores(job, learner.encoder, tasks, "test", rows) for part, rows in items["test"].items()}
+    result = {"seed": seed, **best, "epochs": 0.0, "test": test}
+    write_json(folder / "result.json", result)
     return result
 
 
@@ -195,7 +219,7 @@ def _thaw(job: Job, encoder: Encoder, batches: ItemBatches, progress: Progress) 
     every = job.plan.transfer.unfreeze_every
     if every:
         done = progress.step * job.plan.train.accumulate / batches.num_packs(0)
-        thaw(encoder, num_layers=job.start.encoder_config.num_layers, epochs_done=done, every=every)
+        thaw(encoder, num_layers=job.start.shape.num_layers, epochs_done=done, every=every)
 
 
 def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
@@ -211,8 +235,8 @@ def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
 
 def _remove_leftovers(out: Path) -> None:
     """Deletes halves of files that killed writes left."""
-    ours = ("source.json", "run.toml", "results.json", "report.html", checkpoints.HEAD, MANIFEST)
-    for name in (*ours, *checkpoints.FILES):
+    ours = ("source.json", "run.toml", "results.json", "report.html")
+    for name in (*ours, *checkpoints.WRITTEN):
         remove_leftovers(out, f"{name}.")
     for folder in out.glob("seed-*"):
         for name in ("result.json", "best.json", BEST):
@@ -242,15 +266,14 @@ def _predictions(job: Job, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[
 
 def _save(out: Path, job: Job, encoder: Encoder, tasks: Mapping[str, Task], summary: Mapping[str, Any]) -> None:
     features = encoder if isinstance(encoder, Features) else None
-    bert = encoder.encoder if features else encoder
-    assert isinstance(bert, Bert)
+    body = features.encoder if features else encoder
     info = {
-        "fine_tuned_from": Path(job.source["model"]).name or "random weights",
+        "fine_tuned_from": Path(job.source["model"]).name or _nothing(job),
         "max_length": job.max_length,
         "figures": {name: row["figures"] for name, row in summary["tasks"].items()},
     }
     made = Checkpoint(
-        bert.cpu().eval(),
+        body.cpu().eval(),
         (job.start.goals or {}) if features else {},
         job.start.tokenizer,
         info=info,
@@ -260,6 +283,10 @@ def _save(out: Path, job: Job, encoder: Encoder, tasks: Mapping[str, Task], summ
         adapter_width=job.plan.transfer.adapter_width if job.plan.transfer.mode == "adapters" else 0,
     )
     checkpoints.save(out, made, text=card(made, summary))
+
+
+def _nothing(job: Job) -> str:
+    return "features written by hand" if job.plan.encoder == "bag" else "random weights"
 
 
 def _embedding(tasks: Mapping[str, Task]) -> Embedding:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from firth.checkpoint import Checkpoint
+from firth.checkpoint import Checkpoint, described
 from firth.recipes.labelled import Labelled
 from firth.tensors import Task, parameter_count
 from firth.types import Example, Prediction
@@ -131,12 +131,11 @@ def headline(name: str, row: Mapping[str, Any], num_seeds: int) -> list[str]:
 
 def card(checkpoint: Checkpoint, summary: Mapping[str, Any]) -> str:
     """The model card of a fine-tuned model."""
-    shape = checkpoint.encoder.config
     count = parameter_count([checkpoint.encoder, *checkpoint.tasks.values()])
     start = f"{summary['model']}{' (its shape, with random weights)' if summary['random'] else ''}"
     facts = {
         "Started from": start if summary["model"] != "random weights" else "random weights",
-        "Encoder": f"BERT, {shape.num_layers} layers, width {shape.width}, {count:,} parameters with its heads",
+        "Encoder": f"{described(checkpoint.encoder)}, {count:,} parameters with its heads",
         "Seeds": f"{len(summary['seeds'])}; the model here is seed {summary['kept_seed']}, "
         f"epoch {summary['kept_epoch']:.3g}",
     }

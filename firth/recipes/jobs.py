@@ -3,6 +3,7 @@
 A run remembers its numbers in `run.toml` and its files with their hashes in `source.json`; `--resume` reads these.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,13 +15,18 @@ from firth.config import from_dict, load_toml, override, to_dict
 from firth.console import say
 from firth.errors import BadConfig, BadInput
 from firth.files import read_json, sha256
-from firth.recipes import checking, labelled
+from firth.recipes import bags, chains, checking, labelled
+from firth.recipes.bags import FastTextConfig
 from firth.recipes.labelled import PARTS, Labelled
 from firth.recipes.start import Start, begin, usual_rate
 from firth.recipes.transfer import TransferConfig
 from firth.tasks import resolve
+from firth.tokenizers.templates import Templates
 from firth.train.loop import TrainConfig
 from firth.train.optim import OptimConfig
+
+USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
+"""How long to train when nobody says: three passes, more where three would be a handful of steps."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +35,8 @@ class Plan:
 
     tasks: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.tasks"})
     """The tasks, by name, with their configs."""
-    epochs: float = 3.0
-    """Passes over the training rows."""
+    epochs: float = 0.0
+    """Passes over the training rows; 0: 3, or for few rows as many as make 150 steps, at most 20."""
     batch_size: int = 32
     """Examples of a batch; a step takes train.accumulate batches."""
     max_length: int = 0
@@ -43,14 +49,20 @@ class Plan:
     """Which epoch's weights to keep: those best on the picking file, or the last."""
     alpha: float = 0.5
     """With several tasks, each is drawn in proportion to its size to this power."""
+    encoder: Literal["model", "bag", "fasttext"] = "model"
+    """What reads the rows: the model (or random weights of its kind), a bag of features, or fastText's bag of words."""
+    fasttext: FastTextConfig = field(default_factory=FastTextConfig)
+    """Its numbers, with encoder=fasttext."""
+    templates: Templates.Config = field(default_factory=Templates.Config)
+    """Which features, with encoder=bag."""
     transfer: TransferConfig = field(default_factory=TransferConfig)
     """What of the model learns, and how."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
     """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
 
     def __post_init__(self) -> None:
-        if self.epochs <= 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:
-            raise BadConfig("A run needs epochs above 0, a batch_size of at least 1 and 0 < held_out_rate < 1.")
+        if self.epochs < 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:
+            raise BadConfig("A run needs epochs of at least 0, a batch_size of at least 1 and 0 < held_out_rate < 1.")
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,7 @@ class Job:
 
     @property
     def max_length(self) -> int:
-        return self.plan.max_length or self.start.encoder_config.max_positions
+        return self.plan.max_length or self.start.shape.max_positions
 
 
 def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
@@ -105,10 +117,23 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         if not resume:
             _look_at(name, data[name])
+        data[name] = replace(data[name], config=chains.settle(data[name].config, plan.encoder))
+    if plan.encoder != "model":
+        _refuse_with_bag(source["model"], data)
+        bag = plan.encoder == "bag"
+        start = chains.begin(data, plan.templates) if bag else bags.begin(data, plan.fasttext)
+        return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, "cpu")
     texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
     start = begin(source["model"], random=source["random"], texts=texts)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, device)
+
+
+def _refuse_with_bag(model: str, data: Mapping[str, Labelled]) -> None:
+    if model:
+        raise BadConfig(f"A bag reads features or words, not {Path(model).name}; leave one of the two out.")
+    if len(data) > 1:
+        raise BadConfig("A bag learns one task at a time.")
 
 
 def _resumes(out: Path, asked: Asked, *, resume: bool) -> bool:
@@ -149,7 +174,12 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
     counts = [-(-len(part.examples["train"]) // plan.batch_size) for part in data.values()]
     steps_of_pass = sum(counts) / plan.train.accumulate
     epoch = max(1, round(steps_of_pass))
-    steps = max(1, round(plan.epochs * steps_of_pass))
+    epochs = (
+        plan.epochs
+        or (bags.EPOCHS if plan.encoder == "fasttext" else 0)
+        or min(MOST_EPOCHS, max(USUAL_EPOCHS, math.ceil(FEWEST_STEPS / steps_of_pass)))
+    )
+    steps = max(1, round(epochs * steps_of_pass))
     rate = usual_rate(start, plan.transfer)
     train = replace(
         plan.train,
@@ -160,8 +190,8 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
         optim=replace(plan.train.optim, rate=rate),
     )
     tasks = {name: part.config for name, part in data.items()}
-    settled = override(replace(plan, train=train, tasks=tasks), asked.changes)
-    positions = start.encoder_config.max_positions
+    settled = override(replace(plan, epochs=epochs, train=train, tasks=tasks), asked.changes)
+    positions = start.shape.max_positions
     if settled.max_length and not 8 <= settled.max_length <= positions:
         raise BadConfig(f"max_length={settled.max_length} must be at least 8 and at most the model's {positions}.")
     return settled

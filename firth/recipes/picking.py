@@ -1,7 +1,7 @@
 """A run that keeps the weights of its best evaluation: what fine-tuning adds to `train.run.Run`."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,18 @@ class PickingRun(Run):
         step, value = self.progress.step, values["picked"]
         best = read_best(self.folder)
         if self.keep_last or best is None or best["step"] >= step or (_number(value) > _number(best["value"])):
-            weights = {n: p.detach().cpu().contiguous().clone() for n, p in self.learner.named_parameters()}
-            write_bytes(self.folder / BEST, to_bytes(weights))
-            write_json(self.folder / "best.json", {"step": step, "value": value, "figures": values, **self.facts()})
+            keep(self.folder, self.learner, step=step, values=values, facts=self.facts())
         elif self.patience and step - best["step"] >= self.patience * self.config.evaluate_every:
             say(f"Stopped at step {step}: nothing better since step {best['step']}.")
             self.progress.steps = step
         return values
+
+
+def keep(folder: Path, learner: nn.Module, *, step: int, values: Mapping[str, float], facts: Mapping[str, Any]) -> None:
+    """Writes the weights and their figures."""
+    weights = {n: p.detach().cpu().contiguous().clone() for n, p in learner.named_parameters()}
+    write_bytes(folder / BEST, to_bytes(weights))
+    write_json(folder / "best.json", {"step": step, "value": values["picked"], "figures": values, **facts})
 
 
 def read_best(folder: Path) -> dict[str, Any] | None:

@@ -8,19 +8,19 @@ from pathlib import Path
 import numpy as np
 
 from firth import checkpoint as checkpoints
-from firth import tokenizers
+from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
 from firth.config import from_dict, load_toml, override, to_dict, to_toml
 from firth.console import say
 from firth.data.loader import BatchConfig, Packs
 from firth.data.shards import Shards
 from firth.data.stream import Stream, split
-from firth.encoders import resolve as encoder_class
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
-from firth.recipes import lineage
+from firth.recipes import lineage, solving
 from firth.recipes.lineage import Recipe
-from firth.tokenizers.wordpiece import WordPiece
+from firth.tensors import Encoder
+from firth.tokenizers import Tokenizer
 from firth.train.loop import Learner, TrainConfig, chosen_device, compiled, reseed
 from firth.train.run import Run
 from firth.train.run import evaluate as measure
@@ -46,7 +46,7 @@ class Parts:
     learner: Learner
     packs: Packs
     held_out: Packs | None
-    tokenizer: WordPiece
+    tokenizer: Tokenizer
 
     def measure(self, precision: str) -> Callable[[], dict[str, float]] | None:
         """Gives means over the held-out documents, with the masks and pairs of epoch 0."""
@@ -71,7 +71,7 @@ def pretrain(
     """Trains a new run, or the rest of one, and writes the model; gives the last held-out figures."""
     if out.exists() and not resume:
         raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
-    shards = Shards.open(data, verify=not resume)
+    shards = Shards.open(_as_shards(data, out / "data", asked), verify=not resume)
     saved = out / "run.toml" if (out / "run.toml").exists() else None
     source = _source(out, shards, start_from) if saved else _new_source(shards, start_from)
     start = checkpoints.load(Path(source["start_from"])) if source["start_from"] else None
@@ -83,8 +83,10 @@ def pretrain(
         given, plan = plan, _whole_epochs(plan, asked.epochs, parts.packs)
         if saved and plan != given:
             raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
+    if resume and not saved:
+        say(f"{out} holds no run yet: a new one begins.")
     if resume:
-        for name in (*checkpoints.FILES, MANIFEST, "run.toml", "source.json"):
+        for name in (*checkpoints.WRITTEN, "run.toml", "source.json"):
             remove_leftovers(out, f"{name}.")
     else:
         parts.check()
@@ -102,6 +104,7 @@ def pretrain(
     )
     run.go()
     figures = run.held_out_figures()
+    figures = _with_perplexity(figures) if {"nnlm", "causal_lm"} & figures.keys() else figures
     checkpoints.save(out, _finished(parts, plan, run.progress.steps, figures, floor))
     return figures
 
@@ -112,34 +115,52 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     _same_tokenizer(checkpoint.tokenizer, shards, model)
     if not checkpoint.goals:
         raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
-    length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.config.max_positions)))
+    length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.max_positions)))
     goals = {}
-    for name in sorted(checkpoint.goals, key="masked_lm".__eq__):  # the one that makes pairs comes first: it cuts
+    # The one that makes pairs comes first, for it cuts; those that need another's corruption come last.
+    for name in sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].after, name == "masked_lm")):
         trained = checkpoint.goals[name]
         goals[name] = make_goal(
             name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=length, seed=seed
         )
         goals[name].load_state_dict(trained.state_dict())
+        goals[name].meet(checkpoint.tokenizer)
     batches = BatchConfig(max_length=length, tokens=max(4096, length))
     everything = Stream(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
     figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32")
-    if "masked_lm" in figures:
-        figures["perplexity"] = float(np.exp(figures["masked_lm"]))
-    return figures | {"unigram_floor": shards.info["health"]["entropy_nats"]}
+    return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
+
+
+def _as_shards(data: Path, folder: Path, asked: Asked) -> Path:
+    """Prepared text as it is; a text file only for recipes over whole words, whose vocabulary needs no thought."""
+    if not data.is_file() or folder.exists() or "words" not in (plan := named(asked)).tokenizer:
+        return folder if data.is_file() and folder.exists() else data
+    return solving.prepared(data, folder, plan, solving.Wanted())
+
+
+def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:
+    """The loss over words also as the number of words a model is as unsure as if it chose among."""
+    losses = [figures[name] for name in ("masked_lm", "causal_lm", "nnlm") if name in figures]
+    return figures | ({"perplexity": float(np.exp(losses[0]))} if losses else {})
+
+
+def named(asked: Asked, saved: Path | None = None) -> Recipe:
+    """The recipe a person named, or that of a file, before any changes."""
+    source = saved or asked.config
+    if not source:
+        return lineage.make(asked.recipe or "bert", asked.size or "tiny")
+    plan = from_dict(Recipe, load_toml(Path(source)))
+    if (asked.recipe or plan.recipe, asked.size or plan.size) != (plan.recipe, plan.size):
+        raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
+    return plan
 
 
 def _plan(asked: Asked, saved: Path | None, shards: Shards, start: Checkpoint | None) -> Recipe:
     """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
-    source = saved or asked.config
-    if source:
-        plan = from_dict(Recipe, load_toml(Path(source)))
-        if (asked.recipe or plan.recipe, asked.size or plan.size) != (plan.recipe, plan.size):
-            raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
-    else:
-        plan = lineage.make(asked.recipe or "bert", asked.size or "tiny")
+    plan = named(asked, saved)
     if start and not saved:
-        plan = replace(plan, encoder={"bert": start.encoder.config})
+        plan = replace(plan, encoder={encoders.name_of(start.encoder): start.encoder.config})
     changed = _limits(override(plan, asked.changes), asked)
     changed = _fitted(changed, start, int(shards.info["vocab_size"]))
     if saved and changed != plan:
@@ -193,7 +214,7 @@ def _source(out: Path, shards: Shards, start_from: str | Path | None) -> dict[st
     return saved
 
 
-def _same_tokenizer(tokenizer: WordPiece, shards: Shards, model: Path) -> None:
+def _same_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
     if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
         raise BadInput(
             f"{shards.folder} was prepared with another tokenizer than the model's; "
@@ -209,17 +230,21 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
     plan = _fitted(plan, start, len(tokenizer.vocab))
     name, shape = next(iter(plan.encoder.items()))
     where = chosen_device(device)
-    if shape.attention_dropout and where.type == "cuda" and plan.train.precision != "fp32":
+    if getattr(shape, "attention_dropout", 0) and where.type == "cuda" and plan.train.precision != "fp32":
         say("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
         shape = replace(shape, attention_dropout=0.0)
-    _check_sizes(plan, shape.max_positions)
     length, seed = plan.batches.max_length, plan.train.seed
     reseed(seed, "initial weights")
-    encoder = encoder_class(name)(shape)
+    encoder: Encoder = encoders.resolve(name)(shape)
+    _check_sizes(plan, encoder.max_positions)
     goals = {
         goal: make_goal(goal, config, encoder, tokenizer, max_length=length, seed=seed)
         for goal, config in plan.objectives.items()
     }
+    for place, (goal, made) in enumerate(goals.items()):
+        if missing := set(made.after) - set(list(goals)[:place]):
+            raise BadConfig(f"The objective {goal} needs {', '.join(missing)} before it.")
+        made.meet(tokenizer)
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
         for goal in goals.keys() & start.goals.keys():
@@ -264,4 +289,5 @@ def _finished(parts: Parts, plan: Recipe, steps: int, figures: dict[str, float],
     }
     learner = parts.learner.cpu().eval()
     goals = dict(learner.goals.items())
-    return Checkpoint(learner.encoder, goals, parts.tokenizer, info=info)  # type: ignore[arg-type]
+    layout = plan.layout if plan.layout and convert.layout(plan.layout).suits(learner.encoder, goals) else ""
+    return Checkpoint(learner.encoder, goals, parts.tokenizer, info=info, layout=layout)  # type: ignore[arg-type]

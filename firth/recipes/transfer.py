@@ -10,7 +10,6 @@ from typing import Literal
 
 from torch import nn
 
-from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.nn.adapters import insert_adapters
 from firth.nn.features import Features
@@ -39,7 +38,7 @@ class TransferConfig:
             raise BadConfig("transfer.unfreeze_every goes with transfer.mode=full.")
 
 
-def adapt(encoder: Bert, config: TransferConfig) -> Encoder:
+def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
     """What the tasks read; draws the new weights of adapters and features."""
     if config.mode == "features":
         return Features(config.features, encoder)
@@ -47,8 +46,8 @@ def adapt(encoder: Bert, config: TransferConfig) -> Encoder:
         insert_adapters(encoder, config.adapter_width)
         for name, parameter in encoder.named_parameters():
             parameter.requires_grad_("_slot." in name or ".norm." in f".{name}" or "_norm." in name)
-        if encoder.pooler is not None:
-            encoder.pooler.requires_grad_(True)
+        if (pooler := getattr(encoder, "pooler", None)) is not None:
+            pooler.requires_grad_(True)
     return encoder
 
 

@@ -19,12 +19,11 @@ import numpy as np
 import torch
 
 from firth import chance, samples
-from firth.encoders.bert import Bert
 from firth.errors import BadConfig, FirthError
 from firth.files import read_json, write_json
 from firth.serve.precision import Int8Linear, Ranges, has_bytes, input_ranges, linears, packed_linears, replaced
-from firth.tensors import Batch, States
-from firth.tokenizers.wordpiece import WordPiece
+from firth.tensors import Batch, Encoder, States
+from firth.tokenizers import Tokenizer
 
 DTYPES = {
     "fp32": torch.float32,
@@ -62,9 +61,11 @@ def known_precision(name: str) -> str:
     return name
 
 
-def quicken(encoder: Bert, precision: str, vectors: Vectors) -> Run:
+def quicken(encoder: Encoder, precision: str, vectors: Vectors) -> Run:
     """The encoder's copy for inference; for `int8` and `auto` the sample is looked at. A batch of it has its sequences
     in order of length."""
+    if not linears(encoder):
+        return encoder
     if precision in ("fp32", "bf16"):
         return _built(encoder, Choice(precision), {})
     key = fingerprint(encoder, precision)
@@ -76,20 +77,20 @@ def quicken(encoder: Bert, precision: str, vectors: Vectors) -> Run:
     return _built(encoder, choice, ranges)
 
 
-def sample(tokenizer: WordPiece, max_length: int) -> list[np.ndarray]:
+def sample(tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
     """Sequences of prose in both languages and of random tokens, so that every kind of token has been seen."""
-    vocab = tokenizer.vocab
+    vocab, size = tokenizer.vocab, max_length - tokenizer.vocab.frame.size()
     prose = tokenizer.ids_batch([samples.prose(language).read_text("utf-8")[:8000] for language in ("en", "zh")])
     ends = np.cumsum(SAMPLE_LENGTHS)
     random = chance.below(chance.key("sample of tokens"), len(vocab), np.arange(ends[-1]), 0)
     return [
-        np.array([vocab.cls, *ids[end - length : end - 2][: max_length - 2], vocab.sep])
+        vocab.frame.join(np.array(ids[end - length : end - vocab.frame.size()][:size]))
         for ids in (*prose, random.tolist())
         for length, end in zip(SAMPLE_LENGTHS, ends, strict=True)
     ]
 
 
-def fingerprint(encoder: Bert, precision: str) -> str:
+def fingerprint(encoder: Encoder, precision: str) -> str:
     """What a choice depends on: the CPU, torch, the threads, and the model's shape and weights."""
     digest = hashlib.sha256(repr(encoder.config).encode())
     for tensor in encoder.state_dict().values():
@@ -103,7 +104,7 @@ def memory_file() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firth" / "precision.json"
 
 
-def _recall(key: str, encoder: Bert) -> Choice | None:
+def _recall(key: str, encoder: Encoder) -> Choice | None:
     """What was chosen before; what cannot be read or followed counts as nothing."""
     try:
         row = _memory()[key]
@@ -114,7 +115,7 @@ def _recall(key: str, encoder: Bert) -> Choice | None:
     return choice if sound else None
 
 
-def _choose(encoder: Bert, precision: str, vectors: Vectors, ranges: Ranges) -> Choice:
+def _choose(encoder: Encoder, precision: str, vectors: Vectors, ranges: Ranges) -> Choice:
     exact = vectors(encoder)
     bytes_choice = Choice("int8", _bearable(encoder, vectors, exact, ranges) if has_bytes() else ())
     if precision == "int8":
@@ -129,7 +130,7 @@ def _choose(encoder: Bert, precision: str, vectors: Vectors, ranges: Ranges) -> 
     return best
 
 
-def _bearable(encoder: Bert, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
+def _bearable(encoder: Encoder, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
     """The layers that take bytes: those that change the vectors least, as many as together stay within `SPARE`."""
     plain = packed_linears(encoder, DTYPES["int8"])
     without = _cosines(vectors(replaced(encoder, plain)), exact)
@@ -143,7 +144,7 @@ def _bearable(encoder: Bert, vectors: Vectors, exact: np.ndarray, ranges: Ranges
     return tuple(order[: int(np.searchsorted(totals, SPARE))])
 
 
-def _built(encoder: Bert, choice: Choice, ranges: Ranges) -> Run:
+def _built(encoder: Encoder, choice: Choice, ranges: Ranges) -> Run:
     dtype = DTYPES[choice.precision]
     layers = packed_linears(encoder, dtype)
     plain = replaced(encoder, layers)

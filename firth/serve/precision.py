@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from firth.encoders.bert import Bert
+from firth.tensors import Encoder
 
 SMOOTHING = 0.75
 """How much of a channel's range goes into the weights: 0 leaves it to the inputs, 1 takes all of it."""
@@ -23,26 +23,28 @@ Ranges = Mapping[str, tuple[Tensor, Tensor]]
 """For each linear layer the least and the greatest value of every input channel."""
 
 
-def replaced(encoder: Bert, layers: Mapping[str, nn.Module]) -> Bert:
+def replaced(encoder: Encoder, layers: Mapping[str, nn.Module]) -> Encoder:
     """A copy that shares every parameter, with these layers in its blocks and without a pooler."""
     copy = deepcopy(encoder, {id(parameter): parameter for parameter in encoder.parameters()})
-    copy.pooler = None
+    if hasattr(copy, "pooler"):
+        copy.pooler = None  # type: ignore[assignment]
     for name, layer in layers.items():
         path, _, last = name.rpartition(".")
-        setattr(copy.blocks.get_submodule(path), last, layer)
+        setattr(copy.get_submodule(f"blocks.{path}"), last, layer)
     return copy.eval()
 
 
-def packed_linears(encoder: Bert, dtype: torch.dtype) -> dict[str, nn.Module]:
+def packed_linears(encoder: Encoder, dtype: torch.dtype) -> dict[str, nn.Module]:
     return {name: PackedLinear(linear, dtype) for name, linear in linears(encoder).items()}
 
 
-def linears(encoder: Bert) -> dict[str, nn.Linear]:
-    """The linear layers of an encoder's blocks by name."""
-    return {name: part for name, part in encoder.blocks.named_modules() if isinstance(part, nn.Linear)}
+def linears(encoder: Encoder) -> dict[str, nn.Linear]:
+    """The linear layers of an encoder's blocks by name; word vectors have none."""
+    blocks = getattr(encoder, "blocks", nn.ModuleList())
+    return {name: part for name, part in blocks.named_modules() if isinstance(part, nn.Linear)}
 
 
-def input_ranges(encoder: Bert, run: Callable[[Bert], Any]) -> Ranges:
+def input_ranges(encoder: Encoder, run: Callable[[Encoder], Any]) -> Ranges:
     """What goes into every linear layer while `run` uses the encoder."""
     ranges: dict[str, tuple[Tensor, Tensor]] = {}
 

@@ -1,6 +1,6 @@
 """A loaded model and all it can answer. This is the only predict path: the command line, Python and servers use it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
@@ -14,16 +14,23 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, only_task
 from firth.config import to_dict
 from firth.console import bar
+from firth.data.items import Item, Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
+from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.replaced_token import filler
 from firth.recipes.labelled import tell_of_cuts
 from firth.serve.choosing import Run, known_precision, quicken, sample
-from firth.tasks.predicting import predict
-from firth.tensors import Batch, parameter_count
+from firth.serve.inputs import Cut, Masked
+from firth.tasks.predicting import predict, token_batches, within
+from firth.tasks.segmenting import segment
+from firth.tasks.tag import Tag
+from firth.tensors import Batch, Encoder, parameter_count
+from firth.tokenizers.templates import Templates
 from firth.tokenizers.vocab import windows
-from firth.types import Example, Fill, Prediction
+from firth.types import Encoding, Example, Fill, Prediction
 
 POOLINGS = ("mean", "cls", "max")
 BATCH_TOKENS = 2048
@@ -33,7 +40,8 @@ BLOCK_TEXTS = 2048
 
 
 class Model:
-    """What `firth.load` gives."""
+    """What `firth.load` gives. A server asks in two steps: what makes inputs ready (`cut`, `masked`, `items`), and what
+    computes many of them together (`vectors`, `fill_all`, `predict_items`)."""
 
     def __init__(self, checkpoint: Checkpoint, *, precision: str = "fp32") -> None:
         self.checkpoint, self.precision = checkpoint, known_precision(precision)
@@ -71,29 +79,42 @@ class Model:
         """The pieces the tokenizer cuts a text into."""
         return list(self.tokenizer.encode(text, specials=specials).tokens)
 
-    @torch.inference_mode()
     def fill(self, text: str, *, top: int = 5, specials: bool = False) -> list[Fill]:
         """The likeliest tokens for each `[MASK]`: `top` rows for every mask, in order."""
-        head = self._masked_lm()
+        return self.fill_all([self.masked(text, specials=specials)], top=top)[0]
+
+    def masked(self, text: str, *, specials: bool = False) -> Masked:
+        self._filler()
+        vocab = self.tokenizer.vocab
         encoding = self.tokenizer.encode(text, specials=specials, masks=not specials)
-        ids = self._with_specials(encoding.ids)
-        masks = np.flatnonzero(ids == self.tokenizer.vocab.mask)
-        mask_token = self.tokenizer.vocab.tokens[self.tokenizer.vocab.mask]
+        ids = vocab.frame.join(encoding.ids)
+        masks = np.flatnonzero(ids == vocab.mask)
+        mask_token = vocab.tokens[vocab.mask]
         if not len(masks):
             raise BadInput(f"The text has no {mask_token} to fill; write {mask_token} where a word is missing.")
-        if len(ids) > self.encoder.config.max_positions:
-            raise BadInput(
-                f"The text has {len(ids)} tokens, more than the model's {self.encoder.config.max_positions}."
-            )
-        batch = pack_tokens([ids])
-        scores_PV = head.scores(self.encoder(batch), torch.from_numpy(masks))[:, : len(self.tokenizer.vocab)]
+        if len(ids) > self.encoder.max_positions:
+            raise BadInput(f"The text has {len(ids)} tokens, more than the model's {self.encoder.max_positions}.")
+        return Masked(text, ids, masks, encoding.offsets[masks - len(vocab.frame.opening)])
+
+    @torch.inference_mode()
+    def fill_all(self, texts: Sequence[Masked], *, top: int = 5) -> list[list[Fill]]:
+        """The candidates of several texts, computed as one batch."""
+        batch = pack_tokens([text.ids for text in texts])
+        starts = batch.bounds_B1[:-1].tolist()
+        rows_P = np.concatenate([text.masks + start for text, start in zip(texts, starts, strict=True)])
+        encoder, head = self._filler()
+        scores_PV = head.scores(encoder(batch), torch.from_numpy(rows_P))
+        scores_PV = scores_PV[:, : len(self.tokenizer.vocab)]
         scores_PV[:, sorted(self.tokenizer.vocab.specials)] = -torch.inf
         best = scores_PV.softmax(-1).topk(min(top, len(self.tokenizer.vocab)))
-        spans = encoding.offsets[masks - 1]
+        rows = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         return [
-            self._filled(text, span, int(token), float(probability))
-            for span, probabilities, tokens in zip(spans, best.values, best.indices, strict=True)
-            for probability, token in zip(probabilities, tokens, strict=True)
+            [
+                self._filled(text.text, span, token, probability)
+                for span in text.spans
+                for probability, token in zip(*next(rows), strict=True)
+            ]
+            for text in texts
         ]
 
     def embed(
@@ -115,7 +136,6 @@ class Model:
         pooling = settings.pooling if pooling is None else pooling
         if pooling not in POOLINGS:
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
-        limit = max_length or settings.max_length
         vectors = np.empty((len(texts), self.width), np.float32)
         bounds = [*range(0, len(texts), BLOCK_TEXTS), len(texts)]
         with bar("embedding", len(texts), unit="texts") as advance, ThreadPoolExecutor(1) as other_thread:
@@ -123,17 +143,40 @@ class Model:
             def cut(start: int) -> Any:
                 """Begins to tokenise a block while the one before it is computed."""
                 block = list(texts[start : start + BLOCK_TEXTS])
-                return other_thread.submit(self._cut, block, limit, specials) if block else None
+                return other_thread.submit(self.cut, block, max_length, specials) if block else None
 
             ready = cut(0)
             for start, end in pairwise(bounds):
-                sequences, owners = ready.result()
+                block = ready.result()
                 ready = cut(end)
-                weights = np.array([len(ids) for ids in sequences], np.float64)
-                pooled = self._pooled(self._quick, sequences, pooling)
-                vectors[start:end] = _merge(pooled, weights, owners, end - start)
+                vectors[start:end] = self.vectors([block], pooling=pooling, normalise=normalise)[0]
                 advance(end, "")
-        return _unit(vectors) if (settings.normalise if normalise is None else normalise) else vectors
+        return vectors
+
+    def cut(self, texts: Sequence[Any], max_length: int | None = None, specials: bool = False) -> Cut:
+        """What `vectors` reads of these texts, which may also be ids without special tokens."""
+        frame, limit = self.tokenizer.vocab.frame, max_length or self.checkpoint.embedding.max_length
+        size = min(limit or self.encoder.max_positions, self.encoder.max_positions) - frame.size()
+        sequences: list[Any] = []
+        owners: list[int] = []
+        for owner, ids in enumerate(self._ids(texts, specials)):
+            spans = [(0, size)] if limit else windows(len(ids), size, size)
+            if isinstance(ids, Encoding):
+                sequences += [cut_window(self.tokenizer.vocab, (ids, start, end)) for start, end in spans]
+            else:
+                sequences += [frame.join(ids[start:end]) for start, end in spans]
+            owners += [owner] * len(spans)
+        return Cut(sequences, np.array(owners, np.int64), len(texts))
+
+    def vectors(
+        self, cuts: Sequence[Cut], *, pooling: str | None = None, normalise: bool | None = None
+    ) -> list[np.ndarray]:
+        """For each cut one vector a text, all computed together."""
+        settings = self.checkpoint.embedding
+        pooled = self._pooled(self._quick, [ids for cut in cuts for ids in cut.sequences], pooling or settings.pooling)
+        ends = np.cumsum([len(cut.sequences) for cut in cuts])[:-1]
+        merged = [cut.merge(rows) for rows, cut in zip(np.split(pooled, ends), cuts, strict=True)]
+        return [_unit(rows) for rows in merged] if (settings.normalise if normalise is None else normalise) else merged
 
     def predict(self, inputs: Sequence[Any], *, task: str = "") -> list[Prediction]:
         """What a fine-tuned model says of each input, in order.
@@ -142,36 +185,54 @@ class Model:
         """
         if isinstance(inputs, str):
             raise BadInput("predict takes a list of texts; put the one text into a list.")
-        name, goal = only_task(self.checkpoint, "This model", task)
-        examples = [type(goal).example(value, goal.config) for value in inputs]
-        return self.predict_examples(examples, task=name)
+        return self.predict_examples(self.examples(inputs, task=task), task=task)
+
+    def examples(self, inputs: Sequence[Any], *, task: str = "") -> list[Example]:
+        """Inputs as a person gives them, in the task's own form."""
+        _, goal = only_task(self.checkpoint, "This model", task)
+        return [type(goal).example(value, goal.config) for value in inputs]
 
     def predict_examples(self, examples: Sequence[Example], *, task: str = "") -> list[Prediction]:
         """The same for rows that a task has read."""
-        _, goal = only_task(self.checkpoint, "This model", task)
-        length = int(self.checkpoint.info.get("max_length", self.encoder.config.max_positions))
-        items = goal.encode(examples, self.tokenizer, max_length=length, training=False)
+        items = self.items(examples, task=task)
         tell_of_cuts("The inputs", items)
         with bar("predicting", sum(len(item.windows) for item in items), unit="sequences") as advance:
-            return predict(self.checkpoint.reader or self.encoder, goal, items, advance=advance)
+            return self.predict_items(items, task=task, advance=advance)
+
+    def items(self, examples: Sequence[Example], *, task: str = "") -> Sequence[Item]:
+        _, goal = only_task(self.checkpoint, "This model", task)
+        length = int(self.checkpoint.info.get("max_length", self.encoder.max_positions))
+        return goal.encode(examples, self.tokenizer, max_length=length, training=False)
+
+    def predict_items(self, items: Sequence[Item], *, task: str = "", advance: Any = None) -> list[Prediction]:
+        _, goal = only_task(self.checkpoint, "This model", task)
+        return predict(self.checkpoint.reader or self.encoder, goal, items, advance=advance)
+
+    def segment(self, texts: Sequence[str], *, task: str = "") -> list[list[str]]:
+        """The words of each text, by a model fine-tuned on segmented text."""
+        _, goal = only_task(self.checkpoint, "This model", task)
+        if not isinstance(goal, Tag) or not goal.segments:
+            raise Unsupported(
+                "This model was not fine-tuned on segmented text (tags B, M, E, S), so it finds no words."
+            )
+        if isinstance(self.encoder, Bag) and isinstance(self.tokenizer, Templates) and goal.config.head == "none":
+            return segment(texts, goal, self.encoder, templates=self.tokenizer)
+        return [[span.text for span in prediction.spans] for prediction in self.predict(texts, task=task)]
 
     @torch.inference_mode()
     def attention(self, text: str) -> tuple[list[str], np.ndarray]:
         """The tokens of a text with its special ones, and every layer's and head's weights: layers x H x L x L."""
-        ids = self._with_specials(self.tokenizer.encode(text).ids)[: self.encoder.config.max_positions]
+        ids = self.tokenizer.vocab.frame.join(self.tokenizer.encode(text).ids)[: self.encoder.max_positions]
         states = self.encoder(pack_tokens([ids]), attention=True)
+        if not states.attention:
+            raise Unsupported("This model has no attention to show.")
         weights = np.stack([layer[0].numpy() for layer in states.attention])
         return [self.tokenizer.vocab.tokens[i] for i in ids], weights
 
-    def _masked_lm(self) -> MaskedLM:
-        goal = self.checkpoint.goals.get("masked_lm")
-        if not isinstance(goal, MaskedLM):
+    def _filler(self) -> tuple[Encoder, MaskedLM]:
+        if (found := filler(self.encoder, self.checkpoint.goals)) is None:
             raise Unsupported("This model has no masked-LM head, so it cannot fill; `firth info` lists what it has.")
-        return goal
-
-    def _with_specials(self, ids: np.ndarray) -> np.ndarray:
-        vocab = self.tokenizer.vocab
-        return np.concatenate([[vocab.cls], ids, [vocab.sep]])
+        return found
 
     def _filled(self, text: str, span: np.ndarray, token: int, probability: float) -> Fill:
         piece = self.tokenizer.vocab.tokens[token]
@@ -180,17 +241,12 @@ class Model:
             piece, before = piece.removeprefix("##"), before.rstrip()
         return Fill(self.tokenizer.vocab.tokens[token], probability, before + piece + after)
 
-    def _cut(self, texts: Sequence[str], limit: int | None, specials: bool) -> tuple[list[np.ndarray], np.ndarray]:
-        """Sequences of ids with their special tokens, and for each the text it belongs to."""
-        size = min(limit or self.encoder.config.max_positions, self.encoder.config.max_positions) - 2
-        sequences, owners = [], []
-        for owner, ids in enumerate(self._ids(texts, specials)):
-            spans = [(0, size)] if limit else windows(len(ids), size, size)
-            sequences += [self._with_specials(ids[start:end]) for start, end in spans]
-            owners += [owner] * len(spans)
-        return sequences, np.array(owners, np.int64)
-
-    def _ids(self, texts: Sequence[str], specials: bool) -> list[np.ndarray]:
+    def _ids(self, texts: Sequence[Any], specials: bool) -> list[Any]:
+        """The ids of each text; whole encodings where tokens have parts."""
+        if len(texts) and isinstance(texts[0], np.ndarray):
+            return list(texts)
+        if hasattr(self.tokenizer, "word_parts"):
+            return list(self.tokenizer.encode_batch(list(texts)))
         if specials:
             return [encoding.ids for encoding in self.tokenizer.encode_batch(list(texts), specials=True)]
         return [np.array(ids, np.int64) for ids in self.tokenizer.ids_batch(list(texts))]
@@ -198,16 +254,17 @@ class Model:
     @cached_property
     def _quick(self) -> Run:
         """The encoder as `embed` uses it: a copy in the precision asked for, made when first needed."""
-        texts = sample(self.tokenizer, self.encoder.config.max_positions)
+        texts = sample(self.tokenizer, self.encoder.max_positions)
         pooling = self.checkpoint.embedding.pooling
         with torch.inference_mode():
             return quicken(self.encoder, self.precision, lambda encoder: _unit(self._pooled(encoder, texts, pooling)))
 
     @torch.inference_mode()
-    def _pooled(self, encoder: Run, sequences: list[np.ndarray], pooling: str) -> np.ndarray:
+    def _pooled(self, encoder: Run, sequences: list[Any], pooling: str) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
-        for rows in _batches([len(ids) for ids in sequences]):
-            batch = pack_tokens([sequences[row] for row in rows])
+        for rows in token_batches([len(ids) for ids in sequences], within(BATCH_TOKENS, self.width)):
+            chosen = [sequences[row] for row in rows]
+            batch = pack_windows(chosen) if isinstance(chosen[0], Window) else pack_tokens(chosen)
             vectors[rows] = pool(encoder(batch).last_ND, batch, pooling).numpy()
         return vectors
 
@@ -230,28 +287,5 @@ def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:
     return empty_BD.scatter_reduce(0, owners_N1, states_ND, kind, include_self=False)
 
 
-def _batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Rows in order of length, so that a batch's sequences are alike; each batch within the token budget."""
-    rows: list[int] = []
-    tokens = 0
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if rows and tokens + lengths[row] > BATCH_TOKENS:
-            yield rows
-            rows, tokens = [], 0
-        rows.append(row)
-        tokens += lengths[row]
-    if rows:
-        yield rows
-
-
 def _unit(vectors: np.ndarray) -> np.ndarray:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
-
-
-def _merge(vectors: np.ndarray, weights: np.ndarray, owners: np.ndarray, num_texts: int) -> np.ndarray:
-    """Windows of one text become their mean, weighted by length."""
-    if len(owners) == num_texts:
-        return vectors
-    totals = np.zeros((num_texts, vectors.shape[1]))
-    np.add.at(totals, owners, vectors * weights[:, None])
-    return (totals / np.bincount(owners, weights, num_texts)[:, None]).astype(np.float32)

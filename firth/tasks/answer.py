@@ -128,23 +128,25 @@ class Answer(Task):
         ]
 
     def _item(self, example: Example, question: Encoding, passage: Encoding, *, specials: Any, size: int) -> Item:
-        asked = question.ids[: min(self.config.max_question, (size - 3) // 2)]
-        room = size - 3 - len(asked)
-        first = len(asked) + 2
+        frame, space = specials.frame, size - specials.frame.size(2)
+        asked = question.ids[: min(self.config.max_question, space // 2)]
+        room, first = space - len(asked), len(frame.opening) + len(asked) + len(frame.between)
         span = _token_span(example, passage.offsets)
         cuts: list[Window] = []
         for start, end in windows(len(passage), room, max(room - self.config.overlap, (room + 1) // 2)):
             inside = span is not None and start <= span[0] and span[1] < end
             rows = (span[0] - start + first, span[1] - start + first) if span and inside else (0, 0)
-            cuts.append(window(specials, asked, passage.ids[start:end], start=start, facts=(first, *rows)))
+            cuts.append(
+                window(specials, asked, passage.ids[start:end], start=start, facts=(first, first + end - start, *rows))
+            )
         total = len(question) + len(passage)
         return Item(example, tuple(cuts), total, len(question) - len(asked), passage.offsets)
 
     def batch(self, items: Sequence[Item]) -> Batch:
         packed, _ = pack_items(items)
         cuts = [w for item in items for w in item.windows]
-        legal_N = np.concatenate([_legal(len(w.ids), w.facts[0]) for w in cuts])
-        spans_B2 = np.array([w.facts[1:] for w in cuts], np.int64)
+        legal_N = np.concatenate([_legal(len(w.ids), *w.facts[:2]) for w in cuts])
+        spans_B2 = np.array([w.facts[2:] for w in cuts], np.int64)
         return replace(packed, targets={"legal_N": torch.from_numpy(legal_N), "spans_B2": torch.from_numpy(spans_B2)})
 
     # Learning
@@ -170,7 +172,7 @@ class Answer(Task):
         found: dict[tuple[int, int], float] = {}
         longest = self.config.max_answer or LONGEST["squad"]
         for cut, scores_L2 in zip(item.windows, outputs, strict=True):
-            for start, end, score in best_spans(scores_L2[cut.facts[0] : -1], longest):
+            for start, end, score in best_spans(scores_L2[slice(*cut.facts[:2])], longest):
                 place = cut.start + start, cut.start + end
                 found[place] = max(score, found.get(place, score))
         places = sorted(found, key=lambda place: (-found[place], place))[:BEST]
@@ -273,10 +275,10 @@ def _token_span(example: Example, offsets: np.ndarray) -> tuple[int, int] | None
     return (first, last) if first <= last else None
 
 
-def _legal(length: int, first: int) -> np.ndarray:
-    """Where an answer may begin or end: the passage, and [CLS] for none."""
+def _legal(length: int, first: int, end: int) -> np.ndarray:
+    """Where an answer may begin or end: the passage, and the first token for none."""
     legal = np.zeros(length, bool)
-    legal[0] = legal[first:-1] = True
+    legal[0] = legal[first:end] = True
     return legal
 
 

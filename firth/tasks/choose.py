@@ -153,7 +153,7 @@ def _item(
     limit: int | None,
 ) -> Item:
     """All windows of the first option, then all of the second ...; every option sees the same windows."""
-    total, room = len(context) + sum(map(len, endings)), max_length - 3
+    total, room = len(context) + sum(map(len, endings)), max_length - specials.frame.size(2)
     kept = [ids[: max(1, room * 2 // 3)] for ids in endings]
     size = room - max(map(len, kept))
     spans = windows(len(context), size, max(1, size * 3 // 4))[:limit]

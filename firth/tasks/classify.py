@@ -22,6 +22,7 @@ from firth.data.items import Item, pack_items, text_items
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import first_rows, initialise
 from firth.nn.pooling import mean_rows
+from firth.nn.tree import TreeHead
 from firth.tasks import columns, glue
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.types import Example, Prediction, Problem
@@ -48,6 +49,8 @@ class Classify(Task):
         """What stands between the names of a label of kind many."""
         pooling: Literal["cls", "mean"] = "cls"
         """What stands for a text: its first token (through the model's pooler, if it has one) or the mean."""
+        head: Literal["linear", "tree"] = "linear"
+        """What scores the names: a row each, or the choices on the way down a Huffman tree of them."""
         dropout: float = 0.1
         """Share of the pooled vector set to zero in training."""
         label_smoothing: float = 0.0
@@ -68,13 +71,15 @@ class Classify(Task):
                 raise BadConfig(f"Several label columns need kind=one; it is {self.kind}.")
             if self.kind == "number" and (self.label_smoothing or self.class_weights != "none"):
                 raise BadConfig("Label smoothing and class weights are for names, not for kind=number.")
+            if self.head == "tree" and (self.kind != "one" or len(self.label_columns) > 1):
+                raise BadConfig("head=tree chooses one name of one label column; it needs kind=one.")
 
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         self.dropout = nn.Dropout(config.dropout)
         sizes = [len(names) for names in labels.values()] or [1]
-        self.head = nn.Linear(encoder.width, sum(sizes))
-        initialise(self.head, std=encoder.config.init_std)
+        self.head = (TreeHead if config.head == "tree" else nn.Linear)(encoder.width, sum(sizes))
+        initialise(self.head, std=getattr(encoder.config, "init_std", 0.02))
         self.slices = [slice(end - size, end) for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True)]
         self.register_buffer("weights_T", torch.ones(sum(sizes)), persistent=False)
 
@@ -171,6 +176,9 @@ class Classify(Task):
 
     def weigh(self, examples: Sequence[Example]) -> None:
         """Sets the weight of every name from how often it occurs; the mean over the rows is 1."""
+        if isinstance(self.head, TreeHead):
+            tally = Counter(example.gold for example in examples)
+            self.head.plant(np.array([tally[name] for names in self.labels.values() for name in names]))
         if self.config.class_weights == "none":
             return
         weights: list[float] = []

@@ -17,6 +17,9 @@ from firth.types import Example, Problem
 
 MAX_WORDS = 5_000
 """Words of the longest sentence that is taken for one and not for a missing blank line."""
+MAX_CHARACTERS = 100_000
+"""Characters of the longest line of segmented text."""
+_tag = re.compile(r"/[A-Za-z]+$")
 _word = re.compile(rf"[{CHINESE}]|(?:(?![{CHINESE}])\w)+(?:['’.-](?:(?![{CHINESE}])\w)+)*|\S")
 
 
@@ -39,9 +42,9 @@ def sentence(words: Sequence[str], tags: tuple[str, ...] | None = None, row: int
     return Sentence((text,), tags, row, tuple(spans))
 
 
-def split(text: str, *, characters: bool) -> Sentence:
-    """A raw text: cut into characters, or into words, punctuation and single Chinese characters."""
-    found = re.finditer(r"\S", text) if characters else _word.finditer(text)
+def split(text: str, *, unit: str) -> Sentence:
+    """A raw text: cut into characters, at spaces, or into words, punctuation and single Chinese characters."""
+    found = {"character": re.compile(r"\S"), "space": re.compile(r"\S+")}.get(unit, _word).finditer(text)
     return Sentence((text,), None, 0, tuple(match.span() for match in found))
 
 
@@ -68,17 +71,41 @@ def read_columns(
         yield sentence(words, tags, row)
 
 
-def read_words(path: Path, problems: list[Problem]) -> Iterator[Sentence]:
+def read_words(path: Path, problems: list[Problem], *, drop_tags: bool = False) -> Iterator[Sentence]:
     """Segmented text: every character gets the part of its word that it is."""
+    for row, words in _lines(path, problems):
+        if drop_tags:
+            words = [_tag.sub("", word) or word for word in words]
+        tags = [tag for word in words for tag in segment_tags(len(word))]
+        text = "".join(words)
+        places = tuple((i, i + 1) for i in range(len(text)))
+        yield Sentence((text,), tuple(tags), row, places)
+
+
+def read_tagged(path: Path, problems: list[Problem], *, labelled: bool = True) -> Iterator[Sentence]:
+    """Words with their tags after a slash; without gold also bare words."""
+    for row, words in _lines(path, problems):
+        pairs = [word.rpartition("/") for word in words]
+        bare = next((i for i, (word, _, tag) in enumerate(pairs) if not word or not tag), None)
+        if not labelled:
+            yield sentence(
+                [word if word and tag else whole for whole, (word, _, tag) in zip(words, pairs, strict=True)]
+            )
+        elif bare is not None:
+            what = f"word {bare + 1} ({words[bare]:.20}) has no tag"
+            problems.append(Problem(row, what, "write every word as word/tag or remove the sentence"))
+        else:
+            yield sentence([word for word, _, _ in pairs], tuple(tag for _, _, tag in pairs), row)
+
+
+def _lines(path: Path, problems: list[Problem]) -> Iterator[tuple[int, list[str]]]:
+    """The lines that hold words, with their numbers."""
     for row, line in enumerate(read_text(path).split("\n"), 1):
         words = line.split()
-        if len(line) > MAX_ROW or sum(map(len, words)) > MAX_WORDS:
+        if len(line) > MAX_ROW or sum(map(len, words)) > MAX_CHARACTERS:
             problems.append(Problem(row, f"a sentence of {len(line):,} characters", "split it into sentences"))
         elif words:
-            tags = [tag for word in words for tag in segment_tags(len(word))]
-            text = "".join(words)
-            places = tuple((i, i + 1) for i in range(len(text)))
-            yield Sentence((text,), tuple(tags), row, places)
+            yield row, words
 
 
 def segment_tags(length: int) -> str:

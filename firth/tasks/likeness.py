@@ -107,7 +107,8 @@ def _numbers(rows: list[Example]) -> list[Example]:
 def apart(examples: Sequence[Example], tokenizer: Any, *, max_length: int, max_windows: int | None) -> list[Item]:
     """Each text in windows of its own; an item's facts count the windows of its texts."""
     texts = list(dict.fromkeys(text for example in examples for text in example.texts))
-    size, cuts = max_length - 2, dict[str, list[Window]]()
+    specials = tokenizer.vocab.frame.size()
+    size, cuts = max_length - specials, dict[str, list[Window]]()
     lengths = dict[str, int]()
     for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
         spans = windows(len(encoding), size, size)[:max_windows]
@@ -117,7 +118,7 @@ def apart(examples: Sequence[Example], tokenizer: Any, *, max_length: int, max_w
     for example in examples:
         parts = [cuts[text] for text in example.texts]
         found, total = [w for part in parts for w in part], sum(lengths[text] for text in example.texts)
-        cut = total - sum(len(w.ids) - 2 for w in found)
+        cut = total - sum(len(w.ids) - specials for w in found)
         items.append(Item(example, tuple(found), total, cut, tuple(map(len, parts))))
     return items
 

@@ -1,6 +1,6 @@
 """Examples in, predictions out, in the same order: the one way a task's head is asked.
 
-Windows of all items are read longest first in packs within a token budget, each exactly once; then every item decides
+Windows of all items are read shortest first in packs within a token budget, each exactly once; then every item decides
 from its own windows.
 """
 
@@ -16,6 +16,11 @@ from firth.types import Prediction
 
 BATCH_TOKENS = 4096
 """Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
+GPU_TOKENS = 65536
+"""The same on a GPU, which is idle between small batches."""
+
+USUAL_WIDTH = 1024
+"""Up to this width the budgets are in tokens alone; wider vectors (one-hot ones) take the room of many."""
 
 
 @torch.inference_mode()
@@ -33,7 +38,8 @@ def predict(
     windows = [window for item in items for window in item.windows]
     outputs: list[np.ndarray] = [np.empty(0)] * len(windows)
     done = 0
-    for rows in token_batches([len(window.ids) for window in windows]):
+    budget = GPU_TOKENS if device.type == "cuda" else BATCH_TOKENS
+    for rows in token_batches([len(window.ids) for window in windows], within(budget, encoder.width)):
         batch = pack_windows([windows[row] for row in rows]).to(device)
         for row, output in zip(rows, task.outputs(encoder(batch, layers=task.needs_layers), batch), strict=True):
             outputs[row] = output
@@ -45,12 +51,17 @@ def predict(
     return task.decide_all(items, [outputs[start:end] for start, end in pairwise(ends)])
 
 
-def token_batches(lengths: Sequence[int]) -> Iterator[list[int]]:
+def within(budget: int, width: int) -> int:
+    """The token budget where vectors are no wider than usual; fewer tokens where they are."""
+    return max(1, min(budget, budget * USUAL_WIDTH // width))
+
+
+def token_batches(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
     """Rows in order of length, so that a batch's sequences are alike; each batch within the token budget."""
     rows: list[int] = []
     tokens = 0
-    for row in sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True):
-        if rows and tokens + lengths[row] > BATCH_TOKENS:
+    for row in sorted(range(len(lengths)), key=lengths.__getitem__):
+        if rows and tokens + lengths[row] > budget:
             yield rows
             rows, tokens = [], 0
         rows.append(row)

@@ -1,4 +1,5 @@
-"""Tag every word of a text (Devlin et al. 2018, section 5.3): the state of its first piece -> softmax or CRF.
+"""Tag every word of a text: the state of its first piece (Devlin et al. 2018, section 5.3), or the sum of features
+written by hand -> softmax, HMM, MEMM or CRF.
 
 In: sentences of tagged words. Out: one tag a word, of the best legal sequence, and the entities (or words) they mark,
 with their places in the text. A text longer than the model is read in overlapping windows; each word takes its scores
@@ -19,11 +20,12 @@ from firth import metrics
 from firth.config import resolve
 from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
-from firth.nn import taggers
-from firth.tasks import conll
+from firth.nn import schemes, taggers
+from firth.tasks import conll, segmenting
 from firth.tasks.conll import Sentence
-from firth.tasks.words import in_word_order, word_item
+from firth.tasks.words import feature_items, in_word_order, word_item
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tokenizers.templates import Templates
 from firth.types import Example, Prediction, Problem, Span
 
 CHUNK = 1 << 16
@@ -36,8 +38,10 @@ class Tag(Task):
 
     @dataclass(frozen=True)
     class Config:
-        format: Literal["columns", "words"] = "columns"
-        """A word and its tag a line, or (for segmentation) a sentence a line with its words parted by spaces."""
+        format: Literal["columns", "words", "tagged"] = "columns"
+        """A word and its tag a line, or a sentence a line: words parted by spaces (to segment) or word/tag (to tag)."""
+        drop_tags: bool = False
+        """Whether words parted by spaces end in a slash and a tag, which is dropped."""
         word_column: int = 1
         """The column of the word, counted from 1."""
         tag_column: int = -1
@@ -48,23 +52,45 @@ class Tag(Task):
         """How tags mark entities; none where they do not."""
         repair: bool = False
         """Turn an I- that begins an entity into B-, as in the older form of BIO."""
-        tagger: Literal["softmax", "crf"] = "softmax"
-        """Each word by itself, or with learned scores for neighbouring tags."""
-        unit: Literal["guess", "word", "character"] = "guess"
-        """What a raw text is cut into."""
+        forbidden: tuple[str, ...] = ()
+        """Pairs of tags that may not follow one another besides, such as 'O I-PER'; ^ is the start, $ the end."""
+        tagger: Literal["softmax", "hmm", "memm", "crf"] = "softmax"
+        """Each word by itself, counted, or with learned scores for neighbours: normalised by step or by sentence."""
+        head: Literal["linear", "none"] = "linear"
+        """What makes scores of the encoder's states; none where they are scores, as with features."""
+        unit: Literal["guess", "word", "character", "space"] = "guess"
+        """What a raw text is cut into; at spaces only where words are given."""
         dropout: float = 0.1
         """Share of the states set to zero in training."""
+        solver: Literal["auto", "loop", "lbfgs", "counts"] = "auto"
+        """How weights are found: the usual loop, or for features L-BFGS (memm, crf) and counting (hmm)."""
+        l1: float = 0.0
+        """With L-BFGS: times the sum of absolute weights; many become zero."""
+        l2: float = 0.1
+        """With L-BFGS: times the sum of squared weights."""
+        iterations: int = 150
+        """With L-BFGS: steps at most."""
+        smoothing: float = 0.01
+        """With counting: added to every count that the rules allow."""
+        known_words: int = 0
+        """Different words of segmented training text; set by training, to tell known from unknown words in scores."""
 
         def __post_init__(self) -> None:
             if self.word_column < 1 or self.tag_column == 0:
                 raise BadConfig("Columns are counted from 1; tag_column=-1 is the last.")
+            if min(self.l1, self.l2, self.smoothing) < 0 or self.iterations < 1:
+                raise BadConfig("l1, l2 and smoothing must be at least 0, iterations at least 1.")
 
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         (self.tags,) = labels.values()
-        legal = taggers.legal_transitions(self.tags, config.scheme)
-        self.tagger = resolve(taggers.TABLE, config.tagger, "tagger")(encoder.width, legal)
+        legal = schemes.legal_transitions(self.tags, config.scheme, forbidden=config.forbidden)
+        kind = resolve(taggers.TABLE, config.tagger, "tagger")
+        self.tagger: taggers.Tagger = kind(encoder.width, legal, linear=config.head == "linear")
         self.dropout = nn.Dropout(config.dropout)
+        self.segments = set(self.tags) <= segmenting.MARKS
+        self.known_words_U: Tensor
+        self.register_buffer("known_words_U", torch.zeros(config.known_words, dtype=torch.long))
 
     @property
     def main(self) -> str:  # type: ignore[override]
@@ -75,7 +101,9 @@ class Tag(Task):
     @classmethod
     def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Sentence]:
         if config.format == "words":
-            return list(conll.read_words(path, problems))
+            return list(conll.read_words(path, problems, drop_tags=config.drop_tags))
+        if config.format == "tagged":
+            return list(conll.read_tagged(path, problems, labelled=labelled))
         found = conll.read_columns(
             path,
             problems,
@@ -89,11 +117,13 @@ class Tag(Task):
     @classmethod
     def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
         tags = sorted({tag for example in examples for tag in example.gold})
-        scheme = taggers.guess_scheme(tags) if config.scheme == "guess" else config.scheme
+        scheme = schemes.guess_scheme(tags) if config.scheme == "guess" else config.scheme
         words = [end - start for e in examples if isinstance(e, Sentence) for start, end in e.words]
         single = float(np.mean(np.array(words) == 1))
-        unit = ("character" if single > 0.9 else "word") if config.unit == "guess" else config.unit
-        return replace(config, scheme=scheme, unit=unit)
+        guess: Any = "space" if config.format == "tagged" else "character" if single > 0.9 else "word"
+        known = len(segmenting.hashes(segmenting.gold_words(examples))) if set(tags) <= segmenting.MARKS else 0
+        unit = guess if config.unit == "guess" else config.unit
+        return replace(config, scheme=scheme, unit=unit, known_words=known)
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
@@ -101,14 +131,15 @@ class Tag(Task):
         if len(tags) < 2:
             raise BadInput(f"All words have the same tag ({', '.join(tags)}); there is nothing to learn.")
         # A tag's partner may be missing from few rows (B- without any I-): it is added, so that the set is whole.
-        whole = {partner for tag in tags for partner in taggers.partners(tag, config.scheme)}
+        whole = {partner for tag in tags for partner in schemes.partners(tag, config.scheme)}
+        whole |= segmenting.MARKS if config.format == "words" else set()
         return {"tag": tuple(sorted(tags | whole))}
 
     @classmethod
     def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
         (tags,) = labels.values()
         index = {tag: i for i, tag in enumerate(tags)}
-        legal = taggers.legal_transitions(tags, config.scheme)
+        legal = schemes.legal_transitions(tags, config.scheme, forbidden=config.forbidden)
         for example in examples:
             strange = [tag for tag in example.gold if tag not in index]
             if strange:
@@ -132,7 +163,7 @@ class Tag(Task):
         if isinstance(value, Mapping):
             value = value.get("words", value.get("text"))
         if isinstance(value, str):
-            return conll.split(value, characters=config.unit == "character")
+            return conll.split(value, unit=config.unit)
         words: list[Any] = list(value) if isinstance(value, Iterable) else [None]
         if all(isinstance(word, str) and word.strip() for word in words):
             return conll.sentence(words)
@@ -141,6 +172,8 @@ class Tag(Task):
     # Sequences
 
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+        if isinstance(tokenizer, Templates):
+            return feature_items([example for example in examples if isinstance(example, Sentence)], tokenizer)
         encodings = tokenizer.encode_batch([example.texts[0] for example in examples])
         return [
             word_item(example, encoding, tokenizer.vocab, max_length=max_length)
@@ -174,6 +207,11 @@ class Tag(Task):
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["tags_W"])}
 
+    def weigh(self, examples: Sequence[Example]) -> None:
+        if self.config.known_words:
+            known = segmenting.hashes(segmenting.gold_words(examples))[: self.config.known_words]
+            self.known_words_U.zero_()[: len(known)] = torch.from_numpy(known)
+
     # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
@@ -189,19 +227,17 @@ class Tag(Task):
             for item, arrays in zip(items, outputs, strict=True)
         ]
         predictions: list[Prediction] = []
-        chunk: list[int] = []
-        for i, scores in enumerate(unary):
-            chunk.append(i)
-            if i + 1 == len(unary) or sum(len(unary[j]) for j in chunk) + len(scores) > CHUNK:
-                predictions += self._decoded([items[j] for j in chunk], [unary[j] for j in chunk])
-                chunk = []
+        chunks = np.cumsum([len(scores) for scores in unary]) // CHUNK
+        for chunk in np.split(np.arange(len(unary)), np.flatnonzero(np.diff(chunks)) + 1):
+            predictions += self._decoded([items[i] for i in chunk], [unary[i] for i in chunk])
         return predictions
 
     def _decoded(self, items: Sequence[Item], unary: Sequence[np.ndarray]) -> list[Prediction]:
         bounds = np.cumsum([0, *map(len, unary)])
-        device = next(self.parameters()).device
+        parted = np.union1d(bounds, segmenting.gaps(items, bounds)) if self.segments else bounds
+        device = self.known_words_U.device
         scores_NT = torch.from_numpy(np.concatenate(unary)).to(device)
-        decoded = self.tagger.decode_unary(scores_NT, torch.from_numpy(bounds.astype(np.int32)).to(device))
+        decoded = self.tagger.decode_unary(scores_NT, torch.from_numpy(parted.astype(np.int32)).to(device))
         tags = np.split(decoded.tags_N.cpu().numpy(), bounds[1:-1])
         sure = np.split(decoded.confidence_N.float().cpu().numpy(), bounds[1:-1])
         return [self._prediction(*row) for row in zip(items, tags, sure, strict=True)]
@@ -212,14 +248,19 @@ class Tag(Task):
         spans = []
         for kind, first, last in metrics.entities(names, self.config.scheme) if self.config.scheme != "none" else ():
             start, end = example.words[first][0], example.words[last - 1][1]
-            spans.append(Span(kind, start, end, example.texts[0][start:end], float(sure[first:last].min())))
-        return Prediction(names, float(sure.mean()) if len(sure) else 1.0, spans=tuple(spans))
+            spans.append(Span(kind, start, end, example.texts[0][start:end], min(sure[first:last].tolist())))
+        text = None if spans else segmenting.with_tags(example, names)
+        text = " ".join(span.text for span in spans) if self.segments else text
+        return Prediction(names, float(sure.mean()) if len(sure) else 1.0, spans=tuple(spans), text=text)
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
         figures = {"accuracy": metrics.token_accuracy(gold, guessed)}
         if self.config.scheme == "none":
             return figures
+        if self.segments:
+            rows = [example for example in examples if isinstance(example, Sentence)]
+            return {**segmenting.score(rows, guessed, known=self.known_words_U.cpu().numpy()), **figures}
         row = metrics.entity_f1(gold, guessed, scheme=self.config.scheme).micro
         return {"f1": row.f1, "precision": row.precision, "recall": row.recall, **figures}
 
@@ -232,7 +273,7 @@ class Tag(Task):
 
     def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
         counts = Counter(tag for example in train for tag in example.gold)
-        if self.config.scheme == "BMES" and "S" in counts:
+        if self.config.scheme == "BMES" and "S" in self.tags:
             usual = "S"  # the most frequent tag, B, would make no legal sequence
         else:
             usual = min(counts, key=lambda tag: (-counts[tag], tag))

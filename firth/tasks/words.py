@@ -12,6 +12,7 @@ import numpy as np
 
 from firth.data.items import Item, Window, window
 from firth.tasks.conll import Sentence
+from firth.tokenizers.templates import Templates
 from firth.types import Encoding
 
 MAX_PIECES = 32
@@ -22,17 +23,33 @@ def word_item(example: Sentence, encoding: Encoding, specials: Any, *, max_lengt
     """Windows of whole words; a window's facts are the rows of its words' first pieces."""
     starts = np.array([start for start, _ in example.words], np.int64)
     owner = np.searchsorted(starts, encoding.offsets[:, 0], side="right") - 1
-    pieces = _by_word(encoding.ids, owner, num_words=len(starts), limit=min(MAX_PIECES, max_length - 2))
+    size, first_row = max_length - specials.frame.size(), len(specials.frame.opening)
+    pieces = _by_word(encoding.ids, owner, num_words=len(starts), limit=min(MAX_PIECES, size))
     pieces = [ids if len(ids) else np.array([specials.unk]) for ids in pieces]
     ends = np.cumsum([len(ids) for ids in pieces])
-    spans = word_windows(ends, max_length - 2)
+    spans = word_windows(ends, size)
     windows: list[Window] = []
     for first, last in spans:
         firsts = np.concatenate([[0], ends[first : last - 1] - (ends[first - 1] if first else 0)]) if last else ends
         ids = np.concatenate(pieces[first:last]) if last else np.empty(0, np.int64)
-        windows.append(window(specials, ids, start=first, facts=firsts.astype(np.int64) + 1))
+        windows.append(window(specials, ids, start=first, facts=firsts.astype(np.int64) + first_row))
     total = len(encoding.ids)
     return Item(example, tuple(windows), total, max(0, total - int(sum(map(len, pieces)))), _choose(spans, len(pieces)))
+
+
+def feature_items(examples: Sequence[Sentence], templates: Templates) -> list[Item]:
+    """Each sentence as one window, whatever its length: a word is a token, and its features are the token's parts."""
+    units = [[text[start:end] for start, end in e.words] for e in examples for text in e.texts]
+    parts, bounds = templates.parts(units)
+    sizes, ends = np.diff(bounds), np.cumsum([0, *map(len, units)])
+    items = []
+    for example, (first, last) in zip(examples, pairwise(ends.tolist()), strict=True):
+        places = np.arange(last - first)
+        none = np.zeros(last - first, np.int64)
+        own = parts[bounds[first] : bounds[last]]
+        window = Window(none, none, facts=places, parts=own, part_sizes=sizes[first:last])
+        items.append(Item(example, (window,), last - first, 0, none))
+    return items
 
 
 def _by_word(ids: np.ndarray, owner: np.ndarray, *, num_words: int, limit: int) -> list[np.ndarray]:

@@ -57,7 +57,7 @@ class Rules:
 def read_folder(folder: Path) -> tuple[Vocab, Rules, int | None]:
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder.")
-    settings = _settings(folder)
+    settings = settings_of(folder)
     if (path := folder / "tokenizer.json").is_file():
         tokens, rules = _from_json(path, settings)
     elif (path := folder / "vocab.txt").is_file():
@@ -72,36 +72,34 @@ def read_folder(folder: Path) -> tuple[Vocab, Rules, int | None]:
         vocab = Vocab(tokens, roles, others)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
-    longest = settings.get("model_max_length")
-    sane = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= _LONGEST_SANE
-    return vocab, rules, longest if sane else None
+    return vocab, rules, longest_input(settings)
 
 
 def _from_json(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], Rules]:
-    parts = _object(_read(path), path)
+    parts = as_object(read_plain(path), path)
     for name, accepted in _PARTS.items():
-        if (kind := _kind(_object(parts.get(name) or {}, path))) not in accepted:
+        if (kind := _kind(as_object(parts.get(name) or {}, path))) not in accepted:
             raise BadInput(f"{path} has the {name} {kind!r}; a WordPiece tokenizer of BERT has {accepted[0]}.")
     model, normalizer = parts["model"], parts["normalizer"]
     if (prefix := model.get("continuing_subword_prefix")) != PREFIX:
         raise BadInput(f"{path} marks pieces inside words by {prefix!r} instead of {PREFIX!r}.")
     if model.get("unk_token") != (unknown := _roles(settings)[1]):
         raise BadInput(f"{path} takes {model.get('unk_token')!r} for unknown words, tokenizer_config.json {unknown!r}.")
-    pieces = {token: _number(i, path) for token, i in _object(model.get("vocab"), path).items()}
-    rows = _rows(parts.get("added_tokens"), path)
-    added = sorted(((_number(row.get("id"), path), _added(row, path)) for row in rows), key=lambda pair: pair[0])
+    pieces = {token: as_number(i, path) for token, i in as_object(model.get("vocab"), path).items()}
+    rows = as_rows(parts.get("added_tokens"), path)
+    added = sorted(((as_number(row.get("id"), path), as_added(row, path)) for row in rows), key=lambda pair: pair[0])
     ids = pieces | {row.token: i for i, row in added}
     tokens = tuple(sorted(ids, key=ids.__getitem__))
     if [ids[token] for token in tokens] != list(range(len(ids))) or max(pieces.values(), default=-1) >= len(pieces):
         raise BadInput(f"{path} does not give every id from 0 on exactly one token.")
-    lowercase = _flag(normalizer, "lowercase", path)
+    lowercase = as_flag(normalizer, "lowercase", path)
     accents = normalizer.get("strip_accents")
     rules = Rules(
         lowercase=lowercase,
-        strip_accents=lowercase if accents is None else _flag(normalizer, "strip_accents", path),
-        chinese_characters=_flag(normalizer, "handle_chinese_chars", path),
-        clean_text=_flag(normalizer, "clean_text", path),
-        longest_word=_number(model.get("max_input_chars_per_word", 100), path),
+        strip_accents=lowercase if accents is None else as_flag(normalizer, "strip_accents", path),
+        chinese_characters=as_flag(normalizer, "handle_chinese_chars", path),
+        clean_text=as_flag(normalizer, "clean_text", path),
+        longest_word=as_number(model.get("max_input_chars_per_word", 100), path),
         added=tuple(row for _, row in added),
         num_pieces=len(pieces) if len(pieces) < len(tokens) else None,
     )
@@ -122,7 +120,7 @@ def _from_text(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...]
         raise BadInput(f"{path} is not UTF-8 text ({error}).") from None
     tokens = tuple(lines[:-1] if not lines[-1] else lines)
     beside = path.with_name("added_tokens.json")
-    more = set(_object(_read(beside), beside)) if beside.is_file() else set()
+    more = set(as_object(read_plain(beside), beside)) if beside.is_file() else set()
     if more - set(tokens):
         raise BadInput(f"{beside} adds tokens to vocab.txt: save the tokenizer with a tokenizer.json, which says how.")
     roles = set(_roles(settings))
@@ -134,13 +132,20 @@ def _from_text(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...]
     )
 
 
-def _settings(folder: Path) -> dict[str, Any]:
+def settings_of(folder: Path) -> dict[str, Any]:
     """tokenizer_config.json, and the special tokens where only their own file names them."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (path := folder / name).is_file():
-            settings |= {key: value for key, value in _object(_read(path), path).items() if value is not None}
+            settings |= {key: value for key, value in as_object(read_plain(path), path).items() if value is not None}
     return settings
+
+
+def longest_input(settings: Mapping[str, Any]) -> int | None:
+    """The tokens a model reads at once, where the settings tell."""
+    longest = settings.get("model_max_length")
+    sane = isinstance(longest, int) and not isinstance(longest, bool) and 0 < longest <= _LONGEST_SANE
+    return longest if sane else None
 
 
 def _roles(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -164,38 +169,38 @@ def _agree(path: Path, rules: Rules, settings: Mapping[str, Any]) -> None:
             raise BadInput(f"{path} and tokenizer_config.json disagree about {name}: correct the one that is wrong.")
 
 
-def _added(row: Mapping[str, Any], path: Path) -> Added:
+def as_added(row: Mapping[str, Any], path: Path) -> Added:
     token = row.get("content")
     if not isinstance(token, str) or not token:
         raise BadInput(f"{path} adds a token that is not text: {token!r}.")
     flags = ("special", "single_word", "lstrip", "rstrip", "normalized")
-    return Added(token, **{name: _flag(row, name, path) for name in flags})
+    return Added(token, **{name: as_flag(row, name, path) for name in flags})
 
 
-def _read(path: Path) -> Any:
+def read_plain(path: Path) -> Any:
     try:
         return read_json(path)
     except RecursionError:
         raise Damaged(f"{path} is nested too deeply to be a tokenizer's.") from None
 
 
-def _object(value: Any, path: Path) -> dict[str, Any]:
+def as_object(value: Any, path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise BadInput(f"{path} is not laid out as a BERT tokenizer's file is.")
+        raise BadInput(f"{path} is not laid out as a tokenizer's file is.")
     return value
 
 
-def _rows(value: Any, path: Path) -> list[dict[str, Any]]:
-    return [_object(row, path) for row in value] if isinstance(value, list) else []
+def as_rows(value: Any, path: Path) -> list[dict[str, Any]]:
+    return [as_object(row, path) for row in value] if isinstance(value, list) else []
 
 
-def _number(value: Any, path: Path) -> int:
+def as_number(value: Any, path: Path) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise BadInput(f"{path} has {value!r} where a number belongs.")
     return value
 
 
-def _flag(row: Mapping[str, Any], name: str, path: Path) -> bool:
+def as_flag(row: Mapping[str, Any], name: str, path: Path) -> bool:
     if not isinstance(value := row.get(name), bool):
         raise BadInput(f"{path} has {value!r} for {name}, where true or false belongs.")
     return value

@@ -57,7 +57,21 @@ def choose_characters(words: dict[str, int], *, coverage: float, min_count: int,
 
 def learn_pieces(words: dict[str, int], characters: set[str], *, size: int, min_count: int) -> list[str]:
     """At most `size` pieces: the characters, then merges of pairs that occur at least `min_count` times."""
-    line = _Line(words, characters)
+    line = _Line(words, characters, prefix=PREFIX)
+    _grow(line, size=size, min_count=min_count)
+    return line.pieces
+
+
+def learn_merges(
+    words: dict[str, int], characters: set[str], *, size: int, min_count: int
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """The same for pieces that look alike wherever they stand in a word, and the pairs merged, in order."""
+    line = _Line(words, characters, prefix="")
+    _grow(line, size=size, min_count=min_count)
+    return line.pieces, line.merges
+
+
+def _grow(line: "_Line", *, size: int, min_count: int) -> None:
     heap = [(-count, pair) for pair, count in line.counts.items()]
     heapify(heap)
     while heap and len(line.pieces) < size:
@@ -70,13 +84,12 @@ def learn_pieces(words: dict[str, int], characters: set[str], *, size: int, min_
         elif count == -negative:
             for grown in line.merge(pair):
                 heappush(heap, (-line.counts[grown], grown))
-    return line.pieces
 
 
 class _Line:
     """Words end to end as chains of pieces. A pair is one number, `left << 32 | right`, placed at its left end."""
 
-    def __init__(self, words: dict[str, int], characters: set[str]) -> None:
+    def __init__(self, words: dict[str, int], characters: set[str], *, prefix: str) -> None:
         ordered = sorted(words)
         codes = np.frombuffer("".join(ordered).encode("utf-32-le"), np.uint32)
         lengths = np.fromiter(map(len, ordered), np.int64, len(ordered))
@@ -84,11 +97,13 @@ class _Line:
         first = np.zeros(len(codes) + 1, bool)
         first[np.cumsum(lengths) - lengths], first[-1] = True, True
         known = np.isin(codes, alphabet := np.array(sorted(map(ord, characters)), np.uint32))
-        inside = np.unique(codes[known & ~first[:-1]])
-        self.pieces = [*map(chr, alphabet.tolist()), *(PREFIX + chr(code) for code in inside.tolist())]
+        marked = known & ~first[:-1] & bool(prefix)  # a character inside a word is another piece than one in front
+        inside = np.unique(codes[marked])
+        self.prefix, self.merges = prefix, list[tuple[str, str]]()
+        self.pieces = [*map(chr, alphabet.tolist()), *(prefix + chr(code) for code in inside.tolist())]
         self.number = {piece: i for i, piece in enumerate(self.pieces)}
         self.symbols = np.where(
-            first[:-1], np.searchsorted(alphabet, codes), len(alphabet) + np.searchsorted(inside, codes)
+            marked, len(alphabet) + np.searchsorted(inside, codes), np.searchsorted(alphabet, codes)
         )
         self.weights = np.repeat(counts, lengths)
         places = np.arange(len(codes))
@@ -103,7 +118,8 @@ class _Line:
     def merge(self, pair: int) -> list[int]:
         """Makes one piece of every occurrence of `pair`; returns the pairs that occur more often now."""
         left, right = pair >> 32, pair & 0xFFFFFFFF
-        piece = self.pieces[left] + self.pieces[right][len(PREFIX) :]
+        piece = self.pieces[left] + self.pieces[right][len(self.prefix) :]
+        self.merges.append((self.pieces[left], self.pieces[right]))
         if piece not in self.number:
             self.number[piece] = len(self.pieces)
             self.pieces.append(piece)

@@ -1,5 +1,6 @@
 """Tokens <-> ids, and the windows that cut a text too long for a model."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,6 +13,35 @@ PREFIX = "##"
 
 
 @dataclass(frozen=True)
+class Frame:
+    """The special tokens around and between the texts of a sequence, as ids."""
+
+    opening: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    closing: tuple[int, ...] = ()
+    second_segment: int = 1
+    """The segment of a second text and of what closes it."""
+
+    def size(self, texts: int = 1) -> int:
+        """How many special tokens a sequence of so many texts has."""
+        return len(self.opening) + (texts - 1) * len(self.between) + len(self.closing)
+
+    def join(self, *texts: np.ndarray) -> np.ndarray:
+        """One sequence: `opening first between second closing`."""
+        parts: list[np.ndarray | tuple[int, ...]] = [self.opening]
+        for text in texts:
+            parts += [text, self.between]
+        parts[-1] = self.closing
+        return np.concatenate([np.asarray(part, np.int64) for part in parts])
+
+    def segments(self, *texts: np.ndarray) -> np.ndarray:
+        """The segment of each token of `join`."""
+        first = len(self.opening) + len(texts[0]) + len(self.between if len(texts) > 1 else self.closing)
+        rest = self.size(len(texts)) + sum(map(len, texts)) - first
+        return np.repeat(np.array([0, self.second_segment]), [first, rest])
+
+
+@dataclass(frozen=True)
 class Vocab:
     """The token at place i has id i."""
 
@@ -20,6 +50,8 @@ class Vocab:
     """Which tokens pad, stand for the unknown, open, separate and mask, in this order."""
     other_specials: frozenset[str] = frozenset()
     """Special tokens without such a role."""
+    own_frame: Frame | None = None
+    """Where the frame is not BERT's `[CLS] first [SEP] second [SEP]`."""
 
     def __post_init__(self) -> None:
         if len(self.ids) < len(self.tokens):
@@ -34,6 +66,14 @@ class Vocab:
     @cached_property
     def ids(self) -> dict[str, int]:
         return {token: i for i, token in enumerate(self.tokens)}
+
+    @cached_property
+    def frame(self) -> Frame:
+        return self.own_frame or Frame((self.cls,), (self.sep,), (self.sep,))
+
+    def parts(self, ids: Iterable[int]) -> tuple[np.ndarray, np.ndarray] | None:
+        """What tokens are made of, all of them end to end, and how many each has; None where ids are all there is."""
+        return None
 
     @cached_property
     def specials(self) -> frozenset[int]:

@@ -100,8 +100,8 @@ class WordPiece:
             raise BadInput(f"{folder} holds a tokenizer that cannot be built ({error}).") from None
         return tokenizer
 
-    def save(self, folder: Path, *, max_length: int | None = None) -> None:
-        """Writes tokenizer.json, vocab.txt and tokenizer_config.json, the names and forms transformers knows."""
+    def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
+        """Writes the files transformers knows, under its names, and gives these names."""
         folder, rules = Path(folder), self.rules
         settings: dict[str, Any] = {
             "tokenizer_class": "BertTokenizer",
@@ -116,6 +116,7 @@ class WordPiece:
         write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in pieces).encode())
         write_bytes(folder / "tokenizer.json", self._specials.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", settings)
+        return "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -169,16 +170,16 @@ class WordPiece:
         return Encoding(ids, offsets, starts, tuple(encoded.tokens))
 
     def _word_starts(self, texts: list[str], ids: list[np.ndarray]) -> list[np.ndarray]:
-        """All texts at once. Where a text has as many Chinese tokens as Chinese characters, each of its tokens is one
-        of these characters, in order; where it has not (an unknown character), offsets tell."""
+        """All texts at once. Where the Chinese tokens of a text have as many characters as the text has Chinese ones,
+        they are these characters, in order; where they have not (an unknown character), offsets tell."""
         ends = np.cumsum([len(text) + 1 for text in texts])
         positions, begins = chinese_starts("\n".join(texts))
         parts = np.split(begins, np.searchsorted(positions, ends))[:-1]
         found = []
         for text, row, part in zip(texts, ids, parts, strict=True):
-            starts, chinese = ~self.continues[row], self._chinese[row]
-            if np.count_nonzero(chinese) == len(part):
-                starts[chinese] = part
+            starts, sizes = ~self.continues[row], self._chinese[row]
+            if sizes.sum() == len(part):
+                starts[sizes > 0] = part[(np.cumsum(sizes) - sizes)[sizes > 0]]
             else:
                 starts = self.encode(text).word_starts
             found.append(starts)
@@ -186,8 +187,8 @@ class WordPiece:
 
     @cached_property
     def _chinese(self) -> np.ndarray:
-        """True for the ids of single Chinese characters."""
-        return np.array([len(token) == 1 and has_chinese(token) for token in self.vocab.tokens], bool)
+        """For each id its Chinese characters, where it has no others; else 0."""
+        return np.array([len(token) * all(map(has_chinese, token)) for token in self.vocab.tokens], np.int64)
 
     def _split(self, text: str) -> list[str]:
         """The words of `text`, normalised."""

@@ -1,9 +1,13 @@
 """Where words begin in Chinese text, which has no spaces: rjieba's words inside runs of Chinese characters.
 
-In goes text (any text), out come positions of characters. Borders elsewhere are spaces and punctuation.
+In goes text (any text), out come positions of characters. Borders elsewhere are spaces and punctuation. `segmented_by`
+puts another segmenter in rjieba's place.
 """
 
 import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from importlib.util import find_spec
 
 import numpy as np
@@ -24,6 +28,9 @@ _RANGES = (
 CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES)
 """The inside of a regular expression's character class."""
 _chinese = re.compile(f"[{CHINESE}]")
+Segment = Callable[[Sequence[str]], list[list[str]]]
+"""Texts -> the words of each, which spell the text without its spaces."""
+_own: ContextVar[Segment | None] = ContextVar("segmenter", default=None)
 _surrogate = re.compile("[\ud800-\udfff]")
 
 
@@ -47,6 +54,8 @@ def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
     chinese = _is_chinese(codes)
     if not chinese.any():  # then the segmenter and its dictionary need not be there
         return np.empty(0, np.int64), np.empty(0, bool)
+    if segment := _own.get():
+        return np.flatnonzero(chinese), _starts(text, segment)[chinese]
     try:
         import rjieba
     except ImportError:
@@ -58,6 +67,25 @@ def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
     begins = np.zeros(len(blanked), bool)
     begins[np.cumsum(lengths) - lengths] = True
     return np.flatnonzero(chinese), begins[chinese[kept]]
+
+
+@contextmanager
+def segmented_by(segment: Segment) -> Iterator[None]:
+    """Within it, Chinese words are found by `segment` (in this thread, not in worker processes)."""
+    token = _own.set(segment)
+    try:
+        yield
+    finally:
+        _own.reset(token)
+
+
+def _starts(text: str, segment: Segment) -> np.ndarray:
+    """Marks the characters of a text of several lines that begin a word."""
+    lengths = np.array([len(word) for words in segment(text.split("\n")) for word in words], np.int64)
+    shown = np.flatnonzero(~np.fromiter(map(str.isspace, text), bool, len(text)))
+    begins = np.zeros(len(text), bool)
+    begins[shown[np.cumsum(lengths) - lengths]] = True
+    return begins
 
 
 def chinese_borders(text: str) -> np.ndarray:

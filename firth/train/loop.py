@@ -40,6 +40,8 @@ class TrainConfig:
     """Arithmetic of the matrix products; auto is bf16 on a GPU and fp32 elsewhere."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """Whether torch.compile is used; auto compiles on a GPU."""
+    graphs: bool = True
+    """Whether a compiled step is recorded and replayed as one CUDA graph, which spares the host its launches."""
     recompute: bool = False
     """Keep only the blocks' inputs and compute the rest again in the backward pass: less memory, slower."""
     log_every: int = 20
@@ -120,6 +122,8 @@ def train(
     forward = compiled(in_precision(learner, config.precision), config, device)
     learner.train()
     while progress.step < progress.steps:
+        if device.type == "cuda":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         began = time.perf_counter()
         micro_batches = list(islice(batches, config.accumulate))
         progress.waited += time.perf_counter() - began
@@ -170,7 +174,14 @@ def compiled(forward: Callable[[Batch], Loss], config: TrainConfig, device: torc
     compiling = static and config.compile != "no"
     if config.recompute and half and not compiling:
         raise BadConfig("train.recompute in bf16 needs torch.compile; set train.precision=fp32 or train.compile=auto.")
-    return torch.compile(forward, dynamic=False, fullgraph=True) if compiling else forward
+    if not compiling:
+        return forward
+    # A recorded graph spares the host the launching of every kernel, without which small models wait for the host.
+    # Gradients that are added up over micro-batches would outlive the recording's memory.
+    options: dict[str, str | int | bool | Callable[..., object]] = {
+        "triton.cudagraphs": config.graphs and config.accumulate == 1
+    }
+    return torch.compile(forward, dynamic=False, fullgraph=True, options=options)
 
 
 def chosen_device(name: str | None) -> torch.device:

@@ -16,7 +16,7 @@ from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError
 from firth.train import state
 from firth.train.journal import Journal, read_rows
-from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, train
+from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, reseed, train
 from firth.train.optim import make_optimizer
 
 WARM_STEPS = 10
@@ -153,8 +153,8 @@ class Run:
 
 
 def floor_step(steps: int) -> int:
-    """By this step a healthy run has passed the unigram floor."""
-    return max(1, min(steps, max(200, steps // 5)))
+    """By this step a healthy run has passed the unigram floor; shorter runs have had no chance to."""
+    return max(200, steps // 5)
 
 
 @torch.no_grad()
@@ -165,7 +165,8 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str) -> dict[str, flo
     forward = in_precision(learner, precision)
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
-    for _, batch in load(packs, _all_places(packs), workers=0):
+    for place, batch in load(packs, _all_places(packs), workers=0):
+        reseed("evaluation", place.index)  # a generator's samples are the same each time
         for name, count in learner.counts(batch).items():
             counts[name] = counts.get(name, 0) + count
         loss = forward(batch.to(device))
@@ -176,10 +177,15 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str) -> dict[str, flo
 
 
 def means(sums: dict[str, Tensor], counts: dict[str, int]) -> dict[str, float]:
-    """Losses a count, and accuracies from tallies named `<count>_correct`."""
+    """Losses a count, accuracies from tallies named `<count>_correct`, and shares: the tally `x` of `x_of`."""
+
+    def whole(name: str) -> float:
+        return float(sums[f"{name}_of"]) if f"{name}_of" in sums else counts[name.removesuffix("_correct")]
+
     return {
-        name.replace("_correct", "_accuracy"): float(total) / max(1, counts[name.removesuffix("_correct")])
+        name.replace("_correct", "_accuracy"): float(total) / max(1, whole(name))
         for name, total in sorted(sums.items())  # sums that come from a saved state are in no other order
+        if not name.endswith("_of")
     }
 
 

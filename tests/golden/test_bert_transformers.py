@@ -21,7 +21,7 @@ import firth
 from firth import chance
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, make_goal
-from firth.convert import huggingface
+from firth.convert import layouts
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import Damaged, Unsupported
@@ -179,18 +179,18 @@ def test_nothing_is_guessed(tokenizer: WordPiece, tmp_path: Path) -> None:
     tensors = load_file(tmp_path / "model.safetensors")
     save_file({**tensors, "classifier.weight": torch.zeros(2)}, tmp_path / "model.safetensors")
     with pytest.raises(Unsupported, match=r"classifier\.weight"):
-        huggingface.read(tmp_path)
+        layouts.BERT.read(tmp_path)
     name = "bert.encoder.layer.0.output.dense.bias"
     save_file({key: value for key, value in tensors.items() if key != name}, tmp_path / "model.safetensors")
     with pytest.raises(Damaged, match=name):
-        huggingface.read(tmp_path)
+        layouts.BERT.read(tmp_path)
     own = tensors["bert.embeddings.word_embeddings.weight"] + 1
     save_file({**tensors, "cls.predictions.decoder.weight": own}, tmp_path / "model.safetensors")
     with pytest.raises(Unsupported, match="output embedding of its own"):
-        huggingface.read(tmp_path)
+        layouts.BERT.read(tmp_path)
     (tmp_path / "model.safetensors").write_bytes((tmp_path / "model.safetensors").read_bytes()[:1000])
     with pytest.raises(Damaged, match=r"model\.safetensors"):
-        huggingface.read(tmp_path)
+        layouts.BERT.read(tmp_path)
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(firth.FirthError, match=r"model\.safetensors"):
-        huggingface.read(tmp_path)
+        layouts.BERT.read(tmp_path)

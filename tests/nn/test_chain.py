@@ -150,3 +150,53 @@ def test_samples_with_own_transitions_of_one_allowed_path(own: bool) -> None:
     drawn = chain.sample(chain.Scores(torch.zeros(6, 2), transitions, torch.tensor([0, 6])), chance.key("p"), num=50)
     assert (drawn[:, 1:] != drawn[:, :-1]).all()
     assert 5 < drawn[:, 0].sum() < 45
+
+
+@pytest.fixture(params=["compiled", "walked"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both forms of the recursions: numba's, and torch's, which GPUs and machines without numba use."""
+    if request.param == "compiled":
+        pytest.importorskip("numba")
+    else:
+        monkeypatch.setattr(chain, "_compiles", lambda scores: False)
+    return str(request.param)
+
+
+@pytest.mark.parametrize(("length", "tags"), SHAPES)
+def test_both_forms_equal_enumeration(way: str, length: int, tags: int) -> None:
+    scores = random_scores([length], tags, seed=length * 10 + tags)
+    paths, sums = every_path(scores, 0, length)
+    log_z, marginals, pairs = chain.counted(scores)
+    weights = sums.softmax(0)
+    torch.testing.assert_close(log_z[0], sums.logsumexp(0))
+    expected = torch.stack([weights @ (paths == tag).double() for tag in range(tags)], 1)
+    torch.testing.assert_close(marginals, expected)
+    for a, b in itertools.product(range(tags), repeat=2):
+        steps = ((paths[:, :-1] == a) & (paths[:, 1:] == b)).sum(1).double()
+        torch.testing.assert_close(pairs[a, b], weights @ steps)
+    assert chain.best_path(scores).tolist() == paths[sums.argmax()].tolist()
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e3, 1e6])
+def test_the_compiled_form_equals_the_walk_whatever_the_scores(spread: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
+    scores = random_scores([9, 0, 1, 300, 2], 5)
+    transitions = scores.transitions * spread
+    transitions[1, 2] = -torch.inf
+    scores = chain.Scores(scores.unary_NT * spread, transitions, scores.bounds_B1)
+    compiled = (*chain.counted(scores), chain.best_path(scores))
+    monkeypatch.setattr(chain, "_compiles", lambda scores: False)
+    walked = (*chain.counted(scores), chain.best_path(scores))
+    for one, other in zip(compiled, walked, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-5)
+
+
+def test_100k_symbols_in_the_compiled_form() -> None:
+    pytest.importorskip("numba")
+    unary = torch.randn(100_000, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64) - 500
+    scores = chain.Scores(unary, torch.zeros(3, 3, dtype=torch.float64), torch.tensor([0, 100_000]))
+    log_z, marginals, pairs = chain.counted(scores)
+    torch.testing.assert_close(log_z[0], unary.logsumexp(1).sum(), rtol=1e-12, atol=0)
+    torch.testing.assert_close(marginals, unary.softmax(1), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(pairs.sum(), torch.tensor(99_999.0, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert torch.equal(chain.best_path(scores), unary.argmax(1))

@@ -57,14 +57,14 @@ def test_cut_covers_every_token_once(goal: Callable[..., MaskedLM], shards: Shar
     assert borders <= {0, *pieces[:, 1].tolist()}  # no sequence goes over the end of a document
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
+@pytest.mark.parametrize("unit", ["token", "word", "span", "ngram", "entity"])
 def test_shares_over_100_000_tokens(
-    goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece, whole_words: bool
+    goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece, unit: str
 ) -> None:
     specials = sorted(tokenizer.vocab.specials - {tokenizer.vocab.mask, tokenizer.vocab.unk})
     tokens = chosen = to_mask = same = other = 0
     for epoch in range(6):
-        for one in masked(goal(whole_words=whole_words), shards, epoch):
+        for one in masked(goal(unit=unit), shards, epoch):
             before, after = one.before, one.after
             assert not one.chosen[~before.ordinary_N].any()
             assert np.array_equal(before.ids_N[~one.chosen], after.ids_N[~one.chosen])
@@ -94,7 +94,7 @@ def test_every_sequence_has_its_share(goal: Callable[..., MaskedLM], shards: Sha
 
 def test_whole_words_are_never_split(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:
     pieces = characters = 0
-    for one in masked(goal(whole_words=True), shards, 0):
+    for one in masked(goal(unit="word"), shards, 0):
         inside = one.before.ordinary_N & np.roll(one.before.ordinary_N, 1) & ~one.before.word_starts_N
         assert np.array_equal(one.chosen[inside], np.roll(one.chosen, 1)[inside])
         continued = one.before.ids_N[inside & one.chosen]
@@ -114,7 +114,7 @@ def test_a_mixed_sentence_is_masked_by_its_words(
     seen = set()
     text = tokenizer.vocab.tokens
     for epoch in range(12):
-        for one in masked(goal(whole_words=True, rate=0.3), shards, epoch):
+        for one in masked(goal(unit="word", rate=0.3), shards, epoch):
             tokens = [text[i] for i in one.before.ids_N]
             for word in [*words, probability]:
                 for place in range(len(tokens) - len(word)):
@@ -154,8 +154,8 @@ def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: 
 
 
 def test_more_masks_than_fit_are_left_out_by_whole_words(goal: Callable[..., MaskedLM], tokenizer: WordPiece) -> None:
-    tokens, taken, unit = np.arange(10, 16), np.array([True, True, False, True]), np.array([0, 0, 1, 1, 2, 3])
-    assert MaskedLM._within(tokens, taken, unit, 4).tolist() == [10, 11, 12, 13]
+    taken, unit = np.array([True, True, False, True]), np.array([0, 0, 1, 1, 2, 3])
+    assert MaskedLM._within(taken, unit, 4).tolist() == [True, True, True, True, False, False]
 
 
 def test_batches_hold_the_same_as_packs(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:

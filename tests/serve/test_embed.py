@@ -57,10 +57,10 @@ def test_one_block_is_cut_ahead_and_no_more(make: Make, passages: list[str], mon
     """Memory: at no time are there more than two blocks of ids."""
     model = make()
     events: list[str] = []
-    cut, pooled = Model._cut, Model._pooled
+    cut, pooled = Model.cut, Model._pooled
     model.embed(passages[:1])
     monkeypatch.setattr(predictor, "BLOCK_TEXTS", 10)
-    monkeypatch.setattr(Model, "_cut", lambda *a: (events.append("cut"), cut(*a))[1])
+    monkeypatch.setattr(Model, "cut", lambda *a: (events.append("cut"), cut(*a))[1])
     monkeypatch.setattr(Model, "_pooled", lambda *a: (pooled(*a), events.append("computed"))[0])
     model.embed(passages)
     assert events.count("cut") == events.count("computed") == 7

@@ -1,0 +1,126 @@
+"""The tables of fine-tuning in docs/results.md: public data sets, several seeds, many runs side by side on one GPU.
+
+    python bench/finetune_gpu.py --data $FIRTH_DATA_UNPACKED --english MODEL --chinese MODEL --out rows.jsonl \
+        [--only cola,mrpc] [--at-once 12]
+
+Every row is one `firth finetune` command, printed with its figures; `random` rows are the same command with --random.
+The data folder holds the unpacked archives, `squadshifts.json` (the three files of SQuADShifts in one) and
+`pd-words.txt` (People's Daily without its tags).
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+ENGLISH: dict[str, str] = {
+    "cola": "--task classify --preset cola --train CoLA/train.tsv --test CoLA/dev.tsv --seeds 5",
+    "sst-2": "--task classify --preset sst-2 --train SST-2/train.tsv --test SST-2/dev.tsv --seeds 3 epochs=2",
+    "mrpc": "--task classify --preset mrpc --train MRPC/msr_paraphrase_train.txt --test MRPC/msr_paraphrase_test.txt"
+    " --seeds 5",
+    "stsb": "--task classify --preset stsb --train STS-B/original/sts-train.tsv --dev STS-B/original/sts-dev.tsv"
+    " --test STS-B/original/sts-test.tsv --seeds 5",
+    "rte": "--task classify --preset rte --train RTE/train.tsv --test RTE/dev.tsv --seeds 5",
+    "stsb-siamese": "--task compare --preset stsb --train STS-B/original/sts-train.tsv"
+    " --dev STS-B/original/sts-dev.tsv --test STS-B/original/sts-test.tsv --seeds 5 tasks.compare.way=siamese",
+    "stsb-cross": "--task compare --preset stsb --train STS-B/original/sts-train.tsv"
+    " --dev STS-B/original/sts-dev.tsv --test STS-B/original/sts-test.tsv --seeds 5 tasks.compare.way=cross",
+    "conll-softmax": "--task tag --train ner/conll2003/eng.train --dev ner/conll2003/eng.testa"
+    " --test ner/conll2003/eng.testb --seeds 3 tasks.tag.tagger=softmax",
+    "conll-crf": "--task tag --train ner/conll2003/eng.train --dev ner/conll2003/eng.testa"
+    " --test ner/conll2003/eng.testb --seeds 3 tasks.tag.tagger=crf",
+    "squad": "--task answer --train squadshifts.json --test qa/squad_dev_from_explorer/dev-v1.1.reconstructed.json"
+    " --seeds 2 epochs=2 max_length=384 --skip-bad",
+    "dream": "--task choose --train multiple_choice/DREAM/data/train.json --dev multiple_choice/DREAM/data/dev.json"
+    " --test multiple_choice/DREAM/data/test.json --seeds 3 batch_size=16",
+    "goemotions": "--task classify --kind many --text-column 1 --label-column 2"
+    " --label-names multilabel/goemotions/data/original/labels.txt"
+    " --train multilabel/goemotions/data/original/train.tsv --dev multilabel/goemotions/data/original/dev.tsv"
+    " --test multilabel/goemotions/data/original/test.tsv --seeds 3",
+}
+CHINESE: dict[str, str] = {
+    "chnsenticorp": "--task classify --train chnsenticorp/train.tsv --dev chnsenticorp/dev.tsv"
+    " --test chnsenticorp/test.tsv --seeds 3",
+    "tnews": "--task classify --train tnews/tnews_public/train.json --test tnews/tnews_public/test.json --seeds 3"
+    " epochs=2",
+    "stsb-zh": "--task compare --text-column 1 --second-column 2 --label-column 3"
+    " --train pairs/Chinese-STS-B/sts-b-train.txt --dev pairs/Chinese-STS-B/sts-b-dev.txt"
+    " --test pairs/Chinese-STS-B/sts-b-test.txt --seeds 5 tasks.compare.way=cross",
+    "stsb-zh-siamese": "--task compare --text-column 1 --second-column 2 --label-column 3"
+    " --train pairs/Chinese-STS-B/sts-b-train.txt --dev pairs/Chinese-STS-B/sts-b-dev.txt"
+    " --test pairs/Chinese-STS-B/sts-b-test.txt --seeds 5 tasks.compare.way=siamese",
+    "msra": "--task tag --train ner_msra_ymcui/train.txt --test ner_msra_ymcui/dev.txt --skip-bad"
+    " --seeds 2 epochs=2 tasks.tag.tagger=softmax",
+    "msra-crf": "--task tag --train ner_msra_ymcui/train.txt --test ner_msra_ymcui/dev.txt --skip-bad"
+    " --seeds 2 epochs=2 tasks.tag.tagger=crf",
+    "cmrc": "--task answer --train cmrc2018/train.json --test cmrc2018/dev.json --seeds 2 epochs=2 --skip-bad",
+    "pku": "--task tag --train pd-words.txt --test icwb2/gold/pku_test_gold.utf8 --seeds 2 epochs=2"
+    " tasks.tag.format=words tasks.tag.tagger=softmax",
+    "pku-crf": "--task tag --train pd-words.txt --test icwb2/gold/pku_test_gold.utf8 --seeds 2 epochs=2"
+    " tasks.tag.format=words tasks.tag.tagger=crf",
+    "sxu": "--task tag --train sxu/train.txt --test sxu/test.txt --seeds 2 epochs=2 tasks.tag.format=words"
+    " tasks.tag.tagger=softmax",
+    "sxu-crf": "--task tag --train sxu/train.txt --test sxu/test.txt --seeds 2 epochs=2 tasks.tag.format=words"
+    " tasks.tag.tagger=crf",
+}
+SLOW = ("msra", "squad", "pku", "sxu", "cmrc", "conll", "tnews", "goemotions", "sst-2")
+"""These begin first, so that no core waits for a straggler at the end."""
+
+
+def jobs(arguments: argparse.Namespace) -> list[tuple[str, list[str]]]:
+    """Every command by name, pre-trained and with random weights."""
+    rows = []
+    for model, table in ((arguments.english, ENGLISH), (arguments.chinese, CHINESE)):
+        for name, line in table.items():
+            words = [str(arguments.data / word) if "/" in word or word.endswith((".json", ".txt")) else word
+                     for word in line.split()]  # fmt: skip
+            rows.append((name, [str(model), *words]))
+            if not name.endswith(("-crf", "-siamese")):
+                at = words.index("--seeds")
+                rows.append((f"{name}, random", [str(model), *words[:at], "--random", *words[at + 2 :]]))
+    chosen = [row for row in rows if not arguments.only or row[0].split(",")[0] in arguments.only.split(",")]
+    return sorted(chosen, key=lambda row: not row[0].startswith(SLOW))
+
+
+def run(name: str, words: list[str], out: Path, arguments: argparse.Namespace) -> None:
+    # A saved state for every 500 steps is for runs of hours.
+    command = [sys.executable, "-m", "firth", "finetune", *words, "--out", str(out), "train.checkpoint_every=1000000"]
+    command += arguments.changes
+    began = time.time()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    row: dict[str, Any] = {"name": name, "seconds": round(time.time() - began, 1), "command": " ".join(words)}
+    if done.returncode:
+        row["failed"] = done.stderr[-600:]
+    else:
+        found = json.loads((out / "results.json").read_text())
+        ((task, figures),) = found["tasks"].items()
+        part = "test" if "test" in figures["figures"] else "dev"
+        row |= {"task": task, "part": part, "figures": figures["figures"][part], "baseline": figures["baseline"][part]}
+        row["by_seed"] = [seed.get(figures["main"]) for seed in figures["by_seed"][part]]
+    print(json.dumps(row, ensure_ascii=False), flush=True)
+    with arguments.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row, ensure_ascii=False) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--data", "--english", "--chinese", "--out"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--at-once", type=int, default=12)
+    parser.add_argument("changes", nargs="*", help="changes for every run, such as epochs=0.1")
+    arguments = parser.parse_args()
+    with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
+        for number, (name, words) in enumerate(jobs(arguments)):
+            pool.submit(run, name, words, Path(folder) / str(number), arguments)
+
+
+if __name__ == "__main__":
+    main()

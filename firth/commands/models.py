@@ -1,0 +1,66 @@
+"""Models from models: the subcommands that bring in other people's and widen their vocabulary."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firth.commands.shown import Json, ModelFolder, show
+
+
+def import_model(
+    source: Annotated[
+        Path, typer.Argument(help="A folder with other people's weights, config and tokenizer; a file of word vectors.")
+    ],
+    out: Annotated[Path, typer.Option(help="Model folder to write; must not exist.")],
+    unsafe_pickle: Annotated[
+        bool, typer.Option(help="Read a .bin file of a source you trust: the format can carry programs.")
+    ] = False,
+    cased: Annotated[
+        bool | None, typer.Option("--cased/--uncased", help="Whether a bare vocab.txt keeps capitals and accents.")
+    ] = None,
+    skip_bad: Annotated[
+        bool, typer.Option(help="Leave out rows of vectors that cannot be used, and count them.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Turn other people's model files into a model folder."""
+    from firth import pipeline
+
+    made = pipeline.import_model(source, out=out, unsafe_pickle=unsafe_pickle, cased=cased, skip_bad=skip_bad)
+    show(made, as_json=as_json)
+
+
+def extend(
+    model: ModelFolder,
+    text: Annotated[list[Path], typer.Option(help="The domain's text, read as `firth prepare` reads it.")],
+    add: Annotated[int, typer.Option(min=1, help="How many new tokens.")],
+    out: Annotated[Path, typer.Option(help="Model folder to write; must not exist.")],
+    min_count: Annotated[int, typer.Option(min=1, help="How often a word must occur to become a token.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Give a model tokens for the words of a domain; new vectors are means of their pieces' vectors."""
+    from firth import pipeline
+
+    figures = pipeline.extend(model, text=text, add=add, out=out, min_count=min_count)
+    new = figures["new"]
+    show(figures if as_json else {**figures, "new": f"{', '.join(new[:20])} ..."}, as_json=as_json)
+
+
+def info(model: ModelFolder, as_json: Json = False) -> None:
+    """Show what a model folder holds."""
+    from firth import pipeline
+
+    show(pipeline.info(model), as_json=as_json)
+
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes; run again, it continues.")] = Path(
+        "demo"
+    ),
+    minutes: Annotated[float | None, typer.Option(help="Minutes of pre-training. [default: 4.5]")] = None,
+) -> None:
+    """From the text on this machine to a small BERT, its answers and a report, in some minutes."""
+    from firth import pipeline
+
+    pipeline.demo(out=out, **({} if minutes is None else {"minutes": minutes}))

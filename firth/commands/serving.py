@@ -1,0 +1,47 @@
+"""Models for other people's programs: the subcommand that answers over HTTP."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=PATH]...", help="Model folders under the names clients use; none: the demo's."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
+    runs: Annotated[Path | None, typer.Option(help="A folder of runs whose curves the page shows.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token clients must send. [default: $FIRTH_TOKEN]")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="Of vectors: fp32, bf16, int8, or auto, the fastest that stays alike.")
+    ] = "fp32",
+    limit: Annotated[
+        list[str] | None, typer.Option(help="Change a limit, as in queued=100; `firth serve --limit help` lists them.")
+    ] = None,
+) -> None:
+    """Answer over HTTP: embeddings, fills, predictions, and a page to look inside."""
+    from firth import pipeline
+
+    if limit == ["help"]:
+        from firth.config import describe
+        from firth.serve.limits import Limits
+
+        for name, text in describe(Limits).items():
+            typer.echo(f"{name}={getattr(Limits(), name)}\n    {text}")
+        return
+    pipeline.serve(
+        models or (),
+        host=host,
+        port=port,
+        runs=runs,
+        token_file=token_file,
+        precision=precision,
+        limits=limit or (),
+    )

@@ -1,0 +1,178 @@
+"""How Hugging Face names the parts of BERT and its heirs: one `Layout` for each model type."""
+
+from dataclasses import replace
+
+from firth.convert.electra import Electra
+from firth.convert.huggingface import Layout
+
+_FIELDS = {
+    "vocab_size": "vocab_size",
+    "width": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "ffn_width": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "num_segments": "type_vocab_size",
+    "activation": "hidden_act",
+    "dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "norm_eps": "layer_norm_eps",
+    "init_std": "initializer_range",
+}
+_EMBEDDINGS = (
+    (r"^embeddings\.tokens\.", "embeddings.word_embeddings."),
+    (r"^embeddings\.positions\.", "embeddings.position_embeddings."),
+    (r"^embeddings\.segments\.", "embeddings.token_type_embeddings."),
+    (r"^embeddings\.norm\.", "embeddings.LayerNorm."),
+)
+_BLOCKS = (
+    (r"^blocks\.", "encoder.layer."),
+    (r"attention\.(query|key|value)\.", r"attention.self.\1."),
+    (r"attention\.out\.", "attention.output.dense."),
+    (r"attention_norm\.", "attention.output.LayerNorm."),
+    (r"\.up\.", ".intermediate.dense."),
+    (r"\.down\.", ".output.dense."),
+    (r"ffn_norm\.", "output.LayerNorm."),
+)
+
+
+def _head(**parts: str) -> dict[str, str]:
+    """Names of a masked-LM head whose dense layer, norm and bias are called so."""
+    kinds = [("dense", "weight"), ("dense", "bias"), ("norm", "weight"), ("norm", "bias")]
+    return {f"head.{part}.{kind}": f"{parts[part]}.{kind}" for part, kind in kinds} | {"head.bias": parts["bias"]}
+
+
+BERT = Layout(
+    model_type="bert",
+    encoder="bert",
+    prefix="bert.",
+    # transformers' BERT has no narrow embedding; TensorFlow's checkpoints call its projection so.
+    fields=_FIELDS | {"embedding_width": "embedding_size"},
+    names=(*_EMBEDDINGS, (r"^embeddings\.project\.", "encoder.embedding_hidden_mapping_in."), *_BLOCKS),
+    heads={
+        "masked_lm": _head(
+            dense="cls.predictions.transform.dense",
+            norm="cls.predictions.transform.LayerNorm",
+            bias="cls.predictions.bias",
+        ),
+        "next_sentence": {"head.weight": "cls.seq_relationship.weight", "head.bias": "cls.seq_relationship.bias"},
+    },
+    architectures={
+        ("masked_lm", "next_sentence"): "BertForPreTraining",
+        ("masked_lm",): "BertForMaskedLM",
+        ("next_sentence",): "BertForNextSentencePrediction",
+        (): "BertModel",
+    },
+    tied=("cls.predictions.decoder.weight",),
+    extras=("embeddings.position_ids", "cls.predictions.decoder.bias"),
+)
+ROBERTA = Layout(
+    model_type="roberta",
+    encoder="bert",
+    prefix="roberta.",
+    fields=_FIELDS,
+    names=(*_EMBEDDINGS, *_BLOCKS),
+    heads={"masked_lm": _head(dense="lm_head.dense", norm="lm_head.layer_norm", bias="lm_head.bias")},
+    architectures={("masked_lm",): "RobertaForMaskedLM", (): "RobertaModel"},
+    tied=("lm_head.decoder.weight",),
+    extras=("embeddings.position_ids", "lm_head.decoder.bias"),
+    implied={"embedding_width": 0},
+    settings={"masked_lm": {"activation": "gelu"}},
+    pad_id=1,
+)
+XLM_ROBERTA = replace(
+    ROBERTA,
+    model_type="xlm-roberta",
+    architectures={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
+)
+DISTILBERT = Layout(
+    model_type="distilbert",
+    encoder="bert",
+    prefix="distilbert.",
+    fields={
+        "vocab_size": "vocab_size",
+        "width": "dim",
+        "num_layers": "n_layers",
+        "num_heads": "n_heads",
+        "ffn_width": "hidden_dim",
+        "max_positions": "max_position_embeddings",
+        "activation": "activation",
+        "dropout": "dropout",
+        "attention_dropout": "attention_dropout",
+        "init_std": "initializer_range",
+    },
+    names=(
+        *_EMBEDDINGS,
+        (r"^blocks\.", "transformer.layer."),
+        (r"attention\.(query|key|value)\.", lambda found: f"attention.{found[1][0]}_lin."),
+        (r"attention\.out\.", "attention.out_lin."),
+        (r"attention_norm\.", "sa_layer_norm."),
+        (r"\.up\.", ".ffn.lin1."),
+        (r"\.down\.", ".ffn.lin2."),
+        (r"ffn_norm\.", "output_layer_norm."),
+    ),
+    heads={"masked_lm": _head(dense="vocab_transform", norm="vocab_layer_norm", bias="vocab_projector.bias")},
+    architectures={("masked_lm",): "DistilBertForMaskedLM", (): "DistilBertModel"},
+    tied=("vocab_projector.weight",),
+    implied={"num_segments": 0, "pooler": False, "norm_eps": 1e-12, "embedding_width": 0},
+    fixed={},
+)
+ELECTRA = Electra(
+    model_type="electra",
+    encoder="bert",
+    prefix="electra.",
+    fields=_FIELDS | {"embedding_width": "embedding_size"},
+    names=(*_EMBEDDINGS, (r"^embeddings\.project\.", "embeddings_project."), *_BLOCKS),
+    heads={
+        "masked_lm": _head(
+            dense="generator_predictions.dense", norm="generator_predictions.LayerNorm", bias="generator_lm_head.bias"
+        ),
+        "replaced_token": {
+            "dense.weight": "discriminator_predictions.dense.weight",
+            "dense.bias": "discriminator_predictions.dense.bias",
+            "judge.weight": "discriminator_predictions.dense_prediction.weight",
+            "judge.bias": "discriminator_predictions.dense_prediction.bias",
+        },
+    },
+    architectures={
+        ("masked_lm",): "ElectraForMaskedLM",
+        ("replaced_token",): "ElectraForPreTraining",
+        (): "ElectraModel",
+    },
+    tied=("generator_lm_head.weight",),
+    implied={"pooler": False},
+    usual={"embedding_width": 128},
+    settings={"masked_lm": {"activation": "gelu"}},
+)
+ALBERT = Layout(
+    model_type="albert",
+    encoder="albert",
+    prefix="albert.",
+    fields=_FIELDS | {"embedding_width": "embedding_size"},
+    names=(
+        *_EMBEDDINGS,
+        (r"^widen\.", "encoder.embedding_hidden_mapping_in."),
+        (r"^blocks\.0\.", "encoder.albert_layer_groups.0.albert_layers.0."),
+        (r"attention\.out\.", "attention.dense."),
+        (r"attention_norm\.", "attention.LayerNorm."),
+        (r"\.up\.", ".ffn."),
+        (r"\.down\.", ".ffn_output."),
+        (r"ffn_norm\.", "full_layer_layer_norm."),
+        (r"^pooler\.dense\.", "pooler."),
+    ),
+    heads={
+        "masked_lm": _head(dense="predictions.dense", norm="predictions.LayerNorm", bias="predictions.bias"),
+        "sentence_order": {
+            "head.weight": "sop_classifier.classifier.weight",
+            "head.bias": "sop_classifier.classifier.bias",
+        },
+    },
+    architectures={
+        ("masked_lm", "sentence_order"): "AlbertForPreTraining",
+        ("masked_lm",): "AlbertForMaskedLM",
+        (): "AlbertModel",
+    },
+    tied=("predictions.decoder.weight",),
+    extras=("embeddings.position_ids", "predictions.decoder.bias"),
+    fixed={"position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1},
+)

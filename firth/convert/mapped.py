@@ -1,0 +1,60 @@
+"""Safetensors files without torch and without copies: a tensor is mapped, a long one is written row by row.
+
+A file is the length of its header (eight bytes), the header as JSON (name, dtype, shape, place of every tensor; blanks
+at its end are allowed), then the bytes of the tensors.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from firth.errors import Damaged
+from firth.files import atomic_file
+
+_ROOM = 4096
+"""Bytes kept for the header of a file whose number of rows is not known before its last."""
+
+
+def tensor_places(path: Path) -> dict[str, dict[str, Any]]:
+    """What the header says of every tensor, with `at`, the byte where it begins."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(size))
+            header.pop("__metadata__", None)
+            return {name: {**row, "at": 8 + size + row["data_offsets"][0]} for name, row in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError) as error:
+        raise Damaged(f"{path} is not a safetensors file ({error}); fetch or make it again.") from None
+
+
+def map_tensor(path: Path, name: str) -> np.ndarray:
+    """A float32 tensor of a file as a read-only array that is read when it is used."""
+    row = tensor_places(path)[name]
+    if row["dtype"] != "F32":
+        raise Damaged(f"{path}: {name} is of type {row['dtype']}, not F32; save the model in float32.")
+    try:
+        return np.memmap(path, "<f4", "r", row["at"], tuple(row["shape"]))
+    except ValueError as error:
+        raise Damaged(f"{path} ends within {name} ({error}); fetch or make it again.") from None
+
+
+def write_rows(path: Path, name: str, blocks: Iterable[np.ndarray]) -> int:
+    """Writes blocks of rows as one tensor, holding one block at a time; gives the number of rows."""
+    count = width = 0
+    with atomic_file(path) as file:
+        file.write(bytes(8 + _ROOM))
+        for block in blocks:
+            file.write(np.ascontiguousarray(block, "<f4").tobytes())
+            count, width = count + len(block), block.shape[1]
+        file.seek(0)
+        _write_header(file, name, (count, width))
+    return count
+
+
+def _write_header(file: IO[bytes], name: str, shape: tuple[int, int]) -> None:
+    row = {"dtype": "F32", "shape": list(shape), "data_offsets": [0, 4 * shape[0] * shape[1]]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, name: row}).encode().ljust(_ROOM)
+    file.write(_ROOM.to_bytes(8, "little") + header)

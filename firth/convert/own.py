@@ -1,0 +1,51 @@
+"""The folder of an encoder without a public layout: `config.json` and `model.safetensors` under our own names.
+
+`model_type` is `firth-` and the encoder's name in the table; tensors are `encoder.NAME` and `goals.GOAL.NAME`.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from firth import encoders
+from firth.config import from_dict, to_dict
+from firth.convert import Weights
+from firth.convert.huggingface import read_tensors
+from firth.errors import Damaged, Unsupported
+from firth.files import read_json
+from firth.tensors import Encoder
+
+PREFIX = "firth-"
+
+
+def read(folder: Path) -> Weights:
+    values = read_json(folder / "config.json")
+    kind = str(values.get("model_type"))
+    name = kind.removeprefix(PREFIX)
+    if not kind.startswith(PREFIX) or name not in encoders.TABLE:
+        raise Unsupported(f"{folder}/config.json is of type '{kind}', which firth does not read.")
+    config = from_dict(encoders.resolve(name).Config, values.get("config", {}))
+    parts: dict[str, dict[str, Tensor]] = {}
+    for key, tensor in read_tensors(folder).items():
+        owner, _, rest = key.removeprefix("goals.").partition(".")
+        if not rest:
+            raise Damaged(f"{folder}/model.safetensors has the tensor {key}, which belongs to no part of the model.")
+        parts.setdefault(owner if key.startswith("goals.") else "", {})[rest] = tensor
+    return Weights(name, config, parts.pop("", {}), parts)
+
+
+def tensors_of(encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int = 0) -> dict[str, Tensor]:
+    own = {f"encoder.{name}": t for name, t in encoder.state_dict().items()}
+    heads = {f"goals.{goal}.{name}": t for goal, head in goals.items() for name, t in head.state_dict().items()}
+    # Cloned, because a goal may share tensors with the encoder.
+    return {name: tensor.detach().contiguous().clone() for name, tensor in {**own, **heads}.items()}
+
+
+def config_json(encoder: Encoder, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:
+    return {"model_type": PREFIX + encoders.name_of(encoder), "config": to_dict(encoder.config)}
+
+
+def beside(goals: Mapping[str, nn.Module]) -> dict[str, Any]:
+    return {}

@@ -1,0 +1,57 @@
+"""A token is the sum or mean of its parts: character n-grams (Bojanowski et al. 2017), features written by hand.
+
+In: a batch whose tokens have parts; a batch without any takes each token for its own only part. Out: a vector for every
+token, and for every sequence the mean over all parts of all its tokens, which is what fastText classifies (Joulin et
+al. 2016). A token without parts has a vector of zeros.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from firth.errors import BadConfig
+from firth.nn.blocks import initialise
+from firth.tensors import Batch, Encoder, States
+
+
+class Bag(Encoder):
+    @dataclass(frozen=True)
+    class Config:
+        vocab_size: int = 30000
+        """Rows of the table: words, hashed n-grams, features."""
+        width: int = 100
+        """Width of a vector."""
+        combine: Literal["mean", "sum"] = "mean"
+        """How the rows of a token's parts become its vector."""
+        init_std: float = 0.02
+        """Standard deviation of the initial vectors."""
+
+        def __post_init__(self) -> None:
+            if self.vocab_size < 1 or self.width < 1 or self.init_std < 0:
+                raise BadConfig("A bag needs a vocab_size and a width of at least 1 and an init_std of at least 0.")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.width, self.vocab_size = config.width, config.vocab_size
+        self.table = nn.Embedding(config.vocab_size, config.width)
+        initialise(self, std=config.init_std)
+
+    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
+        parts_M, part_bounds_N1 = parts_of(batch)
+        x_ND = self._gather(parts_M, part_bounds_N1, self.config.combine)
+        pooled_BD = self._gather(parts_M, part_bounds_N1[batch.bounds_B1.long()], "mean")
+        return States(x_ND, self.table.weight, pooled_BD, (x_ND,) if layers else ())
+
+    def _gather(self, parts_M: Tensor, bounds: Tensor, how: str) -> Tensor:
+        return F.embedding_bag(parts_M, self.table.weight, bounds, mode=how, include_last_offset=True)
+
+
+def parts_of(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The parts of all tokens, end to end, and where each token's begin."""
+    if batch.parts_M is None or batch.part_bounds_N1 is None:
+        return batch.ids_N, torch.arange(batch.num_tokens + 1, device=batch.ids_N.device)
+    return batch.parts_M, batch.part_bounds_N1.long()

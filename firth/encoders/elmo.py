@@ -1,0 +1,148 @@
+"""ELMo (Peters et al. 2018): words from their characters (Kim et al. 2015; Józefowicz et al. 2016), LSTMs both ways.
+
+In: a batch whose tokens have their characters as parts; a token of a batch without any is spelled by the bytes of its
+id. Out: for each word three vectors, its own (twice, side by side) and two layers of forward and backward states. The
+characters are allennlp's 262: the bytes from 1 on, begin and end of a sentence, of a word, and padding; 0 is nothing.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from firth.errors import BadConfig
+from firth.nn.recurrent import ClippedLSTM, Memory
+from firth.nn.walk import Walk
+from firth.tensors import Batch, Encoder, States
+
+NUM_CHARACTERS = 262
+WORD_BEGINS, WORD_ENDS, PADDING = 259, 260, 261
+SPELLED_BYTES = 3
+
+
+class Elmo(Encoder):
+    @dataclass(frozen=True)
+    class Config:
+        vocab_size: int = 30000
+        """Tokens that a language model's head chooses from; the encoder itself reads characters."""
+        width: int = 1024
+        """Width of every state, half of it for each direction."""
+        num_layers: int = 2
+        """Layers of LSTMs."""
+        cell_width: int = 4096
+        """Width of an LSTM's cell, which is projected to half the width of the states."""
+        clip: float = 3.0
+        """Cells and projections stay between minus this and this."""
+        character_width: int = 16
+        """Width of a character's vector."""
+        filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+        """Filters over characters: how many characters each sees, and how many there are of that kind."""
+        num_highways: int = 2
+        """Highway layers over the filters."""
+        max_characters: int = 50
+        """Characters of a word, its begin and end included; shorter words are padded."""
+        activation: str = "relu"
+        """Activation of the filters."""
+        dropout: float = 0.1
+        """Share of a layer's inputs set to zero in training."""
+
+        def __post_init__(self) -> None:
+            numbers = [number for pair in self.filters for number in pair]
+            sizes = (*numbers, self.width, self.cell_width, self.character_width, self.num_layers, self.vocab_size)
+            if min(sizes) < 1 or self.width % 2 or self.num_highways < 0 or self.clip <= 0 or not numbers:
+                raise BadConfig("ELMo needs sizes of at least 1, an even width, some filters and a clip above 0.")
+            if any(len(pair) != 2 for pair in self.filters) or max(w for w, _ in self.filters) > self.max_characters:
+                raise BadConfig("ELMo's filters are pairs: characters seen (at most max_characters), and how many.")
+            if not 0 <= self.dropout < 1 or self.activation not in ("relu", "tanh"):
+                raise BadConfig("ELMo needs a dropout of at least 0 and below 1, and the activation relu or tanh.")
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.width, self.vocab_size, self.num_layers = config.width, config.vocab_size, config.num_layers
+        self.words = Words(config)
+        half = config.width // 2
+        self.blocks = nn.ModuleList(
+            ClippedLSTM(half, half, cell_width=config.cell_width, clip=config.clip) for _ in range(config.num_layers)
+        )
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
+        kept, _ = self.read(batch)
+        return States(kept[-1], self.words.characters.weight, layers=tuple(kept) if layers else ())
+
+    def read(self, batch: Batch, memory: list[Memory] | None = None) -> tuple[list[Tensor], list[Memory]]:
+        """All layers, and what each remembers of the sequences at their ends, to go on from (one text after another).
+
+        What is remembered lies in the order of the batch's sequences, none of which may be empty then.
+        """
+        word_ND = self.words(*characters_of(batch))
+        walk = Walk(batch.bounds_B1, word_ND.device)
+        places_2N = torch.stack([walk.place_N, walk.place_N[walk.mirror_N]])
+        rows_2N = torch.stack([walk.rows_N, walk.mirror_N[walk.rows_N]])
+        kept, remembered, rank_B = [torch.cat([word_ND, word_ND], 1)], [], walk.order_B.argsort()
+        x_2ND = word_ND[rows_2N]
+        for depth, block in enumerate(self.blocks):
+            before = (memory[depth][0][:, walk.order_B], memory[depth][1][:, walk.order_B]) if memory else None
+            out_2ND, (out, cell) = block(self.dropout(x_2ND), walk, before)
+            x_2ND = out_2ND + x_2ND if depth else out_2ND
+            kept.append(torch.cat([x_2ND[0, places_2N[0]], x_2ND[1, places_2N[1]]], 1))
+            if out.shape[1] == len(rank_B):
+                remembered.append((out[:, rank_B], cell[:, rank_B]))
+        return kept, remembered
+
+
+class Words(nn.Module):
+    """A word's vector from its characters: filters, the maximum over the word, highways, a projection."""
+
+    def __init__(self, config: Elmo.Config) -> None:
+        super().__init__()
+        self.limit, self.widest = config.max_characters, max(width for width, _ in config.filters)
+        self.activate = torch.relu if config.activation == "relu" else torch.tanh
+        self.characters = nn.Embedding(NUM_CHARACTERS, config.character_width)
+        self.filters = nn.ModuleList(nn.Conv1d(config.character_width, count, size) for size, count in config.filters)
+        width = sum(count for _, count in config.filters)
+        self.highways = nn.ModuleList(Highway(width) for _ in range(config.num_highways))
+        self.project = nn.Linear(width, config.width // 2)
+        nn.init.uniform_(self.characters.weight, -1, 1)
+
+    def forward(self, parts_M: Tensor, part_bounds_N1: Tensor) -> Tensor:
+        sizes_N = part_bounds_N1.diff()
+        longest = int(sizes_N.max()) if len(sizes_N) else 0
+        # Filters that see nothing but padding all say the same, so one such place stands for all.
+        length = min(self.limit, longest + self.widest)
+        ids_NL = parts_M.new_full((len(sizes_N), length), PADDING)
+        owner_M = torch.repeat_interleave(torch.arange(len(sizes_N), device=parts_M.device), sizes_N)
+        place_M = torch.arange(len(parts_M), device=parts_M.device) - part_bounds_N1[owner_M]
+        inside_M = place_M < length
+        ids_NL[owner_M[inside_M], place_M[inside_M]] = parts_M[inside_M]
+        x_NEL = self.characters(ids_NL).transpose(1, 2)
+        x_NF = torch.cat([self.activate(one(x_NEL).amax(2)) for one in self.filters], 1)
+        for highway in self.highways:
+            x_NF = highway(x_NF)
+        out_ND: Tensor = self.project(x_NF)
+        return out_ND
+
+
+class Highway(nn.Module):
+    """x + g (relu(W x) - x), with a gate g of its own (Srivastava et al. 2015), nearly closed at first."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.change, self.gate = nn.Linear(width, width), nn.Linear(width, width)
+        nn.init.constant_(self.gate.bias, -2.0)
+
+    def forward(self, x_NF: Tensor) -> Tensor:
+        return torch.lerp(x_NF, F.relu(self.change(x_NF)), self.gate(x_NF).sigmoid())
+
+
+def characters_of(batch: Batch) -> tuple[Tensor, Tensor]:
+    """The characters of all tokens, end to end, and where each token's begin."""
+    if batch.parts_M is not None and batch.part_bounds_N1 is not None:
+        return batch.parts_M, batch.part_bounds_N1.long()
+    ids_N = batch.ids_N
+    digits = [1 + ids_N // 256**power % 256 for power in range(SPELLED_BYTES)]
+    edges = torch.full_like(ids_N, WORD_BEGINS), torch.full_like(ids_N, WORD_ENDS)
+    parts_NL = torch.stack([edges[0], *digits, edges[1]], 1)
+    return parts_NL.flatten(), torch.arange(len(ids_N) + 1, device=ids_N.device) * parts_NL.shape[1]

@@ -1,0 +1,149 @@
+"""Hidden Markov models over symbols (Rabiner 1989): hidden tags follow one another, each emits a symbol.
+
+In: ids of symbols, sequences end to end, with tags (learning by counting) or without (Baum-Welch). Out: a model of log
+probabilities; `scores` gives the chain over which `nn/chain.py` sums, decodes and draws.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firth import chance
+from firth.errors import BadInput
+from firth.nn import chain
+
+
+@dataclass(frozen=True)
+class HMM:
+    """Log probabilities in double precision."""
+
+    start_T: Tensor
+    transitions_TT: Tensor
+    """From tag (row) to tag (column)."""
+    emissions_VT: Tensor
+    """Of each symbol, given the tag."""
+
+    def scores(self, ids_N: Tensor, bounds_B1: Tensor) -> chain.Scores:
+        """The joint log probability of symbols and tags as a chain."""
+        unary_NT = self.emissions_VT[ids_N.long()]
+        first = bounds_B1[:-1][bounds_B1.diff() > 0].long()
+        unary_NT[first] += self.start_T
+        return chain.Scores(unary_NT, self.transitions_TT, bounds_B1)
+
+    def log_likelihood(self, ids_N: Tensor, bounds_B1: Tensor) -> Tensor:
+        """Of each sequence, summed over all tags (the forward algorithm)."""
+        return chain.counted(self.scores(ids_N, bounds_B1))[0]
+
+    def viterbi(self, ids_N: Tensor, bounds_B1: Tensor) -> Tensor:
+        """The likeliest tags of each sequence as a whole."""
+        return chain.viterbi(self.scores(ids_N, bounds_B1))[0]
+
+    def posterior(self, ids_N: Tensor, bounds_B1: Tensor) -> tuple[Tensor, Tensor]:
+        """The likeliest tag of each symbol by itself, and how likely it is."""
+        likely_N, tags_N = chain.marginals(self.scores(ids_N, bounds_B1)).max(1)
+        return tags_N, likely_N
+
+    def sample(self, length: int, key: np.uint64, *, num: int = 1) -> tuple[Tensor, Tensor]:
+        """`num` sequences of tags and symbols, each num x length."""
+        draws = chance.uniform(key, *np.ogrid[:num, :length, :2])
+        start, transitions, emissions = (
+            np.cumsum(p.exp().numpy(), -1) for p in (self.start_T, self.transitions_TT, self.emissions_VT.T)
+        )
+        tags, symbols = np.empty((2, num, length), np.int64)
+        for place in range(length):
+            table = np.broadcast_to(start, (num, len(start))) if place == 0 else transitions[tags[:, place - 1]]
+            tags[:, place] = _drawn(table, draws[:, place, 0])
+            symbols[:, place] = _drawn(emissions[tags[:, place]], draws[:, place, 1])
+        return torch.from_numpy(tags), torch.from_numpy(symbols)
+
+
+def count(
+    counts_VT: Tensor, tags_N: Tensor, *, bounds_B1: Tensor, allowed: tuple[Tensor, Tensor], smoothing: float = 0.1
+) -> HMM:
+    """From how often each tag emitted each symbol, and from the tags in order.
+
+    `smoothing` is added to every count that the rules allow: `allowed` says which tags may begin and follow.
+    """
+    num_tags, tags_N = counts_VT.shape[1], tags_N.long()
+    first, inner = _places(bounds_B1)
+    pairs = tags_N[inner - 1] * num_tags + tags_N[inner]
+    start_T = torch.bincount(tags_N[first], minlength=num_tags)
+    transitions_TT = torch.bincount(pairs, minlength=num_tags**2).view(num_tags, num_tags)
+    may_start_T, may_follow_TT = allowed
+    return HMM(
+        _log_share(start_T + smoothing * may_start_T),
+        _log_share(transitions_TT + smoothing * may_follow_TT),
+        _log_share((counts_VT + smoothing).T).T.contiguous(),
+    )
+
+
+def baum_welch(
+    ids_N: Tensor,
+    bounds_B1: Tensor,
+    *,
+    num_tags: int,
+    num_symbols: int,
+    restarts: int = 5,
+    iterations: int = 100,
+    tolerance: float = 1e-6,
+    seed: int = 0,
+) -> tuple[HMM, list[float]]:
+    """Learns without tags by expectation-maximisation; of several random starts the likeliest end is kept.
+
+    Gives the model and its log likelihood after each iteration, which never falls.
+    """
+    if not len(ids_N) or restarts < 1 or num_tags < 1:
+        raise BadInput("Baum-Welch needs symbols, at least one restart and at least one tag.")
+    starts = (_random(num_tags, num_symbols, key=chance.key(seed, "restart", restart)) for restart in range(restarts))
+    ends = [climb(s, ids_N, bounds_B1=bounds_B1, iterations=iterations, tolerance=tolerance) for s in starts]
+    return max(ends, key=lambda end: end[1][-1])
+
+
+def climb(
+    model: HMM, ids_N: Tensor, *, bounds_B1: Tensor, iterations: int = 100, tolerance: float = 1e-6
+) -> tuple[HMM, list[float]]:
+    """Expectation-maximisation from a given model, until an iteration gains less than `tolerance` a symbol."""
+    first, _ = _places(bounds_B1)
+    num_tags, symbols = len(model.start_T), ids_N.long()
+    history: list[float] = []
+    for _ in range(iterations):
+        log_z_B, marginals_NT, pairs_TT = chain.counted(model.scores(symbols, bounds_B1))
+        history.append(float(log_z_B.sum()))
+        if len(history) > 1 and history[-1] - history[-2] < tolerance * len(symbols):
+            break
+        emitted_VT = torch.zeros(len(model.emissions_VT), num_tags, dtype=torch.float64)
+        emitted_VT.index_add_(0, symbols, marginals_NT)
+        model = HMM(_log_share(marginals_NT[first].sum(0)), _log_share(pairs_TT), _log_share(emitted_VT.T).T)
+    else:
+        history.append(float(model.log_likelihood(symbols, bounds_B1).sum()))
+    return model, history
+
+
+def _random(num_tags: int, num_symbols: int, *, key: np.uint64) -> HMM:
+    """Probabilities near the uniform ones; equal ones would never part."""
+
+    def near(purpose: int, *shape: int) -> Tensor:
+        return _log_share(0.5 + torch.from_numpy(chance.uniform(key, purpose, *np.ogrid[tuple(map(slice, shape))])))
+
+    return HMM(near(0, num_tags), near(1, num_tags, num_tags), near(2, num_tags, num_symbols).T.contiguous())
+
+
+def _places(bounds_B1: Tensor) -> tuple[Tensor, Tensor]:
+    """The first tokens of the sequences, and all others."""
+    is_first_N = torch.zeros(int(bounds_B1[-1]), dtype=torch.bool)
+    is_first_N[bounds_B1[:-1][bounds_B1.diff() > 0].long()] = True
+    return is_first_N.nonzero().flatten(), (~is_first_N).nonzero().flatten()
+
+
+def _log_share(counts: Tensor) -> Tensor:
+    """Counts as log probabilities over the last dimension; a row without any is uniform."""
+    counts = counts.double()
+    total = counts.sum(-1, keepdim=True)
+    return torch.where(total > 0, counts / total, torch.full_like(counts, 1 / counts.shape[-1])).log()
+
+
+def _drawn(cumulated: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    passed = (cumulated <= draws[:, None] * cumulated[:, -1:]).sum(1)
+    return np.asarray(np.minimum(passed, cumulated.shape[1] - 1))

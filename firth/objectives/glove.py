@@ -1,0 +1,142 @@
+"""GloVe (Pennington et al. 2014): vectors whose products are the logarithms of how often words stand together.
+
+Minimised: sum of f(X_ij) (w_i . v_j + b_i + c_j - log X_ij)^2 over all pairs that occur, with f(x) = (x / most)^power
+up to `most` and 1 above (equations 8 and 9), by AdaGrad over the pairs in random order. The result is w + v.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import torch
+
+from firth import chance
+from firth.data.counts import Entries, count_pairs
+from firth.data.stream import Stream
+from firth.encoders.static import Static
+from firth.errors import BadConfig, BadInput
+from firth.objectives.hogwild import Report, Text, compiled
+from firth.tensors import Encoder, Objective
+from firth.tokenizers.vocab import Vocab
+
+
+class Glove(Objective):
+    @dataclass(frozen=True)
+    class Config:
+        window: int = 10
+        """Words on either side that count, each by one over its distance."""
+        most: float = 100.0
+        """Pairs that occur more often than this weigh no more (x_max in the paper)."""
+        power: float = 0.75
+        """How fast the weight of rarer pairs falls (alpha in the paper)."""
+        rate: float = 0.05
+        """AdaGrad's rate."""
+
+        def __post_init__(self) -> None:
+            if self.window < 1 or self.most <= 0 or self.rate <= 0:
+                raise BadConfig("GloVe needs a window of at least 1 and most and rate above 0.")
+
+    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
+        super().__init__()
+        self.config, self.vocab, self.seed = config, vocab, seed
+        if not isinstance(encoder, Static):
+            raise BadConfig("GloVe fills a table of word vectors; its encoder must be static.")
+
+    @torch.no_grad()
+    def solve(
+        self, encoder: Encoder, stream: Stream, *, epochs: int, threads: int, report: Report, **_: Any
+    ) -> dict[str, float]:
+        assert isinstance(encoder, Static)
+        entries = self.entries(stream)
+        if not len(entries):
+            raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
+        tables = self._begin(encoder.width)
+        losses = self._descend(tables, entries, epochs=epochs, threads=threads, report=report)
+        encoder.table.weight.zero_()
+        both = tables[0][:, :-1] + tables[1][:, :-1]
+        encoder.table.weight[: len(self.vocab)] = torch.from_numpy(both)
+        encoder.table.weight[sorted(self.vocab.specials)] = 0
+        return {"pairs": float(len(entries)), "loss": losses[-1] / len(entries)}
+
+    def entries(self, stream: Stream) -> Entries:
+        """How often words of the stream stand near each other."""
+        with tempfile.TemporaryDirectory() as place:
+            rows = chunks(Text.of(stream, self.vocab))
+            return count_pairs(rows, len(self.vocab), window=self.config.window, folder=Path(place))
+
+    def _begin(self, width: int) -> list[np.ndarray]:
+        """Both tables with their biases, and their sums of squared gradients, which begin at 1."""
+        compiled(width)
+        from firth.objectives.word_kernels import spread
+
+        tables = [np.empty((len(self.vocab), width + 1), np.float32) for _ in range(2)]
+        for place, table in enumerate(tables):
+            spread(table, 0.5 / (width + 1), chance.key(self.seed, "glove", place))
+        return [*tables, *(np.ones_like(table) for table in tables)]
+
+    def _descend(
+        self, tables: list[np.ndarray], entries: Entries, *, epochs: int, threads: int, report: Report
+    ) -> list[float]:
+        from firth.objectives.glove_kernels import glove_kernel
+
+        kernel, config = glove_kernel(tables[0].shape[1] - 1), self.config
+        logs = np.log(entries.weights_E)
+        pulls = np.minimum(1, entries.weights_E / np.float32(config.most)) ** np.float32(config.power)
+        losses, total = list[float](), np.zeros(threads)
+        same = (
+            entries.keys_E,
+            logs,
+            pulls.astype(np.float32),
+            len(self.vocab),
+            *tables,
+            np.float32(config.rate),
+            total,
+        )
+        kernel(np.zeros(0, np.int64), *same, 0)  # compiles
+        for epoch in range(epochs):
+            report(epoch / epochs)
+            order = chance.permutation(chance.key(self.seed, "pairs", epoch), len(entries))
+            shares = np.array_split(order, threads)
+            workers = [Thread(target=kernel, args=(share, *same, me)) for me, share in enumerate(shares)]
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                worker.join()
+            losses.append(float(total.sum()))
+        return losses
+
+
+def chunks(text: Text) -> Iterator[np.ndarray]:
+    """The words of each chunk; what is not on the list is left out, as if the words beside it were neighbours."""
+    for start, end in zip(text.starts_C.tolist(), text.ends_C.tolist(), strict=True):
+        row = text.words_V[text.ids[start:end]]
+        yield row[row >= 0]
+
+
+def ratio_table(
+    entries: Entries, vocab: Vocab, pair: tuple[str, str], probes: list[str]
+) -> list[dict[str, float | str]]:
+    """P(k | first), P(k | second) and their ratio for some words k (Pennington et al. 2014, table 1)."""
+    size, first, second = len(vocab), *(vocab.ids[word] for word in pair)
+    rows = list[dict[str, float | str]]()
+    for probe in probes:
+        shares = [
+            _count(entries, word * size + vocab.ids[probe]) / _total(entries, word, size) for word in (first, second)
+        ]
+        ratio = shares[0] / shares[1] if shares[1] else float("inf") if shares[0] else float("nan")
+        rows.append({"word": probe, pair[0]: shares[0], pair[1]: shares[1], "ratio": ratio})
+    return rows
+
+
+def _count(entries: Entries, key: int) -> float:
+    place = int(np.searchsorted(entries.keys_E, key))
+    return float(entries.weights_E[place]) if place < len(entries) and entries.keys_E[place] == key else 0.0
+
+
+def _total(entries: Entries, word: int, size: int) -> float:
+    first, last = np.searchsorted(entries.keys_E, [word * size, (word + 1) * size])
+    return max(float(entries.weights_E[first:last].sum(dtype=np.float64)), 1e-12)

@@ -1,0 +1,108 @@
+"""What word2vec's objectives share: a stream cut into chunks, the rows they train, and threads that share these.
+
+In: a stream, an encoder's table and a kernel. Out: the table, filled. One thread gives the same bits every time;
+several write to the same rows without waiting for each other (Hogwild, Recht et al. 2011).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from threading import Thread
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from firth import chance
+from firth.data.stream import Stream
+from firth.errors import BadInput, Unsupported
+from firth.objectives.sampling import as_bits, keep_rates
+from firth.tokenizers.vocab import Vocab
+
+Report = Callable[[float], None]
+CHUNK = 10_000
+"""Words of a chunk at most; no window goes over its border."""
+_WAIT = 0.5
+
+
+@dataclass(frozen=True)
+class Text:
+    """A stream as the kernels read it."""
+
+    ids: np.ndarray
+    starts_C: np.ndarray
+    ends_C: np.ndarray
+    words_V: np.ndarray
+    """For each id of the stream its row, or -1 for what is no word."""
+    counts_V: np.ndarray
+
+    @property
+    def num_words(self) -> int:
+        return int((self.ends_C - self.starts_C).sum())
+
+    def keep(self, sample: float) -> np.ndarray:
+        return as_bits(keep_rates(self.counts_V, sample))
+
+    @classmethod
+    def of(cls, stream: Stream, vocab: Vocab) -> "Text":
+        """The stream's documents, long ones in several chunks."""
+        starts = stream.starts_S[stream.bounds_D1[:-1]]
+        ends = stream.ends_S[stream.bounds_D1[1:] - 1]
+        pieces = -(-(ends - starts) // CHUNK)
+        first = np.repeat(np.cumsum(pieces) - pieces, pieces)
+        starts_C = np.repeat(starts, pieces) + (np.arange(pieces.sum()) - first) * CHUNK
+        ends_C = np.minimum(starts_C + CHUNK, np.repeat(ends, pieces))
+        words_V, counts_V = np.arange(len(vocab), dtype=np.int32), np.array(stream.shards.counts, np.int64)
+        special = sorted(vocab.specials)
+        words_V[special], counts_V[special] = -1, 0
+        if not counts_V.any():
+            raise BadInput(f"{stream.shards.folder} has no word of the vocabulary; lower min_count or give more text.")
+        return cls(np.asarray(stream.shards.ids).view(np.ndarray), starts_C, ends_C, words_V, counts_V)
+
+
+def compiled(width: int) -> Any:
+    """The module of kernels, and its loops for a width; numba is needed only here."""
+    try:
+        from firth.objectives import word_kernels
+    except ImportError:
+        raise Unsupported("Training word vectors needs numba: pip install 'firth[vectors]'.") from None
+    return word_kernels, word_kernels.kernels(width)
+
+
+def first_rows(table: Tensor, *, seed: int, reach: float) -> np.ndarray:
+    """The encoder's own rows, spread evenly from -reach to reach: kernels train them in place."""
+    from firth.objectives.word_kernels import spread
+
+    rows: np.ndarray = table.detach().numpy()
+    spread(rows, reach, chance.key(seed, "word vectors"))
+    return rows
+
+
+def run_epochs(
+    text: Text,
+    work: Callable[..., None],
+    *,
+    epochs: int,
+    threads: int,
+    seed: int,
+    rates: tuple[float, float],
+    report: Report,
+) -> None:
+    """Calls `work(chunks, plan, done, me)` in threads, each with its own share of the chunks, in every epoch."""
+    done = np.zeros(threads, np.int64)
+    plan = np.array([*rates, float(max(1, text.num_words * epochs))])
+    cuts = np.searchsorted(np.cumsum(text.ends_C - text.starts_C), np.arange(1, threads) * (text.num_words / threads))
+    bounds = [0, *cuts.tolist(), len(text.starts_C)]
+    empty = np.zeros(0, np.int64)
+    work((empty, empty, np.zeros(0, np.uint64)), plan, done, 0)  # compiles
+    report(0.0)
+    for epoch in range(epochs):
+        keys = chance.bits(chance.key(seed, "windows", epoch), np.arange(len(text.starts_C)))
+        shares = [(text.starts_C[a:b], text.ends_C[a:b], keys[a:b]) for a, b in pairwise(bounds)]
+        workers = [Thread(target=work, args=(share, plan, done, me), daemon=True) for me, share in enumerate(shares)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            while worker.is_alive():
+                worker.join(_WAIT)
+                report(float(done.sum() / plan[2]))

@@ -1,0 +1,73 @@
+"""A neural probabilistic language model (Bengio et al. 2003, equation 1).
+
+Cut: every document into runs of at most `max_length`. Nothing is corrupted: every word is predicted from the words
+before it. The vectors C of the n - 1 words before, end to end, are x; the scores are b + W x + U tanh(d + H x), one for
+each word of the vocabulary. Where a sequence has no such word yet, zeros stand. C, the encoder's table, is the by-
+product.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from firth.data.packing import Pack, Plan, runs
+from firth.data.stream import Stream
+from firth.errors import BadConfig
+from firth.nn.blocks import initialise
+from firth.objectives.masked_lm import IGNORE
+from firth.tensors import Batch, Encoder, Loss, Objective, States
+from firth.tokenizers.vocab import Vocab
+
+
+class Nnlm(Objective):
+    @dataclass(frozen=True)
+    class Config:
+        order: int = 5
+        """Words in an n-gram: the one predicted and those before it (n in the paper)."""
+        hidden: int = 100
+        """Width of the tanh layer (h in the paper)."""
+        direct: bool = False
+        """Whether the vectors also go straight to the scores (W in the paper)."""
+
+        def __post_init__(self) -> None:
+            if self.order < 2 or self.hidden < 1:
+                raise BadConfig("An n-gram network needs an order of at least 2 and a hidden layer of at least 1.")
+
+    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
+        super().__init__()
+        self.config, self.vocab, self.max_length = config, vocab, max_length
+        width = (config.order - 1) * encoder.width
+        self.hidden = nn.Linear(width, config.hidden)
+        self.out = nn.Linear(config.hidden, encoder.vocab_size)
+        self.direct = nn.Linear(width, encoder.vocab_size, bias=False) if config.direct else None
+        initialise(self, std=0.05)
+
+    def sequences(self, stream: Stream, epoch: int) -> Plan:
+        return runs(stream, self.max_length, num_specials=self.vocab.frame.size())
+
+    def corrupt(self, pack: Pack, epoch: int) -> None:
+        labels = np.full(pack.num_tokens, IGNORE, np.int64)
+        labels[: len(pack.ids_N)] = np.where(pack.ordinary_N, pack.ids_N, IGNORE)
+        pack.targets |= {"nnlm_labels": labels}
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        labels_N = batch.targets["nnlm_labels"]
+        scores_NV = self.scores(states.last_ND, batch.positions_N)
+        total = cross_entropy(scores_NV.float(), labels_N, ignore_index=IGNORE, reduction="sum")
+        return Loss({"nnlm": total}, {"nnlm_correct": (scores_NV.argmax(-1) == labels_N).sum()})
+
+    def counts(self, batch: Batch) -> Mapping[str, int]:
+        return {"nnlm": int((batch.targets["nnlm_labels"] != IGNORE).sum())}
+
+    def scores(self, x_ND: Tensor, positions_N: Tensor) -> Tensor:
+        """Scores over the vocabulary of every token, from the tokens before it."""
+        before = [
+            torch.where(positions_N[:, None] >= back, x_ND.roll(back, 0), 0.0) for back in range(1, self.config.order)
+        ]
+        context_NC = torch.cat(before, 1)
+        scores_NV: Tensor = self.out(torch.tanh(self.hidden(context_NC)))
+        return scores_NV if self.direct is None else scores_NV + self.direct(context_NC)

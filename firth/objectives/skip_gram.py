@@ -1,0 +1,87 @@
+"""Skip-gram (Mikolov et al. 2013): a word's vector predicts the words around it, each against a few drawn at random.
+
+Maximised for every pair of a word w and a neighbour c: log s(x_c . u_w) + sum over negatives n of log s(-x_c . u_n), or
+with hierarchical softmax the sum of log s(+-x_c . theta) over the inner nodes on the way to w. A window's negatives are
+shared by its neighbours (Ji et al. 2016). Solved by compiled loops; the x are the encoder's table.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from firth.data.stream import Stream
+from firth.encoders.static import Static
+from firth.errors import BadConfig
+from firth.nn.tree import Paths, huffman
+from firth.objectives.hogwild import Report, Text, compiled, first_rows, run_epochs
+from firth.objectives.sampling import Sampler
+from firth.tensors import Encoder, Objective
+from firth.tokenizers.vocab import Vocab
+
+
+class SkipGram(Objective):
+    kernel = "skip_gram"
+
+    @dataclass(frozen=True)
+    class Config:
+        window: int = 5
+        """Words on either side at most; each word draws its own reach from 1 to this."""
+        num_negatives: int = 5
+        """Words drawn against each true one; 0 takes hierarchical softmax instead."""
+        sample: float = 1e-3
+        """Words more frequent than this share are dropped by chance (Mikolov et al. 2013, the program's formula)."""
+        power: float = 0.75
+        """Negatives are drawn in proportion to counts to this power."""
+        rate: float = 0.05
+        """Learning rate of the first word; the released program has 0.025, but negatives shared allow more."""
+        end_rate: float = 1e-5
+        """Learning rate of the last word; between them it falls in a straight line."""
+
+        def __post_init__(self) -> None:
+            if self.window < 1 or self.num_negatives < 0 or not self.rate >= self.end_rate >= 0:
+                raise BadConfig(
+                    "Word vectors need a window of at least 1, negatives of at least 0, rate >= end_rate >= 0."
+                )
+
+    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
+        super().__init__()
+        self.config, self.vocab, self.seed = config, vocab, seed
+        if not isinstance(encoder, Static):
+            raise BadConfig(f"{type(self).__name__} fills a table of word vectors; its encoder must be static.")
+
+    @torch.no_grad()
+    def solve(
+        self, encoder: Encoder, stream: Stream, *, epochs: int, threads: int, report: Report, **_: Any
+    ) -> dict[str, float]:
+        assert isinstance(encoder, Static)
+        config, text = self.config, Text.of(stream, self.vocab)
+        module, loops = compiled(encoder.width)
+        kernel, keep = getattr(loops, self.kernel), text.keep(config.sample)
+        words, tree, sampler, room = aims(text, config.num_negatives, config.power)
+        x_in = first_rows(encoder.table.weight, seed=self.seed, reach=0.5 / encoder.width)
+        x_out = np.zeros((len(self.vocab), encoder.width), np.float32)
+
+        def work(chunks: Any, plan: np.ndarray, done: np.ndarray, me: int) -> None:
+            kernel(
+                text.ids, chunks, (words, keep), tree, sampler, config.window, config.num_negatives, room, x_in, x_out,
+                plan, done, me, module.SIGMOID,
+            )  # fmt: skip
+
+        rates = (config.rate, config.end_rate)
+        run_epochs(text, work, epochs=epochs, threads=threads, seed=self.seed, rates=rates, report=report)
+        encoder.table.weight[sorted(self.vocab.specials)] = 0
+        return {"words": float(text.num_words), "vocabulary": float((text.counts_V > 0).sum())}
+
+
+Arrays = tuple[np.ndarray, ...]
+
+
+def aims(text: Text, num_negatives: int, power: float) -> tuple[np.ndarray, Arrays, Arrays, int]:
+    """Rows of words, the tree, the sampler, and the most targets a word has: what decides which rows predict it."""
+    tree = Paths.none() if num_negatives else huffman(text.counts_V)
+    sampler = Sampler.of_counts(text.counts_V, power)
+    longest = 0 if num_negatives else int(np.diff(tree.bounds_V1).max())
+    arrays = (tree.bounds_V1, tree.nodes_P, tree.turns_P), (sampler.limit_V, sampler.alias_V)
+    return text.words_V, *arrays, max(longest, num_negatives + 1)

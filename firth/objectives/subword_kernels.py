@@ -1,0 +1,151 @@
+"""The inner loops of fastText, compiled: skip-gram over bags of parts, and the classifier of bags.
+
+As in `word_kernels`, but the input of a word or text is the mean of many rows, each of which takes the whole step (word
+vectors) or its share of it (the classifier), as in the released program.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+from firth.objectives.word_kernels import _GOLDEN, LONGEST, keep_some, kernels, mix, rate_now
+
+
+@nb.njit(nogil=True)
+def ngram_parts(data, bounds_V1, least, most, num_buckets, first_bucket, own_V):
+    """The parts of many words, each given as the UTF-8 of `<word>`: parts end to end, and where each word's begin.
+
+    A word with own_V < 0 has none of itself.
+    """
+    parts = []
+    bounds = np.zeros(len(bounds_V1), np.int64)
+    for v in range(len(bounds_V1) - 1):
+        start, end = bounds_V1[v], bounds_V1[v + 1]
+        if own_V[v] >= 0:
+            parts.append(own_V[v])
+        for i in range(start, end):
+            if data[i] & 0xC0 == 0x80:
+                continue
+            state, size, j = np.uint32(2166136261), 0, i
+            while j < end and size < most:
+                state = np.uint32((state ^ np.uint32(np.int8(data[j]))) * np.uint32(16777619))
+                j += 1
+                while j < end and data[j] & 0xC0 == 0x80:
+                    state = np.uint32((state ^ np.uint32(np.int8(data[j]))) * np.uint32(16777619))
+                    j += 1
+                size += 1
+                if size >= least and not (size == 1 and (i == start or j == end)):
+                    parts.append(np.int32(first_bucket + state % np.uint32(num_buckets)))
+        bounds[v + 1] = len(parts)
+    return np.array(parts, np.int32), bounds
+
+
+@cache
+def bag_kernels(width: int) -> Any:
+    """The loops for one width."""
+    step, aim = kernels(width).step, kernels(width).aim
+
+    @nb.njit(fastmath=True, nogil=True)
+    def gather(parts, bounds, word, x_in, mean):
+        """The mean of a word's rows."""
+        first, last = bounds[word], bounds[word + 1]
+        mean[:] = 0
+        for p in range(first, last):
+            row = x_in[parts[p]]
+            for d in range(width):
+                mean[d] += row[d]
+        share = np.float32(1.0 / max(1, last - first))
+        for d in range(width):
+            mean[d] *= share
+
+    @nb.njit(fastmath=True, nogil=True)
+    def scatter(parts, bounds, word, x_in, change, share):
+        """Adds a share of the change to each of a word's rows."""
+        for p in range(bounds[word], bounds[word + 1]):
+            row = x_in[parts[p]]
+            for d in range(width):
+                row[d] += share * change[d]
+
+    @nb.njit(fastmath=True, nogil=True)
+    def skip_gram(ids, chunks, text, bags, sampler, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
+        starts, ends, keys = chunks
+        words_V, keep_V = text
+        parts, bounds = bags
+        limit_V, alias_V = sampler
+        no_bounds, no_nodes, no_turns = np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int8)
+        kept = np.empty(LONGEST, np.int32)
+        targets, labels = np.empty(num_negatives + 1, np.int32), np.empty(num_negatives + 1, np.float32)
+        change, mean = np.empty(width, np.float32), np.empty(width, np.float32)
+        for c in range(len(starts)):
+            rate = rate_now(plan, done)
+            count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
+            for i in range(count):
+                state += _GOLDEN
+                reach = window - int(mix(state) % np.uint64(window))
+                gather(parts, bounds, kept[i], x_in, mean)
+                change[:] = 0
+                for j in range(max(0, i - reach), min(count, i + reach + 1)):
+                    if j != i:
+                        num_targets, state = aim(
+                            kept[j], False, no_bounds, no_nodes, no_turns, limit_V, alias_V, num_negatives, state,
+                            targets, labels,
+                        )  # fmt: skip
+                        step(mean, change, x_out, targets, labels, num_targets, rate, sigmoid)
+                scatter(parts, bounds, kept[i], x_in, change, np.float32(1))
+            done[me] += ends[c] - starts[c]
+
+    @nb.njit(fastmath=True, nogil=True)
+    def classify(order, bags, golds, tree, x_in, x_out, plan, done, me, sigmoid):
+        """Texts in this order; a tree of labels, or where it is empty one softmax over all of them."""
+        parts, bounds = bags
+        bounds_V1, nodes_P, turns_P = tree
+        num_labels = len(x_out)
+        targets, labels = np.empty(num_labels, np.int32), np.empty(num_labels, np.float32)
+        change, mean = np.empty(width, np.float32), np.empty(width, np.float32)
+        scores = np.empty(num_labels, np.float32)
+        for n in range(len(order)):
+            text = order[n]
+            size = bounds[text + 1] - bounds[text]
+            done[me] += 1
+            if size == 0:
+                continue
+            rate = rate_now(plan, done)
+            gather(parts, bounds, text, x_in, mean)
+            change[:] = 0
+            gold = golds[text]
+            if len(nodes_P):
+                count = 0
+                for p in range(bounds_V1[gold], bounds_V1[gold + 1]):
+                    targets[count], labels[count] = nodes_P[p], np.float32(turns_P[p])
+                    count += 1
+                step(mean, change, x_out, targets, labels, count, rate, sigmoid)
+            else:
+                softmax_step(mean, change, x_out, gold, rate, scores)
+            scatter(parts, bounds, text, x_in, change, np.float32(1.0 / size))
+
+    @nb.njit(fastmath=True, nogil=True)
+    def softmax_step(x, change, out, gold, rate, scores):
+        top = np.float32(-np.inf)
+        for t in range(len(scores)):
+            score = np.float32(0)
+            for d in range(width):
+                score += x[d] * out[t, d]
+            scores[t] = score
+            top = max(top, score)
+        total = np.float32(0)
+        for t in range(len(scores)):
+            scores[t] = np.exp(scores[t] - top)
+            total += scores[t]
+        for t in range(len(scores)):
+            slope = rate * ((np.float32(1) if t == gold else np.float32(0)) - scores[t] / total)
+            row = out[t]
+            for d in range(width):
+                change[d] += slope * row[d]
+                row[d] += slope * x[d]
+
+    return SimpleNamespace(skip_gram=skip_gram, classify=classify)

@@ -1,0 +1,199 @@
+"""The inner loops of word2vec and fastText, compiled: no Python and no allocation per word.
+
+`kernels(width)` compiles them for one width, so that every loop over a vector has a fixed length. All read
+chunks of a token stream, drop words that are not on the list and frequent ones by chance, draw a window, and step after
+each word. Threads share the tables without locks (Hogwild, Recht et al. 2011). A window's negatives are drawn once and
+shared by its words (Ji et al. 2016). Chance is splitmix64 from a chunk's key, as in `firth.chance`.
+"""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numba as nb
+import numpy as np
+
+_REACH, _BINS = 8.0, 2048
+_edges = np.linspace(-_REACH, _REACH, _BINS + 1)
+SIGMOID = (1 / (1 + np.exp(-_edges))).astype(np.float32)
+"""The logistic function at the edges of its bins; between them it is taken for straight (off by at most 2e-6)."""
+LONGEST = 10_000
+"""Words of a chunk at most."""
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_LOW = np.uint64(0xFFFFFFFF)
+
+
+@nb.njit(inline="always")
+def mix(x):
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@nb.njit(inline="always")
+def draw(state, limit_V, alias_V):
+    """A word of the sampler from one 64-bit number."""
+    bits = mix(state)
+    word = np.int32(((bits >> np.uint64(32)) * np.uint64(len(limit_V))) >> np.uint64(32))
+    return word if np.uint32(bits & _LOW) <= limit_V[word] else alias_V[word]
+
+
+@nb.njit(nogil=True)
+def draws(key, limit_V, alias_V, count):
+    """Many draws in a row, as the training loops make them."""
+    found = np.empty(count, np.int32)
+    for i in range(count):
+        found[i] = draw(key + np.uint64(i + 1) * _GOLDEN, limit_V, alias_V)
+    return found
+
+
+@nb.njit(nogil=True)
+def spread(rows, reach, key):
+    """Fills rows with uniform numbers from -reach to reach, as `chance.uniform(key, row, column)` draws them."""
+    for i in range(rows.shape[0]):
+        state = mix(key + np.uint64(i + 1) * _GOLDEN)
+        for d in range(rows.shape[1]):
+            bits = mix(state + np.uint64(d + 1) * _GOLDEN)
+            rows[i, d] = ((bits >> np.uint64(11)) * (1.0 / (1 << 53)) - 0.5) * (2 * reach)
+
+
+@nb.njit(nogil=True)
+def keep_some(ids, start, end, words_V, keep_V, state, kept):
+    """The words of a chunk that stay, and how many: on the list, and kept by their chance."""
+    count = 0
+    for i in range(start, end):
+        word = words_V[ids[i]]
+        if word >= 0:
+            state += _GOLDEN
+            if np.uint32(mix(state) >> np.uint64(32)) <= keep_V[word]:
+                kept[count] = word
+                count += 1
+    return count, state
+
+
+@nb.njit(inline="always", fastmath=True)
+def logistic(score, sigmoid):
+    place = (
+        min(max(score, np.float32(-_REACH + 0.001)), np.float32(_REACH - 0.001)) + np.float32(_REACH)
+    ) * np.float32(_BINS / (2 * _REACH))
+    low = int(place)
+    return sigmoid[low] + (place - np.float32(low)) * (sigmoid[low + 1] - sigmoid[low])
+
+
+@nb.njit(nogil=True)
+def rate_now(plan, done):
+    """The learning rate on its straight way from plan[0] to plan[1] while plan[2] words are read."""
+    share = min(1.0, done.sum() / plan[2])
+    return np.float32(plan[0] + (plan[1] - plan[0]) * share)
+
+
+@cache
+def kernels(width: int) -> Any:
+    """The loops for one width."""
+
+    @nb.njit(fastmath=True, nogil=True)
+    def step(x, change, out, targets, labels, num_targets, rate, sigmoid):
+        """One logistic step of every target's row against x; the change of x is added to `change`."""
+        for t in range(num_targets):
+            row = out[targets[t]]
+            score = np.float32(0)
+            for d in range(width):
+                score += x[d] * row[d]
+            slope = rate * (labels[t] - logistic(score, sigmoid))
+            for d in range(width):
+                change[d] += slope * row[d]
+                row[d] += slope * x[d]
+
+    @nb.njit(nogil=True)
+    def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state, targets, labels):
+        """What predicts a word: the nodes of its path, or its row and those of drawn others."""
+        if hierarchical:
+            count = 0
+            for p in range(bounds_V1[word], bounds_V1[word + 1]):
+                targets[count] = nodes_P[p]
+                labels[count] = np.float32(1 - turns_P[p])
+                count += 1
+            return count, state
+        targets[0] = word
+        labels[0] = np.float32(1)
+        count = 1
+        for _ in range(num_negatives):
+            state += _GOLDEN
+            other = draw(state, limit_V, alias_V)
+            if other != word:
+                targets[count] = other
+                labels[count] = np.float32(0)
+                count += 1
+        return count, state
+
+    @nb.njit(fastmath=True, nogil=True)
+    def skip_gram(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
+        starts, ends, keys = chunks
+        words_V, keep_V = text
+        bounds_V1, nodes_P, turns_P = tree
+        limit_V, alias_V = sampler
+        kept = np.empty(LONGEST, np.int32)
+        targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
+        change = np.empty(width, np.float32)
+        for c in range(len(starts)):
+            rate = rate_now(plan, done)
+            count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
+            for i in range(count):
+                state += _GOLDEN
+                reach = window - int(mix(state) % np.uint64(window))
+                num_targets, state = aim(
+                    kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
+                    targets, labels,
+                )  # fmt: skip
+                for j in range(max(0, i - reach), min(count, i + reach + 1)):
+                    if j != i:
+                        x = x_in[kept[j]]
+                        change[:] = 0
+                        step(x, change, x_out, targets, labels, num_targets, rate, sigmoid)
+                        for d in range(width):
+                            x[d] += change[d]
+            done[me] += ends[c] - starts[c]
+
+    @nb.njit(fastmath=True, nogil=True)
+    def cbow(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
+        starts, ends, keys = chunks
+        words_V, keep_V = text
+        bounds_V1, nodes_P, turns_P = tree
+        limit_V, alias_V = sampler
+        kept = np.empty(LONGEST, np.int32)
+        targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
+        change, mean = np.empty(width, np.float32), np.empty(width, np.float32)
+        for c in range(len(starts)):
+            rate = rate_now(plan, done)
+            count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
+            for i in range(count):
+                state += _GOLDEN
+                reach = window - int(mix(state) % np.uint64(window))
+                low, high = max(0, i - reach), min(count, i + reach + 1)
+                if high - low < 2:
+                    continue
+                mean[:] = 0
+                for j in range(low, high):
+                    if j != i:
+                        row = x_in[kept[j]]
+                        for d in range(width):
+                            mean[d] += row[d]
+                share = np.float32(1.0 / (high - low - 1))
+                for d in range(width):
+                    mean[d] *= share
+                num_targets, state = aim(
+                    kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
+                    targets, labels,
+                )  # fmt: skip
+                change[:] = 0
+                step(mean, change, x_out, targets, labels, num_targets, rate, sigmoid)
+                for j in range(low, high):
+                    if j != i:  # each word takes the whole step, as in the released program
+                        row = x_in[kept[j]]
+                        for d in range(width):
+                            row[d] += change[d]
+            done[me] += ends[c] - starts[c]
+
+    return SimpleNamespace(step=step, aim=aim, skip_gram=skip_gram, cbow=cbow)

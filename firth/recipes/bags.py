@@ -1,0 +1,106 @@
+"""fastText's classifier (Joulin et al. 2016): a linear model over the mean of a text's words and word n-grams.
+
+In: labelled texts. Out: what such a run starts from (words and an empty bag), and the bag and the head with their
+weights found by compiled loops in a few passes, one text at a time.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from threading import Thread
+
+import numpy as np
+import torch
+
+from firth import chance
+from firth.data.items import Item
+from firth.encoders.bag import Bag
+from firth.errors import BadConfig
+from firth.nn.tree import Paths, TreeHead
+from firth.objectives.hogwild import compiled, first_rows
+from firth.recipes.labelled import Labelled
+from firth.recipes.start import Start
+from firth.tasks.classify import Classify
+from firth.tensors import Encoder, Task
+from firth.tokenizers.subwords import Subwords
+
+EPOCHS = 5.0
+"""Passes over the rows when nobody says."""
+
+
+@dataclass(frozen=True)
+class FastTextConfig:
+    width: int = 100
+    """Width of a vector."""
+    min_count: int = 1
+    """How often a word must occur to have a row of its own."""
+    word_ngrams: int = 2
+    """Words of the longest n-grams of words; 1 for none."""
+    min_ngram: int = 0
+    """Characters of the shortest n-grams inside words."""
+    max_ngram: int = 0
+    """Characters of the longest n-grams inside words; 0 for none."""
+    num_buckets: int = 2_000_000
+    """Rows that all n-grams share at most; few rows of text get no more than four for each of their words."""
+    rate: float = 0.25
+    """Learning rate of the first text; it falls to zero in a straight line."""
+    threads: int = 1
+    """Several are quicker but do not repeat bit by bit."""
+
+    def __post_init__(self) -> None:
+        if self.width < 1 or self.rate <= 0 or self.threads < 1:
+            raise BadConfig("fasttext needs a width and threads of at least 1 and a rate above 0.")
+
+
+def begin(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
+    """The words of the training rows and an empty bag over them and their n-grams."""
+    (part,) = data.values()
+    if not isinstance(part.config, Classify.Config) or part.config.kind != "one" or len(part.labels) != 1:
+        raise BadConfig("--recipe fasttext classifies texts by one name each: use it with --task classify.")
+    texts = [text for row in part.examples["train"] for text in row.texts]
+    words = sum(len(text) // 5 + 1 for text in texts)
+    settings = Subwords.Config(
+        min_count=config.min_count,
+        word_ngrams=config.word_ngrams,
+        min_ngram=config.min_ngram,
+        max_ngram=config.max_ngram,
+        num_buckets=min(config.num_buckets, max(1000, 4 * words * config.word_ngrams)),
+    )
+    tokenizer = Subwords.train(iter(texts), settings)
+    return Start("bag", Bag.Config(vocab_size=tokenizer.num_rows, width=config.width), tokenizer)
+
+
+@torch.no_grad()
+def solve(
+    task: Task, encoder: Encoder, items: Sequence[Item], *, config: FastTextConfig, epochs: int, seed: int
+) -> None:
+    """Finds the weights of the bag and of the head."""
+    assert isinstance(task, Classify)
+    assert isinstance(encoder, Bag)
+    module, _ = compiled(encoder.width)
+    from firth.objectives.subword_kernels import bag_kernels
+
+    parts = [np.concatenate([w.parts for w in item.windows if w.parts is not None]) for item in items]
+    bags = np.concatenate(parts).astype(np.int32), np.cumsum([0, *map(len, parts)])
+    names = {name: i for labels in task.labels.values() for i, name in enumerate(labels)}
+    golds = np.fromiter((names[item.example.gold] for item in items), np.int64, len(items))
+    tree = (
+        task.head.plant(np.bincount(golds, minlength=len(names))) if isinstance(task.head, TreeHead) else Paths.none()
+    )
+    x_in = first_rows(encoder.table.weight, seed=seed, reach=1 / encoder.width)
+    for parameter in task.head.parameters():
+        parameter.zero_()
+    x_out = task.head.weight.detach().numpy()
+    kernel, done = bag_kernels(encoder.width).classify, np.zeros(config.threads, np.int64)
+    plan = np.array([config.rate, 0.0, float(len(items) * epochs)])
+    paths = (tree.bounds_V1, tree.nodes_P, tree.turns_P)
+    for epoch in range(epochs):
+        order = chance.permutation(chance.key(seed, "texts", epoch), len(items))
+        shares = np.array_split(order, config.threads)
+        workers = [
+            Thread(target=kernel, args=(share, bags, golds, paths, x_in, x_out, plan, done, me, module.SIGMOID))
+            for me, share in enumerate(shares)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()

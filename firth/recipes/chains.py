@@ -1,0 +1,139 @@
+"""Taggers over features written by hand, learned without a training loop: HMM by counting, MEMM and CRF by L-BFGS.
+
+In: labelled sentences. Out: what such a run starts from (templates and an empty bag), and the bag and tagger with their
+weights found. Counting: Rabiner 1989; L-BFGS for CRFs: Sha & Pereira 2003.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from firth.console import bar, say
+from firth.data.items import Item
+from firth.encoders.bag import Bag
+from firth.errors import BadConfig
+from firth.nn import chain as chains
+from firth.nn import hmm
+from firth.recipes.labelled import Labelled
+from firth.recipes.start import Start
+from firth.tasks.conll import Sentence
+from firth.tasks.tag import Tag
+from firth.tensors import Encoder, Task
+from firth.tokenizers.templates import Templates
+from firth.train.lbfgs import minimise
+
+
+def settle(config: Any, encoder: str) -> Any:
+    """A tagger's config with what the encoder implies; others as they are."""
+    if not isinstance(config, Tag.Config):
+        if encoder == "bag":
+            raise BadConfig("--encoder bag sums features of words for taggers; use it with --task tag.")
+        return config
+    if encoder != "bag":
+        if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
+            raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add --encoder bag.")
+        return replace(config, solver="loop")
+    usual: Any = "counts" if config.tagger == "hmm" else "lbfgs"
+    if config.solver != "auto" and (config.tagger == "hmm") != (config.solver == "counts"):
+        raise BadConfig("solver=counts and tagger=hmm go together; the others learn by lbfgs or in the loop.")
+    return replace(config, head="none", dropout=0.0, solver=usual if config.solver == "auto" else config.solver)
+
+
+def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
+    """Templates that know the training rows' units and features, and an empty bag over them."""
+    (part,) = data.values()
+    (tags,) = part.labels.values()
+    unit: Any = "character" if part.config.unit == "character" else "word"
+    # An HMM emits each unit once: no other features.
+    config = replace(templates, unit=unit, templates=() if part.config.tagger == "hmm" else templates.templates)
+    tokenizer = Templates.learn([_units(row) for row in part.examples["train"]], config)
+    say(f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates.")
+    shape = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
+    return Start("bag", shape, tokenizer)
+
+
+def solves(tasks: Mapping[str, Task]) -> bool:
+    return any(isinstance(task, Tag) and task.config.solver in ("lbfgs", "counts") for task in tasks.values())
+
+
+def solve(task: Task, encoder: Encoder, items: Sequence[Item], tokenizer: Any) -> None:
+    """Finds the weights of the bag and of the tagger."""
+    assert isinstance(task, Tag)
+    assert isinstance(encoder, Bag)
+    windows = [window for item in items for window in item.windows]
+    parts = np.concatenate([window.parts for window in windows if window.parts is not None])
+    sizes = np.concatenate([window.part_sizes for window in windows if window.part_sizes is not None])
+    index = {tag: i for i, tag in enumerate(task.tags)}
+    tags = np.fromiter((index[tag] for item in items for tag in item.example.gold), np.int64)
+    bounds = np.cumsum([0, *(len(item.example.gold) for item in items)])
+    if task.config.solver == "counts":
+        _count(task, encoder, parts=parts, tags=tags, bounds=bounds, templates=tokenizer)
+    else:
+        _minimise(task, encoder, parts=parts, part_bounds=np.cumsum([0, *sizes]), tags=tags, bounds=bounds)
+
+
+@torch.no_grad()
+def _count(task: Tag, encoder: Bag, *, parts: Any, tags: Any, bounds: Any, templates: Templates) -> None:
+    """Each unit's tags; those of units that are rare also count for their class, which stands for the unknown ones."""
+    counts_VT = np.bincount(parts * len(task.tags) + tags, minlength=encoder.vocab_size * len(task.tags))
+    counts_VT = counts_VT.reshape(encoder.vocab_size, -1).astype(float)
+    known = range(templates.first_class)
+    for unit in (i for i in known if 0 < counts_VT[i].sum() <= templates.config.min_count):
+        counts_VT[templates.class_part(templates.vocab.tokens[unit])] += counts_VT[unit]
+    legal = task.tagger.legal
+    model = hmm.count(
+        torch.from_numpy(counts_VT),
+        torch.from_numpy(tags),
+        bounds_B1=torch.from_numpy(bounds),
+        allowed=(legal.start_T, legal.transitions_TT),
+        smoothing=task.config.smoothing,
+    )
+    _fill(encoder.table.weight, model.emissions_VT)
+    _fill_tagger(task.tagger, model)
+
+
+def _minimise(task: Tag, encoder: Bag, *, parts: Any, part_bounds: Any, tags: Any, bounds: Any) -> None:
+    from firth.nn.loglinear import LogLinear, Weights
+
+    config, legal = task.config, task.tagger.legal
+    function = LogLinear(
+        parts,
+        part_bounds,
+        tags,
+        bounds,
+        num_rows=encoder.vocab_size,
+        kind=config.tagger,
+        legal=(legal.start_T.numpy(), legal.transitions_TT.numpy(), legal.end_T.numpy()),
+        l2=config.l2,
+    )
+    with bar("L-BFGS", config.iterations, unit="iterations") as advance:
+        found = minimise(
+            function,
+            np.zeros(function.num_weights),
+            l1=config.l1,
+            iterations=config.iterations,
+            report=lambda iteration, value: advance(iteration, f"loss {value / len(tags):.4f}"),
+        )
+    weights = Weights.of(found, num_tags=len(task.tags))
+    _fill(encoder.table.weight, weights.table_RT)
+    _fill_tagger(task.tagger, weights)
+
+
+def _fill_tagger(tagger: nn.Module, found: Any) -> None:
+    """Starts, transitions and ends, as far as the tagger has them."""
+    for name, parameter in tagger.named_parameters():
+        _fill(parameter, getattr(found, name))
+
+
+@torch.no_grad()
+def _fill(parameter: torch.Tensor, values: Any) -> None:
+    parameter.copy_(torch.as_tensor(values).clamp(min=chains.ILLEGAL))  # -inf times zero would be no number
+
+
+def _units(example: Any) -> list[str]:
+    assert isinstance(example, Sentence)
+    return [example.texts[0][start:end] for start, end in example.words]

@@ -1,0 +1,170 @@
+"""Taggers over features, from a file to predictions: segmentation, tagging, entities; what goes wrong."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import firth
+from firth.data.shards import Shards
+from firth.errors import FirthError
+
+pytest.importorskip("numba")
+
+WORDS = [
+    "我们 在 图书馆 看 书 。", "他们 在 家 看 电视 。", "我 在 图书馆 。", "他 的 书 在 家 。", "我们 的 家 在 上海 。",
+    "她 在 上海 看 书 。", "电视 在 家 。", "他们 的 图书馆 在 上海 。", "我 看 他 的 书 。", "她 的 电视 在 图书馆 。",
+]  # fmt: skip
+TAGGED = [
+    "I/PRO see/V the/D old/A house/N ./.", "She/PRO sees/V a/D red/A car/N ./.", "We/PRO saw/V the/D car/N ./.",
+    "He/PRO has/V a/D house/N ./.", "They/PRO have/V red/A houses/N ./.", "I/PRO have/V the/D old/A car/N ./.",
+]  # fmt: skip
+ENTITIES = "John B-PER\nSmith I-PER\nlives O\nin O\nParis B-LOC\n. O\n\nMary B-PER\nsaw O\nLondon B-LOC\n. O\n\n" * 5
+
+
+@pytest.fixture
+def tune(tmp_path: Path) -> Callable[..., Path]:
+    def call(text: str, name: str = "run", *, changes: tuple[str, ...] = (), **options: Any) -> Path:
+        train = tmp_path / f"{name}.txt"
+        train.write_text(text, "utf-8")
+        out = tmp_path / name
+        firth.finetune(
+            task="tag", train=train, dev=train, test=train, out=out, encoder="bag", changes=changes, **options
+        )
+        return out
+
+    return call
+
+
+@pytest.mark.parametrize("tagger", ["hmm", "memm", "crf", "softmax"])
+def test_a_segmenter_gives_lines_back_as_words(tune: Callable[..., Path], command: Any, tagger: str) -> None:
+    run = tune("\n".join(WORDS * 3), tagger=tagger, format="words")
+    figures = json.loads((run / "results.json").read_text())["tasks"]["tag"]["figures"]["test"]
+    least = 0.7 if tagger == "hmm" else 0.95
+    assert figures["f1"]["mean"] > least
+    assert figures["iv_recall"]["mean"] > least
+    lines = run.parent / "lines.txt"
+    lines.write_text("我们在上海看电视。\n\n他 在家。\n", "utf-8")
+    answer = command("predict", run, "--file", lines)
+    assert answer.code == 0
+    shown = answer.out.split("\n")
+    assert [line.replace(" ", "") for line in shown[:3]] == ["我们在上海看电视。", "", "他在家。"]
+    assert shown[2].startswith("他 ")
+    if tagger == "crf":
+        assert shown[0] == "我们 在 上海 看 电视 。"
+    loaded = firth.load(run)
+    assert [" ".join(words) for words in loaded.segment(["我们在上海看电视。", "", "他 在家。"])] == shown[:3]
+    row = json.loads(command("predict", run, "我们在家", "--json").out)
+    assert "".join(span["text"] for span in row["spans"]) == "我们在家"
+    assert all(0 < span["probability"] <= 1 for span in row["spans"])
+
+
+def test_a_line_of_50_000_characters(tune: Callable[..., Path], command: Any, tmp_path: Path) -> None:
+    run = tune("\n".join(WORDS * 2), tagger="crf", format="words", changes=("tasks.tag.iterations=20",))
+    text = "我们在图书馆看书。" * 5556
+    (tmp_path / "long.txt").write_text(text + "\n", "utf-8")
+    answer = command("predict", run, "--file", tmp_path / "long.txt")
+    assert len(text) > 50_000
+    assert answer.out.replace(" ", "") == text + "\n"
+    assert answer.out.startswith("我们 在 图书馆 看 书 。 我们")
+    assert answer.out.endswith("图书馆 看 书 。\n")
+
+
+@pytest.mark.parametrize("tagger", ["hmm", "crf"])
+def test_words_are_given_back_with_their_tags(tune: Callable[..., Path], command: Any, tagger: str) -> None:
+    run = tune("\n".join(TAGGED * 4), tagger=tagger, format="tagged")
+    answer = command("predict", run, "We have a red house .")
+    assert answer.out == "We/PRO have/V a/D red/A house/N ./.\n"
+    assert command("evaluate", run, "--data", run.parent / "run.txt", "--json").out.startswith('{"rows": 24')
+
+
+def test_entities_by_features_and_in_the_usual_loop(tune: Callable[..., Path], command: Any) -> None:
+    solved = tune(ENTITIES, "solved", tagger="crf")
+    assert "Mary [PER 0-4" in command("predict", solved, "Mary lives in Paris .").out
+    assert command("predict", solved, "lives in").out == "lives/O in/O\n"
+    looped = tune(
+        ENTITIES, "looped", tagger="crf", changes=("tasks.tag.solver=loop", "epochs=30", "train.optim.rate=0.1")
+    )
+    assert "Mary [PER 0-4" in command("predict", looped, "Mary lives in Paris .").out
+
+
+def test_l1_leaves_few_weights(tune: Callable[..., Path]) -> None:
+    dense = firth.load(tune("\n".join(WORDS * 3), "dense", tagger="crf", format="words"))
+    sparse = firth.load(
+        tune("\n".join(WORDS * 3), "sparse", tagger="crf", format="words", changes=("tasks.tag.l1=0.5",))
+    )
+    share = [float((model.encoder.table.weight != 0).float().mean()) for model in (dense, sparse)]
+    assert share[1] < 0.3 < share[0]
+    assert sparse.segment(["我们在家。"]) == [["我们", "在", "家", "。"]]
+
+
+def test_templates_and_rules_of_one_s_own(tune: Callable[..., Path]) -> None:
+    changes = ('templates.templates=["%x[0,unit]/%x[1,unit]"]', 'tasks.tag.forbidden=["S S"]')
+    model = firth.load(
+        tune("\n".join(["我们 在 图书馆", "他们 看 电视"] * 5), tagger="crf", format="words", changes=changes)
+    )
+    assert model.tokenizer.templates == ("%x[0,unit]/%x[1,unit]",)  # type: ignore[attr-defined]
+    assert "SS" not in "".join(model.predict(["我在看书他来了"])[0].label)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "says"),
+    [
+        ("a O\nb X-PER\nc B-PER\n", {}, "'X-PER' does not fit with 'B-PER'"),
+        ("a O\nb B-PER\n\nc I-PER\nd O\n" * 3, {}, r"run\.txt, row 4: word 1: I-PER after the start is illegal in BIO"),
+        ("a O\nb B-PER\n\nc\nd\n" * 3, {}, r"run\.txt, row 4: a word without its columns"),
+        ("a x O\nb y B-PER\n\nc z O\nd O\n" * 3, {"tag_column": 3}, r"run\.txt, row 5: 2 columns where 3 are needed"),
+        ("I/P see/V\nno tags here\n", {"format": "tagged"}, r"run\.txt, row 2: word 1 \(no\) has no tag"),
+        (
+            "我们 在\n" + "很" * 100_001 + "\n",
+            {"format": "words"},
+            r"run\.txt, row 2: a sentence of 100,001 characters",
+        ),
+        ("\n\n", {"format": "words"}, r"run\.txt has no row that can be used"),
+    ],
+)
+def test_bad_input_is_told_with_its_line(
+    tune: Callable[..., Path], text: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(FirthError, match=says):
+        tune(text, tagger="crf", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"encoder": "bag", "task": "classify"}, "use it with --task tag"),
+        ({"tagger": "hmm"}, "add --encoder bag"),
+        ({"encoder": "bag", "tagger": "hmm", "changes": ["tasks.tag.solver=lbfgs"]}, "go together"),
+        ({"encoder": "bag", "model": "somewhere"}, "leave one out"),
+    ],
+)
+def test_settings_that_make_no_sense(tmp_path: Path, options: dict[str, Any], says: str) -> None:
+    (tmp_path / "train.txt").write_text("\n".join(WORDS), "utf-8")
+    (tmp_path / "train.tsv").write_text("text\tlabel\ngood\ta\nbad\tb\n" * 5)
+    asked = {"task": "tag", "format": "words", **options}
+    if asked["task"] == "classify":
+        del asked["format"]
+    train = tmp_path / ("train.tsv" if asked["task"] == "classify" else "train.txt")
+    model = asked.pop("model", None)
+    with pytest.raises(FirthError, match=says):
+        firth.finetune(model, train=train, out=tmp_path / "run", **asked)
+
+
+def test_word_borders_of_prepared_text_from_our_own_segmenter(tune: Callable[..., Path], tmp_path: Path) -> None:
+    run = tune("\n".join(["图书 馆里 看书", "图书 馆里 来人"] * 10), tagger="crf", format="words")
+    text = tmp_path / "text.txt"
+    text.write_text("图书馆里看书。\n\n图书馆里来人 A cat.\n", "utf-8")
+    firth.prepare(text, out=tmp_path / "usual", vocab_size=11, processes=0)
+    firth.prepare(text, out=tmp_path / "own", tokenizer=tmp_path / "usual" / "tokenizer", segmenter=run)
+    usual, own = (Shards.open(tmp_path / name) for name in ("usual", "own"))
+    assert own.ids[:].tolist() == usual.ids[:].tolist()
+    starts = own.word_starts(np.arange(len(own.ids))).tolist()
+    assert starts[:6] == [True, False, True, False, True, False]
+    assert usual.word_starts(np.arange(len(usual.ids))).tolist()[:3] == [True, False, False]
+    tagger = tune("\n".join(TAGGED), "pos", tagger="hmm", format="tagged")
+    with pytest.raises(FirthError, match="not fine-tuned on segmented text"):
+        firth.prepare(text, out=tmp_path / "none", vocab_size=11, segmenter=tagger)

@@ -1,0 +1,125 @@
+"""Runs solved without gradients: word vectors from text or shards, and fastText's classifier."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import firth
+from firth import chance, samples
+from firth.checkpoint import load as load_checkpoint
+from firth.errors import BadConfig, BadInput
+from firth.tokenizers.subwords import Subwords
+from firth.tokenizers.word_list import Words
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two topics in two languages: words of one topic stand together."""
+    path = tmp_path_factory.mktemp("topics") / "text.txt"
+    topics = (["frog", "pond", "water", "青蛙", "池塘"], ["king", "queen", "crown", "国王", "王后"])
+    draws = chance.below(chance.key("topics"), 5, np.arange(200)[:, None], np.arange(15))
+    path.write_text("\n\n".join(" ".join(topics[i % 2][j] for j in row) for i, row in enumerate(draws)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def words(text: Path) -> Path:
+    out = text.parent / "words"
+    firth.prepare(text, out=out, tokenizer="words", min_count=1, processes=0)
+    return out
+
+
+@pytest.mark.parametrize("recipe", ["word2vec-sg-ns", "word2vec-sg-hs", "word2vec-cbow-ns", "fasttext", "glove"])
+def test_words_of_one_topic_come_close(recipe: str, text: Path, tmp_path: Path) -> None:
+    changes = {"fasttext": ["tokenizer.subwords.num_buckets=500", "objectives.subwords.sample=0"]}.get(recipe, [])
+    figures = firth.pretrain(text, out=tmp_path / "run", recipe=recipe, epochs=20, width=10, threads=1, changes=changes)
+    assert figures["words_per_second"] > 0
+    model = firth.load(tmp_path / "run")
+    unit = model.embed(["frog", "pond", "青蛙", "king", "国王"], normalise=True)
+    near, far = (unit[0] @ unit[1] + unit[0] @ unit[2]) / 2, (unit[0] @ unit[3] + unit[2] @ unit[4]) / 2
+    assert near > far + 0.2
+
+
+def test_shards_and_text_give_the_same_vectors(text: Path, words: Path, tmp_path: Path) -> None:
+    for name, data in (("text", text), ("shards", words)):
+        firth.pretrain(data, out=tmp_path / name, recipe="word2vec-sg-ns", epochs=1, min_count=1, threads=1)
+    one, two = (load_checkpoint(tmp_path / name).encoder.table.weight for name in ("text", "shards"))  # type: ignore[union-attr]
+    assert one.equal(two)
+    timing = json.loads((tmp_path / "text" / "timing.jsonl").read_text())
+    assert timing["threads"] == 1
+    assert timing["words_per_second"] == pytest.approx(3000 / timing["seconds"], rel=1e-3)
+
+
+def test_a_higher_count_leaves_words_out(words: Path, tmp_path: Path) -> None:
+    data = tmp_path / "more"
+    (tmp_path / "more.txt").write_text("frog pond frog pond water\n" * 30 + "once upon frog\n")
+    firth.prepare(tmp_path / "more.txt", out=data, tokenizer="words", min_count=1, processes=0)
+    firth.pretrain(data, out=tmp_path / "run", recipe="word2vec-cbow-ns", epochs=1, min_count=2, threads=2)
+    loaded = load_checkpoint(tmp_path / "run")
+    assert isinstance(loaded.tokenizer, Words)
+    assert loaded.tokenizer.vocab.tokens[5:] == ("frog", "pond", "water")
+    assert loaded.encoder.vocab_size == 8
+    assert not loaded.encoder.table.weight[:5].any()  # type: ignore[union-attr,index]
+
+
+def test_unseen_words_have_vectors_by_their_parts(text: Path, tmp_path: Path) -> None:
+    changes = ["tokenizer.subwords.num_buckets=500"]
+    firth.pretrain(text, out=tmp_path / "run", recipe="fasttext", epochs=1, width=8, threads=1, changes=changes)
+    model = firth.load(tmp_path / "run")
+    assert isinstance(model.tokenizer, Subwords)
+    unseen = model.embed(["froggy"])[0]
+    table = model.encoder.table.weight.detach().numpy()  # type: ignore[union-attr]
+    assert np.allclose(unseen, table[model.tokenizer.word_parts("froggy")].mean(0), atol=1e-6)
+    assert np.abs(unseen).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"recipe": "word2vec-sg-ns", "epochs": 0.5}, "whole passes"),
+        ({"recipe": "word2vec-sg-ns", "steps": 3}, "--epochs"),
+        ({"recipe": "word2vec-sg-ns", "threads": 0}, "--threads"),
+        ({"recipe": "word2vec-sg-ns", "window": 0}, "window of at least 1"),
+        ({"recipe": "bert", "window": 3}, "--window"),
+        ({"recipe": "word2vec-sg", "epochs": 1}, "word2vec-sg-"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str, words: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadConfig, match=said):
+        firth.pretrain(words, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten_and_other_tokens_have_no_counts(words: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with pytest.raises(BadInput, match="already exists"):
+        firth.pretrain(words, out=tmp_path / "run", recipe="glove")
+    with pytest.raises(BadConfig, match="--min-count is for whole words"):
+        firth.pretrain(data, out=tmp_path / "other", recipe="glove", min_count=3)
+
+
+@pytest.mark.parametrize("head", ["linear", "tree"])
+def test_the_classifier_learns_and_answers(head: str, tmp_path: Path, command: Callable[..., Any]) -> None:
+    rows, out = samples.labelled("classify", "en"), tmp_path / "run"
+    answer = command(
+        "finetune", f"tasks.classify.head={head}", "epochs=20", "fasttext.width=16", "--task", "classify",
+        "--recipe", "fasttext", "--train", rows, "--out", out,
+    )  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert json.loads(command("evaluate", out, "--data", rows, "--json").out)["accuracy"] > 0.85
+    said = firth.load(out).predict(["some text"])[0]
+    assert sum(said.probabilities.values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_the_classifier_refuses_what_it_cannot_do(tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    with pytest.raises(BadConfig, match="known: fasttext"):
+        firth.finetune(task="classify", recipe="bert", train=rows, out=tmp_path / "a")
+    with pytest.raises(BadConfig, match="leave out the model"):
+        firth.finetune("somewhere", task="classify", recipe="fasttext", train=rows, out=tmp_path / "b")
+    with pytest.raises(BadConfig, match="task classify"):
+        firth.finetune(task="tag", recipe="fasttext", train=samples.labelled("entities", "en"), out=tmp_path / "c")
