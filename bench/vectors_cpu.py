@@ -3,7 +3,8 @@
     python bench/vectors_cpu.py --words 10_000_000 --kinds sg-ns sg-hs cbow-ns cbow-hs fasttext glove --runs 1
 
 The text is $FIRTH_DATA/en/pretrain, cut to so many words. Every run is a process of its own: it says its seconds of
-training (without reading, counting and compiling), its peak of memory, and MEN and WordSim-353 by Spearman. Peers:
+training (without reading, counting and compiling), its peak of memory in MB (and that of a
+run over next to nothing, which is what the libraries take), and MEN and WordSim-353 by Spearman. Peers:
 gensim's `corpus_file` mode with two workers, and fasttext's train_unsupervised. `--sizes` trains skip-gram on 1M, 10M
 and 40M words to show that the cost grows in a straight line.
 """
@@ -67,6 +68,7 @@ def ours(kind: str, folder: Path, seed: int) -> dict[str, Any]:
 
     recipe = kind if kind in ("fasttext", "glove") else f"word2vec-{kind}"
     epochs, window = (10, 10) if kind == "glove" else (1, WINDOW)
+    empty = warm(folder, recipe)
     with tempfile.TemporaryDirectory(dir=folder) as place:
         out = Path(place) / "run"
         data: Path = folder / "words"
@@ -78,13 +80,35 @@ def ours(kind: str, folder: Path, seed: int) -> dict[str, Any]:
             data, out=out, recipe=recipe, width=WIDTH, window=window, epochs=epochs, threads=THREADS,
             changes=[f"train.seed={seed}"],
         )  # fmt: skip
+        memory = peak()
         model = firth.load(out)
         words = model.tokenizer.vocab.tokens[5:]
         vectors = model.embed(list(words), normalise=True) if kind == "fasttext" else _table(model)[5:]
     more = {"pairs_per_second": figures["pairs"] * epochs / figures["seconds"]} if kind == "glove" else {}
-    return {"seconds": figures["seconds"], "words_per_second": figures["words_per_second"], **more} | scores(
-        folder, words, vectors
-    )
+    speed = {
+        "seconds": figures["seconds"],
+        "words_per_second": figures["words_per_second"],
+        "memory": memory,
+        "empty": empty,
+    }
+    return {**speed, **more} | scores(folder, words, vectors)
+
+
+def warm(folder: Path, recipe: str) -> float:
+    """The memory of a run over next to nothing: torch, numba and the compiled loops."""
+    import firth
+
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        text = Path(place) / "text.txt"
+        text.write_text("a b c d e f g h\n" * 20)
+        few = ["tokenizer.subwords.num_buckets=100"] if recipe == "fasttext" else []
+        firth.pretrain(text, out=Path(place) / "run", recipe=recipe, width=WIDTH, epochs=1, threads=1, changes=few)
+    return peak()
+
+
+def peak() -> float:
+    """The most memory this process had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _table(model: Any) -> np.ndarray:
@@ -94,6 +118,7 @@ def _table(model: Any) -> np.ndarray:
 def gensim(kind: str, folder: Path, seed: int) -> dict[str, Any]:
     from gensim.models.word2vec import Word2Vec
 
+    empty = peak()
     lines = str(folder / "lines.txt")
     way = {
         "sg": int(kind.startswith("sg")),
@@ -108,7 +133,8 @@ def gensim(kind: str, folder: Path, seed: int) -> dict[str, Any]:
     start = time.perf_counter()
     model.train(corpus_file=lines, total_words=model.corpus_total_words, total_examples=model.corpus_count, epochs=1)
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "words_per_second": _raw(folder) / seconds} | scores(
+    memory = {"memory": peak(), "empty": empty}
+    return {"seconds": seconds, "words_per_second": _raw(folder) / seconds, **memory} | scores(
         folder, model.wv.index_to_key, model.wv.vectors
     )
 
@@ -166,7 +192,7 @@ def main() -> None:
     if given.one:
         who, kind, folder, seed = given.one
         row = PEERS[who](kind, Path(folder), int(seed))
-        row["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        row.setdefault("memory", peak())
         print(json.dumps(row))
         return
     with tempfile.TemporaryDirectory() as place:

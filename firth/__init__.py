@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         extend,
         fill,
         finetune,
+        generate,
         import_model,
         info,
         predict,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
         senses,
     )
     from firth.serve.predictor import Model, load
-    from firth.types import Fill, Prediction
+    from firth.types import Fill, Generated, Prediction
     from firth.words import analogy, duplicates, evaluate_words, export, keywords, map_words, neighbours, ratios
 
 _HOMES = {
@@ -45,6 +46,7 @@ _HOMES = {
         "extend",
         "fill",
         "finetune",
+        "generate",
         "import_model",
         "info",
         "predict",
@@ -53,7 +55,7 @@ _HOMES = {
         "senses",
     ),
     "firth.serve.predictor": ("Model", "load"),
-    "firth.types": ("Fill", "Prediction"),
+    "firth.types": ("Fill", "Generated", "Prediction"),
     "firth.words": (
         "analogy",
         "duplicates",
@@ -68,6 +70,7 @@ _HOMES = {
 __all__ = [
     "Fill",
     "FirthError",
+    "Generated",
     "Model",
     "Prediction",
     "analogy",
@@ -81,6 +84,7 @@ __all__ = [
     "extend",
     "fill",
     "finetune",
+    "generate",
     "import_model",
     "info",
     "keywords",

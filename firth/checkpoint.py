@@ -30,8 +30,8 @@ HEAD = "head.safetensors"
 """What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
 FILES = ("model.safetensors", "config.json", "firth.json", "README.md")
 """What every model folder has; the tokenizer names its own files."""
-WRITTEN = (*FILES, HEAD, MANIFEST, "tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
-WRITTEN += ("generator",)
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
+WRITTEN = (*FILES, *_TOKENIZERS, HEAD, MANIFEST, "generator")
 """Files and folders that a killed process may have left half of."""
 OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
 """Keys of `firth.json` that say what the model is made of; the others say where it comes from."""

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from firth import __version__
-from firth.commands import models, senses, serving, vectors
+from firth.commands import generating, models, senses, serving, vectors
 from firth.commands.shown import Json, ModelFolder, line, show
 from firth.errors import BadConfig, FirthError
 
@@ -191,7 +191,9 @@ def finetune(
     label_names: LabelNames = None,
     kind: Kind = None,
     encoder: Annotated[str | None, typer.Option(help="bag: features written by hand; or a model folder.")] = None,
-    recipe: Annotated[str | None, typer.Option(help="fasttext: a linear model of words and word n-grams.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="fasttext: a linear model of words; ulmfit: a language model in two stages.")
+    ] = None,
     tagger: Annotated[str | None, typer.Option(help="For tagging: softmax, hmm, memm or crf.")] = None,
     format: Format = None,
     as_json: Json = False,
@@ -321,6 +323,7 @@ def embed(
     show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)
 
 
+app.command()(generating.generate)
 app.command()(models.info)
 app.command()(models.demo)
 app.command()(serving.serve)

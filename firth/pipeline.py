@@ -15,7 +15,7 @@ from firth.files import MANIFEST, write_bytes
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
     from firth.serve.senses import Senses
-    from firth.types import Fill, Prediction
+    from firth.types import Fill, Generated, Prediction
 
 
 def prepare(
@@ -162,25 +162,26 @@ def finetune(
     `encoder` is `bag` (features written by hand) or a model folder. `options` are fields of the task's config: preset,
     text_column, label_columns, kind, tagger, format ...
     """
-    from firth.recipes import downstream
+    from firth.recipes import downstream, ulmfit
     from firth.recipes.figures import headline
     from firth.recipes.jobs import Asked
     from firth.report.finetuning import gather
 
     if model and encoder:
         raise BadConfig(f"{model} and --encoder {encoder} both say what to start from; leave one out.")
-    if recipe not in (None, "fasttext"):
-        raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: fasttext); name a model to start from.")
-    if recipe and (model or encoder):
+    if recipe not in (None, "fasttext", "ulmfit"):
+        raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: fasttext, ulmfit).")
+    if recipe == "fasttext" and (model or encoder):
         raise BadConfig(f"--recipe {recipe} starts from nothing; leave out the model and --encoder.")
-    if recipe or encoder == "bag":
+    if recipe == "fasttext" or encoder == "bag":
         changes = [*changes, f"encoder={recipe or encoder}"]
     else:
         model = model or encoder
     files = {part: _paths(given) for part, given in (("train", train), ("dev", dev), ("test", test))}
     tasks = (task,) if isinstance(task, str) else tuple(task)
     asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
-    summary = downstream.finetune(Path(out), asked, resume=resume, device=device)
+    walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
+    summary = walk(Path(out), asked, resume=resume, device=device)
     for name, row in summary["tasks"].items():
         for line in headline(name, row, len(summary["seeds"])):
             say(line)
@@ -227,6 +228,13 @@ def fill(model: str | Path, text: str, *, top: int = 5, specials: bool = False) 
     from firth.serve.predictor import load
 
     return load(model).fill(text, top=top, specials=specials)
+
+
+def generate(model: str | Path, text: str, *, max_tokens: int = 50, seed: int = 1, **choice: Any) -> "Generated":
+    """A text and what a causal language model goes on with; `choice`: temperature, top_k, top_p, no_repeat."""
+    from firth.serve.predictor import load
+
+    return load(model).generate(text, max_tokens=max_tokens, seed=seed, **choice)
 
 
 def embed(

@@ -193,6 +193,8 @@ class Task(Goal):
 
     def __init__(self, config: Any, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__()
+        if encoder.causal and getattr(config, "pooling", "") == "cls":
+            config = replace(config, pooling="last")  # the first token has read nothing but itself
         self.config, self.labels = config, labels
 
     @classmethod

@@ -50,6 +50,20 @@ class Fill:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """A text a model went on with."""
+
+    text: str
+    """The prompt and what follows it."""
+    continuation: str
+    """What follows it."""
+    num_tokens: int
+    """New tokens, the one that ends a text included."""
+    ended: bool
+    """Whether the model ended the text itself."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A row of a labelled file: what is read and what people said of it. Tasks that know more of a row extend this."""

@@ -81,8 +81,8 @@ def theirs(folder: Path, **changes: object) -> None:
 
 
 def test_configs_firth_cannot_honour(folder: Path) -> None:
-    theirs(folder, model_type="gpt2")
-    with pytest.raises(Unsupported, match="'gpt2'"):
+    theirs(folder, model_type="t5")
+    with pytest.raises(Unsupported, match="'t5'"):
         checkpoints.load(folder)
     theirs(folder, model_type="bert", position_embedding_type="relative_key")
     with pytest.raises(Unsupported, match="position_embedding_type"):

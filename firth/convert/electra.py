@@ -5,7 +5,7 @@ Both come out as transformers reads them. The generator has the discriminator's 
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,10 +14,8 @@ from firth.config import to_dict
 from firth.convert import Weights
 from firth.convert.huggingface import Layout
 from firth.errors import Unsupported
+from firth.objectives.replaced_token import ReplacedToken
 from firth.tensors import Encoder
-
-if TYPE_CHECKING:
-    from firth.objectives.replaced_token import ReplacedToken
 
 JUDGE, GENERATOR = "replaced_token", "generator"
 
@@ -39,8 +37,10 @@ class Electra(Layout):
         return _with(found, tensors, {name: shape[name] for name in ("width", "num_layers", "num_heads", "ffn_width")})
 
     def beside(self, goals: Mapping[str, nn.Module]) -> dict[str, tuple[Encoder, Mapping[str, nn.Module]]]:
-        goal: ReplacedToken | Any = goals.get(JUDGE)
-        return {GENERATOR: (goal.generator, {"masked_lm": goal.masked})} if goal and goal.generator else {}
+        goal = goals.get(JUDGE)
+        if not isinstance(goal, ReplacedToken) or goal.generator is None or goal.masked is None:
+            return {}
+        return {GENERATOR: (goal.generator, {"masked_lm": goal.masked})}
 
 
 def _with(found: Weights, tensors: Mapping[str, Any], shape: Mapping[str, int]) -> Weights:

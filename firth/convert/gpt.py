@@ -1,6 +1,6 @@
 """Hugging Face's folders of GPT-2 (`gpt2`) and GPT (`openai-gpt`), both ways.
 
-Their linear layers lie transposed (inputs x outputs). The language model's head is the input embedding, so it has no
+Their linear layers lie transposed (inputs x outputs). The language model's head is the input embedding and has no
 tensors. Reading is strict: every tensor is used, or on the short list of known extras, or an error. A GPT whose
 feed-forward layer is not four times as wide as its states, which transformers does not have, differs by `n_inner`.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.convert import Weights
-from firth.convert.huggingface import read_tensors
+from firth.convert.huggingface import OURS, read_tensors
 from firth.encoders.gpt import GPT
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import read_json
@@ -72,23 +72,28 @@ def read(folder: Path) -> Weights:
     encoder = {ours: _turned(theirs, tensors.pop(theirs)) for ours, theirs in wanted.items()}
     if HEAD in tensors and not torch.equal(tensors.pop(HEAD), encoder["tokens.weight"]):
         raise Unsupported(f"{folder} has an output embedding of its own; firth's is tied to the input's.")
+    goals: dict[str, dict[str, Tensor]] = {}
+    if values.get("architectures") != [ARCHITECTURES[config.norm][1]]:
+        goals["causal_lm"] = {}
+    for name in [name for name in tensors if name.startswith(OURS)]:
+        goal, _, rest = name.removeprefix(OURS).partition(".")
+        goals.setdefault(goal, {})[rest] = tensors.pop(name)
     if strange := [name for name in tensors if not _EXTRA.fullmatch(name)]:
         raise Unsupported(
             f"{folder} has the tensor {strange[0]}, which firth would not use ({len(strange)} such in all)."
         )
-    bare = values.get("architectures") == [ARCHITECTURES[config.norm][1]]
-    return Weights("gpt", config, encoder, {} if bare else {"causal_lm": {}})
+    return Weights("gpt", config, encoder, goals)
 
 
 def tensors_of(encoder: GPT, goals: Mapping[str, nn.Module], *, pad_id: int = 0) -> dict[str, Tensor]:
     """All weights under Hugging Face's names."""
-    if strange := [f"{goal}.{name}" for goal, head in goals.items() for name, _ in head.named_parameters()]:
-        raise Unsupported(f"A GPT's folder has no place for the tensor {strange[0]}.")
     ours = dict(encoder.named_parameters())
-    return {
+    named = {
         PREFIX + theirs: _turned(theirs, ours[name].detach()).contiguous()
         for name, theirs in _names(encoder.config).items()
     }
+    heads = {f"{OURS}{goal}.{name}": t for goal, head in goals.items() for name, t in head.state_dict().items()}
+    return named | {name: tensor.contiguous().clone() for name, tensor in heads.items()}
 
 
 def config_json(encoder: GPT, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:

@@ -33,7 +33,9 @@ def read(folder: Path) -> Weights:
         if not rest:
             raise Damaged(f"{folder}/model.safetensors has the tensor {key}, which belongs to no part of the model.")
         parts.setdefault(owner if key.startswith("goals.") else "", {})[rest] = tensor
-    return Weights(name, config, parts.pop("", {}), parts)
+    own = parts.pop("", {})
+    without = {goal: dict[str, Tensor]() for goal in values.get("goals", ())}
+    return Weights(name, config, own, {**without, **parts})
 
 
 def tensors_of(encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int = 0) -> dict[str, Tensor]:
@@ -44,7 +46,12 @@ def tensors_of(encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int 
 
 
 def config_json(encoder: Encoder, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:
-    return {"model_type": PREFIX + encoders.name_of(encoder), "config": to_dict(encoder.config)}
+    # Named here, because a goal may have no tensors of its own.
+    return {
+        "model_type": PREFIX + encoders.name_of(encoder),
+        "config": to_dict(encoder.config),
+        "goals": list(goals),
+    }
 
 
 def beside(goals: Mapping[str, nn.Module]) -> dict[str, Any]:

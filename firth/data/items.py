@@ -80,11 +80,17 @@ def _parts(specials: Specials, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarr
 
 
 def text_items(
-    examples: Sequence[Example], tokenizer: Any, *, max_length: int, max_windows: int | None = None
+    examples: Sequence[Example],
+    tokenizer: Any,
+    *,
+    max_length: int,
+    max_windows: int | None = None,
+    both_orders: bool = False,
 ) -> list[Item]:
     """An item for each text or pair.
 
-    A long text is cut into windows that overlap by a quarter. A pair must be read together, so it is cut to fit.
+    A long text is cut into windows that overlap by a quarter. A pair must be read together, so it is cut to fit; with
+    `both_orders` a second window has its texts the other way round.
     """
     frame = tokenizer.vocab.frame
     encodings = iter(tokenizer.encode_batch([text for example in examples for text in example.texts]))
@@ -94,8 +100,10 @@ def text_items(
         total, size = sum(map(len, texts)), max_length - frame.size()
         if len(texts) > 1:
             first, second = shorten(len(texts[0]), len(texts[1]), max_length - frame.size(2))
-            pair = cut_window(tokenizer.vocab, (texts[0], 0, first), (texts[1], 0, second))
-            items.append(Item(example, (pair,), total, total - first - second))
+            pair = (texts[0], 0, first), (texts[1], 0, second)
+            orders = (pair, pair[::-1]) if both_orders else (pair,)
+            cuts = tuple(cut_window(tokenizer.vocab, *order) for order in orders)
+            items.append(Item(example, cuts, total, total - first - second))
         else:
             spans = windows(total, size, max(1, size * 3 // 4))[:max_windows]
             cuts = tuple(cut_window(tokenizer.vocab, (texts[0], a, b)) for a, b in spans)

@@ -18,6 +18,8 @@ from firth.tensors import Batch, Encoder, States
 
 
 class AwdLstm(Encoder):
+    causal = True
+
     @dataclass(frozen=True)
     class Config:
         vocab_size: int = 30000
@@ -38,13 +40,13 @@ class AwdLstm(Encoder):
         """Share of the words of a batch that are set to zero wherever they stand."""
         weight_dropout: float = 0.5
         """Share of the recurrent weights set to zero."""
-        init_std: float = 0.1
-        """Half the range of the embedding's initial numbers."""
+        init_range: float = 0.3
+        """The embedding begins with numbers between minus this and this (0.1 in the paper, where AdamW stays stuck)."""
 
         def __post_init__(self) -> None:
             rates = self.dropout, self.input_dropout, self.hidden_dropout, self.embedding_dropout, self.weight_dropout
-            if min(self.vocab_size, self.width, self.cell_width, self.num_layers) < 1 or self.init_std < 0:
-                raise BadConfig("Every size of an AWD-LSTM must be at least 1 and init_std at least 0.")
+            if min(self.vocab_size, self.width, self.cell_width, self.num_layers) < 1 or self.init_range < 0:
+                raise BadConfig("Every size of an AWD-LSTM must be at least 1 and init_range at least 0.")
             if not all(0 <= rate < 1 for rate in rates):
                 raise BadConfig("The dropouts of an AWD-LSTM must be at least 0 and below 1.")
 
@@ -53,7 +55,7 @@ class AwdLstm(Encoder):
         self.config = config
         self.width, self.vocab_size, self.num_layers = config.width, config.vocab_size, config.num_layers
         self.tokens = nn.Embedding(config.vocab_size, config.width)
-        nn.init.uniform_(self.tokens.weight, -config.init_std, config.init_std)
+        nn.init.uniform_(self.tokens.weight, -config.init_range, config.init_range)
         widths = [config.width, *[config.cell_width] * (config.num_layers - 1), config.width]
         self.blocks = nn.ModuleList(
             DroppedLSTM(below, above, rate=config.weight_dropout)

@@ -78,7 +78,8 @@ class GPT(Encoder):
         else:
             plans = memory.layouts(batch.bounds_B1, batch.max_length)
         x_ND: Tensor = self.dropout(self.tokens(batch.ids_N) + self.positions(batch.positions_N))
-        kept, maps = [], []
+        kept: list[Tensor] = []
+        maps: list[tuple[Tensor, ...]] = []
         for block, plan in zip(self.blocks, plans, strict=True):
             if attention:
                 maps.append(block.weights(x_ND, plan))  # type: ignore[operator]

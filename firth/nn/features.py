@@ -39,7 +39,7 @@ class Features(Encoder):
         self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True) if config.lstm_width else None
         self.width = 2 * config.lstm_width or width
         self.vocab_size, self.max_positions = encoder.vocab_size, encoder.max_positions
-        self.num_layers = encoder.num_layers
+        self.num_layers, self.causal = encoder.num_layers, encoder.causal and not config.lstm_width
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         with torch.no_grad():

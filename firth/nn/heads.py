@@ -32,3 +32,20 @@ class VocabularyHead(nn.Module):
     def forward(self, x_PD: Tensor, table_VE: Tensor) -> Tensor:
         hidden_PE = self.norm(self.activate(self.dense(x_PD)))
         return nn.functional.linear(hidden_PE, table_VE, self.bias)
+
+
+class HiddenHead(nn.Module):
+    """Scores above one small layer, as ULMFiT's classifier has (Howard & Ruder 2018).
+
+    It has layer norm in place of batch norm, which would mix the texts of a batch.
+    """
+
+    def __init__(self, width: int, num_scores: int, *, hidden: int = 50) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.hidden = nn.Linear(width, hidden)
+        self.out = nn.Linear(hidden, num_scores)
+
+    def forward(self, x_BD: Tensor) -> Tensor:
+        scores_BT: Tensor = self.out(torch.relu(self.hidden(self.norm(x_BD))))
+        return scores_BT

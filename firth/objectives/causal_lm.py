@@ -88,6 +88,10 @@ class CausalLM(Objective):
         """Scores over the vocabulary from the states (or halves of states) of some tokens."""
         return linear(self.project(x_PD), table_VD[: self.size] if self.out is None else self.out.weight, self.bias)
 
+    def known(self, labels_N: Tensor) -> Tensor:
+        """Labels with the unknown token in place of those that are never predicted."""
+        return torch.where(labels_N < self.size, labels_N, self.unknown)
+
     def summed(self, x_ND: Tensor, labels_N: Tensor, table_VD: Tensor) -> tuple[Tensor, Tensor]:
         """The cross-entropy summed over all labels, and how many of them score highest."""
         rows = max(1, PIECE // self.size)

@@ -165,6 +165,9 @@ def _generator(shape: Generator, encoder: Encoder) -> Bert:
             embedding_width=0 if table_width == shape.width else table_width,
         )
     )
+    # Parameters are shared and not modules: torch.func would put a module's tensors back twice, the second time wrong.
     for name in ("tokens", "positions", "segments", "norm"):
-        setattr(generator.embeddings, name, getattr(shared, name))
+        own = getattr(generator.embeddings, name)
+        for kind, parameter in getattr(shared, name).named_parameters():
+            setattr(own, kind, parameter)
     return generator

@@ -35,7 +35,7 @@ class SkipGram(Objective):
         power: float = 0.75
         """Negatives are drawn in proportion to counts to this power."""
         rate: float = 0.05
-        """Learning rate of the first word; the released program has 0.025, but negatives shared allow more."""
+        """Learning rate of the first word; the released program has 0.025, but one pass learns more with twice that."""
         end_rate: float = 1e-5
         """Learning rate of the last word; between them it falls in a straight line."""
 

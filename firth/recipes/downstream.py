@@ -20,6 +20,7 @@ from firth.errors import BadConfig
 from firth.files import read_json, remove_leftovers, write_bytes, write_json
 from firth.nn.features import Features
 from firth.recipes import bags, chains, labelled
+from firth.recipes.auxiliary import beside, kept_heads
 from firth.recipes.figures import card, summarise
 from firth.recipes.jobs import Asked, Job, settle
 from firth.recipes.labelled import PARTS
@@ -54,7 +55,7 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     summary = summarise(
         job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source
     )
-    _save(out, job, encoder, tasks, summary)
+    _save(out, job, learner, tasks, summary)
     write_json(out / "results.json", summary)
     (out / f"seed-{best['seed']}" / "best.safetensors").unlink()
     return summary
@@ -123,7 +124,7 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
     if chains.solves(tasks) or plan.encoder == "fasttext":
         return _solved(job, folder, seed, learner=learner, items=items)
     batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
-    layers = job.start.shape.num_layers
+    layers = job.start.num_blocks
     run = PickingRun(
         folder,
         learner,
@@ -181,7 +182,8 @@ def _learner(job: Job, seed: int) -> tuple[Learner, Encoder]:
     tasks = {
         name: make_task(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()
     }
-    return Learner(encoder, tasks).to(job.device), encoder
+    more = beside(job.start, encoder, job.plan.transfer)
+    return Learner(encoder, tasks, beside=more).to(job.device), encoder
 
 
 def _items(job: Job, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence[Item]]:
@@ -219,7 +221,7 @@ def _thaw(job: Job, encoder: Encoder, batches: ItemBatches, progress: Progress) 
     every = job.plan.transfer.unfreeze_every
     if every:
         done = progress.step * job.plan.train.accumulate / batches.num_packs(0)
-        thaw(encoder, num_layers=job.start.shape.num_layers, epochs_done=done, every=every)
+        thaw(encoder, num_layers=job.start.num_blocks, epochs_done=done, every=every)
 
 
 def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
@@ -264,7 +266,8 @@ def _predictions(job: Job, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[
     }
 
 
-def _save(out: Path, job: Job, encoder: Encoder, tasks: Mapping[str, Task], summary: Mapping[str, Any]) -> None:
+def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summary: Mapping[str, Any]) -> None:
+    encoder = learner.encoder
     features = encoder if isinstance(encoder, Features) else None
     body = features.encoder if features else encoder
     info = {
@@ -274,13 +277,14 @@ def _save(out: Path, job: Job, encoder: Encoder, tasks: Mapping[str, Task], summ
     }
     made = Checkpoint(
         body.cpu().eval(),
-        (job.start.goals or {}) if features else {},
+        (job.start.goals or {}) if features else kept_heads(learner),
         job.start.tokenizer,
         info=info,
         embedding=_embedding(tasks) if features is None else Embedding(),
         tasks={name: task.cpu().eval() for name, task in tasks.items()},
         reader=features,
         adapter_width=job.plan.transfer.adapter_width if job.plan.transfer.mode == "adapters" else 0,
+        layout=job.start.layout,
     )
     checkpoints.save(out, made, text=card(made, summary))
 

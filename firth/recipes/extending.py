@@ -24,7 +24,12 @@ from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Document
 
 TABLE = "embeddings.tokens.weight"
-BY_TOKEN = {"masked_lm": {"head.bias"}, "next_sentence": set[str]()}
+BY_TOKEN = {
+    "masked_lm": {"head.bias"},
+    "span_boundary": {"bias"},
+    "next_sentence": set[str](),
+    "sentence_order": set[str](),
+}
 """The tensors of each head that have a row for every token."""
 
 

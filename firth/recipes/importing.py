@@ -10,7 +10,7 @@ from pathlib import Path
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
-from firth.convert import elmo, pickled, tensorflow
+from firth.convert import albert_zh, elmo, pickled, tensorflow
 from firth.errors import BadConfig, BadInput, FirthError
 from firth.files import MANIFEST, atomic_folder, write_json
 from firth.recipes import word_tables
@@ -73,6 +73,8 @@ def _stage(source: Path, stage: Path, said: Said) -> None:
                 "if you trust where it comes from, add --unsafe-pickle."
             )
         pickled.to_safetensors(files, stage / "model.safetensors")
+        if albert_zh.is_albert_zh(stage / "model.safetensors"):
+            albert_zh.convert(stage)
 
 
 def _settle_case(source: Path, stage: Path, cased: bool | None) -> None:

@@ -28,6 +28,9 @@ from firth.train.optim import OptimConfig
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
 """How long to train when nobody says: three passes, more where three would be a handful of steps."""
 
+BEFORE = ("source.json", "lm")
+"""What a run's folder may hold before its run.toml: the language model is ULMFiT's second stage."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -142,7 +145,7 @@ def _resumes(out: Path, asked: Asked, *, resume: bool) -> bool:
         raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
     if (out / "run.toml").exists():
         return True
-    strange = out.exists() and any(p.name != "source.json" and not p.name.startswith(".") for p in out.iterdir())
+    strange = out.exists() and any(p.name not in BEFORE and not p.name.startswith(".") for p in out.iterdir())
     if resume and (strange or not asked.tasks):
         raise BadInput(f"{out} holds no fine-tuning run to resume; name a new --out, a --task and a --train file.")
     return False

@@ -53,6 +53,8 @@ class Recipe:
     """The tokenizer, by name, with its config, where the recipe takes plain text."""
     layout: str = ""
     """The `model_type` its folder is written as, where that is not the encoder's name."""
+    layer_decay: float = 1.0
+    """Each layer's rate is this times that of the layer above it: for a model that is trained on."""
 
 
 def bert(size: str) -> Recipe:
@@ -185,10 +187,14 @@ TABLE: dict[str, str] = {
     "word2vec-cbow-hs": "firth.recipes.solved:word2vec_cbow_hs",
     "fasttext": "firth.recipes.solved:fasttext",
     "glove": "firth.recipes.solved:glove",
+    "elmo": "firth.recipes.recurrent:elmo",
+    "ulmfit": "firth.recipes.recurrent:ulmfit",
+    "gpt": "firth.recipes.autoregressive:gpt",
     "bert": "firth.recipes.lineage:bert",
     "ernie": "firth.recipes.lineage:ernie",
     "bert-wwm": "firth.recipes.lineage:bert_wwm",
     "spanbert": "firth.recipes.lineage:spanbert",
+    "gpt-2": "firth.recipes.autoregressive:gpt_2",
     "roberta": "firth.recipes.lineage:roberta",
     "albert": "firth.recipes.lineage:albert",
     "distilbert": "firth.recipes.lineage:distilbert",

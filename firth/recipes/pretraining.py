@@ -19,6 +19,7 @@ from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.recipes import lineage, solving
 from firth.recipes.lineage import Recipe
+from firth.recipes.transfer import rate_share
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.train.loop import Learner, TrainConfig, chosen_device, compiled, reseed
@@ -101,6 +102,7 @@ def pretrain(
         config=plan.train,
         floor=floor,
         resume=resume,
+        scale=partial(rate_share, num_layers=parts.learner.encoder.num_layers, decay=plan.layer_decay),
     )
     run.go()
     figures = run.held_out_figures()

@@ -35,12 +35,19 @@ class Start:
     trained: Encoder | None = None
     """None starts from random weights."""
     goals: Mapping[str, Objective] | None = None
+    layout: str = ""
+    """The type of folder it came in."""
 
     @cached_property
     def shape(self) -> Encoder:
         """An encoder of this shape that holds no weights."""
         with torch.device("meta"):
             return self._made(self.encoder_config)
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with weights of their own; ALBERT has one, however often it is applied."""
+        return len(blocks) if (blocks := getattr(self.shape, "blocks", None)) is not None else self.shape.num_layers
 
     def encoder(self, precision: str, device: str) -> Encoder:
         """A fresh copy, ready to learn."""
@@ -73,6 +80,7 @@ def begin(model: str, *, random: bool, texts: Iterable[str]) -> Start:
         loaded.tokenizer,
         trained,
         {} if random else loaded.goals,
+        loaded.layout,
     )
 
 

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firth.tokenizers import Tokenizer
+from firth.types import Fill
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -35,3 +38,16 @@ class Masked:
     ids: np.ndarray
     masks: np.ndarray
     spans: np.ndarray
+
+
+def filled(tokenizer: Tokenizer, text: str, span: np.ndarray, *, token: int, probability: float) -> Fill:
+    """A candidate for the mask at `span`, and the text with it."""
+    piece = tokenizer.vocab.tokens[token]
+    before, after = text[: span[0]], text[span[1] :]
+    if hasattr(tokenizer, "spelled"):  # pieces that bring the space before them along
+        piece = tokenizer.spelled(token)
+        joined = before.rstrip() + piece if piece.startswith(" ") else before + piece
+        return Fill(piece.strip() or piece, probability, joined.lstrip() + after)
+    if tokenizer.continues[token]:
+        return Fill(piece, probability, before.rstrip() + piece.removeprefix("##") + after)
+    return Fill(piece, probability, before + piece + after)

@@ -19,18 +19,20 @@ from firth.data.packing import pack_tokens
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
+from firth.nn.search import Choice
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.replaced_token import filler
 from firth.recipes.labelled import tell_of_cuts
 from firth.serve.choosing import Run, known_precision, quicken, sample
-from firth.serve.inputs import Cut, Masked
+from firth.serve.generating import Options, generate
+from firth.serve.inputs import Cut, Masked, filled
 from firth.tasks.predicting import predict, token_batches, within
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import Tag
 from firth.tensors import Batch, Encoder, parameter_count
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.vocab import windows
-from firth.types import Encoding, Example, Fill, Prediction
+from firth.types import Encoding, Example, Fill, Generated, Prediction
 
 POOLINGS = ("mean", "cls", "max")
 BATCH_TOKENS = 2048
@@ -110,12 +112,17 @@ class Model:
         rows = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
         return [
             [
-                self._filled(text.text, span, token, probability)
+                filled(self.tokenizer, text.text, span, token=token, probability=probability)
                 for span in text.spans
                 for probability, token in zip(*next(rows), strict=True)
             ]
             for text in texts
         ]
+
+    def generate(self, text: str, *, max_tokens: int = 50, seed: int = 1, **choice: Any) -> Generated:
+        """The text and what a causal language model goes on with; `choice` has temperature (1; 0 takes the likeliest
+        tokens), top_k, top_p and no_repeat."""
+        return generate(self.checkpoint, [text], Options(max_tokens, Choice(**choice), seed))[0]
 
     def embed(
         self,
@@ -233,13 +240,6 @@ class Model:
         if (found := filler(self.encoder, self.checkpoint.goals)) is None:
             raise Unsupported("This model has no masked-LM head, so it cannot fill; `firth info` lists what it has.")
         return found
-
-    def _filled(self, text: str, span: np.ndarray, token: int, probability: float) -> Fill:
-        piece = self.tokenizer.vocab.tokens[token]
-        before, after = text[: span[0]], text[span[1] :]
-        if self.tokenizer.continues[token]:
-            piece, before = piece.removeprefix("##"), before.rstrip()
-        return Fill(self.tokenizer.vocab.tokens[token], probability, before + piece + after)
 
     def _ids(self, texts: Sequence[Any], specials: bool) -> list[Any]:
         """The ids of each text; whole encodings where tokens have parts."""

@@ -37,6 +37,10 @@ from firth.serve.runs import Runs
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEAD_BYTES = 16_384
 TOKEN_CHARACTERS = 16
+MEMORIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""What oneDNN and torch keep of every shape of matrix product they met, 1,024 of them unless told otherwise. A server
+meets a new one with every batch: hundreds of megabytes that are not used again."""
+KEPT_SHAPES = "64"
 WARM_UP = "A first text, so that nothing is left to prepare. 第一段文字。"
 
 
@@ -55,6 +59,8 @@ def serve(
         raise BadConfig(f"{host} can be reached from other machines: give a token with --token-file or FIRTH_TOKEN.")
     if runs is not None and not runs.is_dir():
         raise BadInput(f"{runs} is not a folder; name the folder of your runs with --runs.")
+    for name in MEMORIES:
+        os.environ.setdefault(name, KEPT_SHAPES)
     with _listen(host, port) as listener:
         meters = Meters()
         models = {name: _warm(load(folder, precision=precision)) for name, folder in folders.items()}

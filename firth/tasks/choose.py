@@ -18,8 +18,8 @@ from torch.nn import functional as F
 
 from firth import metrics
 from firth.data.items import Item, pack_items, window
-from firth.nn.blocks import first_rows, initialise
-from firth.nn.pooling import mean_rows
+from firth.nn.blocks import initialise
+from firth.nn.pooling import pooled_rows
 from firth.tasks import options
 from firth.tasks.options import Choice
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
@@ -35,8 +35,9 @@ class Choose(Task):
     class Config:
         format: Literal["guess", "rows", "dream", "codah"] = "guess"
         """The file's form: rows with named columns (SWAG's too), DREAM's JSON or CODAH's table without header."""
-        pooling: Literal["cls", "mean"] = "cls"
-        """What stands for a sequence: its first token (through the model's pooler, if it has one) or the mean."""
+        pooling: Literal["cls", "mean", "last"] = "cls"
+        """What stands for a sequence: its first token (through the model's pooler, if it has one; of causal models the
+        last) or the mean."""
         dropout: float = 0.1
         """Share of the pooled vector set to zero in training."""
         max_windows: int = 2
@@ -110,10 +111,7 @@ class Choose(Task):
 
     def scores(self, states: States, batch: Batch) -> Tensor:
         """The head's score of every sequence."""
-        if self.config.pooling == "mean":
-            pooled_BD = mean_rows(states.last_ND, batch.bounds_B1)
-        else:
-            pooled_BD = first_rows(states.last_ND, batch.bounds_B1) if states.pooled_BD is None else states.pooled_BD
+        pooled_BD = pooled_rows(states, batch.bounds_B1, self.config.pooling)
         scores_B1: Tensor = self.head(self.dropout(pooled_BD))
         return scores_B1[:, 0]
 

@@ -20,12 +20,15 @@ from torch.nn import functional as F
 from firth import metrics
 from firth.data.items import Item, pack_items, text_items
 from firth.errors import BadConfig, BadInput
-from firth.nn.blocks import first_rows, initialise
-from firth.nn.pooling import mean_rows
+from firth.nn.blocks import initialise
+from firth.nn.heads import HiddenHead
+from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
 from firth.tasks import columns, glue
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.types import Example, Prediction, Problem
+
+HEADS: dict[str, Any] = {"linear": nn.Linear, "hidden": HiddenHead, "tree": TreeHead}
 
 
 class Classify(Task):
@@ -47,10 +50,13 @@ class Classify(Task):
         """What a label is: one name, any number of names, or a number."""
         label_separator: str = ","
         """What stands between the names of a label of kind many."""
-        pooling: Literal["cls", "mean"] = "cls"
-        """What stands for a text: its first token (through the model's pooler, if it has one) or the mean."""
-        head: Literal["linear", "tree"] = "linear"
-        """What scores the names: a row each, or the choices on the way down a Huffman tree of them."""
+        pooling: Literal["cls", "mean", "last", "concat"] = "cls"
+        """What stands for a text: its first token (through the model's pooler, if it has one; of causal models the
+        last), the mean, or last token, maximum and mean side by side."""
+        both_orders: bool = False
+        """Read a pair in both orders and average the scores, as GPT does where the order says nothing."""
+        head: Literal["linear", "hidden", "tree"] = "linear"
+        """What scores the names: a row each, the same over a layer of 50, or choices on the way down a Huffman tree."""
         dropout: float = 0.1
         """Share of the pooled vector set to zero in training."""
         label_smoothing: float = 0.0
@@ -78,7 +84,8 @@ class Classify(Task):
         super().__init__(config, encoder, labels=labels)
         self.dropout = nn.Dropout(config.dropout)
         sizes = [len(names) for names in labels.values()] or [1]
-        self.head = (TreeHead if config.head == "tree" else nn.Linear)(encoder.width, sum(sizes))
+        width = encoder.width * (3 if config.pooling == "concat" else 1)
+        self.head = HEADS[config.head](width, sum(sizes))
         initialise(self.head, std=getattr(encoder.config, "init_std", 0.02))
         self.slices = [slice(end - size, end) for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True)]
         self.register_buffer("weights_T", torch.ones(sum(sizes)), persistent=False)
@@ -149,7 +156,8 @@ class Classify(Task):
 
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
         limit = self.config.max_windows if training else None
-        return text_items(examples, tokenizer, max_length=max_length, max_windows=limit)
+        orders = self.config.both_orders
+        return text_items(examples, tokenizer, max_length=max_length, max_windows=limit, both_orders=orders)
 
     def batch(self, items: Sequence[Item]) -> Batch:
         packed, owners_B = pack_items(items)
@@ -211,10 +219,7 @@ class Classify(Task):
 
     def scores(self, states: States, batch: Batch) -> Tensor:
         """The head's scores of every sequence."""
-        if self.config.pooling == "mean":
-            pooled_BD = mean_rows(states.last_ND, batch.bounds_B1)
-        else:
-            pooled_BD = first_rows(states.last_ND, batch.bounds_B1) if states.pooled_BD is None else states.pooled_BD
+        pooled_BD = pooled_rows(states, batch.bounds_B1, self.config.pooling)
         scores_BT: Tensor = self.head(self.dropout(pooled_BD))
         return scores_BT
 

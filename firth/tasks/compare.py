@@ -22,7 +22,7 @@ from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import similarity
 from firth.nn.blocks import first_rows, initialise
-from firth.nn.pooling import max_rows, mean_rows
+from firth.nn.pooling import last_rows, max_rows, mean_rows, pooled_rows
 from firth.tasks import glue, likeness
 from firth.tasks.likeness import Compared, with_vectors
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
@@ -66,8 +66,8 @@ class Compare(Task):
         """The score of texts that have nothing in common."""
         highest: float = 0.0
         """The score of texts that say the same; 0 takes the highest of the training rows."""
-        pooling: Literal["mean", "cls", "max", "first-last"] = "mean"
-        """A text's vector: mean, first token, maximum, or the mean over the first and the last layer."""
+        pooling: Literal["mean", "cls", "last", "max", "first-last"] = "mean"
+        """A text's vector: mean, first or last token, maximum, or the mean over the first and the last layer."""
         whiten: bool = False
         """Turn and stretch the vectors until their covariance is the unit matrix; for way=pooled."""
         whiten_width: int = 0
@@ -96,6 +96,7 @@ class Compare(Task):
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         self.whitening: tuple[np.ndarray, np.ndarray] | None = None
+        self.reads = "last" if encoder.causal else "cls"
         if config.way == "cross":
             self.dropout = nn.Dropout(config.dropout)
             self.head = nn.Linear(encoder.width, 1)
@@ -235,15 +236,15 @@ class Compare(Task):
         return {self.name: int((gold_E > 0.5).sum()) if self.compares_within_batch else len(gold_E)}
 
     def _scores(self, states: States, batch: Batch) -> Tensor:
-        pooled_BD = first_rows(states.last_ND, batch.bounds_B1) if states.pooled_BD is None else states.pooled_BD
+        pooled_BD = pooled_rows(states, batch.bounds_B1, self.reads)
         scores_B1: Tensor = self.head(self.dropout(pooled_BD))
         return scores_B1[:, 0]
 
     def _pooled(self, states: States, batch: Batch) -> Tensor:
         """A vector for each sequence, summed up in single precision."""
         last_ND = states.last_ND.float()
-        if self.config.pooling == "cls":
-            return first_rows(last_ND, batch.bounds_B1)
+        if self.config.pooling in ("cls", "last"):
+            return (first_rows if self.config.pooling == "cls" else last_rows)(last_ND, batch.bounds_B1)
         if self.config.pooling == "max":
             return max_rows(last_ND, batch.bounds_B1)
         if self.config.pooling == "first-last":

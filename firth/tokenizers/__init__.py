@@ -20,12 +20,17 @@ TABLE = {
     "characters": "firth.tokenizers.characters:Characters",
     "templates": "firth.tokenizers.templates:Templates",
 }
+READ = {"unigram": "firth.tokenizers.unigram:Unigram"}
+"""Tokenizers that are read from folders and not trained here."""
 CLASSES: dict[str, str] = {
     "FirthWords": "words",
     "FirthSubwords": "subwords",
     "FirthCharacters": "characters",
     "FirthTemplates": "templates",
     **dict.fromkeys(("GPT2Tokenizer", "GPT2TokenizerFast", "RobertaTokenizer", "RobertaTokenizerFast"), "bpe"),
+    **dict.fromkeys(
+        ("AlbertTokenizer", "AlbertTokenizerFast", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"), "unigram"
+    ),
 }
 """What `tokenizer_config.json` calls a tokenizer -> its row, where it is not a WordPiece."""
 
@@ -71,5 +76,7 @@ def load(folder: Path) -> Tokenizer:
     settings = folder / "tokenizer_config.json"
     kind = read_json(settings).get("tokenizer_class", "") if settings.is_file() else ""
     merges = not kind and (folder / "merges.txt").is_file()  # GPT-2's first folders do not name their class
-    tokenizer: Tokenizer = resolve(CLASSES.get(kind, "bpe" if merges else "wordpiece")).load(folder)
+    scored = not kind and any((folder / name).is_file() for name in ("spiece.model", "sentencepiece.bpe.model"))
+    name = CLASSES.get(kind, "bpe" if merges else "unigram" if scored else "wordpiece")
+    tokenizer: Tokenizer = _resolve({**TABLE, **READ}, name, "tokenizer").load(folder)
     return tokenizer

@@ -79,12 +79,17 @@ class Progress:
 
 
 class Learner(nn.Module):
-    """An encoder and the goals it is trained for; goals without a step of their own share one encoder pass."""
+    """An encoder and the goals it is trained for; goals without a step of their own share one encoder pass.
 
-    def __init__(self, encoder: Encoder, goals: Mapping[str, Goal]) -> None:
+    Goals `beside` them learn from every batch, whichever goal it belongs to.
+    """
+
+    def __init__(
+        self, encoder: Encoder, goals: Mapping[str, Goal], *, beside: Mapping[str, Goal] | None = None
+    ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.goals = nn.ModuleDict(goals)
+        self.goals, self.beside = nn.ModuleDict(goals), nn.ModuleDict(beside or {})
 
     def forward(self, batch: Batch) -> Loss:
         sharing = [goal for goal in self._goals(batch) if type(goal).step is Goal.step]
@@ -103,7 +108,8 @@ class Learner(nn.Module):
 
     def _goals(self, batch: Batch) -> list[Goal]:
         """The goal a batch belongs to; all of them for running text."""
-        return [self.goals[batch.goal]] if batch.goal else list(self.goals.values())  # type: ignore[list-item,arg-type]
+        chosen = [self.goals[batch.goal]] if batch.goal else list(self.goals.values())
+        return [*chosen, *self.beside.values()]  # type: ignore[list-item]
 
 
 def train(

@@ -10,13 +10,17 @@ from torch import nn
 
 from firth.errors import BadConfig
 
+SLANT = 32
+"""How many times higher the highest rate of a slanted schedule is than its lowest."""
+
 
 @dataclass(frozen=True)
 class OptimConfig:
     rate: float = 1e-4
     """Highest learning rate."""
-    schedule: Literal["linear", "cosine", "trapezoid", "constant"] = "linear"
-    """How the rate falls after warm-up; trapezoid stays high and falls over the last fifth."""
+    schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted"] = "linear"
+    """How the rate falls after warm-up; trapezoid stays high and falls over the last fifth; slanted is linear from and
+    to a 32nd of the highest rate (Howard & Ruder 2018)."""
     warmup_rate: float = 0.01
     """Share of the steps over which the rate rises from 0."""
     weight_decay: float = 0.01
@@ -64,6 +68,9 @@ def make_optimizer(
 def scheduled_rate(step: int, steps: int, config: OptimConfig) -> float:
     """The learning rate of a step (counted from 0) in a run of `steps`."""
     warmup = max(1, round(config.warmup_rate * steps))
+    if config.schedule == "slanted":
+        share = step / warmup if step < warmup else 1 - (step - warmup) / max(1, steps - warmup)
+        return config.rate * (1 + share * (SLANT - 1)) / SLANT
     if step < warmup:
         return config.rate * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)

@@ -20,6 +20,8 @@ from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, 
 from firth.train.optim import make_optimizer
 
 WARM_STEPS = 10
+WORD_LOSSES = ("masked_lm", "causal_lm")
+"""Losses over the vocabulary, which a model without context would bring down to the unigram floor."""
 
 
 class Interrupted(FirthError):
@@ -83,7 +85,7 @@ class Run:
             self.save()
         if step == floor_step(progress.steps):
             self._compare_with_floor()
-        shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in ("masked_lm", "rate"))
+        shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*WORD_LOSSES, "rate"))
         self._advance(step, shown, progress.steps)
         if self.stop_asked:
             self.save()
@@ -144,7 +146,7 @@ class Run:
         return True
 
     def _compare_with_floor(self) -> None:
-        loss = self.last.get("masked_lm", 0.0)
+        loss = next((self.last[name] for name in WORD_LOSSES if name in self.last), 0.0)
         if self.floor and loss > self.floor:
             say(
                 f"Warning: at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "

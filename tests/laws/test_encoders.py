@@ -58,6 +58,16 @@ def test_a_sequence_never_sees_its_neighbours(encoder: Encoder, sequences: list[
     assert difference[inside].min() > 0
 
 
+def test_causal_encoders_and_only_they_are_blind_to_the_future(encoder: Encoder, sequences: list[np.ndarray]) -> None:
+    cut = [len(ids) * 2 // 3 for ids in sequences]
+    others = [np.concatenate([ids[:n], (ids[n:] + 7) % 1200]) for ids, n in zip(sequences, cut, strict=True)]
+    with torch.inference_mode():
+        before, after = (encoder(pack_tokens(batch)).last_ND.split(LENGTHS) for batch in (sequences, others))
+    same = [torch.equal(one[:n], other[:n]) for one, other, n in zip(before, after, cut, strict=True)]
+    assert all(same) >= encoder.causal  # to the last bit
+    assert all(same) == encoder.causal or not encoder.num_layers  # without layers there may be no context at all
+
+
 def test_order_in_the_pack_does_not_matter(encoder: Encoder, sequences: list[np.ndarray]) -> None:
     with torch.inference_mode():
         forwards, backwards = encoder(pack_tokens(sequences)), encoder(pack_tokens(sequences[::-1]))

@@ -30,9 +30,7 @@ def make(
     def build() -> tuple[Bert, Objective, Packs]:
         encoder = small_bert()
         goals = [
-            make_goal(
-                name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5
-            )
+            make_goal(name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5)
             for name in (*objectives.resolve(request.param).after, request.param)
         ]
         stream = Stream(shards, np.arange(shards.num_documents))
@@ -92,7 +90,7 @@ def test_gradient_reaches_the_encoder(make: Maker) -> None:
 def test_loss_falls(make: Maker) -> None:
     encoder, goal, packs = make()
     batch = packs[Place()]
-    optimizer = torch.optim.AdamW([*encoder.parameters(), *goal.parameters()], lr=3e-3)
+    optimizer = torch.optim.AdamW(dict.fromkeys([*encoder.parameters(), *goal.parameters()]), lr=3e-3)
     losses = []
     for _ in range(15):
         loss = goal.step(encoder, batch)

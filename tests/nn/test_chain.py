@@ -188,7 +188,8 @@ def test_the_compiled_form_equals_the_walk_whatever_the_scores(spread: float, mo
     monkeypatch.setattr(chain, "_compiles", lambda scores: False)
     walked = (*chain.counted(scores), chain.best_path(scores))
     for one, other in zip(compiled, walked, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-5)
+        # The exponents are as large as log Z, and the compiled form does not take off each step's maximum.
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=max(1e-9, 1e-10 * spread))
 
 
 def test_100k_symbols_in_the_compiled_form() -> None:

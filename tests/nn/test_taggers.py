@@ -202,6 +202,7 @@ def test_equal_to_pytorch_crf() -> None:
     assert chain.viterbi(ours.scores(padded[mask], bounds))[0].tolist() == best
 
 
+@torch.no_grad()
 def test_memm_is_a_product_of_local_choices() -> None:
     """All legal paths sum to one, and each is the product of softmaxes over the legal tags after the one before."""
     torch.manual_seed(0)

@@ -38,6 +38,7 @@ class Served:
     url: str
     process: subprocess.Popen[bytes]
     log: Path
+    client: httpx.Client
 
     @property
     def port(self) -> int:
@@ -50,10 +51,10 @@ class Served:
         return int(re.search(r"VmRSS:\s+(\d+)", text)[1]) * 1024  # type: ignore[index]
 
     def post(self, path: str, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60, **options)
+        return self.client.post(self.url + path, json=body, **options)
 
     def metric(self, name: str) -> float:
-        text = httpx.get(f"{self.url}/metrics", timeout=60).text
+        text = self.client.get(f"{self.url}/metrics").text
         return sum(float(line.split()[-1]) for line in text.splitlines() if re.match(rf"{name}[{{ ]", line))
 
 
@@ -67,7 +68,8 @@ def started(folder: Path, *arguments: object, environment: dict[str, str] | None
             command, stdout=file, stderr=file, cwd=folder, env={**os.environ, **QUIET, **(environment or {})}
         )
     try:
-        yield Served(_url(process, log), process, log)
+        with httpx.Client(timeout=60, verify=False) as client:
+            yield Served(_url(process, log), process, log, client)
     finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
@@ -125,3 +127,10 @@ def served(folders: dict[str, Path], runs_folder: Path, tmp_path_factory: pytest
 def start(tmp_path: Path) -> Callable[..., Any]:
     """Starts further servers: `with start("m=FOLDER", "--limit", "queued=1") as server`."""
     return lambda *arguments, **options: started(tmp_path, *arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def serve_for_module(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """The same for a server that all tests of a module share."""
+    folder = tmp_path_factory.mktemp("module-server")
+    return lambda *arguments, **options: started(folder, *arguments, **options)

@@ -204,7 +204,7 @@ def test_schemathesis(method: str, path: str, api: Any) -> None:
 def test_every_route_refuses_without_the_token(start: Callable[..., Any], run: Path, tmp_path: Path) -> None:
     token = "a-long-and-secret-token-1"
     (tmp_path / "token").write_text(f"{token}\n")
-    with start(f"m={run}", "--host", "0.0.0.0", "--token-file", tmp_path / "token") as server, httpx.Client() as client:
+    with start(f"m={run}", "--host", "0.0.0.0", "--token-file", tmp_path / "token") as server:
         url = f"http://127.0.0.1:{server.port}"
         routes = [*TABLE, ("GET", "/docs"), ("GET", "/openapi.json"), ("GET", "/strange"), ("DELETE", "/embed")]
         for method, path in routes:
@@ -217,7 +217,9 @@ def test_every_route_refuses_without_the_token(start: Callable[..., Any], run: P
                 "Bearer é",
                 f"Bearer {token[:-1]}",
             ):
-                answer = client.request(method, url + path, headers={"Authorization": given.encode()} if given else {})
+                answer = server.client.request(
+                    method, url + path, headers={"Authorization": given.encode()} if given else {}
+                )
                 if (method, path) in OPEN:
                     assert answer.status_code == 200
                 else:

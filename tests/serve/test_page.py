@@ -1,0 +1,318 @@
+"""The page in a real browser, on real models: panels show what the server answers, what users write stays text."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import firth
+
+pytest.importorskip("websockets", reason="websockets is not installed (pip install 'firth[dev]')")
+from bench.browser import Browser, Page, browser, chromium
+
+pytestmark = pytest.mark.skipif(
+    chromium() is None, reason="chromium is not installed (Debian: apt-get install chromium)"
+)
+HOSTILE = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\"'&lt;b&gt;"
+PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "neighbours")
+TOKEN = "a-token-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An HMM that cuts Chinese into words, trained on a few lines."""
+    folder = tmp_path_factory.mktemp("segmenter")
+    lines = ["我们 在 北京 学习 。", "他们 在 上海 工作 。", "我们 学习 语言 。", "他们 研究 语言 。"] * 5
+    (folder / "words.txt").write_text("\n".join(lines))
+    firth.finetune(
+        task="tag", train=folder / "words.txt", out=folder / "model", encoder="bag", tagger="hmm", format="words"
+    )
+    return folder / "model"
+
+
+@pytest.fixture(scope="module")
+def watched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("page-runs")
+    (folder / "finished").symlink_to(run)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def site(
+    folders: dict[str, Path], segmenter: Path, watched: Path, serve_for_module: Callable[..., Any]
+) -> Iterator[Any]:
+    arguments = [f"{name}={folders[name]}" for name in ("plain", "tag", "answer")]
+    with serve_for_module(*arguments, f"words={segmenter}", "--runs", watched) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture
+def page(program: Browser) -> Iterator[Page]:
+    with program.page() as found:
+        yield found
+
+
+def opened(page: Page, site: Any, panel: str, *, model: str | None = None) -> Page:
+    page.go(f"{site.url}/#{panel}")
+    page.wait("document.querySelector('#body') !== null")
+    if model is not None:
+        page.evaluate(
+            f"(() => {{ const all = document.querySelector('#model'); all.value = '{model}';"
+            "all.dispatchEvent(new Event('change')); })()"
+        )
+    return page
+
+
+def texts(page: Page, selector: str) -> list[str]:
+    found: list[str] = page.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)")
+    return found
+
+
+def shown(page: Page, selector: str, expected: list[str]) -> None:
+    """Waits until the elements' texts are the expected ones."""
+    found = f"[...document.querySelectorAll({json.dumps(selector)})].map(e => e.textContent)"
+    page.wait(f"JSON.stringify({found}) === JSON.stringify({json.dumps(expected)})")
+
+
+def test_fill_shows_the_likeliest_tokens_and_writes_the_pressed_one(page: Page, site: Any) -> None:
+    opened(page, site, "fill")
+    text = "The [MASK] is 😀 [MASK]."
+    page.write("#fill-text", text)
+    masks = site.post("/fill", {"text": text, "top": 8}).json()["masks"]
+    shown(page, "#gaps .bar-name", [row["token"] for mask in masks for row in mask["candidates"]])
+    assert texts(page, "#gaps h2") == ["Gap 1", "Gap 2"]
+    widths = page.evaluate("[...document.querySelectorAll('#gaps ol:first-of-type .bar-fill')].map(e => e.offsetWidth)")
+    assert widths[:8] == sorted(widths[:8], reverse=True)
+    assert widths[0] > 0
+    page.point("#gaps section:nth-child(2) li:nth-child(3) button", click=True)
+    filled = masks[1]["candidates"][2]["text"]
+    page.wait(f"document.querySelector('#fill-text').value === {json.dumps(filled)}")
+    page.wait("document.querySelectorAll('#gaps section').length === 1")
+    page.point(".buttons button:nth-child(2)", click=True)
+    assert page.evaluate("document.querySelector('#fill-text').value") == text
+    page.write("#fill-text", "no gap")
+    page.wait("document.querySelector('#gaps').textContent.includes('Put [MASK]')")
+    page.point(".buttons button:nth-child(1)", click=True)
+    assert page.evaluate("document.querySelector('#fill-text').value") == "no gap[MASK]"
+    assert page.mistakes == []
+    assert {url for url in page.requests if not url.startswith((site.url, "about:", "data:"))} == set()
+
+
+def test_attention_shows_every_head_and_follows_pointer_and_keys(page: Page, site: Any) -> None:
+    opened(page, site, "attention", model="plain")
+    page.write("#attention-text", "The cat sat.")
+    answer = site.post("/attention", {"text": "The cat sat."}).json()
+    tokens, heads = answer["tokens"], answer["heads"]
+    shown(page, "#lines .token.from", tokens)
+    assert page.evaluate("document.querySelectorAll('#heads button svg').length") == heads * len(answer["layers"])
+    cells = page.evaluate(
+        "[...document.querySelectorAll('#matrix .cell')].map(e => Number(e.getAttribute('fill-opacity')))"
+    )
+    assert cells == [weight for row in answer["weights"][0][0] for weight in row]
+    assert page.text("#head-title") == "Layer 1, head 1"
+    page.evaluate("document.querySelector('#heads button[tabindex=\"0\"]').focus()")
+    page.press("ArrowDown")
+    page.press("ArrowRight")
+    assert page.text("#head-title") == "Layer 2, head 2"
+    page.point("#lines .token.from[data-from='2']")
+    row = answer["weights"][1][1][2]
+    best = tokens[max(range(len(row)), key=row.__getitem__)]
+    page.wait(f"document.querySelector('#attention-says').textContent.startsWith('{tokens[2]} looks at {best}: ')")
+    assert page.evaluate("document.querySelectorAll('#lines path.on').length") == sum(weight >= 0.02 for weight in row)
+    assert page.mistakes == []
+
+
+def test_tag_marks_entities_where_they_stand(page: Page, site: Any) -> None:
+    text = "😀 Anna Smith went to Berlin with Peter."
+    opened(page, site, "tag", model="tag")
+    page.write("#tag-text", text)
+    spans = site.post("/predict", {"model": "tag", "inputs": [text]}).json()["predictions"][0]["spans"]
+    assert spans
+    shown(page, "#tagged mark", [span["text"] + span["label"] for span in spans])
+    page.evaluate("document.querySelector('#tagged mark').focus()")
+    assert page.text("#tag-says").startswith(f"{spans[0]['text']}: {spans[0]['label']}, ")
+    assert "".join(texts(page, "#tagged")) != ""
+    assert page.mistakes == []
+
+
+def test_tag_sets_chinese_words_apart(page: Page, site: Any) -> None:
+    opened(page, site, "tag", model="words")
+    page.write("#tag-text", "我们在上海学习。")
+    shown(page, "#tagged mark.word", ["我们", "在", "上海", "学习", "。"])
+    assert page.text("#tagged") == "我们在上海学习。"
+
+
+def test_runs_draw_the_curve_above_its_floor_and_grow(page: Page, site: Any, watched: Path) -> None:
+    live = watched / f"live {HOSTILE.replace('/', '')}"[:200]
+    live.mkdir()
+    rows = [{"step": step, "split": "train", "masked_lm": 9 - step / 10} for step in (10, 20)]
+    (live / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    opened(page, site, "runs")
+    page.wait("document.querySelectorAll('#run option').length === 2")
+    page.wait("document.querySelector('.curve.train').getAttribute('d').split('L').length === 2")
+    assert page.text("#state") == "running"
+    with (live / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"step": 30, "split": "train", "masked_lm": 6.5}) + "\n")
+        file.write(json.dumps({"step": 30, "split": "held-out", "masked_lm": 6.75}) + "\n")
+    page.wait("document.querySelector('.curve.train').getAttribute('d').split('L').length === 3")
+    assert page.text("#runs-says") == "training, step 30: 6.5 · held out, step 30: 6.75"
+    assert page.evaluate("document.querySelector('line.floor')") is None
+    page.evaluate("(() => { const all = document.querySelector('#run'); all.value = 'finished';"
+                  "all.dispatchEvent(new Event('change')); })()")  # fmt: skip
+    page.wait("document.querySelector('line.floor') !== null")
+    floor = next(
+        row["floor"] for row in site.client.get(f"{site.url}/runs").json()["runs"] if row["name"] == "finished"
+    )
+    assert page.text(".floor-name").split()[-1] == f"{floor:.4g}"
+    assert page.text("#state") == "finished"
+    assert page.evaluate("window.hit") is None
+    assert page.mistakes == []
+
+
+def test_meaning_maps_the_places_of_a_word(page: Page, site: Any) -> None:
+    lines = ["the house is old", "an old house stands here", "the river runs", "old songs by the river"]
+    opened(page, site, "meaning", model="plain")
+    page.write("#meaning-word", "old")
+    page.write("#meaning-texts", "\n".join(lines))
+    shown(page, "#places li", [lines[0], lines[1], lines[3]])
+    assert texts(page, "#places mark") == ["old"] * 3
+    assert page.evaluate("document.querySelectorAll('#map .place').length") == 3
+    answer = site.post("/meaning", {"word": "old", "texts": lines}).json()
+    best = max((1, 2), key=lambda other: answer["similarities"][0][other])
+    page.evaluate("document.querySelector('#places li').focus()")
+    assert page.text("#near").startswith(f"1 → {best + 1} (")
+    assert page.evaluate(f"document.querySelector(\"#map [data-place='{best}']\").classList.contains('close')")
+    assert len(answer["neighbours"]) >= 8
+    assert texts(page, "#alone .bar-name") == [row["token"] for row in answer["neighbours"][:8]]
+    assert page.mistakes == []
+
+
+def test_compare_answer_and_neighbours_show_what_the_server_says(page: Page, site: Any) -> None:
+    lines = ["a cat sleeps", "the cat naps", "it rains"]
+    opened(page, site, "compare", model="plain")
+    page.write("#compare-texts", "\n".join(lines))
+    rows = site.post("/similarity", {"texts": lines}).json()["similarities"]
+    shown(page, "#similarities .cosine", [f"{value:.2f}".replace("-", "−") for row in rows for value in row])
+
+    question, passage = "Who came?", "😀 On Monday Anna came to the village."
+    opened(page, site, "answer")
+    page.write("#question", question)
+    page.write("#passage", passage)
+    sent = {"model": "answer", "inputs": [{"question": question, "context": passage}]}
+    span = site.post("/predict", sent).json()["predictions"][0]["spans"][0]
+    shown(page, "#answered mark", [span["text"]])
+    assert page.evaluate("document.querySelector('#answered').textContent") == passage
+
+    opened(page, site, "neighbours", model="plain")
+    page.write("#neighbours-word", "old")
+    near = [row["token"] for row in site.post("/neighbours", {"word": "old", "top": 15}).json()["neighbours"]]
+    shown(page, "#neighbour-list .bar-name", near)
+    page.point("#neighbour-list li:nth-child(2) button", click=True)
+    page.wait(f"document.querySelector('#path').lastChild.textContent === {json.dumps(near[1])}")
+    assert page.evaluate("document.querySelector('#neighbours-word').value") == near[1]
+    assert page.mistakes == []
+
+
+def test_what_users_write_stays_text(page: Page, site: Any) -> None:
+    fields = {
+        "fill": ("#fill-text", f"[MASK] {HOSTILE}", "#gaps .bar"),
+        "attention": ("#attention-text", HOSTILE, "#lines .token"),
+        "tag": ("#tag-text", HOSTILE, "#tagged"),
+        "meaning": ("#meaning-texts", f"bank {HOSTILE}\n{HOSTILE} bank", "#places li"),
+        "compare": ("#compare-texts", f"{HOSTILE}\n{HOSTILE}", "#similarities td"),
+        "answer": ("#passage", HOSTILE, "#answered"),
+        "neighbours": ("#neighbours-word", HOSTILE, "#body"),
+    }
+    for panel, (selector, text, result) in fields.items():
+        opened(page, site, panel)
+        page.wait(f"document.querySelector('{result}') !== null")
+        page.write(selector, text)
+        time.sleep(0.45)  # the page waits until typing pauses
+        page.wait("!document.querySelector('[aria-busy]')")
+        assert page.evaluate("document.querySelectorAll('main img, main script, main b').length") == 0, panel
+    assert page.evaluate("window.hit") is None
+    assert not any(url.endswith("/x") for url in page.requests)
+    opened(page, site, "compare", model="plain")
+    page.write("#compare-texts", f"{HOSTILE}\nother")
+    shown(page, "#similarities td.line", [HOSTILE, "other"])
+
+
+def test_errors_are_said_and_mended(page: Page, site: Any) -> None:
+    opened(page, site, "attention", model="plain")
+    page.write("#attention-text", "word " * 200)
+    page.wait(
+        "document.querySelector('.status .wrong').textContent.startsWith('That is too much at once. The text has')"
+    )
+    page.write("#attention-text", "short")
+    page.wait("document.querySelector('.status').textContent === ''")
+    offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+    page.send("Network.emulateNetworkConditions", **offline)
+    page.write("#attention-text", "gone")
+    page.wait("document.querySelector('.status .wrong').textContent === 'The server does not answer.'")
+
+
+def test_language_and_keyboard(page: Page, site: Any) -> None:
+    same = (
+        "Promise.resolve(import('/page/texts.js')).then(({words}) => { const tree = (v) => v && typeof v === 'object' "
+    )
+    same += "&& !Array.isArray(v) ? Object.entries(v).map(([k, w]) => [k, tree(w)]) : typeof v; "
+    same += "return JSON.stringify(tree(words('en'))) === JSON.stringify(tree(words('zh'))); })"
+    page.look(language="zh", dark=True)
+    opened(page, site, "fill")
+    assert page.evaluate(same) is True
+    assert page.text("h1") == "填空"
+    assert page.evaluate("document.documentElement.lang") == "zh-Hans"
+    red, *_ = page.evaluate("getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)")
+    assert red < 40
+    page.point("#language", click=True)
+    assert page.text("h1") == "Fill"
+    opened(page, site, "fill")
+    assert page.text("h1") == "Fill"  # remembered
+    page.evaluate("document.querySelector('#tab-fill').focus()")
+    for name in PANELS[1:]:
+        page.press("ArrowRight")
+        page.wait(f"document.activeElement.id === 'tab-{name}' && location.hash === '#{name}'")
+    page.evaluate("localStorage.clear()")
+    assert page.mistakes == []
+
+
+def test_a_phone_needs_no_scrolling_sideways_and_nothing_jumps(page: Page, site: Any) -> None:
+    page.look(width=390, height=844)
+    for panel in PANELS:
+        opened(page, site, panel)
+        page.wait("!document.querySelector('[aria-busy]')")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, panel
+    jumps = "new Promise(done => { let sum = 0; new PerformanceObserver(list => list.getEntries().forEach(e => sum += "
+    jumps += "e.value)).observe({type: 'layout-shift', buffered: true}); setTimeout(() => done(sum), 300); })"
+    page.look()
+    opened(page, site, "fill")
+    page.wait("document.querySelectorAll('#gaps .bar').length > 0")
+    assert page.evaluate(jumps) < 0.1
+
+
+def test_the_token_is_asked_for_and_kept_in_memory(page: Page, segmenter: Path, start: Callable[..., Any]) -> None:
+    with start(f"words={segmenter}", environment={"FIRTH_TOKEN": TOKEN}) as server:
+        page.go(f"{server.url}/#tag")
+        page.wait("document.querySelector('#door').open")
+        for given, wrong in (("not-the-token", "That was not the token."), (TOKEN, None)):
+            page.write("#token", given)
+            page.press("Enter")
+            if wrong:
+                page.wait(f"document.querySelector('#door-wrong').textContent === '{wrong}'")
+        page.wait("document.querySelectorAll('#tagged mark').length > 0")
+        assert TOKEN not in page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}, document.cookie])")
+        for panel in ("fill", "attention", "meaning", "answer", "runs", "neighbours"):
+            page.evaluate(f"location.hash = '{panel}'")
+            page.wait(f"document.querySelector('#tab-{panel}').getAttribute('aria-selected') === 'true'")
+            assert len(page.text(".cannot")) > 20, panel
+        page.go(f"{server.url}/#tag")
+        page.wait("document.querySelector('#door').open")
