@@ -29,8 +29,9 @@ LOOKS: dict[str, dict[str, Any]] = {
     "tag-phone": PHONE,
     "runs-phone": PHONE,
 }
-POINTS = {"attention": "#lines .token.from:nth-of-type(9)", "meaning": "[data-place='3']"}
-HEADS = {"attention": (3, 5), "attention-zh": (2, 2)}
+POINTS = {"attention": "#lines .token.from[data-from='10']", "meaning": "#places [data-place='3']"}
+HEADS = {"attention": (3, 9), "attention-zh": (3, 4)}
+"""Layer and head to show."""
 
 
 def shoot(page: Page, url: str, name: str, model: str | None) -> bool:
@@ -47,11 +48,11 @@ def shoot(page: Page, url: str, name: str, model: str | None) -> bool:
     if name in HEADS:
         layer, head = HEADS[name]
         page.point(f".head-row:nth-child({layer}) button:nth-child({head})", click=True)
+    page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
+    _fit(page, LOOKS[name])
     if panel in POINTS:
         page.point(POINTS[panel])
-    page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
     time.sleep(0.3)
-    _fit(page, LOOKS[name])
     page.shoot(OUT / f"page-{name}.png")
     _shrink(OUT / f"page-{name}.png")
     return True
@@ -66,8 +67,8 @@ def _shrink(path: Path) -> None:
 
 def _fit(page: Page, look: dict[str, Any]) -> None:
     """A screen as high as the page, within reason."""
-    bottom = "Math.ceil(document.querySelector('footer').getBoundingClientRect().bottom + 24)"
-    most = 1000 if look is PHONE else 1250
+    bottom = "Math.ceil(document.querySelector('footer').getBoundingClientRect().bottom + 50)"
+    most = 1000 if look is PHONE else 1800
     page.look(**{**look, "height": min(most, int(page.evaluate(bottom)))})
     time.sleep(0.4)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from firth import __version__, convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
+from firth.convert.mapped import write_weights
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_bytes, write_json, write_manifest
 from firth.nn.adapters import adapter_parameters, insert_adapters
@@ -37,6 +38,8 @@ OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
 """Keys of `firth.json` that say what the model is made of; the others say where it comes from."""
 SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
 """What sentence-transformers keeps beside a BERT: how its vectors are pooled, normalised and cut."""
+POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
+"""What it calls our poolings."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, text: str = "", weights: bool 
     layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
     if weights:
         tensors = layout.tensors_of(encoder, checkpoint.goals, pad_id=tokenizer.vocab.pad)
-        write_bytes(folder / "model.safetensors", to_bytes({n: t.cpu() for n, t in tensors.items()}, {"format": "pt"}))
+        write_weights(folder / "model.safetensors", tensors)
     write_json(folder / "config.json", layout.config_json(encoder, checkpoint.goals, pad_id=tokenizer.vocab.pad))
     limit = None if encoder.max_positions == UNLIMITED else encoder.max_positions
     files = tokenizer.save(folder, max_length=limit)
@@ -264,18 +267,18 @@ def _read_embedding(folder: Path) -> Embedding:
     modes = [
         name.removeprefix("pooling_mode_") for name, on in pooling.items() if "pooling_mode_" in name and on is True
     ]
-    if pooling and (len(modes) != 1 or modes[0] not in ("cls_token", "mean_tokens", "max_tokens")):
+    if pooling and (len(modes) != 1 or modes[0] not in POOLINGS.values()):
         raise Unsupported(f"{folder}/{paths['Pooling']}/config.json asks for a pooling firth does not have.")
     settings = folder / "sentence_bert_config.json"
     length = read_json(settings).get("max_seq_length") if settings.exists() else None
-    return Embedding(modes[0].split("_")[0] if modes else "mean", "Normalize" in kinds, length)
+    ours = {theirs: name for name, theirs in POOLINGS.items()}
+    return Embedding(ours[modes[0]] if modes else "mean", "Normalize" in kinds, length)
 
 
 def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
     """The same settings as sentence-transformers' files, where the model has any of its own."""
     if embedding == Embedding():
         return ()
-    name = "cls_token" if embedding.pooling == "cls" else f"{embedding.pooling}_tokens"
     kinds = ["Transformer", "Pooling"] + ["Normalize"] * embedding.normalise
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
     rows = [
@@ -283,7 +286,7 @@ def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
         for i, kind in enumerate(kinds)
     ]
     write_json(folder / "modules.json", rows)
-    modes = {f"pooling_mode_{mode}": mode == name for mode in ("cls_token", "mean_tokens", "max_tokens")}
+    modes = {f"pooling_mode_{theirs}": name == embedding.pooling for name, theirs in POOLINGS.items()}
     length = {} if embedding.max_length is None else {"max_seq_length": embedding.max_length}
     write_json(folder / "sentence_bert_config.json", {**length, "do_lower_case": False})
     write_json(folder / "1_Pooling/config.json", modes)

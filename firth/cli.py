@@ -44,7 +44,7 @@ def prepare(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
     tokenizer: Annotated[
-        str, typer.Option(help="'wordpiece' or 'words' trains a vocabulary; a folder uses its tokenizer.")
+        str, typer.Option(help="'wordpiece', 'bpe' or 'words' trains a vocabulary; a folder uses its tokenizer.")
     ] = "wordpiece",
     vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: 30000]")] = None,
     min_count: Annotated[
@@ -309,7 +309,7 @@ def embed(
     file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line.")],
     out: Annotated[Path, typer.Option(help="The .npy file to write.")],
     pooling: Annotated[
-        str | None, typer.Option(help="mean, cls or max. [default: the folder's own, else mean]")
+        str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
     ] = None,
     precision: Annotated[
         str, typer.Option(help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999.")

@@ -1,7 +1,7 @@
 """The nouns of text. Nothing here knows a tensor."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,16 @@ class Encoding:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def take(self, rows: np.ndarray, *, unknown: int) -> "Encoding":
+        """Some of its tokens, in this order; the row -1 is the unknown token."""
+        ids, starts = np.append(self.ids, unknown)[rows], np.append(self.word_starts, True)[rows]
+        chosen = Encoding(ids, np.append(self.offsets, np.zeros((1, 2), np.int32), 0)[rows], starts)
+        if self.parts is None or self.part_sizes is None:
+            return chosen
+        pieces = np.split(self.parts, np.cumsum(self.part_sizes))  # the last is empty: an unknown token has no parts
+        parts = np.concatenate([self.parts[:0], *(pieces[row] for row in rows)])
+        return replace(chosen, parts=parts, part_sizes=np.append(self.part_sizes, 0)[rows])
 
     def parts_between(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """The parts of some tokens in a row, and how many each has."""

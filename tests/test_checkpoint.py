@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import firth
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding
+from firth.convert import mapped
 from firth.errors import BadInput, Damaged, Unsupported
 
 
@@ -124,3 +126,14 @@ def test_the_card_says_what_it_is(run: Path) -> None:
 def test_a_folder_can_be_moved(folder: Path, tmp_path: Path) -> None:
     shutil.move(folder, tmp_path / "elsewhere")
     assert firth.load(tmp_path / "elsewhere").fill("The [MASK].", top=1)
+
+
+def test_large_weights_are_written_straight_to_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"a": torch.randn(7, 3), "b": torch.randn(2), "c": torch.randn(())}
+    mapped.write_weights(tmp_path / "small", tensors)
+    monkeypatch.setattr(mapped, "LARGE", 0)
+    mapped.write_weights(tmp_path / "large", tensors)
+    for name in ("small", "large"):
+        found = load_file(tmp_path / name)
+        assert found.keys() == tensors.keys()
+        assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())

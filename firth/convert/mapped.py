@@ -5,15 +5,20 @@ at its end are allowed), then the bytes of the tensors.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
 from firth.errors import Damaged
-from firth.files import atomic_file
+from firth.files import atomic_file, write_bytes
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGE = 64_000_000
+"""Bytes of weights above which they are not copied to be written."""
 _ROOM = 4096
 """Bytes kept for the header of a file whose number of rows is not known before its last."""
 
@@ -52,6 +57,31 @@ def write_rows(path: Path, name: str, blocks: Iterable[np.ndarray]) -> int:
         file.seek(0)
         _write_header(file, name, (count, width))
     return count
+
+
+def write_weights(path: Path, tensors: "Mapping[str, Tensor]") -> None:
+    """Writes tensors; large ones go straight to disk, where the library would hold two more copies of them."""
+    size = sum(tensor.nbytes for tensor in tensors.values())
+    if size > LARGE and all(str(tensor.dtype) == "torch.float32" for tensor in tensors.values()):
+        _write_arrays(path, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+        return
+    from safetensors.torch import save
+
+    write_bytes(path, save({name: tensor.cpu() for name, tensor in tensors.items()}, {"format": "pt"}))
+
+
+def _write_arrays(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+    """Writes float32 arrays as they lie in memory."""
+    places, end = dict[str, Any](), 0
+    for name, array in tensors.items():
+        places[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
+        end += array.nbytes
+    header = json.dumps({"__metadata__": {"format": "pt"}, **places}).encode()
+    header += b" " * (-len(header) % 8)
+    with atomic_file(path) as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for array in tensors.values():
+            file.write(memoryview(np.ascontiguousarray(array, "<f4")).cast("B"))
 
 
 def _write_header(file: IO[bytes], name: str, shape: tuple[int, int]) -> None:

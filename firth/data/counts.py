@@ -1,7 +1,7 @@
 """How often words stand near each other: GloVe's counts (Pennington et al. 2014, section 3), bounded in memory.
 
-In: a stream of words. Out: sorted entries (word, neighbour, weight), where a neighbour d words away weighs 1/d. Entries
-are gathered in blocks of a fixed size, each block sorted and summed; when several are there they are merged on disk.
+In: a stream of words. Out: sorted entries (word, neighbour, weight), where a neighbour d words away weighs 1/d. They
+are added up in a table of a fixed size; when it is full its entries go to disk, sorted; at the end all are merged.
 """
 
 import tempfile
@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-BLOCK = 1 << 24
-"""Pairs held in memory at once (12 bytes each, several times that while they are sorted)."""
+from firth.errors import Unsupported
+
+SLOTS = 1 << 24
+"""Entries of the table, a power of two (12 bytes each); it is written out when three quarters of it are used."""
 _MERGE = 1 << 20
 """Entries read from each part at once while parts are merged."""
 
@@ -29,13 +31,13 @@ class Entries:
 
 
 def count_pairs(
-    rows: Iterable[np.ndarray], vocab_size: int, *, window: int, folder: Path, block: int = BLOCK
+    rows: Iterable[np.ndarray], vocab_size: int, *, window: int, folder: Path, slots: int = SLOTS
 ) -> Entries:
-    """The entries of all rows of words (-1 parts words and counts as a place); both directions are counted."""
+    """The entries of all rows of words; both directions are counted."""
     with tempfile.TemporaryDirectory(dir=folder) as place:
         parts = [
             _write(Path(place) / str(i), part)
-            for i, part in enumerate(_blocks(rows, vocab_size, window=window, size=block))
+            for i, part in enumerate(_blocks(rows, vocab_size, window=window, slots=slots))
         ]
         if not parts:
             return Entries(np.empty(0, np.int64), np.empty(0, np.float32))
@@ -52,21 +54,32 @@ def count_pairs(
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
-def _blocks(rows: Iterable[np.ndarray], vocab_size: int, *, window: int, size: int) -> Iterator[Iterator[Arrays]]:
-    held, keys, weights = 0, list[np.ndarray](), list[np.ndarray]()
+def _blocks(rows: Iterable[np.ndarray], vocab_size: int, *, window: int, slots: int) -> Iterator[Iterator[Arrays]]:
+    """What the table holds each time it is full, and at the end."""
+    try:
+        from firth.data.count_kernels import tally
+    except ImportError:
+        raise Unsupported("Counting neighbours needs numba: pip install 'firth[vectors]'.") from None
+    keys, weights, used = np.full(slots, -1, np.int64), np.zeros(slots, np.float32), 0
+    limit = slots * 3 // 4 - 2 * window
     for row in rows:
-        for distance in range(1, min(window, len(row) - 1) + 1):
-            left, right = row[:-distance].astype(np.int64), row[distance:].astype(np.int64)
-            both = (left >= 0) & (right >= 0)
-            left, right = left[both], right[both]
-            keys += [left * vocab_size + right, right * vocab_size + left]
-            weights.append(np.full(2 * len(left), 1 / distance, np.float32))
-            held += 2 * len(left)
-        if held >= size:
-            yield iter([_summed(np.concatenate(keys), np.concatenate(weights))])
-            held, keys, weights = 0, [], []
-    if held:
-        yield iter([_summed(np.concatenate(keys), np.concatenate(weights))])
+        at = 0
+        while at < len(row):
+            at, used = tally(row.astype(np.int32), at, window, vocab_size, keys, weights, used, limit)
+            if used > limit:
+                yield iter([_taken(keys, weights)])
+                used = 0
+    if used:
+        yield iter([_taken(keys, weights)])
+
+
+def _taken(keys: np.ndarray, weights: np.ndarray) -> Arrays:
+    """The table's entries in order; the table is empty afterwards."""
+    places = np.flatnonzero(keys >= 0)
+    places = places[np.argsort(keys[places])]
+    found = keys[places], weights[places]
+    keys[:], weights[:] = -1, 0
+    return found
 
 
 def _summed(keys: np.ndarray, weights: np.ndarray) -> Arrays:

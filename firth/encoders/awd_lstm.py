@@ -2,11 +2,12 @@
 
 In: a batch. Out: states that have read their sequence from its start. In training whole words of the embedding are
 dropped (Gal & Ghahramani 2016), one mask is shared by all tokens of a sequence at the input, between the layers and at
-the output, and some of the recurrent weights are missing. The last layer is as wide as the embedding, so that a language
-model's scores can be tied to it. The papers carry states from batch to batch; here every sequence begins anew.
+the output, and some of the recurrent weights are missing. The last layer is as wide as the embedding, so that a
+language model's scores can be tied to it. The papers carry states from batch to batch; here a sequence begins anew.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -58,8 +59,7 @@ class AwdLstm(Encoder):
         nn.init.uniform_(self.tokens.weight, -config.init_range, config.init_range)
         widths = [config.width, *[config.cell_width] * (config.num_layers - 1), config.width]
         self.blocks = nn.ModuleList(
-            DroppedLSTM(below, above, rate=config.weight_dropout)
-            for below, above in zip(widths, widths[1:], strict=False)
+            DroppedLSTM(below, above, rate=config.weight_dropout) for below, above in pairwise(widths)
         )
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:

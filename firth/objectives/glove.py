@@ -1,12 +1,14 @@
 """GloVe (Pennington et al. 2014): vectors whose products are the logarithms of how often words stand together.
 
 Minimised: sum of f(X_ij) (w_i . v_j + b_i + c_j - log X_ij)^2 over all pairs that occur, with f(x) = (x / most)^power
-up to `most` and 1 above (equations 8 and 9), by AdaGrad over the pairs in random order. The result is w + v.
+up to `most` and 1 above (equations 8 and 9), by AdaGrad over the pairs, shuffled. The result is w + v.
 """
 
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -51,7 +53,8 @@ class Glove(Objective):
         self, encoder: Encoder, stream: Stream, *, epochs: int, threads: int, report: Report, **_: Any
     ) -> dict[str, float]:
         assert isinstance(encoder, Static)
-        entries = self.entries(stream)
+        began = time.perf_counter()
+        entries, counted = self.entries(stream), time.perf_counter()
         if not len(entries):
             raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
         tables = self._begin(encoder.width)
@@ -60,7 +63,7 @@ class Glove(Objective):
         both = tables[0][:, :-1] + tables[1][:, :-1]
         encoder.table.weight[: len(self.vocab)] = torch.from_numpy(both)
         encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"pairs": float(len(entries)), "loss": losses[-1] / len(entries)}
+        return {"pairs": float(len(entries)), "counting_seconds": counted - began, "loss": losses[-1] / len(entries)}
 
     def entries(self, stream: Stream) -> Entries:
         """How often words of the stream stand near each other."""
@@ -84,24 +87,17 @@ class Glove(Objective):
         from firth.objectives.glove_kernels import glove_kernel
 
         kernel, config = glove_kernel(tables[0].shape[1] - 1), self.config
-        logs = np.log(entries.weights_E)
-        pulls = np.minimum(1, entries.weights_E / np.float32(config.most)) ** np.float32(config.power)
+        order = chance.permutation(chance.key(self.seed, "pairs"), len(entries))  # once, as in the released program
+        keys, weights = entries.keys_E[order], entries.weights_E[order]
+        pulls = np.minimum(1, weights / np.float32(config.most)) ** np.float32(config.power)
         losses, total = list[float](), np.zeros(threads)
-        same = (
-            entries.keys_E,
-            logs,
-            pulls.astype(np.float32),
-            len(self.vocab),
-            *tables,
-            np.float32(config.rate),
-            total,
-        )
-        kernel(np.zeros(0, np.int64), *same, 0)  # compiles
+        same = (keys, np.log(weights), pulls, len(self.vocab), *tables, np.float32(config.rate), total)
+        kernel(0, 0, *same, 0)  # compiles
+        cuts = np.linspace(0, len(entries), threads + 1).astype(np.int64)
         for epoch in range(epochs):
             report(epoch / epochs)
-            order = chance.permutation(chance.key(self.seed, "pairs", epoch), len(entries))
-            shares = np.array_split(order, threads)
-            workers = [Thread(target=kernel, args=(share, *same, me)) for me, share in enumerate(shares)]
+            shares = enumerate(pairwise(cuts.tolist()))
+            workers = [Thread(target=kernel, args=(first, last, *same, me)) for me, (first, last) in shares]
             for worker in workers:
                 worker.start()
             for worker in workers:

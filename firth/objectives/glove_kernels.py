@@ -1,4 +1,4 @@
-"""GloVe's inner loops, compiled: AdaGrad over co-occurrence entries in an order drawn anew for every pass."""
+"""GloVe's inner loops, compiled: AdaGrad over entries of co-occurrence."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -11,31 +11,34 @@ import numpy as np
 
 @cache
 def glove_kernel(width: int) -> Any:
-    """The loop for one width; row = vector, then bias."""
+    """The loop for one width; a row is a vector and its bias."""
 
     @nb.njit(fastmath=True, nogil=True)
-    def run(order, keys, logs, pulls, vocab_size, rows, others, row_sums, other_sums, rate, total, me):
+    def descend(row, squares, slopes, rate):
+        for d in range(width + 1):
+            slope, square = slopes[d], squares[d]
+            row[d] -= rate * slope / np.sqrt(square)
+            squares[d] = square + slope * slope
+
+    @nb.njit(fastmath=True, nogil=True)
+    def run(first, last, keys, logs, pulls, vocab_size, rows, others, row_sums, other_sums, rate, total, me):
+        """The entries from first to last; their loss goes to total[me]."""
         loss = 0.0
-        for n in range(len(order)):
-            entry = order[n]
+        row_slopes, other_slopes = np.empty(width + 1, np.float32), np.empty(width + 1, np.float32)
+        for entry in range(first, last):
             i, j = keys[entry] // vocab_size, keys[entry] % vocab_size
             x, y = rows[i], others[j]
-            sx, sy = row_sums[i], other_sums[j]
             miss = x[width] + y[width] - logs[entry]
             for d in range(width):
                 miss += x[d] * y[d]
             slope = pulls[entry] * miss
             loss += 0.5 * slope * miss
             for d in range(width):
-                gx, gy = slope * y[d], slope * x[d]
-                x[d] -= rate * gx / np.sqrt(sx[d])
-                y[d] -= rate * gy / np.sqrt(sy[d])
-                sx[d] += gx * gx
-                sy[d] += gy * gy
-            x[width] -= rate * slope / np.sqrt(sx[width])
-            y[width] -= rate * slope / np.sqrt(sy[width])
-            sx[width] += slope * slope
-            sy[width] += slope * slope
+                row_slopes[d] = slope * y[d]
+                other_slopes[d] = slope * x[d]
+            row_slopes[width] = other_slopes[width] = slope
+            descend(x, row_sums[i], row_slopes, rate)
+            descend(y, other_sums[j], other_slopes, rate)
         total[me] = loss
 
     return run

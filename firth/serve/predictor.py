@@ -19,6 +19,7 @@ from firth.data.packing import pack_tokens
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.nn.blocks import first_rows
+from firth.nn.pooling import last_rows, max_rows, mean_rows
 from firth.nn.search import Choice
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.replaced_token import filler
@@ -34,7 +35,7 @@ from firth.tokenizers.templates import Templates
 from firth.tokenizers.vocab import windows
 from firth.types import Encoding, Example, Fill, Generated, Prediction
 
-POOLINGS = ("mean", "cls", "max")
+POOLINGS = {"mean": mean_rows, "cls": first_rows, "last": last_rows, "max": max_rows}
 BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
 BLOCK_TEXTS = 2048
@@ -278,13 +279,7 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Model:
 
 def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:
     """One vector for each sequence of a pack."""
-    if pooling == "cls":
-        return first_rows(states_ND, batch.bounds_B1)
-    lengths = batch.bounds_B1.long().diff()
-    owners_N1 = torch.repeat_interleave(torch.arange(len(lengths)), lengths)[:, None].expand_as(states_ND)
-    kind = {"mean": "mean", "max": "amax"}[pooling]
-    empty_BD = states_ND.new_zeros(len(lengths), states_ND.shape[1])
-    return empty_BD.scatter_reduce(0, owners_N1, states_ND, kind, include_self=False)
+    return POOLINGS[pooling](states_ND, batch.bounds_B1)
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from firth.data.packing import pack_tokens
+from firth.data.items import cut_window, pack_windows
 from firth.errors import BadConfig, BadInput
 from firth.serve.grouping import group
 from firth.serve.predictor import BATCH_TOKENS, Model
@@ -91,11 +91,11 @@ def occurrence_vectors(model: Model, found: Sequence[Occurrence], layer: int) ->
         if not len(inside):
             raise BadInput(f"Line {one.line}: the tokenizer leaves nothing of '{one.text[one.start : one.end]}'.")
         begin = max(0, min(int(inside[0]) - size // 2, len(encoding) - size))
-        sequences.append(frame.join(encoding.ids[begin : begin + size]))
+        sequences.append(cut_window(model.tokenizer.vocab, (encoding, begin, begin + size)))
         spans.append(inside[inside < begin + size] - begin + len(frame.opening))
     vectors = np.empty((len(found), model.width), np.float32)
     for rows in token_batches([len(ids) for ids in sequences], BATCH_TOKENS):
-        batch = pack_tokens([sequences[row] for row in rows])
+        batch = pack_windows([sequences[row] for row in rows])
         states_ND = model.encoder(batch, layers=True).layers[layer].numpy()
         for row, start in zip(rows, batch.bounds_B1.tolist(), strict=False):
             vectors[row] = states_ND[spans[row] + start].mean(0)

@@ -19,7 +19,7 @@ Ids = Annotated[list[int], FIRST]
 IdLists = Annotated[list[Ids], FIRST]
 Cell = str | bool | int | float | None | Texts
 Input = str | Texts | dict[str, Cell]
-Pooling = Literal["mean", "cls", "max"]
+Pooling = Literal["mean", "cls", "last", "max"]
 OneText = Annotated[str, Field(description="a text")]
 SomeTexts = Annotated[str | Texts, Field(description="a text or a list of texts")]
 ManyTexts = Annotated[Texts, Field(description="a list of texts", min_length=1)]
@@ -43,7 +43,7 @@ class OpenAIEmbeddings(Asked):
 
 class Embed(Asked):
     texts: SomeTexts
-    pooling: Pooling | None = Field(None, description="mean, cls or max, or nothing for the model's own")
+    pooling: Pooling | None = Field(None, description="mean, cls, last or max, or nothing for the model's own")
     normalise: bool | None = Field(None, description="true, false, or nothing for the model's own")
 
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth import metrics
-from firth.data.items import Item, Window, pack_items, window
+from firth.data.items import Item, Window, cut_window, pack_items
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.tasks import squad
@@ -129,18 +129,17 @@ class Answer(Task):
 
     def _item(self, example: Example, question: Encoding, passage: Encoding, *, specials: Any, size: int) -> Item:
         frame, space = specials.frame, size - specials.frame.size(2)
-        asked = question.ids[: min(self.config.max_question, space // 2)]
-        room, first = space - len(asked), len(frame.opening) + len(asked) + len(frame.between)
+        asked = min(len(question), self.config.max_question, space // 2)
+        room, first = space - asked, len(frame.opening) + asked + len(frame.between)
         span = _token_span(example, passage.offsets)
         cuts: list[Window] = []
         for start, end in windows(len(passage), room, max(room - self.config.overlap, (room + 1) // 2)):
             inside = span is not None and start <= span[0] and span[1] < end
             rows = (span[0] - start + first, span[1] - start + first) if span and inside else (0, 0)
-            cuts.append(
-                window(specials, asked, passage.ids[start:end], start=start, facts=(first, first + end - start, *rows))
-            )
+            pair, facts = ((question, 0, asked), (passage, start, end)), (first, first + end - start, *rows)
+            cuts.append(cut_window(specials, *pair, start=start, facts=facts))
         total = len(question) + len(passage)
-        return Item(example, tuple(cuts), total, len(question) - len(asked), passage.offsets)
+        return Item(example, tuple(cuts), total, len(question) - asked, passage.offsets)
 
     def batch(self, items: Sequence[Item]) -> Batch:
         packed, _ = pack_items(items)

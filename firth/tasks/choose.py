@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth import metrics
-from firth.data.items import Item, pack_items, window
+from firth.data.items import Item, cut_window, pack_items
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.tasks import options
 from firth.tasks.options import Choice
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.tokenizers.vocab import windows
-from firth.types import Example, Prediction, Problem
+from firth.types import Encoding, Example, Prediction, Problem
 
 
 class Choose(Task):
@@ -73,11 +73,16 @@ class Choose(Task):
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
         choices = [example for example in examples if isinstance(example, Choice)]
         texts = list(dict.fromkeys(text for choice in choices for text in (choice.texts[0], *choice.endings)))
-        ids = {text: one.ids for text, one in zip(texts, tokenizer.encode_batch(texts), strict=True)}
+        read = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
         limit = self.config.max_windows if training else None
         return [
             _item(
-                choice, ids[choice.texts[0]], [ids[text] for text in choice.endings], tokenizer.vocab, max_length, limit
+                choice,
+                read[choice.texts[0]],
+                [read[text] for text in choice.endings],
+                tokenizer.vocab,
+                max_length,
+                limit,
             )
             for choice in choices
         ]
@@ -144,19 +149,23 @@ class Choose(Task):
 
 def _item(
     choice: Choice,
-    context: np.ndarray,
-    endings: Sequence[np.ndarray],
+    context: Encoding,
+    endings: Sequence[Encoding],
     specials: Any,
     max_length: int,
     limit: int | None,
 ) -> Item:
     """All windows of the first option, then all of the second ...; every option sees the same windows."""
     total, room = len(context) + sum(map(len, endings)), max_length - specials.frame.size(2)
-    kept = [ids[: max(1, room * 2 // 3)] for ids in endings]
-    size = room - max(map(len, kept))
+    kept = [min(len(ending), max(1, room * 2 // 3)) for ending in endings]
+    size = room - max(kept)
     spans = windows(len(context), size, max(1, size * 3 // 4))[:limit]
-    cuts = tuple(window(specials, context[a:b], ids, start=a) for ids in kept for a, b in spans)
-    return Item(choice, cuts, total, total - spans[-1][1] - sum(map(len, kept)))
+    cuts = tuple(
+        cut_window(specials, (context, a, b), (ending, 0, size))
+        for ending, size in zip(endings, kept, strict=True)
+        for a, b in spans
+    )
+    return Item(choice, cuts, total, total - spans[-1][1] - sum(kept))
 
 
 def _place(example: Example) -> int:

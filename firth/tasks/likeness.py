@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from firth import chance, metrics
-from firth.data.items import Item, Window, text_items, window
+from firth.data.items import Item, Window, cut_window, text_items
 from firth.errors import BadInput
 from firth.tasks import columns
 from firth.tasks.tables import Rows, read_rows
@@ -112,7 +112,7 @@ def apart(examples: Sequence[Example], tokenizer: Any, *, max_length: int, max_w
     lengths = dict[str, int]()
     for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
         spans = windows(len(encoding), size, size)[:max_windows]
-        cuts[text] = [window(tokenizer.vocab, encoding.ids[a:b], start=a) for a, b in spans]
+        cuts[text] = [cut_window(tokenizer.vocab, (encoding, a, b)) for a, b in spans]
         lengths[text] = len(encoding)
     items = []
     for example in examples:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from firth.data.items import Item, Window, window
+from firth.data.items import Item, Window, cut_window
 from firth.tasks.conll import Sentence
 from firth.tokenizers.templates import Templates
 from firth.types import Encoding
@@ -24,15 +24,16 @@ def word_item(example: Sentence, encoding: Encoding, specials: Any, *, max_lengt
     starts = np.array([start for start, _ in example.words], np.int64)
     owner = np.searchsorted(starts, encoding.offsets[:, 0], side="right") - 1
     size, first_row = max_length - specials.frame.size(), len(specials.frame.opening)
-    pieces = _by_word(encoding.ids, owner, num_words=len(starts), limit=min(MAX_PIECES, size))
-    pieces = [ids if len(ids) else np.array([specials.unk]) for ids in pieces]
-    ends = np.cumsum([len(ids) for ids in pieces])
+    pieces = _by_word(np.arange(len(owner)), owner, num_words=len(starts), limit=min(MAX_PIECES, size))
+    pieces = [rows if len(rows) else np.array([-1]) for rows in pieces]
+    ends = np.cumsum([len(rows) for rows in pieces])
     spans = word_windows(ends, size)
     windows: list[Window] = []
     for first, last in spans:
         firsts = np.concatenate([[0], ends[first : last - 1] - (ends[first - 1] if first else 0)]) if last else ends
-        ids = np.concatenate(pieces[first:last]) if last else np.empty(0, np.int64)
-        windows.append(window(specials, ids, start=first, facts=firsts.astype(np.int64) + first_row))
+        rows = np.concatenate(pieces[first:last]) if last else np.empty(0, np.int64)
+        tokens = encoding.take(rows, unknown=specials.unk), 0, len(rows)
+        windows.append(cut_window(specials, tokens, start=first, facts=firsts.astype(np.int64) + first_row))
     total = len(encoding.ids)
     return Item(example, tuple(windows), total, max(0, total - int(sum(map(len, pieces)))), _choose(spans, len(pieces)))
 
@@ -52,10 +53,10 @@ def feature_items(examples: Sequence[Sentence], templates: Templates) -> list[It
     return items
 
 
-def _by_word(ids: np.ndarray, owner: np.ndarray, *, num_words: int, limit: int) -> list[np.ndarray]:
+def _by_word(tokens: np.ndarray, owner: np.ndarray, *, num_words: int, limit: int) -> list[np.ndarray]:
     """The first pieces of each word; `owner` says whose each piece is."""
     bounds = np.searchsorted(owner, np.arange(num_words + 1))
-    return [ids[start : min(end, start + limit)] for start, end in pairwise(bounds)]
+    return [tokens[start : min(end, start + limit)] for start, end in pairwise(bounds)]
 
 
 def word_windows(ends: np.ndarray, size: int) -> list[tuple[int, int]]:

@@ -7,9 +7,11 @@ Encoding itself is the tokenizers library's, behind a memory of stretches met be
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,18 +22,16 @@ from firth.errors import BadConfig, BadInput
 from firth.files import write_bytes, write_json
 from firth.tokenizers.bpe_folder import END_OF_TEXT, ROBERTA, Merges, Rules, frame_of, read_folder
 from firth.tokenizers.byte_words import byte_letters, count_words, starts_with_space, stretches, word_borders
+from firth.tokenizers.cache import Remembered
 from firth.tokenizers.folder import ROLES, Added
 from firth.tokenizers.pieces import learn_merges
 from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.words import has_chinese, repair
 from firth.types import Encoding
 
-_MOST_CHARACTERS = 500_000
-"""Stretches remembered: about 50,000 words and 20 MB; then all is forgotten."""
-
-
 _BYTE = {letter: byte for byte, letter in enumerate(byte_letters())}
 _SPACE = byte_letters()[ord(" ")]
+_plain_word = re.compile(" ?[A-Za-z0-9]+")
 
 
 class BPE:
@@ -61,8 +61,8 @@ class BPE:
     def __init__(self, vocab: Vocab, merges: Merges, rules: Rules, *, max_length: int | None = None) -> None:
         self.vocab, self.merges, self.rules, self.max_length = vocab, merges, rules, max_length
         self.continues = np.zeros(len(vocab), bool)
-        self._known: dict[str, tuple[list[int], list[bool]]] = {}
-        self._characters = 0
+        self._ids = Remembered(self._encode_ids)
+        self._starts = Remembered(self._encode_starts)
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "BPE":
@@ -130,22 +130,28 @@ class BPE:
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
         """Ids and nothing else, the fastest way; special tokens spelled in a text are plain text."""
-        rows = self._remembered(texts)
-        apart = [repair(text) for text, row in zip(texts, rows, strict=True) if row is None]
+        cuts = self._cut(texts)
+        known = self._ids(set().union(*filter(None, cuts))).__getitem__
+        apart = [repair(text) for text, cut in zip(texts, cuts, strict=True) if cut is None]
         fresh = iter(self._plain.encode_batch_fast(apart, add_special_tokens=False))
-        return [next(fresh).ids if row is None else row[0] for row in rows]
+        return [next(fresh).ids if cut is None else list(chain.from_iterable(map(known, cut))) for cut in cuts]
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Ids, and whether each begins a word."""
-        rows = self._remembered(texts)
-        fresh = iter(self.encode_batch([text for text, row in zip(texts, rows, strict=True) if row is None]))
+        cuts = self._cut(texts)
+        new = set().union(*filter(None, cuts))
+        ids_of, starts_of = self._ids(new).__getitem__, self._starts(new).__getitem__
+        fresh = iter(self.encode_batch([text for text, cut in zip(texts, cuts, strict=True) if cut is None]))
         pairs = []
-        for row in rows:
-            if row is None:
+        for cut in cuts:
+            if cut is None:
                 encoding = next(fresh)
                 pairs.append((encoding.ids, encoding.word_starts))
-            else:
-                pairs.append((np.array(row[0], np.int32), np.array(row[1], bool)))
+                continue
+            ids = np.fromiter(chain.from_iterable(map(ids_of, cut)), np.int32)
+            starts = np.fromiter(chain.from_iterable(map(starts_of, cut)), bool)
+            starts[:1] = True
+            pairs.append((ids, starts))
         return pairs
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
@@ -167,34 +173,29 @@ class BPE:
         """A token as it stands in a text, with its space; what is less than a character is left out."""
         return self._bytes[token].decode(errors="ignore")
 
-    def _remembered(self, texts: list[str]) -> list[tuple[list[int], list[bool]] | None]:
-        """Ids and word starts put together from stretches met before; None for Chinese, which hardly repeats itself,
-        and where added tokens are looked for in the text."""
+    def _cut(self, texts: list[str]) -> list[list[str] | None]:
+        """Stretches that repeat themselves; None for Chinese, which hardly does, and where added tokens are looked for
+        in the text."""
         if any(not one.special for one in self.rules.added):
             return [None] * len(texts)
         lead = " " if self.rules.prefix_space else ""
-        cuts = [
-            None
-            if has_chinese(text)
-            else stretches.findall(text if starts_with_space(text) else lead * bool(text) + text)
+        return [
+            None if has_chinese(text) else stretches(text if starts_with_space(text) else lead * bool(text) + text)
             for text in map(repair, texts)
         ]
-        known = self._remember(set().union(*filter(None, cuts)))
-        return [None if cut is None else _joined([known[stretch] for stretch in cut]) for cut in cuts]
 
-    def _remember(self, stretches: set[str]) -> dict[str, tuple[list[int], list[bool]]]:
-        """What is known, with all of `stretches` in it; a full memory is replaced, as another thread may read it."""
-        known = self._known
-        new = list(stretches.difference(known))
-        if self._characters > _MOST_CHARACTERS:
-            known = self._known = {}
-            self._characters, new = 0, list(stretches)
-        self._characters += sum(map(len, new))
-        for stretch, one in zip(new, self._stretches.encode_batch(new, add_special_tokens=False), strict=True):
-            encoding = self._encoding(stretch, one)
-            encoding.word_starts[:1] = not starts_with_space(stretch[-1:])  # only at a text's start may space do so
-            known[stretch] = encoding.ids.tolist(), encoding.word_starts.tolist()
-        return known
+    def _encode_ids(self, stretches: list[str]) -> list[list[int]]:
+        return [one.ids for one in self._stretches.encode_batch_fast(stretches, add_special_tokens=False)]
+
+    def _encode_starts(self, stretches: list[str]) -> list[list[bool]]:
+        """A plain word is one word; elsewhere offsets tell. Space alone begins no word."""
+        ids = self._ids(set(stretches))
+        odd = [stretch for stretch in stretches if not _plain_word.fullmatch(stretch)]
+        encoded = self._stretches.encode_batch(odd, add_special_tokens=False)
+        found = {one: self._encoding(one, row).word_starts.tolist() for one, row in zip(odd, encoded, strict=True)}
+        for stretch in odd:
+            found[stretch][:1] = [not starts_with_space(stretch[-1:])] * bool(stretch)
+        return [found.get(stretch) or [True, *[False] * (len(ids[stretch]) - 1)] for stretch in stretches]
 
     def _encoding(self, text: str, encoded: Any) -> Encoding:
         """Offsets without the space in front; a token starts a word if it begins where a word does, or is its space."""
@@ -274,8 +275,3 @@ class BPE:
 
 def _specials(config: BPE.Config) -> tuple[str, ...]:
     return ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if config.specials == "roberta" else (END_OF_TEXT,)
-
-
-def _joined(rows: list[tuple[list[int], list[bool]]]) -> tuple[list[int], list[bool]]:
-    ids, starts = [i for row, _ in rows for i in row], [start for _, row in rows for start in row]
-    return ids, [True, *starts[1:]] if starts else []

@@ -15,8 +15,10 @@ from tokenizers import pre_tokenizers
 from firth.tokenizers.words import CHINESE, chinese_borders, chinese_starts, has_chinese, has_segmenter, repair
 
 SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-stretches = re.compile(f" ?[^{SPACES}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]")
+_stretch = re.compile(f" ?[^{SPACES}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]")
 """Where GPT-2's regular expression always cuts: between what is and what is not space, one space going with a word."""
+_ascii_word = re.compile("'(?:s|t|re|ve|m|ll|d)[A-Za-z0-9]*| ?[A-Za-z0-9]+| ?[^ A-Za-z0-9]+| +(?![^ ])| ")
+"""In ASCII it also cuts between what is and what is not a letter or digit, save for the endings it knows."""
 _space = re.compile(f"[{SPACES}]")
 _chinese = re.compile(f"[{CHINESE}]")
 _LONGEST_WORD = 100
@@ -25,6 +27,19 @@ _LONGEST_WORD = 100
 
 def starts_with_space(text: str) -> bool:
     return _space.match(text) is not None
+
+
+def stretches(text: str) -> list[str]:
+    """The text cut where the regular expression always cuts, so that each stretch can be encoded by itself."""
+    if text.isascii() and text.isprintable():
+        return _ascii_word.findall(text)
+    found: list[str] = []
+    for stretch in _stretch.findall(text):
+        if stretch.isascii() and stretch.isprintable():
+            found += _ascii_word.findall(stretch)
+        else:
+            found.append(stretch)
+    return found
 
 
 def byte_letters() -> list[str]:
@@ -48,8 +63,11 @@ def count_words(texts: Iterable[str]) -> dict[str, int]:
     """How often each word occurs, as letters for its bytes; Chinese words as the segmenter cuts them."""
     found: Counter[str] = Counter()
     for text in map(repair, texts):
-        for stretch in stretches.findall(text):
-            found.update(_parted(stretch) if has_chinese(stretch) else (stretch,))
+        if has_chinese(text):
+            for stretch in _stretch.findall(text):
+                found.update(_parted(stretch) if has_chinese(stretch) else (stretch,))
+        else:
+            found.update(stretches(text))
     cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
     words: defaultdict[str, int] = defaultdict(int)
     for stretch, count in found.items():

@@ -198,8 +198,8 @@ def test_first_rows_are_drawn_by_chance() -> None:
     assert np.allclose(rows, (chance.uniform(key, np.arange(7)[:, None], np.arange(5)) - 0.5) / 2)
 
 
-@pytest.mark.parametrize("block", [1 << 20, 300])
-def test_counting_is_exact_whether_it_spills_or_not(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("slots", [1 << 16, 256])
+def test_counting_is_exact_whether_it_spills_or_not(slots: int, tmp_path: Path) -> None:
     rows = [chance.below(chance.key("row", i), SIZE, np.arange(60)) for i in range(8)]
     expected = np.zeros((SIZE, SIZE))
     for row in rows:
@@ -207,7 +207,7 @@ def test_counting_is_exact_whether_it_spills_or_not(block: int, tmp_path: Path) 
             for distance in range(1, min(4, len(row) - 1 - i) + 1):
                 expected[word, row[i + distance]] += 1 / distance
                 expected[row[i + distance], word] += 1 / distance
-    found = count_pairs(iter(rows), SIZE, window=4, folder=tmp_path, block=block)
+    found = count_pairs(iter(rows), SIZE, window=4, folder=tmp_path, slots=slots)
     dense = np.zeros(SIZE * SIZE)
     dense[found.keys_E] = found.weights_E
     assert np.allclose(dense.reshape(SIZE, SIZE), expected, atol=1e-4)
@@ -231,7 +231,7 @@ def test_glove_steps_as_adagrad_by_hand() -> None:
             for one, slope, square in zip((w, v), slopes, squares, strict=True):
                 one -= 0.05 * slope / square.sqrt()
                 square += slope**2
-    glove_kernel(WIDTH)(np.arange(2), keys, logs, pulls, SIZE, *tables, *sums, np.float32(0.05), loss, 0)
+    glove_kernel(WIDTH)(0, 2, keys, logs, pulls, SIZE, *tables, *sums, np.float32(0.05), loss, 0)
     assert loss[0] == pytest.approx(expected, rel=1e-4)
     assert np.allclose(tables[0], w.detach().numpy(), atol=1e-5)
     assert np.allclose(tables[1], v.detach().numpy(), atol=1e-5)

@@ -33,7 +33,7 @@ def test_no_texts(make: Make) -> None:
     assert make().embed([]).shape == (0, 32)
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
 def test_any_company_gives_the_same_vector(make: Make, passages: list[str], pooling: str) -> None:
     model = make()
     together = model.embed(passages, pooling=pooling)

@@ -165,7 +165,7 @@ def test_a_cross_encoder_reads_both_texts_at_once(make: Make, tokenizer: WordPie
     assert not task.embeds
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "first-last"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max", "first-last"])
 def test_pooled_vectors_need_no_training(make: Make, tokenizer: WordPiece, pooling: str) -> None:
     task, encoder, data = make(SCORES, way="pooled", pooling=pooling)
     rows = data.examples["train"]
@@ -175,7 +175,7 @@ def test_pooled_vectors_need_no_training(make: Make, tokenizer: WordPiece, pooli
     length = len(items[0].windows[0].ids)
     x = states.last_ND[:length].detach()
     both = (states.layers[1][:length].detach() + x) / 2
-    expected = {"mean": x.mean(0), "cls": x[0], "max": x.amax(0), "first-last": both.mean(0)}[pooling]
+    expected = {"mean": x.mean(0), "cls": x[0], "last": x[-1], "max": x.amax(0), "first-last": both.mean(0)}[pooling]
     assert np.allclose(first.vectors[0], expected.numpy(), atol=1e-5)  # type: ignore[attr-defined]
     with pytest.raises(BadConfig, match="needs no training"):
         task.weigh(rows)

@@ -77,7 +77,7 @@ def test_a_character_cut_into_bytes_begins_one_word(small: BPE) -> None:
 def test_a_memory_that_overflows_changes_nothing(small: BPE, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     lines = lines[:500]
     wanted = small.ids_batch(lines)
-    monkeypatch.setattr("firth.tokenizers.bpe._MOST_CHARACTERS", 50)
+    monkeypatch.setattr("firth.tokenizers.cache._MOST_CHARACTERS", 50)
     forgetful = BPE(small.vocab, small.merges, small.rules)
     assert [forgetful.ids_batch([line])[0] for line in lines] == wanted
 

@@ -107,7 +107,7 @@ function drawLines(tokens, weights, point) {
   const bend = LINES_WIDTH / 2;
   const strokes = weights.flatMap((row, from) => row.map((share, to) => (share < 0.02 ? null : shape("path", {
     d: `M${EDGE} ${middle(from)}C${bend} ${middle(from)} ${bend} ${middle(to)} ${LINES_WIDTH - EDGE} ${middle(to)}`,
-    class: "line", "data-from": from, "stroke-opacity": share, "stroke-width": 1 + 2.5 * share,
+    class: "line", "data-from": from, "stroke-opacity": 0.08 + 0.92 * share, "stroke-width": 1 + 2.5 * share,
   }))));
   const left = tokens.map((token, index) => shape("text", {
     x: EDGE - 10, y: middle(index), class: "token from", "text-anchor": "end", tabindex: "0", "data-from": index,

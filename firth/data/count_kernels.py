@@ -1,0 +1,29 @@
+"""Counting pairs of neighbours in a table of fixed size, compiled."""
+
+# mypy: allow-untyped-defs, allow-untyped-calls
+
+import numba as nb
+import numpy as np
+
+
+@nb.njit(nogil=True)
+def tally(row, start, window, vocab_size, keys, weights, used, limit):
+    """Adds the pairs of a row from a place on, until the table is full; gives where it stopped and the slots used.
+
+    A pair d words apart weighs 1/d, in both directions. Free slots have the key -1.
+    """
+    mask = np.uint64(len(keys) - 1)
+    for i in range(start, len(row)):
+        if used > limit:
+            return i, used
+        for j in range(i + 1, min(len(row), i + window + 1)):
+            weight = np.float32(1.0 / (j - i))
+            for key in (np.int64(row[i]) * vocab_size + row[j], np.int64(row[j]) * vocab_size + row[i]):
+                slot = (np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20) & mask
+                while keys[slot] != key and keys[slot] >= 0:
+                    slot = (slot + np.uint64(1)) & mask
+                if keys[slot] < 0:
+                    keys[slot] = key
+                    used += 1
+                weights[slot] += weight
+    return len(row), used
