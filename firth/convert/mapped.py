@@ -81,7 +81,7 @@ def _write_arrays(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     with atomic_file(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for array in tensors.values():
-            file.write(memoryview(np.ascontiguousarray(array, "<f4")).cast("B"))
+            file.write(np.ascontiguousarray(array, "<f4").data.cast("B"))
 
 
 def _write_header(file: IO[bytes], name: str, shape: tuple[int, int]) -> None:

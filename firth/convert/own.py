@@ -39,10 +39,10 @@ def read(folder: Path) -> Weights:
 
 
 def tensors_of(encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int = 0) -> dict[str, Tensor]:
-    own = {f"encoder.{name}": t for name, t in encoder.state_dict().items()}
+    own = {f"encoder.{name}": t.detach().contiguous() for name, t in encoder.state_dict().items()}
     heads = {f"goals.{goal}.{name}": t for goal, head in goals.items() for name, t in head.state_dict().items()}
-    # Cloned, because a goal may share tensors with the encoder.
-    return {name: tensor.detach().contiguous().clone() for name, tensor in {**own, **heads}.items()}
+    # Cloned, because a goal may share tensors with the encoder, whose own may be too large to be copied.
+    return own | {name: tensor.detach().contiguous().clone() for name, tensor in heads.items()}
 
 
 def config_json(encoder: Encoder, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:

@@ -74,7 +74,9 @@ def test_with_memory_from_sentence_to_sentence_all_are_equal(encoder: Elmo, sent
 @torch.inference_mode()
 def test_words_without_context(encoder: Elmo) -> None:
     words = (FOLDER / "vocab_test.txt").read_text().split()
-    rows = [spell(word) for word in words]
+    marks = {"<S>": WORDS.vocab.cls, "</S>": WORDS.vocab.sep}
+    rows = [WORDS.vocab.parts([marks[word]])[0].tolist() if word in marks else spell(word) for word in words]
+    assert marks.keys() <= set(words)
     bounds_N1 = torch.tensor(np.cumsum([0, *map(len, rows)]))
     found = encoder.words(torch.tensor([c for row in rows for c in row]), bounds_N1)
     with h5py.File(FOLDER / "elmo_token_embeddings.hdf5", "r") as file:

@@ -111,7 +111,7 @@ def test_regression_is_the_squared_distance_of_cosine_and_score(make: Make, toke
     cosines = (unit[:, 0] * unit[:, 1]).sum(1)
     assert [p.label for p in found] == pytest.approx(cosines.tolist(), abs=1e-5)
     assert loss == pytest.approx(float(((cosines - np.array([0.9, 0.1, 1.0])) ** 2).sum()), abs=1e-4)
-    assert set(asdict(found[0])) == {"label", "probability", "probabilities", "spans"}
+    assert set(asdict(found[0])) == {"label", "probability", "probabilities", "spans", "text"}
 
 
 def test_contrastive_leaves_unlike_texts_alone_beyond_the_margin(make: Make, tokenizer: WordPiece) -> None:
