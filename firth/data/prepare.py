@@ -149,16 +149,29 @@ class Chunk:
 
 def encode_chunk(tokenizer: Any, text: bytes) -> Chunk:
     """What a worker does with a chunk: split into sentences, encode, find where words start."""
-    sentences, ends = list[str](), list[int]()
+    sentences, ends, lead = list[str](), list[int](), ""
     for line in text.decode().split("\n"):
         if line:
-            sentences += split(line)
+            found = split(line)
+            sentences += _spaced(line, found, lead) if getattr(tokenizer, "keeps_space", False) else found
+            lead = "\n"
         else:
             ends.append(len(sentences))
+            lead = ""
     parts = [_encode(tokenizer, batch) for batch in _batches(sentences)] or [_encode(tokenizer, [])]
     ids, starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
     kept = np.concatenate([[0], np.cumsum(lengths > 0)])  # a sentence of, say, one combining mark has no tokens
     return Chunk(ids, starts, lengths[lengths > 0], kept[ends], sum(map(len, sentences)))
+
+
+def _spaced(line: str, sentences: list[str], lead: str) -> list[str]:
+    """The sentences of a line, each with what stands before it: a space, nothing (in Chinese) or the end of a line."""
+    spaced, at = list[str](), 0
+    for sentence in sentences:
+        place = line.find(sentence, at)
+        spaced.append((lead if not spaced else " " if place != at else "") + sentence)
+        at = place + len(sentence)
+    return spaced
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:

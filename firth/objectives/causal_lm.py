@@ -2,7 +2,7 @@
 
 Cut: all documents end to end with an end-of-text token (the vocabulary's separator) behind each, in full windows that
 begin elsewhere every epoch. Nothing is corrupted. Loss: cross-entropy at every token that has a next one; the scores
-over the vocabulary are made in pieces and again in the backward pass, so that they never all exist at once.
+over the vocabulary never all exist at once.
 
 With directions=both (Peters et al. 2018, equation 1) the first half of a state's columns has read the tokens up to its
 own and predicts the one after it; the second half has read the sequence from its end and predicts the one before it.
@@ -16,20 +16,17 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, linear
-from torch.utils.checkpoint import checkpoint
+from torch.nn.functional import linear
 
 from firth import chance
 from firth.data.joined import full_windows, join
 from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
 from firth.nn.blocks import initialise
-from firth.objectives.masked_lm import IGNORE
+from firth.nn.likelihood import IGNORE, summed_cross_entropy
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers.vocab import Frame, Vocab
 
-PIECE = 1 << 25
-"""Scores that exist at once: 128 MB in single precision."""
 FORWARD, BACKWARD = "causal_lm", "causal_lm_backward"
 
 
@@ -86,7 +83,7 @@ class CausalLM(Objective):
 
     def scores(self, x_PD: Tensor, table_VD: Tensor) -> Tensor:
         """Scores over the vocabulary from the states (or halves of states) of some tokens."""
-        return linear(self.project(x_PD), table_VD[: self.size] if self.out is None else self.out.weight, self.bias)
+        return linear(self.project(x_PD), *self._output(table_VD))
 
     def known(self, labels_N: Tensor) -> Tensor:
         """Labels with the unknown token in place of those that are never predicted."""
@@ -94,22 +91,10 @@ class CausalLM(Objective):
 
     def summed(self, x_ND: Tensor, labels_N: Tensor, table_VD: Tensor) -> tuple[Tensor, Tensor]:
         """The cross-entropy summed over all labels, and how many of them score highest."""
-        rows = max(1, PIECE // self.size)
-        pieces = list(zip(torch.split(x_ND, rows), torch.split(labels_N, rows), strict=True))
-        if len(pieces) == 1 or not torch.is_grad_enabled():
-            each = [self._piece(*piece, table_VD) for piece in pieces]
-        else:
-            each = [
-                checkpoint(self._piece, *piece, table_VD, use_reentrant=False, preserve_rng_state=False)
-                for piece in pieces
-            ]
-        totals, rights = zip(*each, strict=True)
-        return torch.stack(totals).sum(), torch.stack(rights).sum()
+        return summed_cross_entropy(self.project(x_ND), *self._output(table_VD), labels_P=labels_N)
 
-    def _piece(self, x_PD: Tensor, labels_P: Tensor, table_VD: Tensor) -> tuple[Tensor, Tensor]:
-        scores_PV = self.scores(x_PD, table_VD)
-        total = cross_entropy(scores_PV.float(), labels_P, ignore_index=IGNORE, reduction="sum")
-        return total, (scores_PV.argmax(-1) == labels_P).sum()
+    def _output(self, table_VD: Tensor) -> tuple[Tensor, Tensor | None]:
+        return table_VD[: self.size] if self.out is None else self.out.weight, self.bias
 
 
 def next_tokens(batch: Batch) -> Tensor:

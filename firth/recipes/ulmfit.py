@@ -44,12 +44,12 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     if out.exists() and not resume:
         raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
     own = tuple(change for change in asked.changes if not change.startswith("lm."))
-    classifier = CLASSIFIER if "classify" in asked.tasks else ()
-    task = replace(asked, changes=(*TASK, *classifier, *own))
+    usual = () if (out / "run.toml").exists() else (*TASK, *(CLASSIFIER if "classify" in asked.tasks else ()))
     if not (out / "lm" / MANIFEST).exists():
         lm = [change.removeprefix("lm.") for change in asked.changes if change.startswith("lm.")]
         _language_model(out, replace(asked, changes=own), lm, device=device)
-    return downstream.finetune(out, replace(task, model=str(out / "lm")), resume=True, device=device)
+    task = replace(asked, model=str(out / "lm"), changes=(*usual, *own))
+    return downstream.finetune(out, task, resume=True, device=device)
 
 
 def _language_model(out: Path, asked: Asked, changes: list[str], *, device: str | None) -> None:

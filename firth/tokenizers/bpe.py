@@ -39,6 +39,8 @@ class BPE:
 
     words_by_text = True
     """Whether a piece begins a word depends on what stands before it: only the text tells."""
+    keeps_space = True
+    """Space is part of the pieces, so the space before a sentence belongs to its tokens."""
 
     @dataclass(frozen=True)
     class Config:

@@ -16,9 +16,9 @@ from firth.data.packing import lay_out, pack_tokens
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
-from firth.objectives import causal_lm
+from firth.nn import likelihood
+from firth.nn.likelihood import IGNORE
 from firth.objectives.causal_lm import CausalLM, next_tokens
-from firth.objectives.masked_lm import IGNORE
 from firth.tensors import Batch, States
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -94,7 +94,7 @@ def test_pieces_change_neither_loss_nor_gradient(goal: CausalLM, monkeypatch: py
     wanted = cross_entropy(x_ND @ table_VD.T, labels_N, ignore_index=IGNORE, reduction="sum")
     gradients = torch.autograd.grad(wanted, (x_ND, table_VD))
     for piece in (1 << 25, goal.size * 9):
-        monkeypatch.setattr(causal_lm, "PIECE", piece)
+        monkeypatch.setattr(likelihood, "PIECE", piece)
         total, right = goal.summed(x_ND, labels_N, table_VD)
         assert total.item() == pytest.approx(wanted.item(), rel=1e-5)
         for ours, theirs in zip(torch.autograd.grad(total, (x_ND, table_VD)), gradients, strict=True):
@@ -104,7 +104,7 @@ def test_pieces_change_neither_loss_nor_gradient(goal: CausalLM, monkeypatch: py
 
 def test_scores_never_all_exist_at_once(goal: CausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     x_ND, labels_N, table_VD = made(300, 32, goal.size)
-    monkeypatch.setattr(causal_lm, "PIECE", goal.size * 10)
+    monkeypatch.setattr(likelihood, "PIECE", goal.size * 10)
     largest = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: largest.append(t.numel()) or t, lambda t: t):
         goal.summed(x_ND, labels_N, table_VD)[0].backward()

@@ -11,7 +11,7 @@ import torch
 
 import firth
 from firth import samples
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.recipes.transfer import rate_share
 from firth.train.journal import read_rows
 from firth.train.optim import OptimConfig, make_optimizer, scheduled_rate
@@ -43,7 +43,7 @@ def runs(letters: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_loss_passes_the_unigram_floor_or_nears_it(name: str, runs: dict[str, Path]) -> None:
+def test_the_loss_falls_in_every_direction(name: str, runs: dict[str, Path]) -> None:
     rows = [row["causal_lm"] for row in read_rows(runs[name] / "metrics.jsonl") if row["split"] == "train"]
     assert rows[-1] < rows[0] - 0.7
     if name == "elmo":
@@ -114,7 +114,10 @@ def test_the_language_model_goes_on_with_the_rows_text_and_the_task_from_there(
     before, after = start.encoder.state_dict(), lm.encoder.state_dict()
     assert all(not torch.equal(before[name], after[name]) for name in before)
     rows = [row for row in read_rows(tuned / "lm" / "metrics.jsonl") if row["split"] == "train"]
-    assert rows[-1]["causal_lm"] < rows[0]["causal_lm"]
+    losses = [
+        firth.evaluate(model, data=tuned / "lm" / "data")["causal_lm"] for model in (runs["ulmfit"], tuned / "lm")
+    ]
+    assert losses[1] < losses[0] - 0.1  # the training loss of a step is a handful of sentences, with dropout
     highest = max(range(len(rows)), key=lambda i: rows[i]["rate"])
     assert rows[highest]["rate"] == pytest.approx(4e-3, rel=0.2)
     assert 0 < highest < len(rows) // 4
@@ -123,22 +126,23 @@ def test_the_language_model_goes_on_with_the_rows_text_and_the_task_from_there(
     task: Any = firth.load(tuned).checkpoint.tasks["classify"]
     assert (task.config.pooling, task.config.head) == ("concat", "hidden")
     assert task.head.hidden.weight.shape == (50, 3 * 24)
-    text = (tuned / "run.toml").read_text()
-    assert "unfreeze_every = 1" in text
-    assert "layer_decay = 0.3846" in text
+    numbers = (tuned / "run.toml").read_text()
+    assert "unfreeze_every = 1" in numbers
+    assert "layer_decay = 0.3846" in numbers
 
 
 def test_a_run_stopped_between_the_stages_ends_the_same(tuned: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
-    (out).mkdir()
+    out.mkdir()
     shutil.copytree(tuned / "lm", out / "lm")
     changes = ["epochs=4", "lm.epochs=2", "lm.train.log_every=1"]
     rows = samples.labelled("classify", "en")
-    with pytest.raises(BadConfig, match="--task"):
+    with pytest.raises(BadInput, match="--task"):
         firth.finetune(recipe="ulmfit", out=out, resume=True)
     firth.finetune(runs["ulmfit"], recipe="ulmfit", task="classify", train=rows, out=out, changes=changes, resume=True)
     assert (out / "model.safetensors").read_bytes() == (tuned / "model.safetensors").read_bytes()
     assert (out / "head.safetensors").read_bytes() == (tuned / "head.safetensors").read_bytes()
+    assert firth.finetune(recipe="ulmfit", out=out, resume=True) == json.loads((out / "results.json").read_text())
 
 
 def test_the_language_model_may_learn_along_with_the_task(tuned: Path, tmp_path: Path) -> None:

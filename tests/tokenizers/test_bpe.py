@@ -164,6 +164,9 @@ def test_prepared_words_are_the_texts_words(texts: list[Path], tmp_path: Path) -
     shards = Shards.open(tmp_path / "data")
     tokenizer = tokenizers.load(shards.tokenizer_folder)
     assert isinstance(tokenizer, BPE)
+    document = np.arange(*shards.sentences[shards.documents[[0, 1]]])
+    lines = texts[0].read_text("utf-8").split("\n\n")[0].split("\n")
+    assert tokenizer.decode(shards.ids[document]) == "\n".join(" ".join(line.split()) for line in lines)
     for sentence in range(0, shards.num_sentences, 37):
         place = np.arange(*shards.sentences[sentence : sentence + 2])
         text = tokenizer.decode(shards.ids[place])
