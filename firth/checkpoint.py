@@ -218,12 +218,14 @@ def card(checkpoint: Checkpoint) -> str:
             if isinstance(value, str | int | float)
         },
     }
+    writes = checkpoint.encoder.causal and "causal_lm" in checkpoint.goals
+    ask = 'model.generate("The")\n' if writes else 'model.fill("The [MASK] is open.")\n'
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
     measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
     return (
         f"# A model made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
-        'model = firth.load("FOLDER")\nmodel.fill("The [MASK] is open.")\nmodel.embed(["a text", "another"])\n```\n'
+        f'model = firth.load("FOLDER")\n{ask}model.embed(["a text", "another"])\n```\n'
     )
 
 

@@ -1,5 +1,6 @@
 """GPT and GPT-2 equal transformers' on random configurations, through saved folders both ways; nothing is guessed."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,10 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.convert import gpt as layout
 from firth.data.packing import pack_tokens
+from firth.encoders.gpt import GPT
 from firth.errors import Damaged, Unsupported
+from firth.recipes import lineage
+from firth.tensors import parameter_count
 from firth.tokenizers.wordpiece import WordPiece
 
 NUM_CONFIGS = 10
@@ -107,6 +111,13 @@ def test_numbers_equal_both_ways_through_folders(kind: str, index: int, tokenize
     assert_equal(theirs(again.eval(), text), wanted)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, again.state_dict()[name]), name
+
+
+@pytest.mark.parametrize(("name", "vocab_size", "count"), [("gpt", 40478, 116_534_784), ("gpt-2", 50257, 124_439_808)])
+def test_published_parameter_counts(name: str, vocab_size: int, count: int) -> None:
+    shape = replace(lineage.make(name, "base").encoder["gpt"], vocab_size=vocab_size)
+    with torch.device("meta"):
+        assert parameter_count([GPT(shape)]) == count
 
 
 def test_a_bare_model_has_no_head(tokenizer: WordPiece, tmp_path: Path) -> None:
