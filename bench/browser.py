@@ -28,7 +28,17 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-port=0",
 )
-KEYS = {"Enter": 13, "Tab": 9, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Escape": 27}
+KEYS = {
+    "End": 35,
+    "Enter": 13,
+    "Tab": 9,
+    "ArrowLeft": 37,
+    "ArrowUp": 38,
+    "ArrowRight": 39,
+    "ArrowDown": 40,
+    "Escape": 27,
+    "Home": 36,
+}
 
 
 def chromium() -> str | None:

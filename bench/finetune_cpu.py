@@ -1,71 +1,103 @@
 """Speed of fine-tuning against a transformers training loop: the same model, rows, order, head and optimizer, one run.
 
-    python bench/finetune_cpu.py MODEL FILE --preset mrpc --steps 20
+    python -m bench.finetune_cpu MODEL FILE --preset mrpc --steps 20
 
 Both train on the same batches in turn, step by step, so that a busy machine slows both. Theirs pads each batch to its
 longest row; dropout is 0 in both and the losses are compared, so the work is the same.
 """
 
 import argparse
-import sys
 import time
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from firth import checkpoint as checkpoints  # noqa: E402
-from firth.checkpoint import make_task  # noqa: E402
-from firth.data.items import ItemBatches  # noqa: E402
-from firth.data.loader import Place  # noqa: E402
-from firth.recipes import labelled  # noqa: E402
-from firth.tasks.classify import Classify  # noqa: E402
-from firth.tensors import Batch  # noqa: E402
-from firth.train.loop import Learner  # noqa: E402
-from firth.train.optim import OptimConfig, make_optimizer  # noqa: E402
+from bench.table import Row
+from bench.texts import minilm, unpacked
+from firth import checkpoint as checkpoints
+from firth.checkpoint import make_task
+from firth.data.items import ItemBatches
+from firth.data.loader import Place
+from firth.recipes import labelled
+from firth.tasks.classify import Classify
+from firth.tensors import Batch
+from firth.train.loop import Learner
+from firth.train.optim import OptimConfig, make_optimizer
 
 RATE = 1e-4
 
 
+@dataclass
+class Found:
+    """What a number of steps took, in two halves."""
+
+    ours: list[float]
+    theirs: list[float]
+    """Tokens a second in each half."""
+    seconds: tuple[float, float]
+    tokens: int
+    cells: int
+    """Tokens with padding."""
+    apart: float
+    """The greatest difference of the losses."""
+
+
 def main() -> None:
     arguments = _arguments()
-    ours, theirs, batches, rows = _make(arguments)
-    seconds = {"firth": 0.0, "transformers": 0.0}
-    worst = 0.0
-    tokens = cells = 0
+    parts = _make(arguments.model, arguments.file, arguments.preset, arguments.rows, arguments.batch_size)
+    found = measured(*parts, steps=arguments.steps)
+    print(f"{found.tokens:,} tokens; {1 - found.tokens / found.cells:.0%} of their cells are padding")
+    print(f"losses at most {found.apart:.1e} apart")
+    for name, rates, spent in zip(("firth", "transformers"), (found.ours, found.theirs), found.seconds, strict=True):
+        print(f"{name:<14}{rates[0]:>10,.0f} and {rates[1]:,.0f} tokens/s  {spent / arguments.steps:.3f} s a step")
+    halves = [mine / other for mine, other in zip(found.ours, found.theirs, strict=True)]
+    print(f"ratio {found.seconds[1] / found.seconds[0]:.2f} ({halves[0]:.2f} and {halves[1]:.2f})")
+
+
+def rows() -> list[Row]:
+    """What `make bench` shows: MiniLM on MRPC's pairs."""
+    with TemporaryDirectory() as folder:
+        file = unpacked("en/glue.tar.xz", "MRPC/msr_paraphrase_train.txt", Path(folder))
+        found = measured(*_make(minilm(), file, "mrpc", 400, 32), steps=8)
+    padding = f"{1 - found.tokens / found.cells:.0%} of theirs is padding"
+    return [Row("fine-tune MiniLM on MRPC", "tokens/s", found.ours, "transformers", found.theirs, "≥ 1.5", padding)]
+
+
+def measured(ours: Learner, theirs: Any, batches: ItemBatches, *, steps: int) -> Found:
+    """Both train on the same batches in turn."""
     our_optimizer = make_optimizer(ours, OptimConfig(rate=RATE))
     their_optimizer = make_optimizer(theirs, OptimConfig(rate=RATE))
-    for step in range(arguments.steps + 2):
+    clocks, apart, cells = [], 0.0, 0
+    for step in range(-2, steps):  # the first ones warm up
         batch = batches[Place(0, step % batches.num_packs(0))]
         began = time.perf_counter()
         loss = ours(batch).sums["classify"] / len(batch.targets["gold_E"])
         _step(loss, our_optimizer)
         middle = time.perf_counter()
         inputs = _padded(batch)
-        theirs_loss = theirs(**inputs, labels=batch.targets["gold_E"][:, 0]).loss
-        _step(theirs_loss, their_optimizer)
-        if step >= 2:  # the first ones warm up
-            seconds["firth"] += middle - began
-            seconds["transformers"] += time.perf_counter() - middle
-            tokens, cells = tokens + batch.num_tokens, cells + inputs["input_ids"].numel()
-        worst = max(worst, abs(float(loss.detach() - theirs_loss.detach())))
-    print(f"{rows} rows, {tokens:,} tokens; {1 - tokens / cells:.0%} of their cells are padding")
-    print(f"losses at most {worst:.1e} apart")
-    for name, spent in seconds.items():
-        print(f"{name:<14}{tokens / spent:>10,.0f} tokens/s  {spent / arguments.steps:.3f} s a step")
-    print(f"ratio {seconds['transformers'] / seconds['firth']:.2f}")
+        their_loss = theirs(**inputs, labels=batch.targets["gold_E"][:, 0]).loss
+        _step(their_loss, their_optimizer)
+        if step >= 0:
+            clocks.append((batch.num_tokens, middle - began, time.perf_counter() - middle))
+            cells += inputs["input_ids"].numel()
+        apart = max(apart, abs(float(loss.detach() - their_loss.detach())))
+    sums = [torch.tensor(part).sum(0).tolist() for part in (clocks[::2], clocks[1::2])]
+    rates = [[tokens / part[who] for tokens, *part in sums] for who in (0, 1)]
+    tokens, *spent = torch.tensor(clocks).sum(0).tolist()
+    return Found(*rates, (spent[0], spent[1]), int(tokens), cells, apart)
 
 
-def _make(arguments: argparse.Namespace) -> tuple[Learner, Any, ItemBatches, int]:
+def _make(model: Path, file: Path, preset: str, count: int, batch_size: int) -> tuple[Learner, Any, ItemBatches]:
     import transformers
 
-    data = labelled.read("classify", Classify.Config(preset=arguments.preset, dropout=0.0), {"train": arguments.file})
-    start = checkpoints.load(arguments.model)
+    transformers.logging.set_verbosity_error()
+    data = labelled.read("classify", Classify.Config(preset=preset, dropout=0.0), {"train": file})
+    start = checkpoints.load(model)
     for part in start.encoder.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
@@ -73,13 +105,14 @@ def _make(arguments: argparse.Namespace) -> tuple[Learner, Any, ItemBatches, int
         block.attention.dropout = 0.0  # type: ignore[union-attr]
     task = make_task("classify", data.config, start.encoder, labels=data.labels)
     theirs = transformers.BertForSequenceClassification.from_pretrained(
-        arguments.model, num_labels=len(data.labels["label"]), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        model, num_labels=len(data.labels["label"]), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )
     task.head.load_state_dict(theirs.classifier.state_dict())  # type: ignore[union-attr]
-    rows = data.examples["train"][: arguments.rows]
-    items = task.encode(rows, start.tokenizer, max_length=start.encoder.config.max_positions, training=True)
-    batches = ItemBatches({"classify": task}, {"classify": items}, arguments.batch_size, seed=1)
-    return Learner(start.encoder, {"classify": task}).train(), theirs.train(), batches, len(rows)
+    items = task.encode(
+        data.examples["train"][:count], start.tokenizer, max_length=start.encoder.config.max_positions, training=True
+    )
+    batches = ItemBatches({"classify": task}, {"classify": items}, batch_size, seed=1)
+    return Learner(start.encoder, {"classify": task}).train(), theirs.train(), batches
 
 
 def _padded(batch: Batch) -> dict[str, torch.Tensor]:

@@ -5,9 +5,9 @@
     python bench/lineage_gpu.py finetune --work FOLDER --out rows.jsonl --data GLUE [--vectors RUN] [--at-once 14]
     python bench/lineage_gpu.py draw --out rows.jsonl --figure docs/images/lineage.svg
 
-Each row is one `firth` command with its figures. The recipes run side by side on one GPU, so a recipe's tokens a second
-are those of its share. Word pieces, byte-level BPE and letters have floors of their own, so the figure divides each loss
-by its floor: 1 is what a model without context reaches.
+Each row is one `firth` command with its figures. The recipes run side by side on one GPU, so a recipe's tokens a
+second are those of its share. Word pieces, byte-level BPE and letters have floors of their own, so the figure divides
+each loss by its floor: 1 is what a model without context reaches.
 """
 
 import argparse
@@ -59,8 +59,8 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 
 def pretrain(arguments: argparse.Namespace) -> None:
-    numbers = [f"batches.tokens={arguments.tokens}", f"batches.workers={arguments.workers}", "train.evaluate_every=1000",
-               "train.checkpoint_every=1000000", *arguments.changes]  # fmt: skip
+    numbers = [f"batches.tokens={arguments.tokens}", f"batches.workers={arguments.workers}"]
+    numbers += ["train.evaluate_every=1000", "train.checkpoint_every=1000000", *arguments.changes]
     limit = ["--steps", str(arguments.steps)] if arguments.steps else ["--minutes", str(arguments.minutes)]
     with ThreadPoolExecutor(arguments.at_once) as pool:
         for recipe in chosen(arguments):
@@ -94,8 +94,9 @@ def finetune(arguments: argparse.Namespace) -> None:
                     str(arguments.data / folder / "dev.tsv"),
                 ]
                 usual = [] if "--recipe" in words else numbers.split()
-                command = ["finetune", *words, "--task", "classify", "--preset", task, *files, "--seeds", str(arguments.seeds),
-                           "--out", str(out), *usual, "train.checkpoint_every=1000000", *arguments.changes]  # fmt: skip
+                command = ["finetune", *words, "--task", "classify", "--preset", task, *files, "--out", str(out)]
+                command += ["--seeds", str(arguments.seeds), *usual, "train.checkpoint_every=1000000"]
+                command += arguments.changes
                 pool.submit(firth, command, {"task": task, "start": start}, arguments, figures, out)
 
 

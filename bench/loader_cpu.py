@@ -4,14 +4,18 @@ python -m bench.loader_cpu
 """
 
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import torch
+
 import firth
+from bench.table import Row
 from bench.texts import paragraphs
 from firth.config import override
-from firth.data.loader import Place
+from firth.data.loader import Packs, Place
 from firth.data.shards import Shards
 from firth.objectives.masked_lm import MaskedLM
 from firth.recipes import lineage
@@ -30,20 +34,37 @@ def kinds() -> dict[str, Recipe]:
 
 
 def main() -> None:
+    for row, planning in measured(packs=40):
+        rates = " and ".join(f"{rate / 1e6:.2f}M" for rate in row.ours)
+        print(f"{row.what:<40} {rates} tokens/s a core; planning an epoch {planning / 1e6:.1f}M tokens/s")
+
+
+def rows() -> list[Row]:
+    """What `make bench` shows."""
+    return [row for row, _ in measured(packs=20)]
+
+
+def measured(*, packs: int) -> Iterator[tuple[Row, float]]:
+    """For every kind of objective tokens a second of making packs, twice, and of planning an epoch."""
+    torch.set_num_threads(1)
     with TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
-        text.write_text("\n".join(paragraphs(30_000, longest=4000)), encoding="utf-8")
+        text.write_text("\n".join(paragraphs(packs * 750, longest=4000)), encoding="utf-8")
         firth.prepare(text, out=Path(folder) / "data", vocab_size=12000, documents="line")
         data = Shards.open(Path(folder) / "data")
         for name, plan in kinds().items():
-            packs = build(plan, data, device="cpu").packs
+            made = build(plan, data, device="cpu").packs
             began = time.perf_counter()
-            count = packs.num_packs(0)
+            count = made.num_packs(0)
             planned = time.perf_counter()
-            made = [packs[Place(0, index)].num_tokens for index in range(min(count, 40))]
-            seconds = time.perf_counter() - planned
-            rate, plan_rate = sum(made) / seconds / 1e6, data.num_tokens / (planned - began) / 1e6
-            print(f"{name:<30} {rate:6.2f}M tokens/s a core; planning an epoch {plan_rate:6.1f}M tokens/s")
+            rates = [_rate(made, range(start, min(count, packs), 2)) for start in (0, 1)]
+            yield Row(f"loader: {name}", "tokens/s a core", rates), data.num_tokens / (planned - began)
+
+
+def _rate(packs: Packs, which: range) -> float:
+    began = time.perf_counter()
+    tokens = sum(packs[Place(0, index)].num_tokens for index in which)
+    return tokens / (time.perf_counter() - began)
 
 
 if __name__ == "__main__":

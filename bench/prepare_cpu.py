@@ -1,7 +1,7 @@
 """Speed and memory of preparation, against the bare tokenizers library on the same text in one run.
 
-    python bench/prepare_cpu.py                      # MB/s and peak memory, 30 MB of $FIRTH_DATA/en/pretrain/wiki-0
-    python bench/prepare_cpu.py --grow 10 200 2000   # peak memory for made-up corpora of so many MB, nothing repeated
+    python -m bench.prepare_cpu                      # MB/s and peak memory, 30 MB of $FIRTH_DATA/en/pretrain/wiki-0
+    python -m bench.prepare_cpu --grow 10 200 2000   # peak memory for made-up corpora of so many MB, nothing repeated
 
 The library's figure is `encode_batch` on the lines, two threads, and nothing else: no reading, cleaning, duplicates,
 sentences or writing. Memory is the sum of the resident sizes of a job's processes, looked at every 20 ms; each job runs
@@ -20,16 +20,22 @@ from pathlib import Path
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+from bench.table import Row, say
+from bench.texts import data_folder
+from firth import chance, tokenizers
+from firth.data.prepare import prepare, sample_texts
+from firth.files import open_binary
+from firth.tokenizers.wordpiece import WordPiece
 
-from firth import chance, tokenizers  # noqa: E402
-from firth.data.prepare import prepare, sample_texts  # noqa: E402
-from firth.files import open_binary  # noqa: E402
-from firth.tokenizers.wordpiece import WordPiece  # noqa: E402
-
-DATA = Path(os.environ.get("FIRTH_DATA", ROOT.parent / "shared" / "data"))
+TEXT = data_folder() / "en" / "pretrain" / "wiki-0.txt.xz"
 MB = 1_000_000
+JOBS = {
+    "tokenizers encode_batch, 2 threads": ("bare", 2),
+    "firth prepare, processes=1": ("prepare", 1),
+    "firth prepare, processes=2": ("prepare", 2),
+}
+Cost = tuple[float, float, int]
+"""Seconds, CPU seconds (the process's start included) and peak bytes."""
 
 
 def main() -> None:
@@ -46,23 +52,42 @@ def main() -> None:
 
 
 def _compare(folder: Path, source: Path, megabytes: float, rounds: int) -> None:
+    size, runs = _rounds(folder, source, megabytes, rounds)
+    print(f"{size:.1f} MB of {source.name}, best of {rounds} rounds")
+    print(f"{'':<36}{'MB/s':>8}{'ratio':>8}{'CPU s':>8}{'peak MB':>9}   MB/s of the rounds")
+    best = {label: [min(column) for column in zip(*costs, strict=True)] for label, costs in runs.items()}
+    for label, (seconds, cpu, peak) in best.items():
+        ratio = next(iter(best.values()))[0] / seconds
+        each = ", ".join(f"{size / cost[0]:.2f}" for cost in runs[label])
+        print(f"{label:<36}{size / seconds:8.2f}{ratio:8.2f}{cpu:8.1f}{peak / MB:9.0f}   {each}")
+
+
+def rows() -> list[Row]:
+    """What `make bench` shows."""
+    with tempfile.TemporaryDirectory() as folder:
+        size, runs = _rounds(Path(folder), TEXT, 8, 2)
+    speeds = {label: [size / cost[0] for cost in costs] for label, costs in runs.items()}
+    (peer, theirs), *ours = speeds.items()
+    return [
+        Row(
+            f"prepare {size:.0f} MB, {label[-11:]}", "MB/s", speed, peer, theirs, "", f"{runs[label][0][2] / MB:.0f} MB"
+        )
+        for label, speed in ours
+    ]
+
+
+def _rounds(folder: Path, source: Path, megabytes: float, rounds: int) -> tuple[float, dict[str, list[Cost]]]:
+    """The MB there are, and what each job costs in every round."""
     text = folder / "text.txt"
     with open_binary(source) as file:
         text.write_bytes(file.read(int(megabytes * MB)).rpartition(b"\n")[0] + b"\n")
-    size = text.stat().st_size / MB
     WordPiece.train(sample_texts(text, 10 * MB), WordPiece.Config()).save(folder / "tokenizer")
-    jobs = {
-        "tokenizers encode_batch, 2 threads": ("bare", 2),
-        "firth prepare, processes=1": ("prepare", 1),
-        "firth prepare, processes=2": ("prepare", 2),
-    }
-    runs = [{label: _measure(folder, job, text, n) for label, (job, n) in jobs.items()} for _ in range(rounds)]
-    print(f"{size:.1f} MB of {source.name}, best of {rounds} rounds")
-    print(f"{'':<36}{'MB/s':>8}{'ratio':>8}{'CPU s':>8}{'peak MB':>9}")
-    best = {label: [min(column) for column in zip(*(run[label] for run in runs), strict=True)] for label in jobs}
-    for label, (seconds, cpu, peak) in best.items():
-        ratio = next(iter(best.values()))[0] / seconds
-        print(f"{label:<36}{size / seconds:8.2f}{ratio:8.2f}{cpu:8.1f}{peak / MB:9.0f}")
+    runs: dict[str, list[Cost]] = {label: [] for label in JOBS}
+    for _ in range(rounds):
+        for label, (job, processes) in JOBS.items():
+            runs[label].append(_measure(folder, job, text, processes))
+            say(f"{label}: {runs[label][-1][0]:.1f} s")
+    return text.stat().st_size / MB, runs
 
 
 def _grow(folder: Path, sizes: list[float]) -> None:
@@ -96,10 +121,10 @@ def _made_up(seed: int) -> Iterator[str]:
         block += 1
 
 
-def _measure(folder: Path, job: str, text: Path, processes: int) -> tuple[float, float, int]:
-    """Seconds, CPU seconds (the process's start included) and peak bytes of a job in a process of its own."""
+def _measure(folder: Path, job: str, text: Path, processes: int) -> Cost:
+    """What a job costs in a process of its own."""
     before = os.times()
-    command = [sys.executable, __file__, "--job", job, "--text", str(text), "--folder", str(folder)]
+    command = [sys.executable, "-m", "bench.prepare_cpu", "--job", job, "--text", str(text), "--folder", str(folder)]
     child = subprocess.Popen([*command, "--processes", str(processes)], stdout=subprocess.PIPE, text=True)
     peak = 0
     while child.poll() is None:
@@ -147,7 +172,7 @@ def _job(name: str, text: Path, folder: Path, processes: int) -> float:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--text", default=str(DATA / "en" / "pretrain" / "wiki-0.txt.xz"))
+    parser.add_argument("--text", default=str(TEXT))
     parser.add_argument("--megabytes", type=float, default=30, help="how much of the text to use")
     parser.add_argument("--rounds", type=int, default=3, help="the best of so many, because machines are shared")
     parser.add_argument("--grow", type=float, nargs="+", help="sizes in MB of made-up corpora")

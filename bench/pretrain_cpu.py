@@ -1,6 +1,6 @@
 """Pre-training speed on a CPU, firth against transformers, on the same ragged text in one run.
 
-    python bench/pretrain_cpu.py
+    python -m bench.pretrain_cpu
 
 One paragraph a sequence, at most 128 tokens, masked LM, BERT-mini, dropout 0.1 in both (attention dropout 0), AdamW,
 fp32, the same number of threads. transformers gets padded batches of 32 as its users make them. Useful tokens are real
@@ -8,7 +8,6 @@ tokens with [CLS] and [SEP].
 """
 
 import argparse
-import resource
 import time
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 
 import firth
+from bench.table import Row, peak_memory, say
 from bench.texts import paragraphs
 from firth.config import override
 from firth.data.loader import Place, load, places
@@ -118,29 +118,43 @@ def pad(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor
     }
 
 
+def measured(size: str, tokens: int, steps: int) -> tuple[list[float], list[float], np.ndarray]:
+    """Useful tokens a second of firth and of transformers in two rounds, and the lengths of the sequences."""
+    ours, theirs = [], []
+    with TemporaryDirectory() as folder:
+        text = Path(folder) / "text.txt"
+        text.write_text("\n".join(paragraphs(6000, longest=2000)), encoding="utf-8")
+        firth.prepare(text, out=Path(folder) / "data", vocab_size=12000, documents="line")
+        data, plan = Shards.open(Path(folder) / "data"), recipe(tokens, size)
+        for _ in range(2):
+            rate, lengths = run_firth(data, plan, steps)
+            ours.append(rate)
+            theirs.append(run_transformers(data, plan, steps))
+            say(f"firth {ours[-1]:,.0f}, transformers {theirs[-1]:,.0f} useful tokens/s")
+    return ours, theirs, lengths
+
+
+def rows() -> list[Row]:
+    """What `make bench` shows."""
+    ours, theirs, lengths = measured("mini", 4096, 8)
+    what = f"pre-train BERT-mini, mean length {lengths.mean():.0f}"
+    return [Row(what, "useful tokens/s", ours, "transformers", theirs)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", default="mini")
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
-    with TemporaryDirectory() as folder:
-        text = Path(folder) / "text.txt"
-        text.write_text("\n".join(paragraphs(6000, longest=2000)), encoding="utf-8")
-        firth.prepare(text, out=Path(folder) / "data", vocab_size=12000, documents="line")
-        data = Shards.open(Path(folder) / "data")
-        plan = recipe(arguments.tokens, arguments.size)
-        ours, theirs = [], []
-        for _ in range(2):
-            rate, lengths = run_firth(data, plan, arguments.steps)
-            ours.append(rate)
-            theirs.append(run_transformers(data, plan, arguments.steps))
+    ours, theirs, lengths = measured(arguments.size, arguments.tokens, arguments.steps)
     print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, BERT-{arguments.size}, dropout 0.1")
     print(f"sequence length: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, max {lengths.max()}")
     print(f"firth         {np.mean(ours):10,.0f} useful tokens/s   ({ours[0]:,.0f} and {ours[1]:,.0f})")
     print(f"transformers  {np.mean(theirs):10,.0f} useful tokens/s   ({theirs[0]:,.0f} and {theirs[1]:,.0f})")
-    print(f"ratio         {np.mean(ours) / np.mean(theirs):10.2f}")
-    print(f"peak memory of the process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:,.0f} MB")
+    each = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+    print(f"ratio         {np.mean(each):10.2f}   ({each[0]:.2f} and {each[1]:.2f})")
+    print(f"peak memory of the process {peak_memory():,} MB")
 
 
 if __name__ == "__main__":

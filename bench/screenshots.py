@@ -42,7 +42,7 @@ def shoot(page: Page, url: str, name: str, model: str | None) -> bool:
         return False
     if model:
         choose = f"m.value = {json.dumps(model)}; m.dispatchEvent(new Event('change'))"
-        page.evaluate(f"(() => {{ const m = document.querySelector('#model'); {choose}; m?.blur?.(); }})()")
+        page.evaluate(f"(() => {{ const m = document.querySelector('#model'); if (m) {{ {choose}; m.blur(); }} }})()")
     time.sleep(1.5)
     page.wait("!document.querySelector('[aria-busy]')")
     if name in HEADS:

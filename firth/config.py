@@ -6,6 +6,7 @@ Unknown keys are refused with the nearest known one. The docstring under a field
 import ast
 import inspect
 import json
+import math
 import textwrap
 import tomllib
 import types
@@ -80,6 +81,26 @@ def override(config: T, changes: Iterable[str]) -> T:
     return from_dict(type(config), values)
 
 
+def check_shares(**values: float) -> None:
+    """Shares that leave something over."""
+    for name, value in values.items():
+        if not 0 <= value < 1:
+            raise BadConfig(f"{name} must be at least 0 and below 1; it is {value}.")
+
+
+def check_rates(**values: float) -> None:
+    """How often something happens, always included."""
+    for name, value in values.items():
+        if not 0 <= value <= 1:
+            raise BadConfig(f"{name} must be from 0 to 1; it is {value}.")
+
+
+def check_counts(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise BadConfig(f"{name} must be at least 1; it is {value}.")
+
+
 def load_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text("utf-8"))
@@ -145,6 +166,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     if hint in (int, float, str, bool) and type(value) is not hint:
         raise BadConfig(f"'{where}' must be a {hint.__name__}; it is {value!r}.")
+    if hint is float and not math.isfinite(value):
+        raise BadConfig(f"'{where}' must be a finite number; it is {value}.")
     return value
 
 

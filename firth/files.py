@@ -8,10 +8,11 @@ import hashlib
 import io
 import json
 import lzma
+import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -69,7 +70,16 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
+    write_bytes(path, (json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN: what is undefined is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: finite(inner) for name, inner in value.items()}
+    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def read_json(path: Path) -> Any:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from firth.console import bar, say
 from firth.errors import BadConfig, BadInput
-from firth.files import MANIFEST, write_bytes
+from firth.files import write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -40,8 +40,8 @@ def prepare(
     """
     from firth import tokenizers
     from firth.data import prepare as preparation
-    from firth.data.health import describe
     from firth.data.vocabulary import train_tokenizer
+    from firth.tokenizers.word_list import Words
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
@@ -56,6 +56,11 @@ def prepare(
         )
     else:
         encoder = tokenizers.load(Path(tokenizer))
+    if segmenter and isinstance(encoder, Words):
+        raise BadConfig(
+            "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
+            "are used, so leave out --segmenter."
+        )
     with _segmented_by(segmenter), bar("preparing", None, unit="MB") as advance:
         health = preparation.prepare(
             paths,
@@ -68,8 +73,8 @@ def prepare(
             ),
             **reading,
         )
-    for line in describe(health):
-        say(line)
+    for text in health["warnings"]:
+        say(f"warning: {text}")
     return health
 
 
@@ -104,16 +109,17 @@ def pretrain(
     threads: int | None = None,
 ) -> dict[str, float]:
     """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
-    from firth.recipes import pretraining, solving
+    from firth.recipes import planning, pretraining, solving
 
-    asked = pretraining.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
+    asked = planning.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
     given = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     words = {name: value for name, value in given.items() if value is not None}
-    if not resume and solving.is_solved(plan := pretraining.named(asked)):
+    saved = Path(out) / "run.toml"
+    if solving.is_solved(plan := planning.named(asked, saved if resume and saved.exists() else None)):
         if steps is not None or minutes is not None or start_from is not None:
             raise BadConfig(f"{plan.recipe} takes --epochs, not --steps, --minutes or --from.")
         wanted = solving.Wanted(epochs=epochs, changes=tuple(changes), **words)
-        return solving.pretrain(Path(data), Path(out), plan, wanted=wanted)
+        return solving.pretrain(Path(data), Path(out), plan, wanted=wanted, resume=resume)
     if words:
         option = min(words).replace("_", "-")
         raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
@@ -159,11 +165,10 @@ def finetune(
 ) -> dict[str, Any]:
     """A model and labelled rows -> a fine-tuned, measured model in `out`; gives all its figures.
 
-    `encoder` is `bag` (features written by hand) or a model folder. `options` are fields of the task's config: preset,
-    text_column, label_columns, kind, tagger, format ...
+    `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
+    `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
     from firth.recipes import downstream, ulmfit
-    from firth.recipes.figures import headline
     from firth.recipes.jobs import Asked
     from firth.report.finetuning import gather
 
@@ -173,7 +178,7 @@ def finetune(
         raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: fasttext, ulmfit).")
     if recipe == "fasttext" and (model or encoder):
         raise BadConfig(f"--recipe {recipe} starts from nothing; leave out the model and --encoder.")
-    if recipe == "fasttext" or encoder == "bag":
+    if recipe == "fasttext" or encoder in ("bag", "static"):
         changes = [*changes, f"encoder={recipe or encoder}"]
     else:
         model = model or encoder
@@ -182,9 +187,6 @@ def finetune(
     asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
     walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
     summary = walk(Path(out), asked, resume=resume, device=device)
-    for name, row in summary["tasks"].items():
-        for line in headline(name, row, len(summary["seeds"])):
-            say(line)
     write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
     say(f"The model and its card are in {out}; {Path(out) / 'report.html'} shows the run.")
     return summary
@@ -203,6 +205,8 @@ def evaluate(
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
         return downstream.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
+    if task or options or skip_bad:
+        raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
     return pretraining.evaluate(Path(run), Path(data), seed=seed)
 
 
@@ -221,6 +225,18 @@ def predict(
 
 def _paths(given: str | Path | Sequence[str | Path]) -> list[str]:
     return [str(path) for path in ([given] if isinstance(given, str | Path) else given)]
+
+
+def k_best(
+    model: str | Path, inputs: Sequence[Any] = (), *, k: int, file: str | Path | None = None, task: str = ""
+) -> "list[list[Prediction]]":
+    """The k likeliest tag sequences of each input, or of each row of a file, by a fine-tuned tagger."""
+    from firth.recipes.inputs import read_inputs
+    from firth.serve.predictor import load
+
+    loaded = load(model)
+    examples = loaded.examples(inputs, task=task) if file is None else read_inputs(loaded.checkpoint, Path(file), task)
+    return loaded.k_best(examples, k, task=task)
 
 
 def fill(model: str | Path, text: str, *, top: int = 5, specials: bool = False) -> "list[Fill]":
@@ -295,68 +311,3 @@ def extend(
 
     texts = [Path(path) for path in _paths(text)]
     return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
-
-
-def serve(
-    models: Sequence[str] = (),
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8080,
-    runs: str | Path | None = None,
-    token_file: str | Path | None = None,
-    precision: str = "fp32",
-    limits: Iterable[str] = (),
-) -> None:
-    """Answers over HTTP until it is told to stop; without models it serves the demo's, which it makes if need be."""
-    from firth.config import override
-    from firth.serve import server
-    from firth.serve.limits import Limits
-
-    if not models:
-        if not (Path("demo/run") / MANIFEST).exists():
-            demo(out="demo")
-        models, runs = ["demo=demo/run"], runs or "demo"
-    server.serve(
-        server.named_folders(models),
-        host=host,
-        port=port,
-        limits=override(Limits(), limits),
-        token=server.read_token(Path(token_file) if token_file else None),
-        runs=Path(runs) if runs else None,
-        precision=precision,
-    )
-
-
-def demo(*, out: str | Path, minutes: float | None = None) -> Path:
-    """From the text every machine has to a small BERT and a page that shows it; gives the page."""
-    from firth import samples
-    from firth.recipes import demo as numbers
-    from firth.report.gather import gather
-    from firth.report.pretraining import render
-    from firth.serve.predictor import load
-
-    folder = Path(out)
-    data, run, page = folder / "data", folder / "run", folder / "report.html"
-    if not data.exists():
-        say("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
-        prepare(samples.corpus(folder / "text"), out=data, vocab_size=numbers.VOCAB_SIZE)
-    if not (run / MANIFEST).exists():
-        say("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
-        limits: dict[str, Any] = {
-            "minutes": minutes or numbers.MINUTES,
-            "size": numbers.SIZE,
-            "changes": numbers.CHANGES,
-        }
-        pretrain(data, out=run, resume=run.exists(), **limits)
-    say("3. Asking it: fill the mask.")
-    model = load(run)
-    for text in numbers.FILLS:
-        say(f"   {text}\n      " + ", ".join(f"{row.token} {row.probability:.0%}" for row in model.fill(text)))
-    shown = gather(run, data, fills=numbers.FILLS, sentences=numbers.SENTENCES, attention=numbers.ATTENTION)
-    for text, others in shown.neighbours:
-        say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
-    write_bytes(page, render(shown).encode())
-    say(f"4. The report: open {page} in a browser.")
-    here = "" if str(out) == "demo" else f" demo={run} --runs {folder}"
-    say(f"5. The model on a page of its own: firth serve{here}, then open http://127.0.0.1:8080.")
-    return page

@@ -103,6 +103,11 @@ class Encoder(nn.Module):
     """Whether a token's state knows nothing of the tokens after it."""
 
     @property
+    def init_std(self) -> float:
+        """Of the weights that heads over it begin with."""
+        return float(getattr(self.config, "init_std", 0.02))
+
+    @property
     def table_width(self) -> int:
         """Columns of `States.table_VD`: the width, unless the embedding is factorised."""
         return self.width
@@ -155,13 +160,15 @@ class Objective(Goal):
         threads: int,
         tokenizer: Any,
         report: Callable[[float], None],
+        passes: Any = None,
     ) -> dict[str, float]:
         """Overridden by objectives that need no gradients: counts, decompositions, word2vec's own loops.
 
         Fills the encoder from the documents of a `firth.data.stream.Stream` in so many passes and gives figures about
-        it; `report` is told now and then which share of the work is done. `threads` above one may cost bit-equal
-        repetition, one never does. An objective that solves is not cut, corrupted or trained by the loop, and
-        `firth/recipes/solving.py` runs it. Take `**_` for what is not needed.
+        it; `report` is told now and then which share of the work is done; `passes` (`firth/objectives/passes.py`) keeps
+        whole passes, so that a killed run can go on. `threads` above one may cost bit-equal repetition, one never does.
+        An objective that solves is not cut, corrupted or trained by the loop, and `firth/recipes/solving.py` runs it.
+        Take `**_` for what is not needed.
         """
         raise NotImplementedError
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding
 from firth.convert import mapped
 from firth.errors import BadInput, Damaged, Unsupported
+from firth.files import write_json, write_manifest
 
 
 @pytest.fixture
@@ -137,3 +139,37 @@ def test_large_weights_are_written_straight_to_disk(tmp_path: Path, monkeypatch:
         found = load_file(tmp_path / name)
         assert found.keys() == tensors.keys()
         assert all(torch.equal(found[key], tensor) for key, tensor in tensors.items())
+
+
+def test_saving_over_another_model_leaves_nothing_of_it(folder: Path) -> None:
+    plain = checkpoints.load(folder)
+    checkpoints.save(folder, replace(plain, embedding=Embedding("cls", True, 16)))
+    assert checkpoints.load(folder).embedding == Embedding("cls", True, 16)
+    checkpoints.save(folder, plain)
+    assert checkpoints.load(folder).embedding == Embedding()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"hidden_size": "128"}, "'hidden_size' must be a number"),
+        ({"intermediate_size": 1}, "not of one model: .* has"),
+        (None, "must be JSON objects"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_one_sentence(folder: Path, change: dict[str, object] | None, told: str) -> None:
+    (folder / "firth.json").unlink()  # as from elsewhere, without a manifest to look at
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps([] if change is None else {**config, **change}))
+    with pytest.raises(Damaged, match=told):
+        checkpoints.load(folder)
+
+
+def test_settings_of_another_version_are_told_with_the_folder(folder: Path) -> None:
+    ours = json.loads((folder / "firth.json").read_text())
+    ours["goals"]["masked_lm"]["whole_words"] = True
+    write_json(folder / "firth.json", ours)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    write_manifest(folder, list(manifest["files"]))
+    with pytest.raises(Damaged, match="another version"):
+        checkpoints.load(folder)

@@ -58,9 +58,9 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes; run again, it continues.")] = Path(
         "demo"
     ),
-    minutes: Annotated[float | None, typer.Option(help="Minutes of pre-training. [default: 4.5]")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes of pre-training. [default: 3]")] = None,
 ) -> None:
     """From the text on this machine to a small BERT, its answers and a report, in some minutes."""
-    from firth import pipeline
+    from firth import tour
 
-    pipeline.demo(out=out, **({} if minutes is None else {"minutes": minutes}))
+    tour.demo(out=out, minutes=minutes)

@@ -27,7 +27,7 @@ def serve(
     ] = None,
 ) -> None:
     """Answer over HTTP: embeddings, fills, predictions, and a page to look inside."""
-    from firth import pipeline
+    from firth import tour
 
     if limit == ["help"]:
         from firth.config import describe
@@ -36,7 +36,7 @@ def serve(
         for name, text in describe(Limits).items():
             typer.echo(f"{name}={getattr(Limits(), name)}\n    {text}")
         return
-    pipeline.serve(
+    tour.serve(
         models or (),
         host=host,
         port=port,

@@ -169,6 +169,8 @@ class Layout:
         known = {ours: values[theirs] for ours, theirs in self.fields.items() if theirs in values}
         if self.encoder == "bert" and known.get("embedding_width") == known["width"]:
             known["embedding_width"] = 0  # no projection
+        if wrong := [name for name in known if type(known[name]) is str and name != "activation"]:
+            raise Damaged(f"{where}: '{self.fields[wrong[0]]}' must be a number; it is {known[wrong[0]]!r}.")
         if "max_positions" in known:
             known["max_positions"] -= self._first_position(values.get("pad_token_id"))
         cls = encoders.resolve(self.encoder).Config

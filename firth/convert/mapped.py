@@ -5,7 +5,7 @@ at its end are allowed), then the bytes of the tensors.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,8 +17,13 @@ from firth.files import atomic_file, write_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from firth.tokenizers.subwords import Subwords
+
+WORD_ROWS = "words.safetensors"
+"""Beside a table of parts: the mean of every listed word's parts, made once so that a question need not make it."""
 LARGE = 64_000_000
 """Bytes of weights above which they are not copied to be written."""
+_BLOCK = 1 << 14
 _ROOM = 4096
 """Bytes kept for the header of a file whose number of rows is not known before its last."""
 
@@ -59,10 +64,22 @@ def write_rows(path: Path, name: str, blocks: Iterable[np.ndarray]) -> int:
     return count
 
 
+def word_rows(tokenizer: "Subwords", rows_PD: np.ndarray) -> Iterator[np.ndarray]:
+    """The mean of every listed word's parts, some words at a time; special tokens have zeros."""
+    tokens, specials = tokenizer.vocab.tokens, tokenizer.vocab.specials
+    for start in range(0, len(tokens), _BLOCK):
+        some = tokens[start : start + _BLOCK]
+        block = np.zeros((len(some), rows_PD.shape[1]), np.float32)
+        for place, word in enumerate(some):
+            if start + place not in specials and (parts := tokenizer.made_parts(word)):
+                block[place] = rows_PD[parts].mean(0)
+        yield block
+
+
 def write_weights(path: Path, tensors: "Mapping[str, Tensor]") -> None:
-    """Writes tensors; large ones go straight to disk, where the library would hold two more copies of them."""
+    """Writes tensors; large ones and a lone table go to disk as they lie: the library would hold two more copies."""
     size = sum(tensor.nbytes for tensor in tensors.values())
-    if size > LARGE and all(str(tensor.dtype) == "torch.float32" for tensor in tensors.values()):
+    if (size > LARGE or len(tensors) == 1) and all(str(tensor.dtype) == "torch.float32" for tensor in tensors.values()):
         _write_arrays(path, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
         return
     from safetensors.torch import save

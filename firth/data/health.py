@@ -103,7 +103,7 @@ def warnings(h: Mapping[str, Any]) -> list[str]:
 
 
 def describe(h: Mapping[str, Any]) -> list[str]:
-    """The report as lines to print."""
+    """The report as lines to print; what it warns of stands in `warnings`."""
     dropped = [f"{h[f'duplicate_{unit}']:,} of {h[f'{unit}_read']:,} {unit}" for unit in ("documents", "lines")]
     dropped += [f"{near:,} near-duplicates" for near in [h.get("near_duplicate_documents", 0)] if near]
     rows = [
@@ -119,7 +119,7 @@ def describe(h: Mapping[str, Any]) -> list[str]:
         (f"filled of {SEQUENCE}", f"{h['filled_by_documents']:.0%} if documents are cut into sequences, "
          f"{h['filled_by_sentences']:.0%} with one sentence a sequence"),
     ]  # fmt: skip
-    return [f"{name:<20}{value}" for name, value in rows] + [f"warning: {text}" for text in h["warnings"]]
+    return [f"{name:<20}{value}" for name, value in rows]
 
 
 def _histogram(lengths: np.ndarray) -> np.ndarray:

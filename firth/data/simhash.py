@@ -42,6 +42,8 @@ def distance(first: int, second: int) -> int:
 def near_pairs(fingerprints: Sequence[int], *, within: int = 3) -> Iterator[tuple[int, int, int]]:
     """Every pair of places (the earlier first) whose fingerprints differ in at most `within` bits, and in how many."""
     marks, masks = np.array(fingerprints, np.uint64), _stretches(within)
+    known = np.flatnonzero(marks)  # 0 is a text without words, which is like nothing
+    marks = marks[known]
     for number, mask in enumerate(masks):
         for first, second in _sharing(marks & mask):
             difference = marks[first] ^ marks[second]
@@ -49,7 +51,7 @@ def near_pairs(fingerprints: Sequence[int], *, within: int = 3) -> Iterator[tupl
             near = bits <= within
             for earlier in masks[:number]:  # a pair is told by the first stretch it shares
                 near &= (difference & earlier) != 0
-            yield from zip(first[near].tolist(), second[near].tolist(), bits[near].tolist(), strict=True)
+            yield from zip(*(places[near].tolist() for places in (known[first], known[second], bits)), strict=True)
 
 
 def drop_near_duplicates(
@@ -60,6 +62,9 @@ def drop_near_duplicates(
     seen: list[dict[int, list[int]]] = [{} for _ in masks]
     for document in documents:
         mark = fingerprint("\n".join(document.lines), shingle=shingle)
+        if not mark:  # no words
+            yield document
+            continue
         known = (old for mask, bucket in zip(masks, seen, strict=True) for old in bucket.get(mark & mask, ()))
         if any(distance(mark, old) <= within for old in known):
             tally["near_duplicate_documents"] += 1

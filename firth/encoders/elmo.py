@@ -105,9 +105,33 @@ class Words(nn.Module):
         width = sum(count for _, count in config.filters)
         self.highways = nn.ModuleList(Highway(width) for _ in range(config.num_highways))
         self.project = nn.Linear(width, config.width // 2)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """Nothing here has a norm, so every sum is scaled by its terms; the table's variance is a third."""
         nn.init.uniform_(self.characters.weight, -1, 1)
+        for part in self.modules():
+            if isinstance(part, nn.Conv1d):
+                nn.init.normal_(part.weight, std=(3 / part.weight[0].numel()) ** 0.5)
+            if isinstance(part, nn.Linear):
+                nn.init.normal_(part.weight, std=part.in_features**-0.5)
 
     def forward(self, parts_M: Tensor, part_bounds_N1: Tensor) -> Tensor:
+        """A vector for every word; in training, words that occur often are read once.
+
+        Otherwise the last bits of a word's vector would depend on how many other words the batch has.
+        """
+        ids_UL = self._laid_out(parts_M, part_bounds_N1)
+        ids_UL, word_N = distinct(ids_UL) if self.training else (ids_UL, None)
+        x_UEL = self.characters(ids_UL).transpose(1, 2)
+        x_UF = torch.cat([self.activate(one(x_UEL).amax(2)) for one in self.filters], 1)
+        for highway in self.highways:
+            x_UF = highway(x_UF)
+        out_UD: Tensor = self.project(x_UF)
+        return out_UD if word_N is None else out_UD[word_N]
+
+    def _laid_out(self, parts_M: Tensor, part_bounds_N1: Tensor) -> Tensor:
+        """The characters of each word in a row, with padding behind them."""
         sizes_N = part_bounds_N1.diff()
         longest = int(sizes_N.max()) if len(sizes_N) else 0
         # Filters that see nothing but padding all say the same, so one such place stands for all.
@@ -117,12 +141,7 @@ class Words(nn.Module):
         place_M = torch.arange(len(parts_M), device=parts_M.device) - part_bounds_N1[owner_M]
         inside_M = place_M < length
         ids_NL[owner_M[inside_M], place_M[inside_M]] = parts_M[inside_M]
-        x_NEL = self.characters(ids_NL).transpose(1, 2)
-        x_NF = torch.cat([self.activate(one(x_NEL).amax(2)) for one in self.filters], 1)
-        for highway in self.highways:
-            x_NF = highway(x_NF)
-        out_ND: Tensor = self.project(x_NF)
-        return out_ND
+        return ids_NL
 
 
 class Highway(nn.Module):
@@ -135,6 +154,21 @@ class Highway(nn.Module):
 
     def forward(self, x_NF: Tensor) -> Tensor:
         return torch.lerp(x_NF, F.relu(self.change(x_NF)), self.gate(x_NF).sigmoid())
+
+
+def distinct(ids_NL: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows that differ, and which of them each row is.
+
+    They are told apart by a number made of all their characters; where two would share one, nothing is saved.
+    """
+    places_L = torch.arange(1, ids_NL.shape[1] + 1, device=ids_NL.device)
+    mixed_NL = (ids_NL + 1) * (places_L * 0x1E3779B97F4A7C15 | 1)
+    _, word_N = torch.unique((mixed_NL ^ (mixed_NL >> 29)).sum(1), return_inverse=True)
+    count = int(word_N.max()) + 1 if len(word_N) else 0
+    rows_N = torch.arange(len(ids_NL), device=ids_NL.device)
+    first_U = rows_N.new_full((count,), len(rows_N)).scatter_reduce(0, word_N, rows_N, "amin")
+    ids_UL = ids_NL[first_U]
+    return (ids_UL, word_N) if torch.equal(ids_UL[word_N], ids_NL) else (ids_NL, rows_N)
 
 
 def characters_of(batch: Batch) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from firth.errors import Unsupported
+
 INITIAL_STD = 1e-3
 
 
@@ -26,10 +28,14 @@ class Adapter(nn.Module):
 
 def insert_adapters(encoder: nn.Module, bottleneck: int) -> None:
     """Fills both slots of every block."""
-    for part in list(encoder.modules()):
-        if hasattr(part, "attention_slot"):
-            width = part.ffn_norm.normalized_shape[0]  # type: ignore[union-attr,index]
-            part.attention_slot, part.ffn_slot = Adapter(width, bottleneck), Adapter(width, bottleneck)  # type: ignore[arg-type]
+    blocks = [part for part in encoder.modules() if hasattr(part, "attention_slot")]
+    if not blocks:
+        raise Unsupported(
+            f"{type(encoder).__name__} has no blocks to put adapters in; use transfer.mode=full or features."
+        )
+    for part in blocks:
+        width = part.ffn_norm.normalized_shape[0]  # type: ignore[union-attr,index]
+        part.attention_slot, part.ffn_slot = Adapter(width, bottleneck), Adapter(width, bottleneck)  # type: ignore[arg-type]
 
 
 def adapter_parameters(encoder: nn.Module) -> dict[str, Tensor]:

@@ -7,8 +7,9 @@ to the first and last unary scores. Out come partition sums, best paths, margina
 Sequences lie end to end, as everywhere. They are walked together, longest first, so that step l handles the sequences
 that still have an l-th token: as few steps as the longest sequence has tokens, no padding, and a group of equal length
 is only the simplest case. Each step is normalised, so 100,000 symbols lose no precision; the gradient of the partition
-sum is written out as the marginals it equals (Rabiner 1989; Lafferty et al. 2001). On a CPU with numba, what needs no
-gradient and shares its transitions runs compiled (`chain_kernels.py`).
+sum is written out as the marginals it equals (Rabiner 1989; Lafferty et al. 2001). Where numba is installed, chains
+that share their transitions run compiled on the CPU (`chain_kernels.py`), those of a GPU too: scores are small, and a
+GPU would launch a dozen kernels for every token of the longest sequence.
 """
 
 from collections.abc import Iterable, Iterator
@@ -60,6 +61,9 @@ def path_score(scores: Scores, tags_N: Tensor) -> Tensor:
 
 def log_partition(scores: Scores) -> Tensor:
     """The log of the sum of exp(score) over all paths, for each sequence; differentiable once."""
+    if _compiles(scores):
+        counted_B: Tensor = _Counted.apply(scores.unary_NT, scores.transitions, scores)  # type: ignore[no-untyped-call]
+        return counted_B
     unary_NT, transitions = scores.walked()
     total_B: Tensor = _LogPartition.apply(unary_NT, transitions, scores.walk)  # type: ignore[no-untyped-call]
     return total_B
@@ -93,10 +97,7 @@ def counted(scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
     if not _compiles(scores):
         double = Scores(scores.unary_NT.double(), scores.transitions.double(), scores.bounds_B1)
         return log_partition(double), marginals(double), expected_transitions(double)
-    from firth.nn.chain_kernels import forward_backward
-
-    log_z_B, marginals_NT, pairs_TT = map(torch.from_numpy, forward_backward(*_arrays(scores)))
-    return log_z_B, marginals_NT, pairs_TT
+    return _forward_backward(scores, torch.ones(len(scores.bounds_B1) - 1))
 
 
 def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
@@ -113,7 +114,7 @@ def best_path(scores: Scores) -> Tensor:
         return k_best(scores, 1)[0][0]
     from firth.nn.chain_kernels import viterbi as compiled
 
-    return torch.from_numpy(compiled(*_arrays(scores)))
+    return torch.from_numpy(compiled(*_arrays(scores))).to(scores.unary_NT.device)
 
 
 @torch.no_grad()
@@ -166,12 +167,22 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
 
 
 def _compiles(scores: Scores) -> bool:
-    return scores.unary_NT.device.type == "cpu" and scores.transitions.ndim == 2 and find_spec("numba") is not None
+    return scores.transitions.ndim == 2 and find_spec("numba") is not None
 
 
 def _arrays(scores: Scores) -> Iterator[np.ndarray]:
     for tensor in (scores.unary_NT, scores.transitions.to(scores.unary_NT.dtype), scores.bounds_B1.long()):
-        yield np.ascontiguousarray(tensor.detach().numpy())
+        yield np.ascontiguousarray(tensor.detach().cpu().numpy())
+
+
+def _forward_backward(scores: Scores, scale_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """log Z_B, marginals_NT and expected transitions, those of each sequence times its scale."""
+    from firth.nn.chain_kernels import forward_backward
+
+    unary_NT, transitions_TT, bounds_B1 = _arrays(scores)
+    found = forward_backward(unary_NT, transitions_TT, bounds_B1, scale_B.detach().double().cpu().numpy())
+    log_z_B, marginals_NT, pairs_TT = (torch.from_numpy(array).to(scores.unary_NT.device) for array in found)
+    return log_z_B, marginals_NT, pairs_TT
 
 
 class _Walk(Walk):
@@ -185,6 +196,24 @@ class _Walk(Walk):
         """Sums over each sequence (values in token order), in float64: a long sum of single floats would drift."""
         sums_B: Tensor = torch.segment_reduce(values_N.double(), "sum", lengths=self.lengths_B, unsafe=True)
         return sums_B.to(values_N.dtype)
+
+
+class _Counted(torch.autograd.Function):
+    """The log partition by the compiled recursions."""
+
+    @staticmethod
+    def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, scores: Scores) -> Tensor:
+        ctx.scores, (log_z_B, ctx.marginals_NT, _) = scores, counted(scores)
+        return log_z_B.to(unary_NT.dtype)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        scores = ctx.scores
+        unary_grad_NT = (ctx.marginals_NT * grad_B[scores.walk.sequence_N, None]).to(scores.unary_NT.dtype)
+        if not ctx.needs_input_grad[1]:
+            return unary_grad_NT, None, None
+        return unary_grad_NT, _forward_backward(scores, grad_B)[2].to(scores.transitions.dtype), None
 
 
 class _LogPartition(torch.autograd.Function):

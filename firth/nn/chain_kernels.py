@@ -52,8 +52,9 @@ def viterbi(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
 
 
 @njit(cache=True)
-def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
-    """The log partition of each sequence, the marginals of each token, and the expected transitions of all together."""
+def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any, scale_B: Any) -> Any:
+    """The log partition of each sequence, the marginals of each token, and the expected transitions of all together,
+    each sequence's times its scale."""
     num_tokens, num_tags = unary_NT.shape
     log_z_B, marginals_NT = np.zeros(len(bounds_B1) - 1), np.empty((num_tokens, num_tags))
     pairs_TT = np.zeros((num_tags, num_tags))
@@ -84,7 +85,7 @@ def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
                 alpha_LT[n - start, j] = math.exp(alpha_LT[n - start, j] + beta[j] - log_z_B[b])
             if n > start:
                 came = alpha_LT[n - 1 - start]
-                _add_pairs(came, ahead, transitions_TT, weights_TT, shift, log_z_B[b], weight, pairs_TT)
+                _add_pairs(came, ahead, transitions_TT, weights_TT, shift, log_z_B[b], weight, scale_B[b], pairs_TT)
                 _arrive(ahead, transposed_TT, backward_TT, shift, weight, beta)
     return log_z_B, marginals_NT, pairs_TT
 
@@ -116,21 +117,29 @@ def _arrive(alpha: Any, transitions_TT: Any, weights_TT: Any, shift: Any, weight
 
 @njit(cache=True)
 def _add_pairs(
-    alpha: Any, ahead: Any, transitions_TT: Any, weights_TT: Any, shift: Any, log_z: Any, weight: Any, out: Any
+    alpha: Any,
+    ahead: Any,
+    transitions_TT: Any,
+    weights_TT: Any,
+    shift: Any,
+    log_z: Any,
+    weight: Any,
+    scale: Any,
+    out: Any,
 ) -> None:
-    """Adds p(label i, then label j) = exp(alpha_i + transitions_ij + ahead_j - log Z)."""
+    """Adds p(label i, then label j) = exp(alpha_i + transitions_ij + ahead_j - log Z), times the scale."""
     num_tags, top = len(alpha), ahead.max()
     if abs(alpha.max() + top + shift - log_z) < 600.0:
         for j in range(num_tags):
             weight[j] = math.exp(ahead[j] - top)
         for i in range(num_tags):
-            came = math.exp(alpha[i] + top + shift - log_z)
+            came = scale * math.exp(alpha[i] + top + shift - log_z)
             for j in range(num_tags):
                 out[i, j] += came * weights_TT[i, j] * weight[j]
     else:  # there is no factor to take out
         for i in range(num_tags):
             for j in range(num_tags):
-                out[i, j] += math.exp(alpha[i] + transitions_TT[i, j] + ahead[j] - log_z)
+                out[i, j] += scale * math.exp(alpha[i] + transitions_TT[i, j] + ahead[j] - log_z)
 
 
 __all__ = ["forward_backward", "njit", "viterbi"]

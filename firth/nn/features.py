@@ -9,9 +9,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_sequence, unpack_sequence
 
 from firth.errors import BadConfig
+from firth.nn.recurrent import both_ways
 from firth.tensors import Batch, Encoder, States
 
 
@@ -46,8 +46,7 @@ class Features(Encoder):
             states = self.encoder(batch, layers=True, attention=attention)
         x_ND = self._combine([states.layers[layer] for layer in self.features.layers])
         if self.lstm is not None:
-            sequences = torch.split(x_ND, batch.bounds_B1.diff().tolist())
-            x_ND = torch.cat(unpack_sequence(self.lstm(pack_sequence(list(sequences), enforce_sorted=False))[0]))
+            x_ND = both_ways(self.lstm, x_ND, batch.bounds_B1)
         return States(x_ND, states.table_VD, layers=states.layers, attention=states.attention)
 
     def train(self, mode: bool = True) -> "Features":

@@ -15,6 +15,8 @@ from firth.nn.chain_kernels import forward_backward, njit
 
 CHUNK = 1 << 16
 """Tokens looked at together: what bounds the memory."""
+DOUBT = 0.02
+"""p (1 - p) of a tag on the way to the optimum, about."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,15 @@ class LogLinear:
     def num_weights(self) -> int:
         return self.num_tags * (self.num_rows + self.num_tags + 2)
 
+    @property
+    def scale(self) -> np.ndarray:
+        """About the inverse curvature of each weight: it is the tokens that have the row, each times p (1 - p)."""
+        counts_R = np.bincount(self.parts_M, minlength=self.num_rows)
+        scale = np.full(self.num_weights, 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3))
+        table_RT = Weights.of(scale, num_tags=self.num_tags).table_RT
+        table_RT[:] = (1 / (DOUBT * counts_R + 2 * self.l2 + 1e-3))[:, None]
+        return scale
+
     @cached_property
     def _chunks(self) -> list[tuple[int, int]]:
         """Runs of whole sequences."""
@@ -86,7 +97,7 @@ class LogLinear:
         unary_NT[last] += np.where(may_end, weights.end_T, -np.inf)
         transitions = np.where(may_follow, weights.transitions_TT, -np.inf)
         gold = unary_NT[np.arange(len(tags_N)), tags_N].sum() + transitions[tags_N[inner - 1], tags_N[inner]].sum()
-        log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds)
+        log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds, np.ones(len(bounds) - 1))
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
         slopes.start_T[:] += unary_NT[first].sum(0)
         slopes.end_T[:] += unary_NT[last].sum(0)

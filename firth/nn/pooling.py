@@ -15,6 +15,17 @@ def pooled_rows(states: States, bounds_B1: Tensor, kind: str) -> Tensor:
     return rows(states.last_ND, bounds_B1)
 
 
+def layered_rows(states: States, bounds_B1: Tensor, kind: str) -> Tensor:
+    """A vector for each sequence in single precision, past any pooler: cls, last, max, mean, or first-last, the mean
+    over the first and the last layer."""
+    last_ND = states.last_ND.float()
+    if kind == "first-last":
+        # The first block's output, not the embeddings below it: these are the same in every context.
+        last_ND = (states.layers[1].float() + last_ND) / 2
+    rows = {"cls": first_rows, "last": last_rows, "max": max_rows}.get(kind, mean_rows)
+    return rows(last_ND, bounds_B1)
+
+
 def mean_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The mean over each sequence's tokens; an empty sequence has zeros."""
     return _reduce(x_ND, bounds_B1, "mean")

@@ -1,4 +1,4 @@
-"""Losses that make cosines mean likeness. In: unit vectors or their cosines, and what people said. Out: sums."""
+"""Losses that make cosines and scores mean likeness. In: unit vectors or scores, and what people said. Out: sums."""
 
 import torch
 from torch import Tensor
@@ -9,6 +9,15 @@ def contrastive(cosine_E: Tensor, alike_E: Tensor, *, margin: float) -> Tensor:
     """Draws like texts together and pushes others apart, up to a margin (Hadsell et al. 2006, equation 4)."""
     distance_E = 1 - cosine_E
     return (alike_E * distance_E**2 + (1 - alike_E) * F.relu(margin - distance_E) ** 2).sum()
+
+
+def cross(scores_EK: Tensor, gold_E: Tensor, *, kind: str) -> Tensor:
+    """Of a cross-encoder: squared error of a number, the first of a triplet's two pairs, or alike or not."""
+    if kind == "number":
+        return F.mse_loss(scores_EK[:, 0], gold_E, reduction="sum")
+    if kind == "triplets":
+        return F.cross_entropy(scores_EK, torch.zeros_like(gold_E, dtype=torch.long), reduction="sum")
+    return F.binary_cross_entropy_with_logits(scores_EK[:, 0], gold_E, reduction="sum")
 
 
 def ranking(unit_EKD: Tensor, asks_E: Tensor, *, ignored_EC: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from firth import chance
 from firth.data.joined import full_windows, join
 from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
+from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE, summed_cross_entropy
 from firth.tensors import Batch, Encoder, Loss, Objective, States
@@ -42,6 +43,10 @@ class CausalLM(Objective):
         num_words: int = 0
         """Predict only the vocabulary's first tokens, the most frequent, and all others as unknown; 0 predicts all."""
 
+        def __post_init__(self) -> None:
+            if self.num_words < 0:
+                raise BadConfig(f"num_words must be at least 0; it is {self.num_words}.")
+
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
         self.config, self.max_length, self.seed = config, max_length, seed
@@ -53,7 +58,9 @@ class CausalLM(Objective):
         self.size, self.unknown = min(config.num_words or encoder.vocab_size, encoder.vocab_size), vocab.unk
         self.out = None if config.tied else nn.Linear(width, self.size, bias=False)
         self.bias = nn.Parameter(torch.zeros(self.size)) if config.bias else None
-        initialise(self, std=getattr(encoder.config, "init_std", 0.02))
+        initialise(self, std=encoder.init_std)
+        if self.out is not None:
+            nn.init.normal_(self.out.weight, std=width**-0.5)  # scores as large as a state's columns
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         size = self.max_length - self.frame.size()

@@ -22,6 +22,7 @@ from firth.data.stream import Stream
 from firth.encoders.static import Static
 from firth.errors import BadConfig, BadInput
 from firth.objectives.hogwild import Report, Text, compiled
+from firth.objectives.passes import Passes
 from firth.tensors import Encoder, Objective
 from firth.tokenizers.vocab import Vocab
 
@@ -50,7 +51,15 @@ class Glove(Objective):
 
     @torch.no_grad()
     def solve(
-        self, encoder: Encoder, stream: Stream, *, epochs: int, threads: int, report: Report, **_: Any
+        self,
+        encoder: Encoder,
+        stream: Stream,
+        *,
+        epochs: int,
+        threads: int,
+        report: Report,
+        passes: Passes | None = None,
+        **_: Any,
     ) -> dict[str, float]:
         assert isinstance(encoder, Static)
         began = time.perf_counter()
@@ -58,12 +67,13 @@ class Glove(Objective):
         if not len(entries):
             raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
         tables = self._begin(encoder.width)
-        losses = self._descend(tables, entries, epochs=epochs, threads=threads, report=report)
+        kept = passes or Passes()
+        loss = self._descend(tables, entries, epochs=epochs, threads=threads, report=report, passes=kept)
         encoder.table.weight.zero_()
         both = tables[0][:, :-1] + tables[1][:, :-1]
         encoder.table.weight[: len(self.vocab)] = torch.from_numpy(both)
         encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"pairs": float(len(entries)), "counting_seconds": counted - began, "loss": losses[-1] / len(entries)}
+        return {"pairs": float(len(entries)), "counting_seconds": counted - began, "loss": loss / len(entries)}
 
     def entries(self, stream: Stream) -> Entries:
         """How often words of the stream stand near each other."""
@@ -82,19 +92,28 @@ class Glove(Objective):
         return [*tables, *(np.ones_like(table) for table in tables)]
 
     def _descend(
-        self, tables: list[np.ndarray], entries: Entries, *, epochs: int, threads: int, report: Report
-    ) -> list[float]:
+        self,
+        tables: list[np.ndarray],
+        entries: Entries,
+        *,
+        epochs: int,
+        threads: int,
+        report: Report,
+        passes: Passes,
+    ) -> float:
+        """Goes over the pairs so many times; gives the last loss."""
         from firth.objectives.glove_kernels import glove_kernel
 
         kernel, config = glove_kernel(tables[0].shape[1] - 1), self.config
         order = chance.permutation(chance.key(self.seed, "pairs"), len(entries))  # once, as in the released program
         keys, weights = entries.keys_E[order], entries.weights_E[order]
         pulls = np.minimum(1, weights / np.float32(config.most)) ** np.float32(config.power)
-        losses, total = list[float](), np.zeros(threads)
+        total = np.zeros(threads)
         same = (keys, np.log(weights), pulls, len(self.vocab), *tables, np.float32(config.rate), total)
         kernel(0, 0, *same, 0)  # compiles
         cuts = np.linspace(0, len(entries), threads + 1).astype(np.int64)
-        for epoch in range(epochs):
+        state = {str(place): table for place, table in enumerate(tables)}
+        for epoch in range(passes.restore(state), epochs):
             report(epoch / epochs)
             shares = enumerate(pairwise(cuts.tolist()))
             workers = [Thread(target=kernel, args=(first, last, *same, me)) for me, (first, last) in shares]
@@ -102,8 +121,9 @@ class Glove(Objective):
                 worker.start()
             for worker in workers:
                 worker.join()
-            losses.append(float(total.sum()))
-        return losses
+            if epoch + 1 < epochs:
+                passes.keep(epoch + 1, state)
+        return float(total.sum())
 
 
 def chunks(text: Text) -> Iterator[np.ndarray]:

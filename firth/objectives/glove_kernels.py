@@ -8,6 +8,11 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from firth.objectives.word_kernels import fetch
+
+_AHEAD = 4
+"""Entries whose rows are asked for before their turn."""
+
 
 @cache
 def glove_kernel(width: int) -> Any:
@@ -26,6 +31,12 @@ def glove_kernel(width: int) -> Any:
         loss = 0.0
         row_slopes, other_slopes = np.empty(width + 1, np.float32), np.empty(width + 1, np.float32)
         for entry in range(first, last):
+            if entry + _AHEAD < last:
+                i, j = np.int32(keys[entry + _AHEAD] // vocab_size), np.int32(keys[entry + _AHEAD] % vocab_size)
+                fetch(rows, i)
+                fetch(row_sums, i)
+                fetch(others, j)
+                fetch(other_sums, j)
             i, j = keys[entry] // vocab_size, keys[entry] % vocab_size
             x, y = rows[i], others[j]
             miss = x[width] + y[width] - logs[entry]

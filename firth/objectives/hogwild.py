@@ -4,7 +4,8 @@ In: a stream, an encoder's table and a kernel. Out: the table, filled. One threa
 several write to the same rows without waiting for each other (Hogwild, Recht et al. 2011).
 """
 
-from collections.abc import Callable
+import mmap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Thread
@@ -16,6 +17,7 @@ from torch import Tensor
 from firth import chance
 from firth.data.stream import Stream
 from firth.errors import BadInput, Unsupported
+from firth.objectives.passes import Passes
 from firth.objectives.sampling import as_bits, keep_rates
 from firth.tokenizers.vocab import Vocab
 
@@ -46,18 +48,27 @@ class Text:
     @classmethod
     def of(cls, stream: Stream, vocab: Vocab) -> "Text":
         """The stream's documents, long ones in several chunks."""
-        starts = stream.starts_S[stream.bounds_D1[:-1]]
-        ends = stream.ends_S[stream.bounds_D1[1:] - 1]
+        shards = stream.shards
+        starts = np.asarray(shards.sentences[shards.documents[stream.documents_D]])
+        ends = np.asarray(shards.sentences[shards.documents[stream.documents_D + 1]])
         pieces = -(-(ends - starts) // CHUNK)
         first = np.repeat(np.cumsum(pieces) - pieces, pieces)
         starts_C = np.repeat(starts, pieces) + (np.arange(pieces.sum()) - first) * CHUNK
         ends_C = np.minimum(starts_C + CHUNK, np.repeat(ends, pieces))
-        words_V, counts_V = np.arange(len(vocab), dtype=np.int32), np.array(stream.shards.counts, np.int64)
+        words_V, counts_V = np.arange(len(vocab), dtype=np.int32), np.array(shards.counts, np.int64)
         special = sorted(vocab.specials)
         words_V[special], counts_V[special] = -1, 0
         if not counts_V.any():
-            raise BadInput(f"{stream.shards.folder} has no word of the vocabulary; lower min_count or give more text.")
-        return cls(np.asarray(stream.shards.ids).view(np.ndarray), starts_C, ends_C, words_V, counts_V)
+            raise BadInput(f"{shards.folder} has no word of the vocabulary; lower min_count or give more text.")
+        return cls(np.asarray(shards.ids).view(np.ndarray), starts_C, ends_C, words_V, counts_V)
+
+    def forget(self) -> None:
+        """Lets go of the pages of a mapped file that were read: they would count as this process's memory."""
+        base: Any = self.ids
+        while isinstance(base, np.ndarray):
+            base = base.base
+        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            base.madvise(mmap.MADV_DONTNEED)
 
 
 def compiled(width: int) -> Any:
@@ -81,22 +92,26 @@ def first_rows(table: Tensor, *, seed: int, reach: float) -> np.ndarray:
 def run_epochs(
     text: Text,
     work: Callable[..., None],
+    tables: Mapping[str, np.ndarray],
     *,
     epochs: int,
     threads: int,
     seed: int,
     rates: tuple[float, float],
     report: Report,
+    passes: Passes,
 ) -> None:
     """Calls `work(chunks, plan, done, me)` in threads, each with its own share of the chunks, in every epoch."""
-    done = np.zeros(threads, np.int64)
+    sizes_C = text.ends_C - text.starts_C
     plan = np.array([*rates, float(max(1, text.num_words * epochs))])
-    cuts = np.searchsorted(np.cumsum(text.ends_C - text.starts_C), np.arange(1, threads) * (text.num_words / threads))
+    cuts = np.searchsorted(np.cumsum(sizes_C), np.arange(1, threads) * (text.num_words / threads))
     bounds = [0, *cuts.tolist(), len(text.starts_C)]
-    empty = np.zeros(0, np.int64)
+    empty, done = np.zeros(0, np.int64), np.zeros(threads, np.int64)
     work((empty, empty, np.zeros(0, np.uint64)), plan, done, 0)  # compiles
-    report(0.0)
-    for epoch in range(epochs):
+    first = passes.restore(tables)
+    done += [first * int(sizes_C[a:b].sum()) for a, b in pairwise(bounds)]
+    report(first / epochs)
+    for epoch in range(first, epochs):
         keys = chance.bits(chance.key(seed, "windows", epoch), np.arange(len(text.starts_C)))
         shares = [(text.starts_C[a:b], text.ends_C[a:b], keys[a:b]) for a, b in pairwise(bounds)]
         workers = [Thread(target=work, args=(share, plan, done, me), daemon=True) for me, share in enumerate(shares)]
@@ -105,4 +120,7 @@ def run_epochs(
         for worker in workers:
             while worker.is_alive():
                 worker.join(_WAIT)
+                text.forget()
                 report(float(done.sum() / plan[2]))
+        if epoch + 1 < epochs:
+            passes.keep(epoch + 1, tables)

@@ -45,9 +45,11 @@ class Lsa(Objective):
         assert isinstance(encoder, Static)
         counts = count_words(stream, encoder.vocab_size, without=self.vocab.specials)
         weights_V = idf(counts, encoder.vocab_size, self.config.idf)
-        if encoder.width > min(len(counts), len(np.unique(counts.words_M))):
+        num_words = len(np.unique(counts.words_M))
+        if encoder.width > min(len(counts), num_words):
             raise BadInput(
-                f"The text has {len(counts)} documents, too few for {encoder.width} dimensions; lower the width."
+                f"The text has {len(counts)} documents and {num_words} words, too few for {encoder.width} dimensions; "
+                "lower the width."
             )
         matrix_DV = tf_idf_rows(counts, weights_V)
         values_K, vectors_VK = truncated_svd(matrix_DV, encoder.width, config=self.config, seed=self.seed)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firth import chance
+from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import Stream
 from firth.errors import BadInput
@@ -29,6 +30,9 @@ class NextSentence(PairGoal):
         """Share of pairs drawn to a random shorter length."""
         fresh: bool = True
         """Draw new pairs every epoch; otherwise an epoch repeats the pairs of the first."""
+
+        def __post_init__(self) -> None:
+            check_rates(random_rate=self.random_rate, short_rate=self.short_rate)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         num_documents = len(stream.documents_D)

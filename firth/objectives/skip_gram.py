@@ -16,6 +16,7 @@ from firth.encoders.static import Static
 from firth.errors import BadConfig
 from firth.nn.tree import Paths, huffman
 from firth.objectives.hogwild import Report, Text, compiled, first_rows, run_epochs
+from firth.objectives.passes import Passes
 from firth.objectives.sampling import Sampler
 from firth.tensors import Encoder, Objective
 from firth.tokenizers.vocab import Vocab
@@ -53,7 +54,15 @@ class SkipGram(Objective):
 
     @torch.no_grad()
     def solve(
-        self, encoder: Encoder, stream: Stream, *, epochs: int, threads: int, report: Report, **_: Any
+        self,
+        encoder: Encoder,
+        stream: Stream,
+        *,
+        epochs: int,
+        threads: int,
+        report: Report,
+        passes: Passes | None = None,
+        **_: Any,
     ) -> dict[str, float]:
         assert isinstance(encoder, Static)
         config, text = self.config, Text.of(stream, self.vocab)
@@ -70,7 +79,10 @@ class SkipGram(Objective):
             )  # fmt: skip
 
         rates = (config.rate, config.end_rate)
-        run_epochs(text, work, epochs=epochs, threads=threads, seed=self.seed, rates=rates, report=report)
+        run_epochs(
+            text, work, {"in": x_in, "out": x_out}, epochs=epochs, threads=threads, seed=self.seed, rates=rates,
+            report=report, passes=passes or Passes(),
+        )  # fmt: skip
         encoder.table.weight[sorted(self.vocab.specials)] = 0
         return {"words": float(text.num_words), "vocabulary": float((text.counts_V > 0).sum())}
 

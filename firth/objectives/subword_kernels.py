@@ -81,6 +81,7 @@ def bag_kernels(width: int) -> Any:
         kept = np.empty(LONGEST, np.int32)
         targets, labels = np.empty(num_negatives + 1, np.int32), np.empty(num_negatives + 1, np.float32)
         change, mean = np.empty(width, np.float32), np.empty(width, np.float32)
+        slopes = np.empty(num_negatives + 1, np.float32)
         for c in range(len(starts)):
             rate = rate_now(plan, done)
             count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
@@ -95,7 +96,7 @@ def bag_kernels(width: int) -> Any:
                             kept[j], False, no_bounds, no_nodes, no_turns, limit_V, alias_V, num_negatives, state,
                             targets, labels,
                         )  # fmt: skip
-                        step(mean, change, x_out, targets, labels, num_targets, rate, sigmoid)
+                        step(mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
                 scatter(parts, bounds, kept[i], x_in, change, np.float32(1))
             done[me] += ends[c] - starts[c]
 
@@ -123,7 +124,7 @@ def bag_kernels(width: int) -> Any:
                 for p in range(bounds_V1[gold], bounds_V1[gold + 1]):
                     targets[count], labels[count] = nodes_P[p], np.float32(turns_P[p])
                     count += 1
-                step(mean, change, x_out, targets, labels, count, rate, sigmoid)
+                step(mean, change, x_out, targets, labels, scores, count, rate, sigmoid)
             else:
                 softmax_step(mean, change, x_out, gold, rate, scores)
             scatter(parts, bounds, text, x_in, change, np.float32(1.0 / size))

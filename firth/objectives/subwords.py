@@ -14,6 +14,7 @@ from firth.data.stream import Stream
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig
 from firth.objectives.hogwild import Report, Text, compiled, first_rows, run_epochs
+from firth.objectives.passes import Passes
 from firth.objectives.skip_gram import SkipGram, aims
 from firth.tensors import Encoder, Objective
 from firth.tokenizers.subwords import END
@@ -41,7 +42,16 @@ class Subwords(Objective):
 
     @torch.no_grad()
     def solve(
-        self, encoder: Encoder, stream: Stream, *, epochs: int, threads: int, tokenizer: Any, report: Report, **_: Any
+        self,
+        encoder: Encoder,
+        stream: Stream,
+        *,
+        epochs: int,
+        threads: int,
+        tokenizer: Any,
+        report: Report,
+        passes: Passes | None = None,
+        **_: Any,
     ) -> dict[str, float]:
         assert isinstance(encoder, Bag)
         if not hasattr(tokenizer, "word_parts"):
@@ -62,7 +72,10 @@ class Subwords(Objective):
             )  # fmt: skip
 
         rates = (config.rate, config.end_rate)
-        run_epochs(text, work, epochs=epochs, threads=threads, seed=self.seed, rates=rates, report=report)
+        run_epochs(
+            text, work, {"in": x_in, "out": x_out}, epochs=epochs, threads=threads, seed=self.seed, rates=rates,
+            report=report, passes=passes or Passes(),
+        )  # fmt: skip
         encoder.table.weight[sorted(self.vocab.specials)] = 0
         return {"words": float(text.num_words), "vocabulary": float((text.counts_V > 0).sum())}
 

@@ -14,6 +14,10 @@ from typing import Any
 
 import numba as nb
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+from numba.np.arrayobj import make_array
 
 _REACH, _BINS = 8.0, 2048
 _edges = np.linspace(-_REACH, _REACH, _BINS + 1)
@@ -89,19 +93,44 @@ def rate_now(plan, done):
     return np.float32(plan[0] + (plan[1] - plan[0]) * share)
 
 
+def _fetch(_context, table, place):
+    """Asks for a row to be brought near while other work goes on: rows far apart in memory are what loops wait for."""
+
+    def generate(context, builder, signature, arguments):
+        array = make_array(signature.args[0])(context, builder, arguments[0])
+        byte, short, long = ir.IntType(8), ir.IntType(32), ir.IntType(64)
+        size = builder.extract_value(array.strides, 0)
+        start = builder.gep(
+            builder.bitcast(array.data, byte.as_pointer()), [builder.mul(builder.sext(arguments[1], long), size)]
+        )
+        kind = ir.FunctionType(ir.VoidType(), [start.type, short, short, short])
+        prefetch = builder.module.declare_intrinsic("llvm.prefetch", [start.type], kind)
+        with cgutils.for_range_slice(builder, long(0), size, long(64), inc=True) as (at, _):
+            builder.call(prefetch, [builder.gep(start, [at]), short(1), short(3), short(1)])
+        return context.get_dummy_value()
+
+    return types.void(table, types.int32), generate
+
+
+fetch: Any = intrinsic(_fetch)
+
+
 @cache
 def kernels(width: int) -> Any:
     """The loops for one width."""
 
     @nb.njit(fastmath=True, nogil=True)
-    def step(x, change, out, targets, labels, num_targets, rate, sigmoid):
+    def step(x, change, out, targets, labels, slopes, num_targets, rate, sigmoid):
         """One logistic step of every target's row against x; the change of x is added to `change`."""
-        for t in range(num_targets):
+        for t in range(num_targets):  # all scores before all steps: no score waits for the one before
             row = out[targets[t]]
             score = np.float32(0)
             for d in range(width):
                 score += x[d] * row[d]
-            slope = rate * (labels[t] - logistic(score, sigmoid))
+            slopes[t] = rate * (labels[t] - logistic(score, sigmoid))
+        for t in range(num_targets):
+            row = out[targets[t]]
+            slope = slopes[t]
             for d in range(width):
                 change[d] += slope * row[d]
                 row[d] += slope * x[d]
@@ -128,6 +157,14 @@ def kernels(width: int) -> Any:
                 count += 1
         return count, state
 
+    @nb.njit(nogil=True)
+    def ask(x_in, x_out, kept, count, place, targets, num_targets):
+        """Brings near the targets' rows and that of the word which comes into reach next."""
+        for t in range(num_targets):
+            fetch(x_out, targets[t])
+        if place < count:
+            fetch(x_in, kept[place])
+
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
         starts, ends, keys = chunks
@@ -136,7 +173,7 @@ def kernels(width: int) -> Any:
         limit_V, alias_V = sampler
         kept = np.empty(LONGEST, np.int32)
         targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
-        change = np.empty(width, np.float32)
+        change, slopes = np.empty(width, np.float32), np.empty(room, np.float32)
         for c in range(len(starts)):
             rate = rate_now(plan, done)
             count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
@@ -147,11 +184,12 @@ def kernels(width: int) -> Any:
                     kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
                     targets, labels,
                 )  # fmt: skip
+                ask(x_in, x_out, kept, count, i + 1 + window, targets, num_targets)
                 for j in range(max(0, i - reach), min(count, i + reach + 1)):
                     if j != i:
                         x = x_in[kept[j]]
                         change[:] = 0
-                        step(x, change, x_out, targets, labels, num_targets, rate, sigmoid)
+                        step(x, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
                         for d in range(width):
                             x[d] += change[d]
             done[me] += ends[c] - starts[c]
@@ -164,7 +202,7 @@ def kernels(width: int) -> Any:
         limit_V, alias_V = sampler
         kept = np.empty(LONGEST, np.int32)
         targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
-        change, mean = np.empty(width, np.float32), np.empty(width, np.float32)
+        change, mean, slopes = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(room, np.float32)
         for c in range(len(starts)):
             rate = rate_now(plan, done)
             count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
@@ -174,6 +212,11 @@ def kernels(width: int) -> Any:
                 low, high = max(0, i - reach), min(count, i + reach + 1)
                 if high - low < 2:
                     continue
+                num_targets, state = aim(
+                    kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
+                    targets, labels,
+                )  # fmt: skip
+                ask(x_in, x_out, kept, count, i + 1 + window, targets, num_targets)
                 mean[:] = 0
                 for j in range(low, high):
                     if j != i:
@@ -183,12 +226,8 @@ def kernels(width: int) -> Any:
                 share = np.float32(1.0 / (high - low - 1))
                 for d in range(width):
                     mean[d] *= share
-                num_targets, state = aim(
-                    kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
-                    targets, labels,
-                )  # fmt: skip
                 change[:] = 0
-                step(mean, change, x_out, targets, labels, num_targets, rate, sigmoid)
+                step(mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
                 for j in range(low, high):
                     if j != i:  # each word takes the whole step, as in the released program
                         row = x_in[kept[j]]

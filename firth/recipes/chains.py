@@ -1,7 +1,8 @@
-"""Taggers over features written by hand, learned without a training loop: HMM by counting, MEMM and CRF by L-BFGS.
+"""Taggers that start from nothing but labelled sentences: over features written by hand, or over vectors of units.
 
-In: labelled sentences. Out: what such a run starts from (templates and an empty bag), and the bag and tagger with their
-weights found. Counting: Rabiner 1989; L-BFGS for CRFs: Sha & Pereira 2003.
+In: labelled sentences. Out: what such a run starts from (templates and an empty bag, or a list of units and their
+vectors), and the bag and tagger with their weights found without a training loop: HMM by counting, MEMM and CRF by
+L-BFGS. Counting: Rabiner 1989; L-BFGS for CRFs: Sha & Pereira 2003.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,23 +16,27 @@ from torch import nn
 from firth.console import bar, say
 from firth.data.items import Item
 from firth.encoders.bag import Bag
+from firth.encoders.static import Static
 from firth.errors import BadConfig
 from firth.nn import chain as chains
 from firth.nn import hmm
 from firth.recipes.labelled import Labelled
 from firth.recipes.start import Start
+from firth.recipes.transfer import TransferConfig
 from firth.tasks.conll import Sentence
 from firth.tasks.tag import Tag
 from firth.tensors import Encoder, Task
 from firth.tokenizers.templates import Templates
+from firth.tokenizers.units import normal
+from firth.tokenizers.word_list import Words
 from firth.train.lbfgs import minimise
 
 
 def settle(config: Any, encoder: str) -> Any:
     """A tagger's config with what the encoder implies; others as they are."""
     if not isinstance(config, Tag.Config):
-        if encoder == "bag":
-            raise BadConfig("--encoder bag sums features of words for taggers; use it with --task tag.")
+        if encoder in ("bag", "static"):
+            raise BadConfig(f"--encoder {encoder} reads the words of sentences for taggers; use it with --task tag.")
         return config
     if encoder != "bag":
         if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
@@ -54,6 +59,22 @@ def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
     say(f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates.")
     shape = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
     return Start("bag", shape, tokenizer)
+
+
+def begin_vectors(data: Mapping[str, Labelled], shape: Static.Config) -> Start:
+    """A list of the training rows' units (characters or words), and random vectors for them."""
+    texts = [" ".join(map(normal, _units(row))) for part in data.values() for row in part.examples["train"]]
+    tokenizer = Words.train(texts, Words.Config(min_count=2, lowercase=False, split="spaces"))
+    say(f"{len(tokenizer.vocab):,} units get vectors of {shape.width}.")
+    return Start("static", replace(shape, vocab_size=len(tokenizer.vocab)), tokenizer)
+
+
+def with_head(config: Any, start: Start, transfer: TransferConfig) -> Any:
+    """A tagger's config with the head that an encoder of such depth needs; others as they are."""
+    if not isinstance(config, Tag.Config) or config.head != "auto":
+        return config
+    sees_neighbours = start.shape.num_layers > 0 or (transfer.mode == "features" and transfer.features.lstm_width > 0)
+    return replace(config, head="linear" if sees_neighbours else "lstm")
 
 
 def solves(tasks: Mapping[str, Task]) -> bool:
@@ -116,6 +137,7 @@ def _minimise(task: Tag, encoder: Bag, *, parts: Any, part_bounds: Any, tags: An
             np.zeros(function.num_weights),
             l1=config.l1,
             iterations=config.iterations,
+            scale=function.scale,
             report=lambda iteration, value: advance(iteration, f"loss {value / len(tags):.4f}"),
         )
     weights = Weights.of(found, num_tags=len(task.tags))

@@ -102,7 +102,8 @@ def describe(findings: Mapping[str, Any]) -> list[str]:
             shown = ", ".join(f"{name} {count / total:.1%}" for name, count in most[:SHOWN])
             more = f" and {len(most) - SHOWN} more" if len(most) > SHOWN else ""
             lines.append(f"  {group}: {shown}{more}")
-        lines.append(f"  without reading the texts: {findings['main']} {main:.4f}")
+        usual = "undefined" if main != main else f"{main:.4f}"
+        lines.append(f"  without reading the texts: {findings['main']} {usual}")
         if lengths := found.get("lengths"):
             lines.append(
                 f"  tokens: {lengths['mean_tokens']:.1f} a row, longest {lengths['longest']:,}; cut: "
@@ -125,13 +126,15 @@ def warnings(part: str, found: Mapping[str, Any]) -> list[str]:
             lines.append(f"Warning: {len(by_what) - SHOWN} more kinds of such rows; --json lists them all.")
     if found["conflicts"]:
         first = found["conflicts"][0]
+        several = "text has" if len(found["conflicts"]) == 1 else "texts have"
         lines.append(
-            f"Warning: {len(found['conflicts'])} texts have several labels, such as rows "
+            f"Warning: {len(found['conflicts'])} {several} several labels, such as rows "
             f"{', '.join(map(str, first['rows'][:SHOWN]))} ({' / '.join(first['golds'])})."
         )
     if found["duplicates"]:
         extra = sum(len(rows) - 1 for rows in found["duplicates"])
-        lines.append(f"Warning: {extra} rows repeat another, such as {_rows(found['duplicates'][0])}.")
+        repeat = "row repeats" if extra == 1 else "rows repeat"
+        lines.append(f"Warning: {extra} {repeat} another, such as {_rows(found['duplicates'][0])}.")
     if leaks := found.get("also_in_train"):
         share = len(leaks) / found["rows"]
         lines.append(
@@ -142,7 +145,8 @@ def warnings(part: str, found: Mapping[str, Any]) -> list[str]:
         for group, counts in found["balance"].items():
             rare = [name for name, count in counts.items() if count < RARE]
             if rare:
-                lines.append(f"Warning: fewer than {RARE} training rows for the {group} {', '.join(rare[:SHOWN])}.")
+                named = "" if group.isdigit() else f"the {group} "
+                lines.append(f"Warning: fewer than {RARE} training rows for {named}{', '.join(rare[:SHOWN])}.")
     return lines
 
 

@@ -286,7 +286,7 @@ def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summ
         adapter_width=job.plan.transfer.adapter_width if job.plan.transfer.mode == "adapters" else 0,
         layout=job.start.layout,
     )
-    checkpoints.save(out, made, text=card(made, summary))
+    checkpoints.save(out, replace(made, text=card(made, summary)))
 
 
 def _nothing(job: Job) -> str:

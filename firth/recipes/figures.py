@@ -115,17 +115,20 @@ def spoken(figure: Mapping[str, float | None]) -> str:
     return f"{mean:.4f}" if deviation is None else f"{mean:.4f} ± {deviation:.4f}"
 
 
-def headline(name: str, row: Mapping[str, Any], num_seeds: int) -> list[str]:
+def headlines(summary: Mapping[str, Any]) -> list[str]:
     """What a person reads at the end of a run."""
+    lines = [line for name, row in summary["tasks"].items() for line in _headline(name, row)]
+    return lines if len(summary["seeds"]) > 1 else [*lines, "One seed: no deviation is known; --seeds 5 would tell."]
+
+
+def _headline(name: str, row: Mapping[str, Any]) -> list[str]:
     main = row["main"]
     lines = []
     for part, figures in row["figures"].items():
-        baseline = row["baseline"][part].get(main, float("nan"))
+        baseline = row["baseline"][part].get(main)
         where = f"on {row['picked_on']} (used for picking)" if part == "dev" else "on test (not used for picking)"
-        usual = "undefined" if math.isnan(baseline) else f"{baseline:.4f}"
+        usual = "undefined" if baseline is None or math.isnan(baseline) else f"{baseline:.4f}"
         lines.append(f"{name}: {main} {spoken(figures[main])} {where}; without reading the texts: {usual}.")
-    if num_seeds == 1:
-        lines.append("One seed: no deviation is known; --seeds 5 would tell.")
     return lines
 
 

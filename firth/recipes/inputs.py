@@ -6,6 +6,7 @@ from firth.checkpoint import Checkpoint, only_task
 from firth.corpus.readers import read_lines
 from firth.errors import BadInput
 from firth.tasks.tables import ending
+from firth.tensors import Task
 from firth.types import Example, Problem
 
 
@@ -13,10 +14,16 @@ def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Exam
     """One example a row; labels are not needed. In plain text a line is a text, and a tab parts the texts of a pair."""
     _, goal = only_task(checkpoint, "This model", task)
     if ending(path) not in goal.endings:
-        lines = read_lines(path)
-        return [type(goal).example(line.split("\t") if "\t" in line else line, goal.config) for line in lines]
+        return [_example(goal, line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)]
     problems: list[Problem] = []
     examples = list(type(goal).read(path, goal.config, problems, labelled=False))
     if problems:
         raise BadInput(f"{path}, row {problems[0].row}: {problems[0].what}; {problems[0].remedy}.")
     return examples
+
+
+def _example(goal: Task, line: str, where: str) -> Example:
+    try:
+        return type(goal).example(line.split("\t") if "\t" in line else line, goal.config)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error} (A table's name must end in {' or '.join(goal.endings)}.)") from None

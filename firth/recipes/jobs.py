@@ -4,15 +4,14 @@ A run remembers its numbers in `run.toml` and its files with their hashes in `so
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from firth.config import from_dict, load_toml, override, to_dict
 from firth.console import say
+from firth.encoders.static import Static
 from firth.errors import BadConfig, BadInput
 from firth.files import read_json, sha256
 from firth.recipes import bags, chains, checking, labelled
@@ -22,7 +21,7 @@ from firth.recipes.start import Start, begin, usual_rate
 from firth.recipes.transfer import TransferConfig
 from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
-from firth.train.loop import TrainConfig
+from firth.train.loop import TrainConfig, chosen_device
 from firth.train.optim import OptimConfig
 
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
@@ -52,8 +51,11 @@ class Plan:
     """Which epoch's weights to keep: those best on the picking file, or the last."""
     alpha: float = 0.5
     """With several tasks, each is drawn in proportion to its size to this power."""
-    encoder: Literal["model", "bag", "fasttext"] = "model"
-    """What reads the rows: the model (or random weights of its kind), a bag of features, or fastText's bag of words."""
+    encoder: Literal["model", "bag", "static", "fasttext"] = "model"
+    """What reads the rows: the model (or random weights of its kind), a bag of features, new vectors of words or
+    characters, or fastText's bag of words."""
+    static: Static.Config = field(default_factory=lambda: Static.Config(init_std=0.1))
+    """The vectors, with encoder=static; their number is that of the units of the training rows."""
     fasttext: FastTextConfig = field(default_factory=FastTextConfig)
     """Its numbers, with encoder=fasttext."""
     templates: Templates.Config = field(default_factory=Templates.Config)
@@ -106,7 +108,7 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
     if resume:
         _same_source(out, source, asked)
     plan = from_dict(Plan, load_toml(saved)) if resume else _first_plan(asked)
-    if resume and override(plan, asked.changes) != plan:
+    if resume and _changed(plan, asked.changes) != plan:
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
     files = {name: {part: Path(row["path"]) for part, row in parts.items()} for name, parts in source["files"].items()}
     data = {}
@@ -116,20 +118,25 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
             labelled.refuse_bad(read, files[name])
         for part, count in read.num_skipped.items():
             if count:
-                say(f"{files[name][part]}: {count} bad rows skipped.")
+                say(f"{files[name][part]}: {count} bad row{'s' * (count > 1)} skipped.")
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         if not resume:
             _look_at(name, data[name])
         data[name] = replace(data[name], config=chains.settle(data[name].config, plan.encoder))
-    if plan.encoder != "model":
+    if plan.encoder in ("bag", "fasttext"):
         _refuse_with_bag(source["model"], data)
         bag = plan.encoder == "bag"
         start = chains.begin(data, plan.templates) if bag else bags.begin(data, plan.fasttext)
         return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, "cpu")
-    texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
-    start = begin(source["model"], random=source["random"], texts=texts)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, device)
+    if plan.encoder == "static":
+        start = chains.begin_vectors(data, plan.static)
+    else:
+        texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
+        start = begin(source["model"], random=source["random"], texts=texts)
+    data = {
+        name: replace(part, config=chains.with_head(part.config, start, plan.transfer)) for name, part in data.items()
+    }
+    return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, str(chosen_device(device)))
 
 
 def _refuse_with_bag(model: str, data: Mapping[str, Labelled]) -> None:
@@ -168,8 +175,17 @@ def _first_plan(asked: Asked) -> Plan:
     for task in asked.tasks:
         name = task if task not in tasks else f"{task}-{sum(n.partition('-')[0] == task for n in tasks) + 1}"
         tasks[name] = to_dict(from_dict(resolve(task).Config, asked.options))
-    plan = from_dict(Plan, {"tasks": tasks})
-    return override(plan, asked.changes)
+    return _changed(from_dict(Plan, {"tasks": tasks}), asked.changes)
+
+
+def _changed(plan: Plan, changes: Iterable[str]) -> Plan:
+    """The plan with a person's changes; `pooling=mean` is `tasks.compare.pooling=mean` where only that task has it."""
+    full = []
+    for change in changes:
+        owners = [name for name, config in plan.tasks.items() if hasattr(config, change.partition("=")[0])]
+        short = len(owners) == 1 and not hasattr(plan, change.partition("=")[0])
+        full.append(f"tasks.{owners[0]}.{change}" if short else change)
+    return override(plan, full)
 
 
 def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Asked) -> Plan:
@@ -193,7 +209,7 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
         optim=replace(plan.train.optim, rate=rate),
     )
     tasks = {name: part.config for name, part in data.items()}
-    settled = override(replace(plan, epochs=epochs, train=train, tasks=tasks), asked.changes)
+    settled = _changed(replace(plan, epochs=epochs, train=train, tasks=tasks), asked.changes)
     positions = start.shape.max_positions
     if settled.max_length and not 8 <= settled.max_length <= positions:
         raise BadConfig(f"max_length={settled.max_length} must be at least 8 and at most the model's {positions}.")
@@ -239,3 +255,10 @@ def _same_source(out: Path, saved: Mapping[str, Any], asked: Asked) -> None:
         raise BadInput(f"{out} was not begun with {min(strange)}; leave the files out to resume it.")
     if asked.tasks and list(_first_plan(asked).tasks) != list(saved["files"]):
         raise BadConfig(f"{out} is a run of {', '.join(saved['files'])}; leave out --task to resume it.")
+    other = [
+        ("--seeds", asked.seeds not in (1, saved["seeds"])),
+        ("--random", asked.random and not saved["random"]),
+        ("--skip-bad", asked.skip_bad and not saved["skip_bad"]),
+    ]
+    if changed := next((name for name, is_other in other if is_other), None):
+        raise BadConfig(f"{out} was begun with another {changed}; leave it out to resume it, or choose another --out.")

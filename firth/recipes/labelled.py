@@ -55,8 +55,7 @@ def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | 
     for part, path in files.items():
         examples[part] = task.read(path, config, problems[part])
         if not examples[part]:
-            what = f" ({problems[part][0].what} in row {problems[part][0].row})" if problems[part] else ""
-            raise BadInput(f"{path} has no row that can be used{what}; `firth check` tells what is wrong.")
+            raise BadInput(f"{path} has no row that can be used: {_first(problems[part])}.")
     config = task.learn(config, examples[next(iter(files))]) if labels is None else config
     names = task.labels_of(examples[next(iter(files))], config) if labels is None else labels
     for part in files:
@@ -67,6 +66,14 @@ def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | 
         if not examples[part]:
             raise BadInput(f"{files[part]}: no row is left to use ({found[0].what} in row {found[0].row}).")
     return Labelled(config, names, examples, problems)
+
+
+def _first(problems: Sequence[Problem]) -> str:
+    """What is wrong with the first row of a file whose rows are all bad, and the remedy."""
+    if not problems:
+        return "there is none; give it one example a row"
+    more = f" ({len(problems):,} bad rows in all)" if len(problems) > 1 else ""
+    return f"row {problems[0].row}: {problems[0].what}; {problems[0].remedy}{more}"
 
 
 def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
@@ -91,10 +98,11 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     order = chance.permutation(chance.key(seed, "held-out rows"), len(rows)).tolist()
     members = Counter(resolve(name).group(row) for row in rows)
     group = resolve(name).group
+    largest = max(2 * wanted, min(members.values()))  # one text that fills half the file stays in training
     chosen: set[Any] = set()
     held = 0
     for i in order:  # whole groups, until there are rows enough
-        if held < wanted and group(rows[i]) not in chosen:
+        if held < wanted and group(rows[i]) not in chosen and members[group(rows[i])] <= largest:
             chosen.add(group(rows[i]))
             held += members[group(rows[i])]
     train = [row for row in rows if group(row) not in chosen]

@@ -14,6 +14,7 @@ from firth.console import say
 from firth.files import read_json, write_bytes, write_json
 from firth.train.loop import Progress
 from firth.train.run import Run
+from firth.train.state import held, put_back
 
 BEST = "best.safetensors"
 
@@ -55,7 +56,7 @@ class PickingRun(Run):
 
 def keep(folder: Path, learner: nn.Module, *, step: int, values: Mapping[str, float], facts: Mapping[str, Any]) -> None:
     """Writes the weights and their figures."""
-    weights = {n: p.detach().cpu().contiguous().clone() for n, p in learner.named_parameters()}
+    weights = {n: t.detach().cpu().contiguous().clone() for n, t in held(learner).items()}
     write_bytes(folder / BEST, to_bytes(weights))
     write_json(folder / "best.json", {"step": step, "value": values["picked"], "figures": values, **facts})
 
@@ -66,10 +67,7 @@ def read_best(folder: Path) -> dict[str, Any] | None:
 
 
 def load_best(folder: Path, learner: nn.Module) -> None:
-    weights = load_file(folder / BEST)
-    with torch.no_grad():
-        for name, parameter in learner.named_parameters():
-            parameter.copy_(weights[name])
+    put_back(learner, load_file(folder / BEST))
 
 
 def _number(value: float | None) -> float:

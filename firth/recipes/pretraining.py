@@ -10,34 +10,22 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
-from firth.config import from_dict, load_toml, override, to_dict, to_toml
+from firth.config import to_dict, to_toml
 from firth.console import say
 from firth.data.loader import BatchConfig, Packs
 from firth.data.shards import Shards
 from firth.data.stream import Stream, split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
-from firth.recipes import lineage, solving
+from firth.recipes import solving
 from firth.recipes.lineage import Recipe
+from firth.recipes.planning import Asked, fitted, named, settled, whole_epochs
 from firth.recipes.transfer import rate_share
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
-from firth.train.loop import Learner, TrainConfig, chosen_device, compiled, reseed
+from firth.train.loop import Learner, chosen_device, compiled, reseed
 from firth.train.run import Run
 from firth.train.run import evaluate as measure
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a person asked for; None where they left it to the recipe."""
-
-    recipe: str | None = None
-    size: str | None = None
-    steps: int | None = None
-    epochs: float | None = None
-    minutes: float | None = None
-    config: str | Path | None = None
-    changes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -76,12 +64,12 @@ def pretrain(
     saved = out / "run.toml" if (out / "run.toml").exists() else None
     source = _source(out, shards, start_from) if saved else _new_source(shards, start_from)
     start = checkpoints.load(Path(source["start_from"])) if source["start_from"] else None
-    plan = _plan(asked, saved, shards, start)
+    plan = settled(asked, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
     if start:
         _same_tokenizer(start.tokenizer, shards, Path(source["start_from"]))
     parts = build(plan, shards, start=start, device=device)
     if asked.epochs is not None:
-        given, plan = plan, _whole_epochs(plan, asked.epochs, parts.packs)
+        given, plan = plan, whole_epochs(plan, asked.epochs, parts.packs)
         if saved and plan != given:
             raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
     if resume and not saved:
@@ -147,57 +135,6 @@ def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:
     return figures | ({"perplexity": float(np.exp(losses[0]))} if losses else {})
 
 
-def named(asked: Asked, saved: Path | None = None) -> Recipe:
-    """The recipe a person named, or that of a file, before any changes."""
-    source = saved or asked.config
-    if not source:
-        return lineage.make(asked.recipe or "bert", asked.size or "tiny")
-    plan = from_dict(Recipe, load_toml(Path(source)))
-    if (asked.recipe or plan.recipe, asked.size or plan.size) != (plan.recipe, plan.size):
-        raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
-    return plan
-
-
-def _plan(asked: Asked, saved: Path | None, shards: Shards, start: Checkpoint | None) -> Recipe:
-    """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
-    plan = named(asked, saved)
-    if start and not saved:
-        plan = replace(plan, encoder={encoders.name_of(start.encoder): start.encoder.config})
-    changed = _limits(override(plan, asked.changes), asked)
-    changed = _fitted(changed, start, int(shards.info["vocab_size"]))
-    if saved and changed != plan:
-        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    return changed
-
-
-def _fitted(plan: Recipe, start: Checkpoint | None, vocab_size: int) -> Recipe:
-    """The plan with the number of rows its embedding will have: the tokenizer decides, so that run.toml tells."""
-    if start:
-        return plan
-    # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
-    rows = -(-vocab_size // 64) * 64
-    return replace(plan, encoder={name: replace(shape, vocab_size=rows) for name, shape in plan.encoder.items()})
-
-
-def _limits(plan: Recipe, asked: Asked) -> Recipe:
-    if sum(limit is not None for limit in (asked.steps, asked.epochs, asked.minutes)) > 1:
-        raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
-    if any(limit is not None and limit <= 0 for limit in (asked.steps, asked.epochs, asked.minutes)):
-        raise BadConfig("--steps, --epochs and --minutes must be above zero.")
-    train = plan.train
-    if asked.steps is not None:
-        train = replace(train, steps=asked.steps, minutes=0.0)
-    if asked.minutes is not None:
-        train = replace(train, steps=TrainConfig().steps, minutes=asked.minutes)
-    return replace(plan, train=train)
-
-
-def _whole_epochs(plan: Recipe, epochs: float, packs: Packs) -> Recipe:
-    """The plan with as many steps as so many passes over the packs take."""
-    steps = max(1, round(epochs * packs.num_packs(0) / plan.train.accumulate))
-    return replace(plan, train=replace(plan.train, steps=steps, minutes=0.0))
-
-
 def _new_source(shards: Shards, start_from: str | Path | None) -> dict[str, str]:
     """What a run is made from."""
     start = str(Path(start_from).resolve()) if start_from else ""
@@ -229,7 +166,7 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
     tokenizer = tokenizers.load(shards.tokenizer_folder)
     if len(plan.encoder) != 1 or not plan.objectives:
         raise BadConfig("A run needs one encoder and at least one objective.")
-    plan = _fitted(plan, start, len(tokenizer.vocab))
+    plan = fitted(plan, start, len(tokenizer.vocab))
     name, shape = next(iter(plan.encoder.items()))
     where = chosen_device(device)
     if getattr(shape, "attention_dropout", 0) and where.type == "cuda" and plan.train.precision != "fp32":

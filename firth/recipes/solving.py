@@ -16,20 +16,29 @@ from firth import checkpoint as checkpoints
 from firth import encoders, objectives, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
 from firth.config import override, to_dict, to_toml
-from firth.console import bar
+from firth.console import bar, say
+from firth.convert.mapped import WORD_ROWS, word_rows, write_rows
 from firth.data import prepare as preparation
 from firth.data.shards import INFO, Shards
 from firth.data.stream import Stream
 from firth.data.vocabulary import train_tokenizer
 from firth.errors import BadConfig, BadInput
-from firth.files import MANIFEST, sha256, write_bytes, write_json
+from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
+from firth.objectives.passes import Passes
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
+from firth.recipes.word_tables import TABLE
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
+from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
 from firth.train.journal import Journal
 from firth.train.loop import reseed
+
+THREADS = 2
+"""Where nobody said how many."""
+PASSES = "passes.npz"
+"""What a run that was not finished keeps of itself."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Wanted:
     window: int | None = None
     epochs: float | None = None
     min_count: int | None = None
-    threads: int = 2
+    threads: int | None = None
     changes: tuple[str, ...] = ()
 
 
@@ -49,11 +58,13 @@ def is_solved(plan: Recipe) -> bool:
     return bool(plan.objectives) and all(objectives.resolve(name).solves() for name in plan.objectives)
 
 
-def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted) -> dict[str, float]:
-    """Solves the plan's objective over the text and writes the model; gives its figures."""
-    if out.exists():
-        raise BadInput(f"{out} already exists; choose another --out: a run of {plan.recipe} is not resumed.")
-    plan = settled(plan, wanted)
+def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: bool = False) -> dict[str, float]:
+    """Solves the plan's objective over the text and writes the model; gives its figures.
+
+    With `resume` a run that was killed goes on after the last pass that it kept, or begins again where it kept none.
+    """
+    plan, wanted = begun(out, plan, wanted, resume=resume)
+    threads = wanted.threads or THREADS
     folder = data if data.is_dir() and (data / INFO).exists() else prepared(data, out / "data", plan, wanted)
     shards, tokenizer = open_words(folder, wanted.min_count)
     ((name, shape),), ((goal_name, config),) = plan.encoder.items(), plan.objectives.items()
@@ -61,28 +72,60 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted) -> dict[str
     reseed(plan.train.seed, "initial weights")
     encoder: Encoder = encoders.resolve(name)(plan.encoder[name])
     goal = make_goal(goal_name, config, encoder, tokenizer, seed=plan.train.seed)
-    write_json(out / "source.json", {"data": str(folder.resolve()), "sha256": sha256(folder / MANIFEST)})
-    write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
+    _remember(out, plan, folder, wanted)
     stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)
     with bar(plan.recipe, 100, unit="%") as advance:
         figures = goal.solve(
             encoder,
             stream,
             epochs=plan.epochs,
-            threads=wanted.threads,
+            threads=threads,
             tokenizer=tokenizer,
             report=lambda share: advance(100 * share, clock.told(share)),
+            passes=Passes(out / PASSES),
         )
     rates = clock.figures()
-    Journal(out).timing(plan.epochs, rates | {"threads": wanted.threads})
-    info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, "threads": wanted.threads, **figures}
+    Journal(out).timing(plan.epochs, rates | {"threads": threads})
+    if isinstance(tokenizer, Subwords):
+        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, encoder.state_dict()["table.weight"].numpy()))
+    info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, "threads": threads, **figures}
     checkpoints.save(out, Checkpoint(encoder.eval(), {}, tokenizer, info=info))
+    (out / PASSES).unlink(missing_ok=True)
     return figures | rates
+
+
+def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Recipe, Wanted]:
+    """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
+    if out.exists() and not resume:
+        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    if (out / MANIFEST).exists():
+        raise BadInput(f"{out} holds a finished model, so there is nothing to resume; choose another --out.")
+    new, saved = settled(plan, wanted), out / "run.toml"
+    if not saved.exists():
+        if resume:
+            say(f"{out} holds no run yet: a new one begins.")
+        return new, wanted
+    kept = {name: read_json(out / "source.json").get(name) for name in ("min_count", "threads")}
+    if new != plan or any(getattr(wanted, name) not in (None, value) for name, value in kept.items()):
+        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
+    for name in (*checkpoints.WRITTEN, saved.name, "source.json", PASSES):
+        remove_leftovers(out, f"{name}.")
+    return plan, replace(wanted, **kept)
+
+
+def _remember(out: Path, plan: Recipe, folder: Path, wanted: Wanted) -> None:
+    """Writes what a run is made from; a run that is resumed must be made from the same."""
+    place, digest = out / "source.json", sha256(folder / MANIFEST)
+    if place.exists() and read_json(place)["sha256"] != digest:
+        raise BadInput(f"{out} was made from other data than {folder}; resume it with its own data.")
+    kept = {"min_count": wanted.min_count, "threads": wanted.threads or THREADS}
+    write_json(place, {"data": str(folder.resolve()), "sha256": digest, **kept})
+    write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
 
 
 def settled(plan: Recipe, wanted: Wanted) -> Recipe:
     """The plan with what was asked for by name and by changes."""
-    if wanted.threads < 1:
+    if wanted.threads is not None and wanted.threads < 1:
         raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
     if wanted.epochs is not None:
         if wanted.epochs != int(wanted.epochs) or wanted.epochs < 1:
@@ -100,6 +143,8 @@ def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
         raise BadInput(
             f"{data} is a folder of firth but not of prepared text; name text files or `firth prepare`d data."
         )
+    if (folder / MANIFEST).exists():
+        return folder  # of the run that is resumed
     ((name, config),) = plan.tokenizer.items()
     config = config if wanted.min_count is None else replace(config, min_count=wanted.min_count)
     tokenizer = train_tokenizer(name, [data], config=config)
@@ -108,7 +153,7 @@ def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
             [data],
             folder,
             tokenizer=tokenizer,
-            processes=wanted.threads,
+            processes=wanted.threads or THREADS,
             progress=lambda read, expected, _: advance(read / 1e6, "", expected / 1e6),
         )
     return folder
@@ -143,17 +188,20 @@ class _Clock:
     """Counts from the first report, when compiling and counting are over, to the last."""
 
     def __init__(self, num_words: int) -> None:
-        self.num_words, self.start, self.begun = num_words, time.perf_counter(), False
+        self.num_words, self.first = num_words, -1.0
+        self.start, self.cpu_start = time.perf_counter(), time.process_time()
 
     def told(self, share: float) -> str:
-        if not self.begun:
-            self.start, self.begun = time.perf_counter(), True
+        if self.first < 0:
+            self.start, self.cpu_start, self.first = time.perf_counter(), time.process_time(), share
         seconds = max(time.perf_counter() - self.start, 1e-9)
-        return f"{share * self.num_words / seconds:,.0f} words/s"
+        return f"{(share - self.first) * self.num_words / seconds:,.0f} words/s"
 
     def figures(self) -> dict[str, float]:
-        seconds = max(time.perf_counter() - self.start, 1e-9)
-        return {"seconds": seconds, "words_per_second": self.num_words / seconds}
+        """Of the words read since then: a run that was resumed did not read them all."""
+        seconds, busy = max(time.perf_counter() - self.start, 1e-9), time.process_time() - self.cpu_start
+        words = self.num_words * (1 - max(self.first, 0.0))
+        return {"seconds": seconds, "cpu_seconds": busy, "words_per_second": words / seconds}
 
 
 __all__ = ["Wanted", "is_solved", "lineage", "pretrain", "settled"]

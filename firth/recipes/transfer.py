@@ -57,17 +57,19 @@ def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
 
 def rate_share(name: str, *, num_layers: int, decay: float) -> float:
     """The share of the learning rate that a learner's parameter gets."""
-    if not name.startswith("encoder.") or name.startswith("encoder.pooler."):
-        return 1.0
-    block = re.match(r"encoder\.blocks\.(\d+)\.", name)
-    depth = num_layers - int(block[1]) if block else num_layers + 1
-    return float(decay**depth)
+    return float(decay ** _depth(name.removeprefix("encoder."), num_layers)) if name.startswith("encoder.") else 1.0
 
 
 def thaw(encoder: nn.Module, *, num_layers: int, epochs_done: float, every: float) -> None:
     """Lets the head learn first and then one more block every so many epochs, the embeddings last."""
     open_blocks = int(epochs_done / every)
     for name, parameter in encoder.named_parameters():
-        block = re.match(r"blocks\.(\d+)\.", name)
-        depth = num_layers - int(block[1]) if block else 0 if name.startswith("pooler.") else num_layers + 1
-        parameter.requires_grad_(depth <= open_blocks)
+        parameter.requires_grad_(_depth(name, num_layers) <= open_blocks)
+
+
+def _depth(name: str, num_layers: int) -> int:
+    """How far below the head an encoder's parameter lies: 0 for what stands above the blocks."""
+    if name.startswith(("pooler.", "norm.")):  # GPT-2's last norm
+        return 0
+    block = re.match(r"blocks\.(\d+)\.", name)
+    return num_layers - int(block[1]) if block else num_layers + 1

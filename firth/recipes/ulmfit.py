@@ -2,8 +2,9 @@
 
 First the language model goes on with the text of the training rows (RUN/lm), then the task is learned from there. Both
 stages have slanted triangular rates (cut 0.1, ratio 32), and each layer learns 2.6 times more slowly than the one above
-it; in the second the layers begin to learn one by one from the top, an epoch each. Texts are read whole; the dropouts
-are the model's own.
+it; in the second the layers begin to learn one by one from the top, a quarter of an epoch each. (The paper gives each
+an epoch, of up to 50; in a run of a few the rate would be down again before the lowest begin.) Texts are read whole;
+the dropouts are the model's own.
 """
 
 import json
@@ -20,7 +21,7 @@ from firth.data import prepare as preparation
 from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput
 from firth.files import MANIFEST, write_bytes
-from firth.recipes import downstream, pretraining
+from firth.recipes import downstream, planning, pretraining
 from firth.recipes.jobs import Asked, settle
 
 SLANTED = (
@@ -32,7 +33,7 @@ SLANTED = (
 DECAY = round(1 / 2.6, 4)
 LM_EPOCHS, LM_RATE = 5.0, 4e-3
 """Of the second stage; the paper's rate."""
-TASK = ("epochs=6", f"transfer.layer_decay={DECAY}", "transfer.unfreeze_every=1", "train.optim.rate=1e-2", *SLANTED)
+TASK = ("epochs=6", f"transfer.layer_decay={DECAY}", "transfer.unfreeze_every=0.25", "train.optim.rate=1e-2", *SLANTED)
 """Of the third stage; the paper's rate."""
 CLASSIFIER = ("tasks.classify.pooling=concat", "tasks.classify.head=hidden")
 STEPS = 50
@@ -65,9 +66,8 @@ def _language_model(out: Path, asked: Asked, changes: list[str], *, device: str 
         _prepare((text for row in rows for text in row.texts), data, start)
     say("Training the language model on the text of the training rows ...")
     epochs = [change for change in changes if change.startswith("epochs=")]
-    wanted = pretraining.Asked(
+    wanted = planning.Asked(
         "ulmfit",
-        "tiny",
         epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
         changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),
     )

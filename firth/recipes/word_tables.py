@@ -12,7 +12,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.console import say
 from firth.convert.fasttext import LABEL, FastText, is_fasttext, read_fasttext
-from firth.convert.mapped import write_rows
+from firth.convert.mapped import WORD_ROWS, map_tensor, word_rows, write_rows
 from firth.convert.vectors import VectorFile, open_vectors
 from firth.encoders.bag import Bag
 from firth.encoders.static import Static
@@ -76,6 +76,8 @@ def import_fasttext(source: Path, out: Path) -> Checkpoint:
         blocks = (read.input_VD[i : min(i + _BLOCK, rows)] for i in range(0, rows, _BLOCK))
         zeros = np.zeros((len(SPECIALS), read.width), np.float32)
         write_rows(folder / "model.safetensors", TABLE, chain([zeros], blocks))
+        means = word_rows(tokenizer, map_tensor(folder / "model.safetensors", TABLE))
+        write_rows(folder / WORD_ROWS, TABLE, means)
         with torch.device("meta"):
             encoder = Bag(Bag.Config(vocab_size=tokenizer.num_rows, width=read.width))
         tasks = {"classify": _classifier(read, encoder, source)} if supervised else {}

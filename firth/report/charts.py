@@ -165,9 +165,9 @@ class _Frame:
         return across, self.bottom - (self.bottom - self.top) * self.y.at(y)
 
 
-def _finite(value: float) -> bool:
+def _finite(value: float | None) -> bool:
     """Also turns away the numbers of a run that blew up, which would flatten everything else."""
-    return abs(value) < 1e30
+    return value is not None and abs(value) < 1e30
 
 
 def _drawable(points: Points, log_x: bool) -> list[tuple[float, float]]:

@@ -4,6 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+WORD_LOSSES = {
+    "masked_lm": "masked-token",
+    "causal_lm": "next-token",
+    "causal_lm_backward": "token-before",
+    "span_boundary": "span-boundary",
+}
+"""Losses over the vocabulary, which counting tokens brings down to the unigram floor; a run is judged by its first."""
 _LITTLE = 0.5
 """Nats below the floor under which we would not say that a model has learned."""
 _NOTHING = 0.05
@@ -15,15 +22,20 @@ Judgement = tuple[str, list[str], bool]
 
 def judge(metrics: Sequence[Mapping[str, Any]], unigram_floor: float | None) -> Judgement:
     held_out = [row for row in metrics if row.get("split") == "held-out"]
-    losses = [(row.get("step"), row["masked_lm"]) for row in held_out if isinstance(row.get("masked_lm"), int | float)]
-    broken = [row.get("step") for row in metrics if not math.isfinite(row.get("masked_lm") or 0.0)]
+    name = next((name for name in WORD_LOSSES if any(name in row for row in metrics)), "masked_lm")
+    losses = [(row.get("step"), row[name]) for row in held_out if isinstance(row.get(name), int | float)]
+    broken = [row.get("step") for row in metrics if not all(math.isfinite(row.get(n) or 0.0) for n in WORD_LOSSES)]
     if broken:
         return f"The run broke down: at step {broken[0]} its loss was no longer a number.", [], False
     if not losses:
         return "Nothing was held out, so this page cannot say whether the model has learned.", [], False
     loss = losses[-1][1]
     sentence, good = _against_floor(loss, unigram_floor)
-    remarks = [_doubt(loss, unigram_floor), _accuracies(held_out), _rising(losses)]
+    remarks = [
+        _doubt(loss, unigram_floor, "next" if name == "causal_lm" else "masked"),
+        _accuracies(held_out),
+        _rising(losses),
+    ]
     return sentence, [remark for remark in remarks if remark], good
 
 
@@ -44,10 +56,10 @@ def _against_floor(loss: float, floor: float | None) -> tuple[str, bool]:
     ), False  # fmt: skip
 
 
-def _doubt(loss: float, floor: float | None) -> str:
+def _doubt(loss: float, floor: float | None, which: str) -> str:
     """Perplexity in plain words."""
     than = "" if floor is None or floor <= loss else f", where token counts alone leave {_choices(floor)}"
-    return f"At a masked token it is left with {_choices(loss)} equally likely choices{than}."
+    return f"At a {which} token it is left with {_choices(loss)} equally likely choices{than}."
 
 
 def _choices(loss: float) -> str:
@@ -59,12 +71,20 @@ def _accuracies(held_out: Sequence[Mapping[str, Any]]) -> str:
     def last(key: str) -> float | None:
         return next((row[key] for row in reversed(held_out) if isinstance(row.get(key), int | float)), None)
 
-    tokens, pairs = last("masked_lm_accuracy"), last("next_sentence_accuracy")
-    said = [] if tokens is None else [f"It guesses {tokens:.0%} of masked tokens right"]
+    names = {"masked_lm": "masked tokens", "causal_lm": "next tokens", "causal_lm_backward": "tokens before"}
+    found = {what: last(f"{name}_accuracy") for name, what in names.items()}
+    guessed = [f"{share:.0%} of {what}" for what, share in found.items() if share is not None]
+    recall, precision = last("replaced_token_recall"), last("replaced_token_precision")
+    pairs = next(
+        (p for name in ("next_sentence", "sentence_order") if (p := last(f"{name}_accuracy")) is not None), None
+    )
+    said = [f"guesses {' and '.join(guessed)} right"] if guessed else []
+    if recall is not None and precision is not None:
+        said.append(f"finds {recall:.0%} of replaced tokens (of those it names, {precision:.0%} are)")
     if pairs is not None:
         told = f"tells {pairs:.0%} of sentence pairs right"
         said.append(f"{told}, hardly more than the 50% of chance" if pairs < 0.55 else f"{told} (chance: 50%)")
-    return f"{' and '.join(said)}." if tokens is not None else f"It {said[0]}." if said else ""
+    return f"It {' and '.join(said)}." if said else ""
 
 
 def _rising(losses: Sequence[tuple[Any, float]]) -> str:

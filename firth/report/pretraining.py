@@ -8,7 +8,7 @@ import numpy as np
 
 from firth.report.axes import Points
 from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
-from firth.report.judgement import judge
+from firth.report.judgement import WORD_LOSSES, judge
 from firth.report.markup import Html, tag
 from firth.report.page import (
     Section,
@@ -28,11 +28,23 @@ from firth.report.page import verdict as verdict_box
 MASK = "[MASK]"
 _MOST_TOKENS = 32
 _MOST_ROWS = 40
+_ACCURACIES: dict[str, tuple[str, dict[str, float]]] = {
+    "masked_lm_accuracy": ("Masked tokens guessed right", {}),
+    "causal_lm_accuracy": ("Next tokens guessed right", {}),
+    "causal_lm_backward_accuracy": ("Tokens before guessed right", {}),
+    "span_boundary_accuracy": ("Tokens of spans guessed from the borders", {}),
+    "replaced_token_recall": ("Replaced tokens found (recall)", {}),
+    "replaced_token_precision": ("Tokens rightly called replaced (precision)", {}),
+    "next_sentence_accuracy": ("Sentence pairs told right", {"chance": 0.5}),
+    "sentence_order_accuracy": ("Orders of sentences told right", {"chance": 0.5}),
+}
+"""Shares of a run's rows, with what they are called and what guessing reaches."""
 _HELD_OUT = {
-    "masked_lm": "masked-token loss",
-    "masked_lm_accuracy": "accuracy",
+    **{name: f"{what} loss" for name, what in WORD_LOSSES.items()},
+    "replaced_token": "replaced-token loss",
     "next_sentence": "next-sentence loss",
-    "next_sentence_accuracy": "accuracy",
+    "sentence_order": "sentence-order loss",
+    **{name: label.lower() for name, (label, _) in _ACCURACIES.items()},
 }
 
 Ranked = Sequence[tuple[str, Sequence[tuple[str, float]]]]
@@ -83,14 +95,18 @@ def _splits(run: PretrainingReport, key: str) -> dict[str, Points]:
 
 
 def _loss(run: PretrainingReport) -> Section | None:
-    curves = _splits(run, "masked_lm")
-    if not curves:
+    found = {what: curves for name, what in WORD_LOSSES.items() if (curves := _splits(run, name))}
+    if not found:
         return None
     floor = {} if run.unigram_floor is None else {"unigram floor": run.unigram_floor}
+    many = len(found) > 1
+    curves = {f"{split}, {what}" if many else split: c for what, each in found.items() for split, c in each.items()}
+    whose = "Generator's m" if _splits(run, "replaced_token") else "M"
+    label = "Loss over words" if many else f"{next(iter(found)).capitalize()} loss".replace("M", whose, 1)
 
     def draw(width: int, height: int) -> Html:
         return lines(
-            curves, x_label="step", y_label="Masked-token loss (nats)", references=floor, smooth=True, width=width,
+            curves, x_label="step", y_label=f"{label} (nats)", references=floor, smooth=True, width=width,
             height=height,
         )  # fmt: skip
 
@@ -112,10 +128,7 @@ def _held_out_table(run: PretrainingReport) -> str:
 
 def _accuracy(run: PretrainingReport) -> Section | None:
     charts = []
-    for key, label, references in (
-        ("masked_lm_accuracy", "Masked tokens guessed right", {}),
-        ("next_sentence_accuracy", "Sentence pairs told right", {"chance": 0.5}),
-    ):
+    for key, (label, references) in _ACCURACIES.items():
         if curves := _splits(run, key):
             svg = lines(curves, x_label="step", y_label=label, references=references, percent=True, smooth=True)
             charts.append(figure(svg))

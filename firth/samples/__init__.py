@@ -49,6 +49,21 @@ def labelled(task: str, language: str) -> Path:
     return _file(f"{task}.{_known(language, LANGUAGES, 'language')}.{suffix}")
 
 
+def parted(task: str, language: str, folder: Path) -> tuple[Path, Path]:
+    """Writes a labelled set of rows or sentences as two files in `folder`: to train on, and a third of each label or,
+    of sentences, every third one to test on."""
+    path = labelled(task, language)
+    between = "\n" if path.suffix == ".tsv" else "\n\n"
+    rows = path.read_text("utf-8").rstrip("\n").split(between)
+    opening = [rows.pop(0)] if path.suffix == ".tsv" else []
+    order = sorted(rows, key=lambda row: row.split("\t")[-1]) if opening else rows
+    parts = {"train": [row for at, row in enumerate(order) if at % 3], "test": order[::3]}
+    made = {part: folder / f"{task}.{language}.{part}{path.suffix}" for part in parts}
+    for part, chosen in parts.items():
+        write_bytes(made[part], between.join([*opening, *chosen, ""]).encode())
+    return made["train"], made["test"]
+
+
 def _python() -> Iterator[str]:
     for _, paragraphs in standard_library(Path(sysconfig.get_path("stdlib"))):
         yield "\n".join(paragraphs) + "\n"

@@ -140,11 +140,11 @@ class App:
                     self._hold(len(message["body"]))
                     if len(body) > most:
                         raise long
+                    if self.held > self.house.limits.held_bytes:
+                        raise overloaded("The server holds as many bytes of requests as it may; try again later.", 1)
                     more = message["more_body"]
         except TimeoutError:
             raise Refusal(408, "too_slow", "The body did not arrive in time.", connection="close") from None
-        if self.held > self.house.limits.held_bytes:
-            raise overloaded("The server holds as many bytes of requests as it may; try again later.", 1)
 
     def _hold(self, size: int) -> None:
         self.held += size

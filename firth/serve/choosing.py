@@ -6,6 +6,7 @@ layers as leave the vectors alike, for texts that are not short; the rest is in 
 """
 
 import hashlib
+import inspect
 import os
 import platform
 import time
@@ -32,10 +33,8 @@ DTYPES = {
 }
 """What layers compute in; under `int8`, those that do not take bytes."""
 PRECISIONS = (*DTYPES, "auto")
-ALIKE = 0.999
-"""The least cosine to fp32 that a precision must keep on every sample text."""
-SPARE = 0.0009
-"""What bytes may take from the sample's cosines; the rest is left to bf16 and to texts unlike the sample."""
+ALIKE = 0.9994
+"""The least cosine to fp32 that every sample text must keep: others lose up to twice as much, and shall keep 0.999."""
 SHORT = 16
 """Sequences of fewer tokens never meet bytes: no mean evens out their errors, and they cost next to nothing."""
 SAMPLE_LENGTHS = (SHORT, 32, 64, 128) * 3
@@ -61,14 +60,14 @@ def known_precision(name: str) -> str:
     return name
 
 
-def quicken(encoder: Encoder, precision: str, vectors: Vectors) -> Run:
+def quicken(encoder: Encoder, precision: str, vectors: Vectors, *, judged_on: str) -> Run:
     """The encoder's copy for inference; for `int8` and `auto` the sample is looked at. A batch of it has its sequences
-    in order of length."""
+    in order of length. `judged_on` says which sample that is, and how its vectors are made."""
     if not linears(encoder):
         return encoder
     if precision in ("fp32", "bf16"):
         return _built(encoder, Choice(precision), {})
-    key = fingerprint(encoder, precision)
+    key = fingerprint(encoder, precision, judged_on)
     choice = _recall(key, encoder)
     ranges = input_ranges(encoder, vectors) if choice is None or choice.in_bytes else {}
     if choice is None:
@@ -90,13 +89,21 @@ def sample(tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
     ]
 
 
-def fingerprint(encoder: Encoder, precision: str) -> str:
-    """What a choice depends on: the CPU, torch, the threads, and the model's shape and weights."""
-    digest = hashlib.sha256(repr(encoder.config).encode())
+def digest(sequences: list[np.ndarray], pooling: str) -> str:
+    """What stands for a sample."""
+    return hashlib.sha256(b"|".join([pooling.encode(), *(ids.tobytes() for ids in sequences)])).hexdigest()
+
+
+def fingerprint(encoder: Encoder, precision: str, judged_on: str) -> str:
+    """All that a choice depends on: the CPU, the threads, torch, this code, the sample, and the model to the last
+    weight."""
+    found = hashlib.sha256(f"{encoder.config!r} {judged_on}".encode())
+    for file in map(inspect.getfile, (Choice, Int8Linear)):
+        found.update(Path(file).read_bytes())
     for tensor in encoder.state_dict().values():
-        digest.update(tensor.flatten()[:: max(1, tensor.numel() // 256)].numpy().tobytes())
-    cpu = f"{_cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
-    return f"{precision}; {cpu}; torch {torch.__version__}; {digest.hexdigest()[:16]}"
+        found.update(tensor.contiguous().view(torch.uint8).numpy())
+    cpu = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    return f"{precision}; {cpu}; torch {torch.__version__}; {found.hexdigest()[:32]}"
 
 
 def memory_file() -> Path:
@@ -131,17 +138,18 @@ def _choose(encoder: Encoder, precision: str, vectors: Vectors, ranges: Ranges) 
 
 
 def _bearable(encoder: Encoder, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
-    """The layers that take bytes: those that change the vectors least, as many as together stay within `SPARE`."""
-    plain = packed_linears(encoder, DTYPES["int8"])
-    without = _cosines(vectors(replaced(encoder, plain)), exact)
-    losses = {}
-    for name, linear in linears(encoder).items():
-        if linear.out_features > linear.in_features:
-            copy = replaced(encoder, {**plain, name: Int8Linear(linear, *ranges[name], DTYPES["int8"])})
-            losses[name] = without - _cosines(vectors(copy), exact)
-    order = sorted(losses, key=lambda name: float(losses[name].max()))
-    totals = np.cumsum([losses[name] for name in order], axis=0).max(axis=1)
-    return tuple(order[: int(np.searchsorted(totals, SPARE))])
+    """The layers that take bytes: tried in the order of what each costs alone, kept while all together stay `ALIKE`.
+
+    Costs do not add up: what one layer disturbs may leave the range another one was given."""
+
+    def least(*names: str) -> float:
+        return float(_cosines(vectors(_built(encoder, Choice("int8", names), ranges)), exact).min())
+
+    widening = [name for name, linear in linears(encoder).items() if linear.out_features > linear.in_features]
+    kept: tuple[str, ...] = ()
+    for name in sorted(widening, key=least, reverse=True):
+        kept = (*kept, name) if least(*kept, name) >= ALIKE else kept
+    return kept
 
 
 def _built(encoder: Encoder, choice: Choice, ranges: Ranges) -> Run:
@@ -181,8 +189,10 @@ def _remember(key: str, choice: Choice) -> None:
 
 
 def _cpu_name() -> str:
+    """The CPU's model and the units torch sees in it."""
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     wanted = ("model name", "cpu family", "model\t", "stepping")
-    return " ".join(line.partition(":")[2].strip() for line in lines[:10] if line.startswith(wanted)) or (
-        platform.processor()
-    )
+    name = " ".join(line.partition(":")[2].strip() for line in lines[:10] if line.startswith(wanted))
+    units = [torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported()]
+    has = [unit for unit, there in zip(("VNNI", "bf16", "AMX"), units, strict=True) if there]
+    return " ".join([name or platform.processor(), torch.backends.cpu.get_cpu_capability(), *has])

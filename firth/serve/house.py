@@ -51,6 +51,19 @@ class House:
         if longest > self.limits.characters:
             raise too_large(f"A text has {longest} characters, more than {self.limits.characters}; shorten it.")
 
+    def check_tokens(self, tokens: int) -> None:
+        if tokens > (most := self.limits.batch_tokens):
+            raise too_large(f"The request has {tokens} tokens, more than {most}; send fewer or shorter texts.")
+
+    def check_fills(self, characters: int, candidates: int) -> None:
+        """Every candidate carries the whole text, so a small request could ask for gigabytes."""
+        if candidates > (most := self.limits.candidates):
+            raise too_large(
+                f"The masks have {candidates} candidates in all, more than {most}; ask for a smaller 'top'."
+            )
+        if candidates * characters > (most := self.limits.filled_characters):
+            raise too_large(f"The filled texts would be longer than {most} characters; shorten the text or 'top'.")
+
     async def make_ready(self, texts: Sequence[str], function: Callable[[], T]) -> T:
         """What `function` gives; long texts are tokenised in a thread."""
         if sum(map(len, texts)) <= SHORT:
@@ -58,9 +71,7 @@ class House:
         return await asyncio.get_running_loop().run_in_executor(None, function)
 
     async def compute(self, lane: Lane, payload: Any, *, tokens: int) -> Any:
-        if tokens > self.limits.batch_tokens:
-            most = self.limits.batch_tokens
-            raise too_large(f"The request has {tokens} tokens, more than {most}; send fewer or shorter texts.")
+        self.check_tokens(tokens)
         return await self.batcher.ask(lane, payload, tokens=tokens)
 
     async def cut(self, model: Model, texts: Sequence[str]) -> Cut:

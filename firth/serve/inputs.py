@@ -1,11 +1,20 @@
-"""Texts made ready for a model: texts in, ids out. What remains is computing, and that is done for many together."""
+"""Texts made ready for a model: texts in, ids out. What remains is computing, and that is done for many together; for
+masks also the end of it: states in, candidates out."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
+from firth.objectives.masked_lm import MaskedLM
+from firth.tensors import States
 from firth.tokenizers import Tokenizer
+from firth.tokenizers.vocab import Vocab
 from firth.types import Fill
+
+SCORED_MASKS = 64
+"""Masks scored at once: each has a number for every token of the vocabulary."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,18 @@ class Masked:
     ids: np.ndarray
     masks: np.ndarray
     spans: np.ndarray
+
+
+def likeliest(
+    head: MaskedLM, states: States, rows_P: np.ndarray, *, vocab: Vocab, top: int
+) -> Iterator[tuple[list[float], list[int]]]:
+    """For each mask the probabilities and the ids of its likeliest tokens, special ones left out."""
+    for start in range(0, len(rows_P), SCORED_MASKS):
+        some_P = torch.from_numpy(rows_P[start : start + SCORED_MASKS])
+        scores_PV = head.scores(states, some_P)[:, : len(vocab)]
+        scores_PV[:, sorted(vocab.specials)] = -torch.inf
+        best = scores_PV.softmax(-1).topk(min(top, len(vocab)))
+        yield from zip(best.values.tolist(), best.indices.tolist(), strict=True)
 
 
 def filled(tokenizer: Tokenizer, text: str, span: np.ndarray, *, token: int, probability: float) -> Fill:

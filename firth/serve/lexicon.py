@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from firth import tokenizers
-from firth.convert.mapped import map_tensor, tensor_places
+from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
 from firth.errors import BadInput, Unsupported
 from firth.files import MANIFEST, check_manifest
 from firth.tokenizers.subwords import Subwords
@@ -21,7 +21,7 @@ from firth.tokenizers.subwords import Subwords
 TABLES = ("encoder.table.weight", "bert.embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight")
 """What a table of words may be called in `model.safetensors`."""
 _BLOCK = 1 << 15
-_SEARCHED = 100_000
+SEARCHED = 100_000
 """Words among which near spellings are looked for: the first, which are the most frequent where a file is sorted so."""
 
 
@@ -36,9 +36,10 @@ class Lexicon:
         lowercase: bool = False,
         hidden: Collection[int] = (),
         compose: Callable[[str], np.ndarray | None] | None = None,
+        searched: int = SEARCHED,
     ) -> None:
         self.places, self.rows_VD, self.lowercase = places, rows_VD[: len(places)], lowercase
-        self.hidden, self.compose = sorted(hidden), compose
+        self.hidden, self.compose, self.searched = sorted(hidden), compose, searched
 
     @cached_property
     def words(self) -> tuple[str, ...]:
@@ -80,7 +81,7 @@ class Lexicon:
     def near(self, word: str) -> str:
         """The end of a sentence that offers words spelled almost so."""
         wanted = word.lower() if self.lowercase else word
-        alike = [w for w in self.words[:_SEARCHED] if abs(len(w) - len(wanted)) < 3 and {*w} & {*wanted}]
+        alike = [w for w in self.words[: self.searched] if abs(len(w) - len(wanted)) < 3 and {*w} & {*wanted}]
         close = get_close_matches(wanted, alike, n=3, cutoff=0.5 if len(wanted) < 4 else 0.7)
         return f"; near spellings: {', '.join(close)}." if close else ", and no word is spelled like it."
 
@@ -124,7 +125,7 @@ class Lexicon:
         return [(self.words[i], float(cosines_V[i])) for i in best]
 
 
-def open_lexicon(folder: Path) -> Lexicon:
+def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
     """The words of a model folder; raises where its model has no table of words."""
     weights = folder / "model.safetensors"
     if not weights.is_file():
@@ -139,22 +140,20 @@ def open_lexicon(folder: Path) -> Lexicon:
     if len(vocab) > len(rows):
         raise BadInput(f"{folder}: the tokenizer has {len(vocab)} tokens, the model {len(rows)}.")
     settings = getattr(tokenizer, "config", None) or getattr(tokenizer, "rules", None)
-    how: dict[str, Any] = {"lowercase": bool(getattr(settings, "lowercase", False)), "hidden": vocab.specials}
+    lowercase = bool(getattr(settings, "lowercase", False))
+    how: dict[str, Any] = {"lowercase": lowercase, "hidden": vocab.specials, "searched": searched}
     if isinstance(tokenizer, Subwords):
-        words_VD, compose = _composed(tokenizer, rows)
-        return Lexicon(vocab.ids, words_VD, compose=compose, **how)
+        made = folder / WORD_ROWS
+        means = map_tensor(made, name) if made.exists() else np.concatenate([*word_rows(tokenizer, rows)])
+        return Lexicon(vocab.ids, means, compose=_composed(tokenizer, rows), **how)
     return Lexicon(vocab.ids, rows, **how)
 
 
-def _composed(tokenizer: Subwords, rows: np.ndarray) -> tuple[np.ndarray, Callable[[str], np.ndarray | None]]:
-    """The mean of every listed word's parts, and a function that gives it for any word."""
-    words_VD = np.zeros((len(tokenizer.vocab), rows.shape[1]), np.float32)
-    for place, word in enumerate(tokenizer.vocab.tokens):
-        if place not in tokenizer.vocab.specials:
-            words_VD[place] = rows[tokenizer.word_parts(word)].mean(0)
+def _composed(tokenizer: Subwords, rows: np.ndarray) -> Callable[[str], np.ndarray | None]:
+    """A function that gives the mean of a word's parts, listed or not."""
 
     def compose(word: str) -> np.ndarray | None:
         parts = tokenizer.word_parts(word.lower() if tokenizer.config.lowercase else word)
         return np.asarray(rows[parts].mean(0)) if parts else None
 
-    return words_VD, compose
+    return compose

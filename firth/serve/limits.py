@@ -16,7 +16,11 @@ class Limits:
     characters: int = 32_768
     """Characters of one text."""
     batch_tokens: int = 16_384
-    """Tokens of one request, and of what is computed together."""
+    """Tokens of one request. Several requests share a batch of up to 2,048; a longer one is computed alone."""
+    candidates: int = 1000
+    """Candidates of one fill: its masks times how many are asked for each."""
+    filled_characters: int = 4_000_000
+    """Characters of a fill's answer, in which every candidate has the whole text with it."""
     attention_tokens: int = 96
     """Tokens of a text whose attention is shown: the answer grows with their square."""
     queued: int = 512

@@ -24,10 +24,11 @@ from firth.nn.search import Choice
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.replaced_token import filler
 from firth.recipes.labelled import tell_of_cuts
-from firth.serve.choosing import Run, known_precision, quicken, sample
+from firth.serve.choosing import Run, digest, known_precision, quicken, sample
 from firth.serve.generating import Options, generate
-from firth.serve.inputs import Cut, Masked, filled
-from firth.tasks.predicting import predict, token_batches, within
+from firth.serve.inputs import Cut, Masked, filled, likeliest
+from firth.tasks.paths import k_best
+from firth.tasks.predicting import outputs_of, predict, token_batches, within
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import Tag
 from firth.tensors import Batch, Encoder, parameter_count
@@ -106,16 +107,12 @@ class Model:
         starts = batch.bounds_B1[:-1].tolist()
         rows_P = np.concatenate([text.masks + start for text, start in zip(texts, starts, strict=True)])
         encoder, head = self._filler()
-        scores_PV = head.scores(encoder(batch), torch.from_numpy(rows_P))
-        scores_PV = scores_PV[:, : len(self.tokenizer.vocab)]
-        scores_PV[:, sorted(self.tokenizer.vocab.specials)] = -torch.inf
-        best = scores_PV.softmax(-1).topk(min(top, len(self.tokenizer.vocab)))
-        rows = iter(zip(best.values.tolist(), best.indices.tolist(), strict=True))
+        best = likeliest(head, encoder(batch), rows_P, vocab=self.tokenizer.vocab, top=top)
         return [
             [
                 filled(self.tokenizer, text.text, span, token=token, probability=probability)
                 for span in text.spans
-                for probability, token in zip(*next(rows), strict=True)
+                for probability, token in zip(*next(best), strict=True)
             ]
             for text in texts
         ]
@@ -165,6 +162,8 @@ class Model:
         """What `vectors` reads of these texts, which may also be ids without special tokens."""
         frame, limit = self.tokenizer.vocab.frame, max_length or self.checkpoint.embedding.max_length
         size = min(limit or self.encoder.max_positions, self.encoder.max_positions) - frame.size()
+        if size < 1 or max_length == 0:
+            raise BadConfig(f"max_length must be at least {frame.size() + 1}; this model adds {frame.size()} tokens.")
         sequences: list[Any] = []
         owners: list[int] = []
         for owner, ids in enumerate(self._ids(texts, specials)):
@@ -216,6 +215,12 @@ class Model:
         _, goal = only_task(self.checkpoint, "This model", task)
         return predict(self.checkpoint.reader or self.encoder, goal, items, advance=advance)
 
+    def k_best(self, examples: Sequence[Example], k: int, *, task: str = "") -> list[list[Prediction]]:
+        """The k likeliest tag sequences of each row, the best first; fewer where the rules allow fewer."""
+        _, goal = only_task(self.checkpoint, "This model", task)
+        items = self.items(examples, task=task)
+        return k_best(goal, items, outputs_of(self.checkpoint.reader or self.encoder, goal, items), k=k)
+
     def segment(self, texts: Sequence[str], *, task: str = "") -> list[list[str]]:
         """The words of each text, by a model fine-tuned on segmented text."""
         _, goal = only_task(self.checkpoint, "This model", task)
@@ -255,10 +260,13 @@ class Model:
     @cached_property
     def _quick(self) -> Run:
         """The encoder as `embed` uses it: a copy in the precision asked for, made when first needed."""
-        texts = sample(self.tokenizer, self.encoder.max_positions)
-        pooling = self.checkpoint.embedding.pooling
+        texts, pooling = sample(self.tokenizer, self.encoder.max_positions), self.checkpoint.embedding.pooling
+
+        def vectors(encoder: Run) -> np.ndarray:
+            return _unit(self._pooled(encoder, texts, pooling))
+
         with torch.inference_mode():
-            return quicken(self.encoder, self.precision, lambda encoder: _unit(self._pooled(encoder, texts, pooling)))
+            return quicken(self.encoder, self.precision, vectors, judged_on=digest(texts, pooling))
 
     @torch.inference_mode()
     def _pooled(self, encoder: Run, sequences: list[Any], pooling: str) -> np.ndarray:

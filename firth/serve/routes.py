@@ -1,5 +1,6 @@
 """What each route does: a checked request in, an answer as plain values out. `TABLE` lists them all."""
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
@@ -88,6 +89,7 @@ async def fill(house: House, asked: shapes.Fill) -> Answer:
     name, model = house.model(asked.model)
     house.check([asked.text])
     masked = await house.make_ready([asked.text], lambda: model.masked(asked.text))
+    house.check_fills(len(asked.text), len(masked.masks) * min(asked.top, len(model.tokenizer.vocab)))
     rows = await house.compute(FillLane(model, asked.top), masked, tokens=len(masked.ids))
     top = len(rows) // len(masked.masks)
     masks = [
@@ -102,6 +104,7 @@ async def tokenize(house: House, asked: shapes.Tokenize) -> Answer:
     texts = _list(asked.texts)
     house.check(texts)
     encodings = await house.make_ready(texts, lambda: model.tokenizer.encode_batch(texts))
+    house.check_tokens(sum(map(len, encodings)))
     rows = [
         {"ids": one.ids, "tokens": one.tokens, "offsets": one.offsets, "word_starts": one.word_starts.tolist()}
         for one in encodings
@@ -125,7 +128,7 @@ async def attention(house: House, asked: shapes.Attention) -> Answer:
 
 
 async def info(house: House, asked: None) -> Answer:
-    models = {name: {**model.info(), "can": abilities(house, name)} for name, model in house.models.items()}
+    models = {name: {**model.info(), **_offers(house, name)} for name, model in house.models.items()}
     limits = to_dict(house.limits)
     has_runs = house.runs is not None
     return {"firth": __version__, "default": house.default, "models": models, "limits": limits, "runs": has_runs}
@@ -146,13 +149,19 @@ async def metrics(house: House, asked: None) -> Answer:
 
 
 async def runs(house: House, asked: None) -> Answer:
-    return {"runs": house.runs.list() if house.runs else []}
+    return {"runs": await asyncio.to_thread(house.runs.list) if house.runs else []}
 
 
 async def run_rows(house: House, asked: dict[str, Any]) -> Answer:
     if house.runs is None:
         raise Refusal(404, "not_found", "This server shows no runs; start it with --runs DIR.")
-    return house.runs.rows(asked["run"], asked["after"])
+    return await asyncio.to_thread(house.runs.rows, asked["run"], asked["after"])
+
+
+def _offers(house: House, name: str) -> dict[str, Any]:
+    vocab = house.models[name].tokenizer.vocab
+    can = abilities(house, name)
+    return {"can": can, "mask": vocab.tokens[vocab.mask] if "fill" in can else None}
 
 
 def abilities(house: House, name: str) -> list[str]:

@@ -2,7 +2,9 @@
 
 import json
 import time
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +27,20 @@ class Runs:
     root: Path
 
     def list(self) -> list[dict[str, Any]]:
-        rows = [self._row(name, path) for name, path in self._found().items()]
+        rows = list[dict[str, Any]]()
+        for name, path in self._found().items():
+            with suppress(OSError):  # removed since it was found
+                rows.append(self._row(name, path))
         return sorted(rows, key=lambda row: -row["updated"])
 
     def rows(self, name: str, after: int) -> dict[str, Any]:
         """The whole lines behind byte `after`; a run that was resumed may have cut its file, then from the start."""
-        path = self._found().get(name)
-        if path is None:
-            raise Refusal(404, "not_found", "There is no such run; GET /runs lists them.")
+        try:
+            return self._rows(name, self._found()[name], after)
+        except (KeyError, OSError):
+            raise Refusal(404, "not_found", "There is no such run; GET /runs lists them.") from None
+
+    def _rows(self, name: str, path: Path, after: int) -> dict[str, Any]:
         restarted = after > path.stat().st_size
         start = 0 if restarted else after
         with path.open("rb") as file:
@@ -51,11 +59,15 @@ class Runs:
 
     def _found(self) -> dict[str, Path]:
         """By name, which is only ever looked up here: no path is made of what a client says."""
-        paths = (path for pattern in ("", "*/", "*/*/") for path in sorted(self.root.glob(pattern + METRICS)))
-        found = {
-            str(path.parent.relative_to(self.root)): path for path, _ in zip(paths, range(MOST_RUNS), strict=False)
+        found: dict[str, Path] = {}
+        level = [self.root]
+        for _ in range(3):
+            paths = [folder / METRICS for folder in level if (folder / METRICS).is_file()]
+            found |= {str(path.parent.relative_to(self.root)): path for path in paths}
+            level = [inner for folder in level for inner in _folders(folder)]
+        return {
+            (self.root.resolve().name if name == "." else name): path for name, path in islice(found.items(), MOST_RUNS)
         }
-        return {(self.root.resolve().name if name == "." else name): path for name, path in found.items()}
 
     def _row(self, name: str, path: Path) -> dict[str, Any]:
         status = path.stat()
@@ -70,6 +82,13 @@ class Runs:
             "steps": facts.get("steps") if isinstance(facts.get("steps"), int) else None,
             "bytes": status.st_size,
         }
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(path for path in folder.iterdir() if path.is_dir())
+    except OSError:  # removed since it was found, or not for this user's eyes
+        return []
 
 
 def _facts(run: Path) -> dict[str, Any]:

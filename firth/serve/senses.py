@@ -7,6 +7,7 @@ what the word has in common everywhere, and the rest is scaled to length one.
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 import torch
@@ -68,15 +69,12 @@ def senses(
     return Senses(word, tuple(groups), silhouette if len(groups) > 1 else 0.0)
 
 
-def occurrences(word: str, lines: Sequence[str]) -> list[Occurrence]:
-    """Where the word stands: whole words, in any case; Chinese has no borders to look for."""
+def occurrences(word: str, lines: Sequence[str], *, most: int | None = None) -> list[Occurrence]:
+    """The first places where the word stands: whole words, in any case; Chinese has no borders to look for."""
     pattern = re.escape(word) if has_chinese(word) else f"(?<!{_LETTER}){re.escape(word)}(?!{_LETTER})"
     places = re.compile(pattern, re.IGNORECASE)
-    return [
-        Occurrence(number, found.start(), found.end(), line)
-        for number, line in enumerate(lines, 1)
-        for found in places.finditer(line)
-    ]
+    found = ((number, line, one.span()) for number, line in enumerate(lines, 1) for one in places.finditer(line))
+    return [Occurrence(number, start, end, line) for number, line, (start, end) in islice(found, most)]
 
 
 @torch.inference_mode()
@@ -86,7 +84,10 @@ def occurrence_vectors(model: Model, found: Sequence[Occurrence], layer: int) ->
         raise BadConfig(f"The model has the layers 0 to {model.encoder.num_layers}, not {layer}.")
     frame = model.tokenizer.vocab.frame
     size, sequences, spans = model.encoder.max_positions - frame.size(), [], []
-    for one, encoding in zip(found, model.tokenizer.encode_batch([one.text for one in found]), strict=True):
+    lines = list(dict.fromkeys(one.text for one in found))  # a long line may have the word many times
+    encodings = dict(zip(lines, model.tokenizer.encode_batch(lines), strict=True))
+    for one in found:
+        encoding = encodings[one.text]
         inside = np.flatnonzero((encoding.offsets[:, 0] < one.end) & (encoding.offsets[:, 1] > one.start))
         if not len(inside):
             raise BadInput(f"Line {one.line}: the tokenizer leaves nothing of '{one.text[one.start : one.end]}'.")

@@ -41,6 +41,8 @@ MEMORIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
 """What oneDNN and torch keep of every shape of matrix product they met, 1,024 of them unless told otherwise. A server
 meets a new one with every batch: hundreds of megabytes that are not used again."""
 KEPT_SHAPES = "64"
+SEARCHED = 5_000
+"""Words among which near spellings of an unknown one are looked for: what others wait for, so few."""
 WARM_UP = "A first text, so that nothing is left to prepare. 第一段文字。"
 
 
@@ -92,7 +94,8 @@ def read_token(file: Path | None) -> str | None:
     """The token of a file or of FIRTH_TOKEN; None where there is neither."""
     if file is None and "FIRTH_TOKEN" not in os.environ:
         return None
-    token = (file.read_text("utf-8") if file else os.environ["FIRTH_TOKEN"]).strip()
+    given = file.read_bytes().decode("utf-8", "replace") if file else os.environ["FIRTH_TOKEN"]
+    token = given.strip()
     if len(token) < TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
         where = file or "FIRTH_TOKEN"
         raise BadConfig(f"{where} must hold a token of at least {TOKEN_CHARACTERS} letters and digits on one line.")
@@ -161,7 +164,7 @@ def _lexicons(folders: Mapping[str, Path]) -> dict[str, Lexicon]:
     found = {}
     for name, folder in folders.items():
         with suppress(FirthError):  # a model without a table of words
-            found[name] = open_lexicon(folder)
+            found[name] = open_lexicon(folder, searched=SEARCHED)
     return found
 
 

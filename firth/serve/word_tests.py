@@ -75,6 +75,8 @@ def _sections(path: Path, lines: list[tuple[int, str]]) -> dict[str, list[tuple[
             sections.setdefault(name, []).append(tuple(words))
         else:
             raise BadInput(f"{path}, line {number}: {len(words)} words where an analogy has 4.")
+    if not sections:
+        raise BadInput(f"{path} names sections, but has no questions.")
     return sections
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 
-from firth.errors import FirthError
 from firth.serve import shapes
 from firth.serve.house import House
 from firth.serve.replies import Refusal
@@ -26,12 +25,14 @@ async def meaning(house: House, asked: shapes.Meaning) -> dict[str, Any]:
     """Where a word stands in texts, how alike these places are, and where they lie on a map."""
     name, model = house.model(asked.model)
     house.check(asked.texts)
-    found = occurrences(asked.word, asked.texts)[:MOST_OCCURRENCES]
+    found = await house.make_ready(asked.texts, lambda: occurrences(asked.word, asked.texts, most=MOST_OCCURRENCES))
     if not found:
         raise Refusal(422, "invalid_request", "None of the 'texts' has this 'word'.")
     lengths = await house.make_ready(asked.texts, lambda: [len(ids) for ids in model.tokenizer.ids_batch(asked.texts)])
     tokens = sum(min(lengths[one.line - 1] + 2, model.encoder.max_positions) for one in found)
-    vectors = await house.compute_alone(lambda: occurrence_vectors(model, found, -1), tokens=tokens)
+    vectors, alone = await house.compute_alone(
+        lambda: (occurrence_vectors(model, found, -1), _static(house, name, asked.word)), tokens=tokens
+    )
     centred = vectors - vectors.mean(0) if len(vectors) > 2 else vectors
     unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
     places = [_place(one, *xy) for one, xy in zip(found, _map(vectors).tolist(), strict=True)]
@@ -39,16 +40,14 @@ async def meaning(house: House, asked: shapes.Meaning) -> dict[str, Any]:
         "model": name,
         "occurrences": places,
         "similarities": unit @ unit.T,
-        "neighbours": _static(house, name, asked),
+        "neighbours": alone,
     }
 
 
-def _static(house: House, name: str, asked: shapes.Meaning) -> list[dict[str, Any]]:
+def _static(house: House, name: str, word: str) -> list[dict[str, Any]]:
     """The word's neighbours whatever stands around it; none where the model has no vector for the word alone."""
-    try:
-        return _rows(house.lexicons[name].neighbours(asked.word)) if name in house.lexicons else []
-    except FirthError:
-        return []
+    lexicon = house.lexicons.get(name)
+    return _rows(lexicon.neighbours(word)) if lexicon and lexicon.knows(word) else []
 
 
 def _map(vectors: np.ndarray) -> np.ndarray:

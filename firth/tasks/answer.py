@@ -73,7 +73,7 @@ class Answer(Task):
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         self.head = nn.Linear(encoder.width, 2)
-        initialise(self.head, std=encoder.config.init_std)
+        initialise(self.head, std=encoder.init_std)
 
     # Reading
 

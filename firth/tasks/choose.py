@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth import metrics
+from firth.config import check_counts, check_shares
 from firth.data.items import Item, cut_window, pack_items
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
@@ -43,11 +44,15 @@ class Choose(Task):
         max_windows: int = 2
         """Windows of a long context used in training, for each option; prediction reads all."""
 
+        def __post_init__(self) -> None:
+            check_shares(dropout=self.dropout)
+            check_counts(max_windows=self.max_windows)
+
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(encoder.width, 1)
-        initialise(self.head, std=encoder.config.init_std)
+        initialise(self.head, std=encoder.init_std)
 
     # Reading
 

@@ -7,7 +7,7 @@ overlapping windows; the scores of its windows are averaged, in training as in p
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -17,14 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from firth import metrics
+from firth.config import check_counts, check_shares
 from firth.data.items import Item, pack_items, text_items
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
 from firth.nn.heads import HiddenHead
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
-from firth.tasks import columns, glue
+from firth.tasks import columns, glue, judged
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.types import Example, Prediction, Problem
 
@@ -71,6 +71,10 @@ class Classify(Task):
         """The figure to pick epochs on; by default the preset's, else accuracy, micro F1 or Spearman."""
         positive: str = ""
         """The name that the binary F1 is about."""
+        centre: float = 0.0
+        """Of kind number, what is subtracted from a label before it is learned; found on the training rows."""
+        spread: float = 0.0
+        """What the rest is divided by; 0 takes mean and deviation of the training rows. A preset's labels stay."""
 
         def __post_init__(self) -> None:
             if self.kind != "one" and len(self.label_columns) > 1:
@@ -79,6 +83,8 @@ class Classify(Task):
                 raise BadConfig("Label smoothing and class weights are for names, not for kind=number.")
             if self.head == "tree" and (self.kind != "one" or len(self.label_columns) > 1):
                 raise BadConfig("head=tree chooses one name of one label column; it needs kind=one.")
+            check_shares(dropout=self.dropout, label_smoothing=self.label_smoothing, threshold=self.threshold)
+            check_counts(max_windows=self.max_windows)
 
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
@@ -86,7 +92,7 @@ class Classify(Task):
         sizes = [len(names) for names in labels.values()] or [1]
         width = encoder.width * (3 if config.pooling == "concat" else 1)
         self.head = HEADS[config.head](width, sum(sizes))
-        initialise(self.head, std=getattr(encoder.config, "init_std", 0.02))
+        initialise(self.head, std=encoder.init_std)
         self.slices = [slice(end - size, end) for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True)]
         self.register_buffer("weights_T", torch.ones(sum(sizes)), persistent=False)
 
@@ -103,7 +109,15 @@ class Classify(Task):
             return config
         preset = glue.preset(config.preset)
         metric, positive = config.metric or preset.main, config.positive or preset.positive
-        return replace(config, kind=preset.kind, metric=metric, positive=positive)  # type: ignore[arg-type]
+        spread = config.spread or 1.0
+        return replace(config, kind=preset.kind, metric=metric, positive=positive, spread=spread)  # type: ignore[arg-type]
+
+    @classmethod
+    def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
+        if config.kind != "number" or config.spread:
+            return config
+        golds = np.array([example.gold for example in examples], np.float64)
+        return replace(config, centre=float(golds.mean()), spread=float(golds.std()) or 1.0)
 
     @classmethod
     def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
@@ -167,7 +181,8 @@ class Classify(Task):
     def _targets(self, golds: Sequence[Any]) -> Tensor:
         """E numbers, E x T marks, or E x groups indices within each group."""
         if self.config.kind == "number":
-            return torch.tensor(golds, dtype=torch.float32)
+            values = (np.array(golds, np.float64) - self.config.centre) / (self.config.spread or 1.0)
+            return torch.from_numpy(values).float()
         indices = [{name: i for i, name in enumerate(names)} for names in self.labels.values()]
         if self.config.kind == "one":
             rows = [
@@ -238,7 +253,7 @@ class Classify(Task):
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         scores_T = np.mean(outputs, 0)
         if self.config.kind == "number":
-            return Prediction(float(scores_T[0]))
+            return Prediction(float(scores_T[0]) * (self.config.spread or 1.0) + self.config.centre)
         (group, names), *others = self.labels.items()
         if self.config.kind == "many":
             shares = 1 / (1 + np.exp(-scores_T.astype(np.float64)))
@@ -257,52 +272,15 @@ class Classify(Task):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
-        if self.config.kind == "number":
-            figures = {"pearson": metrics.pearson(gold, guessed), "spearman": metrics.spearman(gold, guessed)}
-            return figures | {"mean_error": float(np.mean(np.abs(np.subtract(gold, guessed))))}
-        if self.config.kind == "many":
-            (names,) = self.labels.values()
-            sets = [set(g) for g in gold], [set(g) for g in guessed]
-            table = metrics.multilabel_f1(*sets, labels=names)
-            return {"micro_f1": table.micro.f1, "macro_f1": table.macro.f1, "exact_match": metrics.exact_match(*sets)}
-        if len(self.labels) == 1:
-            return self._one_group(gold, guessed)
-        groups = {
-            name: self._one_group([g[i] for g in gold], [g[i] for g in guessed]) for i, name in enumerate(self.labels)
-        }
-        means = {key: float(np.mean([f[key] for f in groups.values()])) for key in ("accuracy", "macro_f1")}
-        return means | {f"{name}_{key}": v for name, f in groups.items() for key, v in f.items()}
-
-    def _one_group(self, gold: Sequence[str], guessed: Sequence[str]) -> dict[str, float]:
-        table = metrics.f1(gold, guessed)
-        figures = {"accuracy": metrics.accuracy(gold, guessed), "macro_f1": table.macro.f1}
-        if self.config.positive:
-            row = table.rows.get(self.config.positive)
-            figures["f1"] = row.f1 if row else 0.0
-        return figures | {"matthews": metrics.matthews(gold, guessed)}
+        return judged.figures(gold, guessed, self.labels, kind=self.config.kind, positive=self.config.positive)
 
     def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        if self.config.kind == "number":
-            usual: Any = float(np.mean([e.gold for e in train]))
-        else:
-            # Of several columns each has its own usual name; of many names the usual set is the most frequent one.
-            golds = zip(*(e.gold for e in train), strict=True) if len(self.labels) > 1 else [[e.gold for e in train]]
-            usual = tuple(_most_frequent(column) for column in golds)
-            usual = usual if len(self.labels) > 1 else usual[0]
+        usual = judged.usual([example.gold for example in train], self.labels, kind=self.config.kind)
         return [Prediction(usual) for _ in examples]
 
     def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
-        if self.config.kind == "number" or len(self.labels) > 1:
-            return {}
         gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
-        (names,) = self.labels.values()
-        if self.config.kind == "many":
-            return metrics.as_rows(
-                metrics.multilabel_f1([set(g) for g in gold], [set(g) for g in guessed], labels=names)
-            )
-        labels, counts_TT = metrics.confusion(gold, guessed, labels=names)
-        rows = metrics.as_rows(metrics.f1(gold, guessed, labels=names))
-        return {"confusion": {"labels": labels, "counts": counts_TT.tolist()}, **rows}
+        return judged.tables(gold, guessed, self.labels, kind=self.config.kind)
 
     def error(self, prediction: Prediction, example: Example) -> float:
         if self.config.kind == "number":
@@ -315,11 +293,6 @@ def _groups(gold: Any, config: Classify.Config) -> list[set[str]]:
     if config.kind == "many":
         return [set(gold)]
     return [{name} for name in gold] if len(config.label_columns) > 1 else [{gold}]
-
-
-def _most_frequent(values: Iterable[Any]) -> Any:
-    counts = Counter(values)
-    return min(counts, key=lambda value: (-counts[value], value))
 
 
 def _logit(share: float) -> float:

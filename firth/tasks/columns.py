@@ -54,7 +54,8 @@ def find(rows: Rows, config: Named, *, labelled: bool) -> tuple[tuple[str, ...],
         return glue.preset_columns(rows, config.preset, labelled=labelled)
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
-        texts = _only(rows, glue.known_columns(tuple(rows.columns)), "the text", "--text-column")
+        option = "--text-column" if labelled else ""
+        texts = _only(rows, glue.known_columns(tuple(rows.columns)), "the text", option)
     labels = config.label_columns
     if not labels and labelled:
         known = tuple((name,) for name in glue.LABELS if name in rows.columns)
@@ -81,6 +82,8 @@ def _only(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, option: st
         return readings[0]
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
+    if not option:
+        raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
     raise BadInput(
         f"{rows.path}: {found} {what}; name it with {option}, or count columns if the file has no header "
         f"(the first row has {names})."

@@ -18,23 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth import metrics
+from firth.config import check_counts, check_shares
 from firth.data.items import Item, pack_items
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig
 from firth.nn import similarity
-from firth.nn.blocks import first_rows, initialise
-from firth.nn.pooling import last_rows, max_rows, mean_rows, pooled_rows
+from firth.nn.blocks import initialise
+from firth.nn.pooling import layered_rows, pooled_rows
 from firth.tasks import glue, likeness
 from firth.tasks.likeness import Compared, with_vectors
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.types import Example, Prediction, Problem
-
-LOSSES = {
-    "number": ("regression",),
-    "one": ("contrastive", "regression", "ranking"),
-    "positives": ("ranking",),
-    "triplets": ("ranking",),
-}
-"""The losses that each kind of gold can teach, the usual one first."""
 
 
 class Compare(Task):
@@ -92,6 +85,8 @@ class Compare(Task):
                 raise BadConfig("whiten and pooling=first-last go with way=pooled.")
             if len(self.label_columns) > 1:
                 raise BadConfig("compare reads one label column.")
+            check_shares(dropout=self.dropout)
+            check_counts(max_windows=self.max_windows)
 
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
@@ -100,7 +95,7 @@ class Compare(Task):
         if config.way == "cross":
             self.dropout = nn.Dropout(config.dropout)
             self.head = nn.Linear(encoder.width, 1)
-            initialise(self.head, std=encoder.config.init_std)
+            initialise(self.head, std=encoder.init_std)
 
     @property
     def main(self) -> str:  # type: ignore[override]
@@ -137,24 +132,7 @@ class Compare(Task):
 
     @classmethod
     def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
-        kind = likeness.kind_of(examples[0]) if config.kind == "guess" else config.kind
-        loss = LOSSES[kind][0] if config.loss == "guess" else config.loss
-        if config.way == "siamese" and loss not in LOSSES[kind]:
-            raise BadConfig(f"Rows of kind {kind} do not go with loss={loss} but with {', '.join(LOSSES[kind])}.")
-        if config.way == "cross" and kind == "positives":
-            raise BadConfig("Pairs without labels cannot teach a cross-encoder; use way=siamese or add pairs unlike.")
-        names = {example.gold for example in examples if isinstance(example.gold, str)}
-        if kind == "one" and config.positive not in names:
-            raise BadInput(
-                f"No row has the label '{config.positive}' for texts that are alike; name it with "
-                f"tasks.compare.positive=NAME (the labels are {', '.join(sorted(names)[:10])})."
-            )
-        highest = config.highest
-        if kind == "number" and not highest:
-            highest = max(float(example.gold) for example in examples)
-            if highest <= config.lowest:
-                raise BadInput(f"No score is above {config.lowest}; set tasks.compare.lowest and highest.")
-        return replace(config, kind=kind, loss=loss, highest=highest)  # type: ignore[arg-type]
+        return replace(config, **likeness.learned(config, examples))
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
@@ -212,7 +190,7 @@ class Compare(Task):
         gold_E = batch.targets["gold_E"]
         if self.config.way == "cross":
             scores_EK = self._scores(states, batch).float().view(len(gold_E), -1)
-            return Loss({self.name: self._cross_loss(scores_EK, gold_E)})
+            return Loss({self.name: similarity.cross(scores_EK, gold_E, kind=self.config.kind)})
         texts_TD = self._texts(self._pooled(states, batch), batch)
         unit_EKD = F.normalize(texts_TD, dim=1).view(len(gold_E), -1, texts_TD.shape[1])
         if self.compares_within_batch:
@@ -224,13 +202,6 @@ class Compare(Task):
             return Loss({self.name: F.mse_loss(cosine_E, gold_E, reduction="sum")})
         return Loss({self.name: similarity.contrastive(cosine_E, gold_E, margin=self.config.margin)})
 
-    def _cross_loss(self, scores_EK: Tensor, gold_E: Tensor) -> Tensor:
-        if self.config.kind == "number":
-            return F.mse_loss(scores_EK[:, 0], gold_E, reduction="sum")
-        if self.config.kind == "triplets":
-            return F.cross_entropy(scores_EK, torch.zeros_like(gold_E, dtype=torch.long), reduction="sum")
-        return F.binary_cross_entropy_with_logits(scores_EK[:, 0], gold_E, reduction="sum")
-
     def counts(self, batch: Batch) -> Mapping[str, int]:
         gold_E = batch.targets["gold_E"]
         return {self.name: int((gold_E > 0.5).sum()) if self.compares_within_batch else len(gold_E)}
@@ -241,16 +212,7 @@ class Compare(Task):
         return scores_B1[:, 0]
 
     def _pooled(self, states: States, batch: Batch) -> Tensor:
-        """A vector for each sequence, summed up in single precision."""
-        last_ND = states.last_ND.float()
-        if self.config.pooling in ("cls", "last"):
-            return (first_rows if self.config.pooling == "cls" else last_rows)(last_ND, batch.bounds_B1)
-        if self.config.pooling == "max":
-            return max_rows(last_ND, batch.bounds_B1)
-        if self.config.pooling == "first-last":
-            # The first block's output, not the embeddings below it: these are the same in every context.
-            last_ND = (states.layers[1].float() + last_ND) / 2
-        return mean_rows(last_ND, batch.bounds_B1)
+        return layered_rows(states, batch.bounds_B1, self.config.pooling)
 
     @staticmethod
     def _texts(vectors_BD: Tensor, batch: Batch) -> Tensor:

@@ -7,11 +7,14 @@ and their tags.
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 
+from firth import metrics
 from firth.errors import BadInput
 from firth.tasks.tables import MAX_ROW, read_text
+from firth.tokenizers.units import normal
 from firth.tokenizers.words import CHINESE, has_chinese
 from firth.types import Example, Problem
 
@@ -48,11 +51,33 @@ def split(text: str, *, unit: str) -> Sentence:
     return Sentence((text,), None, 0, tuple(match.span() for match in found))
 
 
+def spelled(example: Sentence) -> Sentence:
+    """The sentence with a space between all its words (or characters), so that no piece has two; wide ones narrow."""
+    text = example.texts[0]
+    characters = [normal(text[start:end]) for start, end in example.words]
+    ends = accumulate(len(c) + 1 for c in characters)
+    places = tuple((end - 1 - len(c), end - 1) for end, c in zip(ends, characters, strict=True))
+    return replace(example, texts=(" ".join(characters),), words=places)
+
+
+def repaired(example: Sentence) -> Sentence:
+    """I- without its beginning becomes B-."""
+    tags: list[str] = []
+    for tag in example.gold:
+        prefix, kind = metrics.split_tag(tag)
+        before = metrics.split_tag(tags[-1]) if tags else ("O", "")
+        lone = prefix == "I" and (before[0] not in ("B", "I") or before[1] != kind)
+        tags.append(f"B-{kind}" if lone else tag)
+    return replace(example, gold=tuple(tags))
+
+
 def read_columns(
     path: Path, problems: list[Problem], *, word_column: int, tag_column: int, word_index: bool, labelled: bool
 ) -> Iterator[Sentence]:
     needed = max(word_column, 2, abs(tag_column)) if labelled else word_column
+    usual = 0
     for row, lines in _blocks(path):
+        usual = usual or len(lines[0])
         if len(lines) > MAX_WORDS:
             problems.append(Problem(row, f"a sentence of {len(lines):,} words", "put blank lines between sentences"))
             continue
@@ -61,6 +86,11 @@ def read_columns(
             count = len(lines[short])
             what = "a word without its columns" if count < 2 else f"{count} columns where {needed} are needed"
             problems.append(Problem(row + short, what, "mend or remove the sentence, or count the columns again"))
+            continue
+        odd = next((i for i, line in enumerate(lines) if len(line) != usual), None) if labelled else None
+        if odd is not None:  # counted from either end, a column may be another one here
+            what = f"{len(lines[odd])} columns where the file's first row has {usual}"
+            problems.append(Problem(row + odd, what, "give all rows the same columns or remove the sentence"))
             continue
         words = tuple(line[word_column - 1] for line in lines)
         if words[0] == "-DOCSTART-":

@@ -15,7 +15,7 @@ import numpy as np
 
 from firth import chance, metrics
 from firth.data.items import Item, Window, cut_window, text_items
-from firth.errors import BadInput
+from firth.errors import BadConfig, BadInput
 from firth.tasks import columns
 from firth.tasks.tables import Rows, read_rows
 from firth.tokenizers.vocab import windows
@@ -25,6 +25,13 @@ TRIPLET = ("anchor", "positive", "negative")
 RANKED = 100
 """Places of a ranking that are looked at; what stands behind them counts as not found."""
 AT = (1, 10)
+LOSSES = {
+    "number": ("regression",),
+    "one": ("contrastive", "regression", "ranking"),
+    "positives": ("ranking",),
+    "triplets": ("ranking",),
+}
+"""The losses that each kind of gold can teach, the usual one first."""
 
 
 class Named(columns.Named, Protocol):
@@ -55,6 +62,28 @@ def kind_of(example: Example) -> str:
     if len(example.texts) == 3:
         return "triplets"
     return "positives" if example.gold is None else "number" if isinstance(example.gold, float) else "one"
+
+
+def learned(config: Any, examples: Sequence[Example]) -> dict[str, Any]:
+    """What only the rows tell of their kind, the loss that suits it and the highest score; raises where none does."""
+    kind = kind_of(examples[0]) if config.kind == "guess" else config.kind
+    loss = LOSSES[kind][0] if config.loss == "guess" else config.loss
+    if config.way == "siamese" and loss not in LOSSES[kind]:
+        raise BadConfig(f"Rows of kind {kind} do not go with loss={loss} but with {', '.join(LOSSES[kind])}.")
+    if config.way == "cross" and kind == "positives":
+        raise BadConfig("Pairs without labels cannot teach a cross-encoder; use way=siamese or add pairs unlike.")
+    names = {row.gold for row in examples if isinstance(row.gold, str)}
+    if kind == "one" and config.positive not in names:
+        raise BadInput(
+            f"No row has the label '{config.positive}' for texts that are alike; name it with "
+            f"tasks.compare.positive=NAME (the labels are {', '.join(sorted(names)[:10])})."
+        )
+    highest = config.highest
+    if kind == "number" and not highest:
+        highest = max(float(row.gold) for row in examples)
+        if highest <= config.lowest:
+            raise BadInput(f"No score is above {config.lowest}; set tasks.compare.lowest and highest.")
+    return {"kind": kind, "loss": loss, "highest": highest}
 
 
 def example(value: Any, config: Named) -> Example:

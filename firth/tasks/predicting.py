@@ -23,7 +23,6 @@ USUAL_WIDTH = 1024
 """Up to this width the budgets are in tokens alone; wider vectors (one-hot ones) take the room of many."""
 
 
-@torch.inference_mode()
 def predict(
     encoder: Encoder,
     task: Task,
@@ -32,6 +31,19 @@ def predict(
     advance: Callable[[float, str], None] | None = None,
 ) -> list[Prediction]:
     """What the task says of each item, in single precision whatever the training's."""
+    with torch.inference_mode():
+        return task.decide_all(items, outputs_of(encoder, task, items, advance=advance))
+
+
+@torch.inference_mode()
+def outputs_of(
+    encoder: Encoder,
+    task: Task,
+    items: Sequence[Item],
+    *,
+    advance: Callable[[float, str], None] | None = None,
+) -> list[list[np.ndarray]]:
+    """The head's numbers for each window of each item."""
     device = next(encoder.parameters()).device
     modes = encoder.training, task.training
     encoder.eval(), task.eval()
@@ -48,7 +60,7 @@ def predict(
             advance(done, "")
     encoder.train(modes[0]), task.train(modes[1])
     ends = np.cumsum([0, *(len(item.windows) for item in items)]).tolist()
-    return task.decide_all(items, [outputs[start:end] for start, end in pairwise(ends)])
+    return [outputs[start:end] for start, end in pairwise(ends)]
 
 
 def within(budget: int, width: int) -> int:

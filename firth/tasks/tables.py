@@ -35,11 +35,11 @@ class Rows:
 
     def layout(self, wanted: Sequence[str]) -> bool:
         """Whether these columns can be read here."""
-        return all(name.isdigit() or name in self.columns for name in wanted)
+        return all(_is_number(name) or name in self.columns for name in wanted)
 
     def take(self, wanted: Sequence[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
         """The wanted columns of every row; rows that lack one go to the problems."""
-        by_number = [name for name in wanted if name.isdigit()]
+        by_number = [name for name in wanted if _is_number(name)]
         if by_number and len(by_number) < len([name for name in wanted if name]):
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
         missing = [name for name in wanted if not self.layout([name])]
@@ -64,12 +64,17 @@ class Rows:
             if lacking is not None:
                 return Problem(number, f"the row has no '{lacking}'", "add it or remove the row")
             return {name: fields[name] for name in wanted}
-        places = [int(name) - 1 if name.isdigit() else self.columns.index(name) for name in wanted]
-        expected = max(places) + 1 if any(name.isdigit() for name in wanted) else len(self.columns)
-        exact = not any(name.isdigit() for name in wanted)
+        numbered = any(_is_number(name) for name in wanted)
+        places = [int(name) - 1 if _is_number(name) else self.columns.index(name) for name in wanted]
+        expected, exact = max(places) + 1 if numbered else len(self.columns), not numbered
         if len(fields) < max(places) + 1 or (exact and len(fields) > expected):
             return Problem(number, f"{len(fields)} columns where {expected} are expected", "mend or remove the row")
         return {name: fields[place] for name, place in zip(wanted, places, strict=True)}
+
+
+def _is_number(name: str) -> bool:
+    """Whether it counts a column, from 1 on."""
+    return name.isascii() and name.isdigit() and int(name) > 0
 
 
 def read_rows(path: Path) -> Rows:

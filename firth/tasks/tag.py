@@ -17,15 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from firth import metrics
-from firth.config import resolve
+from firth.config import check_shares, resolve
 from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import schemes, taggers
+from firth.nn.recurrent import both_ways
 from firth.tasks import conll, segmenting
-from firth.tasks.conll import Sentence
+from firth.tasks.conll import Sentence, spelled
 from firth.tasks.words import feature_items, in_word_order, word_item
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.tokenizers.templates import Templates
+from firth.tokenizers.word_list import Words
 from firth.types import Example, Prediction, Problem, Span
 
 CHUNK = 1 << 16
@@ -56,8 +58,11 @@ class Tag(Task):
         """Pairs of tags that may not follow one another besides, such as 'O I-PER'; ^ is the start, $ the end."""
         tagger: Literal["softmax", "hmm", "memm", "crf"] = "softmax"
         """Each word by itself, counted, or with learned scores for neighbours: normalised by step or by sentence."""
-        head: Literal["linear", "none"] = "linear"
-        """What makes scores of the encoder's states; none where they are scores, as with features."""
+        head: Literal["auto", "linear", "lstm", "none"] = "auto"
+        """What makes scores of states: a linear layer, one above a BiLSTM, or none where they are scores (features).
+        auto is lstm where the encoder looks at no neighbours, as word vectors do not, and linear elsewhere."""
+        lstm_width: int = 128
+        """Width of each direction of the BiLSTM."""
         unit: Literal["guess", "word", "character", "space"] = "guess"
         """What a raw text is cut into; at spaces only where words are given."""
         dropout: float = 0.1
@@ -68,7 +73,7 @@ class Tag(Task):
         """With L-BFGS: times the sum of absolute weights; many become zero."""
         l2: float = 0.1
         """With L-BFGS: times the sum of squared weights."""
-        iterations: int = 150
+        iterations: int = 100
         """With L-BFGS: steps at most."""
         smoothing: float = 0.01
         """With counting: added to every count that the rules allow."""
@@ -78,15 +83,19 @@ class Tag(Task):
         def __post_init__(self) -> None:
             if self.word_column < 1 or self.tag_column == 0:
                 raise BadConfig("Columns are counted from 1; tag_column=-1 is the last.")
-            if min(self.l1, self.l2, self.smoothing) < 0 or self.iterations < 1:
-                raise BadConfig("l1, l2 and smoothing must be at least 0, iterations at least 1.")
+            if min(self.l1, self.l2, self.smoothing) < 0 or min(self.iterations, self.lstm_width) < 1:
+                raise BadConfig("l1, l2 and smoothing must be at least 0, iterations and lstm_width at least 1.")
+            check_shares(dropout=self.dropout)
 
     def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         (self.tags,) = labels.values()
         legal = schemes.legal_transitions(self.tags, config.scheme, forbidden=config.forbidden)
         kind = resolve(taggers.TABLE, config.tagger, "tagger")
-        self.tagger: taggers.Tagger = kind(encoder.width, legal, linear=config.head == "linear")
+        has_lstm, width = config.head == "lstm", encoder.width
+        self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True) if has_lstm else None
+        width = 2 * config.lstm_width if has_lstm else width
+        self.tagger: taggers.Tagger = kind(width, legal, linear=config.head != "none")
         self.dropout = nn.Dropout(config.dropout)
         self.segments = set(self.tags) <= segmenting.MARKS
         self.known_words_U: Tensor
@@ -112,7 +121,7 @@ class Tag(Task):
             word_index=config.word_index,
             labelled=labelled,
         )
-        return [_repaired(row) if config.repair and row.gold else row for row in found]
+        return [conll.repaired(row) if config.repair and row.gold else row for row in found]
 
     @classmethod
     def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
@@ -174,11 +183,12 @@ class Tag(Task):
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
         if isinstance(tokenizer, Templates):
             return feature_items([example for example in examples if isinstance(example, Sentence)], tokenizer)
-        encodings = tokenizer.encode_batch([example.texts[0] for example in examples])
+        rows = [example for example in examples if isinstance(example, Sentence)]
+        shown = [spelled(row) for row in rows] if self.segments or isinstance(tokenizer, Words) else rows
+        encodings = tokenizer.encode_batch([row.texts[0] for row in shown])
         return [
-            word_item(example, encoding, tokenizer.vocab, max_length=max_length)
-            for example, encoding in zip(examples, encodings, strict=True)
-            if isinstance(example, Sentence)
+            replace(word_item(seen, encoding, tokenizer.vocab, max_length=max_length), example=row)
+            for row, seen, encoding in zip(rows, shown, encodings, strict=True)
         ]
 
     def batch(self, items: Sequence[Item]) -> Batch:
@@ -198,11 +208,17 @@ class Tag(Task):
     # Learning
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        words_WD = self.dropout(states.last_ND.index_select(0, batch.targets["rows_W"]))
+        words_WD = self.dropout(self._read(states, batch).index_select(0, batch.targets["rows_W"]))
         tags_W, bounds_B1 = batch.targets["tags_W"], batch.targets["words_B1"]
         total = self.tagger.loss(words_WD, tags_W, bounds_B1=bounds_B1)
         right = (self.tagger.unary(words_WD.detach()).argmax(1) == tags_W).sum()
         return Loss({self.name: total}, {f"{self.name}_correct": right})
+
+    def _read(self, states: States, batch: Batch) -> Tensor:
+        """The states the tagger scores."""
+        if self.lstm is None:
+            return states.last_ND
+        return both_ways(self.lstm, self.dropout(states.last_ND), batch.bounds_B1)
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["tags_W"])}
@@ -215,7 +231,7 @@ class Tag(Task):
     # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
-        scores_NT: Tensor = self.tagger.unary(states.last_ND).float()
+        scores_NT: Tensor = self.tagger.unary(self._read(states, batch)).float()
         return np.split(scores_NT.cpu().numpy(), batch.bounds_B1[1:-1].tolist())
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
@@ -227,6 +243,8 @@ class Tag(Task):
             for item, arrays in zip(items, outputs, strict=True)
         ]
         predictions: list[Prediction] = []
+        if not unary:
+            return predictions
         chunks = np.cumsum([len(scores) for scores in unary]) // CHUNK
         for chunk in np.split(np.arange(len(unary)), np.flatnonzero(np.diff(chunks)) + 1):
             predictions += self._decoded([items[i] for i in chunk], [unary[i] for i in chunk])
@@ -240,16 +258,16 @@ class Tag(Task):
         decoded = self.tagger.decode_unary(scores_NT, torch.from_numpy(parted.astype(np.int32)).to(device))
         tags = np.split(decoded.tags_N.cpu().numpy(), bounds[1:-1])
         sure = np.split(decoded.confidence_N.float().cpu().numpy(), bounds[1:-1])
-        return [self._prediction(*row) for row in zip(items, tags, sure, strict=True)]
+        return [self.prediction(*row) for row in zip(items, tags, sure, strict=True)]
 
-    def _prediction(self, item: Item, tags: np.ndarray, sure: np.ndarray) -> Prediction:
+    def prediction(self, item: Item, tags: np.ndarray, sure: np.ndarray) -> Prediction:
         example, names = item.example, tuple(self.tags[i] for i in tags)
         assert isinstance(example, Sentence)
         spans = []
         for kind, first, last in metrics.entities(names, self.config.scheme) if self.config.scheme != "none" else ():
             start, end = example.words[first][0], example.words[last - 1][1]
             spans.append(Span(kind, start, end, example.texts[0][start:end], min(sure[first:last].tolist())))
-        text = None if spans else segmenting.with_tags(example, names)
+        text = segmenting.with_tags(example, names) if self.config.scheme == "none" else None if spans else ""
         text = " ".join(span.text for span in spans) if self.segments else text
         return Prediction(names, float(sure.mean()) if len(sure) else 1.0, spans=tuple(spans), text=text)
 
@@ -281,14 +299,3 @@ class Tag(Task):
 
     def error(self, prediction: Prediction, example: Example) -> float:
         return float(np.mean([g != p for g, p in zip(example.gold, prediction.label, strict=True)] or [0.0]))
-
-
-def _repaired(example: Sentence) -> Sentence:
-    """I- without its beginning becomes B-."""
-    tags: list[str] = []
-    for tag in example.gold:
-        prefix, kind = metrics.split_tag(tag)
-        before = metrics.split_tag(tags[-1]) if tags else ("O", "")
-        lone = prefix == "I" and (before[0] not in ("B", "I") or before[1] != kind)
-        tags.append(f"B-{kind}" if lone else tag)
-    return replace(example, gold=tuple(tags))

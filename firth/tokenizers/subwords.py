@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from firth.errors import BadConfig
-from firth.tokenizers.word_list import Words
+from firth.tokenizers.word_list import LONGEST, Words
 from firth.tokenizers.words import repair
 from firth.types import Encoding
 
 END = "</s>"
 """What the fasttext program puts behind every line."""
+_MOST_CHARACTERS = 1 << 20
+"""Of the words whose parts are remembered: about 130,000 words and 150 MB."""
 _MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1
 _WORD_STEP = 116049371
 
@@ -54,6 +56,7 @@ class Subwords(Words):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._parts: dict[str, list[int]] = {}
+        self._characters = 0
 
     @property
     def num_rows(self) -> int:
@@ -61,15 +64,26 @@ class Subwords(Words):
         return len(self.vocab) + (self.config.num_buckets if self.config.hashes else 0)
 
     def word_parts(self, word: str) -> list[int]:
-        """The rows of a word as the list spells it, known or not."""
+        """The rows of a word as the list spells it, known or not; remembered."""
         if (found := self._parts.get(word)) is None:
-            own = [self._known[word]] if word in self._known else []
-            least, most, size = self.config.min_ngram, self.config.max_ngram, self.config.num_buckets
-            ngrams = [] if word == END else [len(self.vocab) + h % size for h in ngram_hashes(word, least, most)]
-            found = own + ngrams
-            if len(self._parts) < 1 << 20:
-                self._parts[word] = found
+            found = self.made_parts(word)
+            self._remember(word, found)
         return found
+
+    def _remember(self, word: str, parts: list[int]) -> None:
+        """Within bounds, for a server reads whatever clients send; a full memory is replaced: others may read it."""
+        if len(word) <= LONGEST:
+            if self._characters > _MOST_CHARACTERS:
+                self._parts, self._characters = {}, 0
+            self._parts[word] = parts
+            self._characters += len(word)
+
+    def made_parts(self, word: str) -> list[int]:
+        """The same, not remembered: for passes over the whole list."""
+        own = [self._known[word]] if word in self._known else []
+        least, most, size = self.config.min_ngram, self.config.max_ngram, self.config.num_buckets
+        ngrams = [] if word == END else [len(self.vocab) + h % size for h in ngram_hashes(word, least, most)]
+        return own + ngrams
 
     def parts(self, words: Sequence[str]) -> list[list[int]]:
         """The rows of each word of a text; n-grams of words are the first word's."""

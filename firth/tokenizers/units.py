@@ -15,8 +15,8 @@ from firth.tokenizers.words import has_chinese
 
 SHAPES = ("digit", "numeral", "date", "latin", "punctuation", "chinese", "other", "number", "mixed", "upper", "capital")
 """The classes by shape; classes by suffix follow."""
-MOST = 1 << 20
-"""Units remembered at once."""
+MOST, MOST_CHARACTERS = 1 << 20, 1 << 23
+"""Units remembered at once, and their characters in all."""
 _NUMERALS = "零〇○一二三四五六七八九十百千万亿两"
 _DATES = "年月日时分秒"
 _wide = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0x3000: 0x20}
@@ -102,14 +102,16 @@ class Units(dict[str, int]):
         super().__init__()
         self.names, self._own, self._lock = columns, own, Lock()
         self.own_U, self.keys_CU = np.zeros(1, np.int32), np.zeros((len(columns), 1), np.uint64)
+        self._characters = 0
         self._new_own: list[int] = []
         self._new_keys: list[list[int]] = []
 
     def look(self, units: Iterable[str]) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
         """The units' rows, and what these rows hold: each unit's own number, and the keys of its columns."""
         with self._lock:
-            if len(self) > MOST:
+            if len(self) > MOST or self._characters > MOST_CHARACTERS:
                 self.clear()
+                self._characters = 0
                 self.own_U, self.keys_CU = self.own_U[:1], self.keys_CU[:, :1]
             rows_N = np.fromiter(map(self.__getitem__, units), np.int64)
             if len(self._new_own) > 0:
@@ -120,6 +122,7 @@ class Units(dict[str, int]):
             return rows_N, self.own_U, dict(zip(self.names, self.keys_CU, strict=True))
 
     def __missing__(self, unit: str) -> int:
+        self._characters += len(unit)
         self._new_own.append(self._own(unit))
         self._new_keys.append([int(chance.key(name, COLUMNS[name](unit))) for name in self.names])
         self[unit] = len(self.own_U) + len(self._new_own) - 1

@@ -65,7 +65,7 @@ class Vocab:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        return {token: i for i, token in enumerate(self.tokens)}
+        return dict(zip(self.tokens, range(len(self.tokens)), strict=True))
 
     @cached_property
     def frame(self) -> Frame:

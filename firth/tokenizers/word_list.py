@@ -29,6 +29,8 @@ from firth.types import Encoding
 _FILES = ("tokenizer_config.json", "vocab.txt")
 _BATCH = 1 << 12
 """Texts counted together."""
+LONGEST = 40
+"""Characters of a form that is remembered; longer ones do not come back."""
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c)[0] == "M")
 _LETTER = rf"[^\W_{CHINESE}]"
 _word = re.compile(rf"[{CHINESE}]+|{_LETTER}+(?:[{re.escape(_MARKS)}]+{_LETTER}*)*|\S")
@@ -98,8 +100,11 @@ class Words:
         settings, path = read_json(folder / _FILES[0]), folder / _FILES[1]
         names = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
         try:
-            rows = [line.rpartition("\t")[::2] for line in path.read_bytes().decode().split("\n")[:-1]]
-            words, counts = [word for word, _ in rows], np.array([count for _, count in rows], np.int64)
+            text = path.read_bytes().decode()
+            fields = text.replace("\n", "\t").split("\t")[:-1]
+            if text.count("\t") != text.count("\n"):  # a word that was imported has a tab in it
+                fields = [part for line in text.split("\n")[:-1] for part in line.rpartition("\t")[::2]]
+            words, counts = fields[::2], np.array(fields[1::2], np.int64)
         except (OSError, ValueError) as error:
             raise Damaged(f"{path} cannot be read ({error}); make {folder} again.") from None
         if words[: len(SPECIALS)] != list(SPECIALS):
@@ -184,9 +189,10 @@ class Words:
 
 
 class _Memory(dict[str, int]):
-    """Form -> id. Text repeats itself, so most forms are lower-cased and looked up once."""
+    """Form -> id. Text repeats itself, so most forms are lower-cased and looked up once. Bounded in forms and in their
+    length, for a server reads whatever clients send; a full memory forgets all, so that it goes on learning."""
 
-    MOST = 1 << 21
+    MOST = 1 << 19
 
     def __init__(self, words: Words) -> None:
         super().__init__()
@@ -194,7 +200,9 @@ class _Memory(dict[str, int]):
 
     def __missing__(self, form: str) -> int:
         found = self._words._known.get(self._words._normal(form), self._words.vocab.unk)
-        if len(self) < self.MOST:
+        if len(form) <= LONGEST:
+            if len(self) >= self.MOST:
+                self.clear()
             self[sys.intern(form)] = found
         return found
 

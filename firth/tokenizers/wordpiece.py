@@ -80,9 +80,10 @@ class WordPiece:
         pieces = learn_pieces(words, characters, size=room, min_count=config.min_count)
         if len(pieces) < room and not fewer:
             size = len(pieces) + len(SPECIALS)
+            remedy = f"or use --vocab-size {size}" if pieces else "or lower --min-count"
             raise BadConfig(
                 f"The text supports a vocabulary of only {size} pieces, not {config.vocab_size}: give it more text "
-                f"or use --vocab-size {size}."
+                f"{remedy}."
             )
         unsorted = cls(Vocab((*SPECIALS, *pieces)), empty.rules)
         return cls(Vocab((*SPECIALS, *unsorted._by_count(words))), empty.rules)

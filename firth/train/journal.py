@@ -28,6 +28,10 @@ class Journal:
     def timing(self, step: int, values: dict[str, float]) -> None:
         self._append("timing.jsonl", {"step": step, **{k: _short(v) for k, v in values.items()}})
 
+    def close(self) -> None:
+        if self._board:
+            self._board.close()
+
     def lengths(self) -> dict[str, int]:
         return {name: (self.folder / name).stat().st_size for name in self.FILES}
 

@@ -1,7 +1,8 @@
 """Minimises a smooth function of many numbers from its gradient: L-BFGS (Liu & Nocedal 1989).
 
 In: a function that gives value and gradient, and a starting point. Out: the best point found. With `l1` the sum of
-absolute values is added and kept exact by OWL-QN (Andrew & Gao 2007): many numbers end at zero.
+absolute values is added and kept exact by OWL-QN (Andrew & Gao 2007): many numbers end at zero. Where the curvatures of
+the numbers differ by orders, as those of frequent and rare features do, `scale` says so and saves most iterations.
 """
 
 from collections import deque
@@ -26,16 +27,20 @@ def minimise(
     l1: float = 0.0,
     iterations: int = 100,
     tolerance: float = 1e-5,
+    scale: np.ndarray | float = 1.0,
     report: Report = lambda iteration, value: None,
 ) -> np.ndarray:
-    """Stops after `iterations`, or when the last ones gained less than `tolerance` of the value."""
+    """Stops after `iterations`, or when the last ones gained less than `tolerance` of the value.
+
+    `scale` is about the inverse curvature of each number, up to a common factor.
+    """
     smooth, gradient = function(x)
     value = smooth + l1 * float(np.abs(x).sum())
     steps: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=MEMORY)
     history = [value]
     for iteration in range(1, iterations + 1):
         slope = _pseudo_gradient(x, gradient, l1) if l1 else gradient
-        direction = -_curved(slope, steps)
+        direction = -_curved(slope, steps, scale)
         if l1:
             direction[direction * slope >= 0] = 0.0
         found = _search(function, x, value, slope=slope, direction=direction, l1=l1, first=not steps)
@@ -59,15 +64,18 @@ def _pseudo_gradient(x: np.ndarray, gradient: np.ndarray, l1: float) -> np.ndarr
     return np.asarray(np.where(x == 0, at_zero, gradient + l1 * np.sign(x)))
 
 
-def _curved(slope: np.ndarray, steps: deque[tuple[np.ndarray, np.ndarray, float]]) -> np.ndarray:
+def _curved(
+    slope: np.ndarray, steps: deque[tuple[np.ndarray, np.ndarray, float]], scale: np.ndarray | float
+) -> np.ndarray:
     """The slope times the inverse curvature that the last steps tell of (the two-loop recursion)."""
     result, shares = slope.copy(), []
     for step, change, curvature in reversed(steps):
         shares.append(float(step @ result) / curvature)
         result -= shares[-1] * change
+    result *= scale
     if steps:
         _, change, curvature = steps[-1]
-        result *= curvature / float(change @ change)
+        result *= curvature / float(change @ (scale * change))
     for (step, change, curvature), share in zip(steps, reversed(shares), strict=True):
         result += (share - float(change @ result) / curvature) * step
     return result

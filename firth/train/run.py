@@ -72,6 +72,7 @@ class Run:
                 on_step=self.on_step,
             )
         self.save()
+        self.journal.close()
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
         step, config = progress.step, self.config

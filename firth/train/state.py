@@ -6,6 +6,7 @@ only when complete; a damaged one is reported and the one before it is used.
 
 import platform
 import shutil
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def save(
     if not target.exists():
         try:
             with atomic_folder(target) as temporary:
-                weights = {name: p.detach().contiguous() for name, p in learner.named_parameters()}
+                weights = {name: tensor.detach().contiguous() for name, tensor in held(learner).items()}
                 save_file(weights, temporary / "weights.safetensors")
                 save_file(_moments(learner, optimizer), temporary / "optimizer.safetensors")
                 save_file({n: t.cpu().clone() for n, t in progress.sums.items()}, temporary / "sums.safetensors")
@@ -71,6 +72,18 @@ def restore(
     return None
 
 
+def held(learner: nn.Module) -> dict[str, torch.Tensor]:
+    """What a state keeps of a model: parameters, shared ones once, and what it counts as it goes."""
+    saved = learner.state_dict().keys()
+    return {**dict(learner.named_parameters()), **{n: b for n, b in learner.named_buffers() if n in saved}}
+
+
+@torch.no_grad()
+def put_back(learner: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
+    for name, tensor in held(learner).items():
+        tensor.copy_(tensors[name])
+
+
 def newest_step(folder: Path) -> int | None:
     steps = _steps(folder)
     return steps[-1] if steps else None
@@ -86,14 +99,11 @@ def _load(
     if changed:
         report(f"The run goes on, but not bit for bit as it would have: {'; '.join(changed)}.")
     weights = load_file(source / "weights.safetensors")
-    parameters = dict(learner.named_parameters())
-    if weights.keys() != parameters.keys():
+    if weights.keys() != held(learner).keys():
         raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
-    with torch.no_grad():
-        for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+    put_back(learner, weights)
     moments = load_file(source / "optimizer.safetensors")
-    for name, parameter in parameters.items():
+    for name, parameter in learner.named_parameters():
         if f"{name}.exp_avg" in moments:
             optimizer.state[parameter] = {
                 "step": moments[f"{name}.step"].to(parameter.device if parameter.is_cuda else "cpu"),

@@ -89,7 +89,7 @@ def test_prepare_drops_near_duplicates_when_asked(tmp_path: Path, command: Calla
         assert health["documents"] == kept
         assert health["near_duplicate_documents"] == 10 - kept
     options = ("--tokenizer", "words", "--min-count", 1, "--near-duplicates", 6)
-    assert "1 near-duplicates" in command("prepare", tmp_path / "text.txt", "--out", tmp_path / "data", *options).err
+    assert "1 near-duplicates" in command("prepare", tmp_path / "text.txt", "--out", tmp_path / "data", *options).out
 
 
 def test_duplicates_through_the_command(tmp_path: Path, command: Callable[..., Any]) -> None:
@@ -110,3 +110,12 @@ def test_keywords_through_the_command(command: Callable[..., Any]) -> None:
         line.split()[1] for line in command("keywords", samples.prose("en"), "--top", 4).out.splitlines()
     ]
     assert len(rows) == 4
+
+
+def test_texts_without_words_are_like_nothing() -> None:
+    marks = [fingerprint(text) for text in ("...", "the cat sat", "?!", "the cat sat")]
+    assert list(near_pairs(marks, within=3)) == [(1, 3, 0)]
+    documents = [Document((text,)) for text in ("...", "?!", "the cat sat", "the cat sat")]
+    tally: Counter[str] = Counter()
+    assert len(list(drop_near_duplicates(documents, within=3, tally=tally))) == 3
+    assert tally["near_duplicate_documents"] == 1

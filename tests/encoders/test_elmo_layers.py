@@ -8,7 +8,7 @@ import torch
 
 from firth import encoders
 from firth.data.packing import pack_tokens
-from firth.encoders.elmo import Elmo
+from firth.encoders.elmo import Elmo, distinct
 from firth.recipes import lineage
 from firth.tensors import States, parameter_count
 
@@ -55,6 +55,66 @@ def test_every_layer_learns(encoder: Elmo) -> None:
     encoder(pack_tokens([np.arange(9), np.arange(3)])).last_ND.square().sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.parameters())
     assert all(float(block.recurrent_2DF.grad.abs().max()) > 0 for block in encoder.blocks)
+
+
+def test_a_word_moves_every_layer_of_a_new_encoder_in_both_directions_alike() -> None:
+    """Without a norm anywhere, what weights of a fixed small size say is lost on the way up."""
+    [(_, config)] = lineage.make("elmo", "tiny").encoder.items()
+    torch.manual_seed(8)
+    encoder = Elmo(replace(config, vocab_size=5000)).eval()
+    ids = np.random.default_rng(1).integers(5, 5000, 600)
+    with torch.inference_mode():
+        layers = encoder(pack_tokens(np.split(ids, 20)), layers=True).layers
+    for layer in layers:
+        forward, backward = (half.std(0).mean() for half in layer.chunk(2, 1))
+        assert 0.15 < forward < 1.5
+        assert 0.75 < forward / backward < 1.33
+    assert layers[-1].abs().max() < 6  # two layers within their clips
+
+
+def test_the_loss_reaches_the_letters_of_a_new_language_model() -> None:
+    [(_, config)] = lineage.make("elmo", "tiny").encoder.items()
+    torch.manual_seed(8)
+    encoder, ids = Elmo(replace(config, vocab_size=2000)), np.random.default_rng(2).integers(5, 2000, 400)
+    head = torch.nn.Linear(64, 2000)
+    torch.nn.init.normal_(head.weight, std=1 / 8)
+    states_ND = encoder(pack_tokens([ids])).last_ND
+    torch.nn.functional.cross_entropy(head(states_ND[:-1, :64]), torch.from_numpy(ids[1:])).backward()
+    sizes = {name: float(p.grad.square().mean().sqrt()) for name, p in encoder.named_parameters() if p.grad is not None}
+    assert sizes["words.characters.weight"] > 1e-4
+    assert sizes["blocks.1.input_2DF"] > 1e-4
+
+
+def test_sixteen_sentences_are_learned_by_heart_in_both_directions() -> None:
+    torch.manual_seed(9)
+    config = Elmo.Config(vocab_size=500, width=64, cell_width=64, filters=((1, 16), (2, 16), (3, 32)), num_highways=1)
+    ids_BL = np.random.default_rng(4).integers(5, 500, (16, 9))
+    encoder, head, batch = Elmo(config), torch.nn.Linear(32, 500), pack_tokens(list(ids_BL))
+    torch.nn.init.normal_(head.weight, std=32**-0.5)
+    gold_BL = torch.from_numpy(ids_BL)
+    optimizer = torch.optim.AdamW([*encoder.parameters(), *head.parameters()], 5e-3, eps=1e-6)
+    for _ in range(50):
+        forward, backward = (head(half.view(16, 9, 32)) for half in encoder(batch).last_ND.chunk(2, 1))
+        losses = [
+            torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten())
+            for scores, labels in ((forward[:, :-1], gold_BL[:, 1:]), (backward[:, 1:], gold_BL[:, :-1]))
+        ]
+        optimizer.zero_grad()
+        sum(losses).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    assert max(loss.item() for loss in losses) < 1.0  # 6.2 is what a model without context reaches
+
+
+def test_a_word_that_occurs_often_is_read_once() -> None:
+    ids_NL = torch.tensor([[3, 1, 2], [3, 2, 1], [3, 1, 2], [0, 0, 0], [3, 2, 1]])
+    ids_UL, word_N = distinct(ids_NL)
+    assert len(ids_UL) == 3
+    assert torch.equal(ids_UL[word_N], ids_NL)
+    assert distinct(ids_NL[:0])[0].shape == (0, 3)
+    spelled_NL = torch.from_numpy(np.random.default_rng(3).integers(0, 262, (20_000, 50)))
+    ids_UL, word_N = distinct(spelled_NL)
+    assert len(ids_UL) == 20_000
+    assert torch.equal(ids_UL[word_N], spelled_NL)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("small", 13.6), ("medium", 28.0), ("base", 93.6)])

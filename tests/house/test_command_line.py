@@ -13,7 +13,7 @@ from typing import Any, get_type_hints
 import pytest
 import typer
 
-from firth import __version__, cli, encoders, objectives, tokenizers
+from firth import __version__, cli, encoders, objectives, samples, tokenizers
 from firth.config import describe, resolve
 from firth.recipes.lineage import Recipe
 
@@ -86,6 +86,40 @@ def test_info_and_fill_through_the_command(command: Callable[..., Any], run: Pat
         command("embed", run, "--file", tmp_path / "lines.txt", "--out", tmp_path / "v.npy", "--json").out
     )
     assert (shown["texts"], shown["width"]) == (3, 32)
+
+
+def test_results_stand_on_standard_output_and_nothing_else_does(command: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
+    plain = command("prepare", tmp_path / "text.txt", "--out", tmp_path / "one", "--vocab-size", 30, "--processes", 0)
+    assert plain.out.startswith("documents           1\n")
+    assert "warning: " in plain.err
+    assert "documents           1" not in plain.err
+    told = command(
+        "prepare", tmp_path / "text.txt", "--out", tmp_path / "two", "--vocab-size", 30, "--processes", 0, "--json"
+    )
+    assert json.loads(told.out)["documents"] == 1
+
+
+def test_info_is_a_table(command: Callable[..., Any], run: Path) -> None:
+    lines = command("info", run).out.splitlines()
+    assert not [line for line in lines if set("{}[]'") & set(line)]
+    assert "encoder" in lines
+    assert f"{'  width':<24} 32" in lines
+    assert f"{'heads':<24} next_sentence, masked_lm" in lines or f"{'heads':<24} masked_lm, next_sentence" in lines
+
+
+def test_every_line_of_plain_text_is_an_input(command: Callable[..., Any], run: Path, tmp_path: Path) -> None:
+    lines, tuned = tmp_path / "lines.txt", tmp_path / "tuned"
+    lines.write_text("\n你好。\n\n\u2028 one\x0c line\n\n")
+    source = samples.labelled("classify", "en")
+    command("finetune", run, "--task", "classify", "--train", source, "--out", tuned, "epochs=1", "--device", "cpu")
+    assert len(command("predict", tuned, "--file", lines, "--json").out.splitlines()) == 5
+    told = json.loads(command("embed", tuned, "--file", lines, "--out", tmp_path / "v.npy", "--json").out)
+    assert told["texts"] == 5
+    lines.write_text("a text\none\ttwo\tthree\n")
+    refused = command("predict", tuned, "--file", lines).err
+    assert f"{lines}, line 2: An input must be a text or a pair of texts" in refused
+    assert ".tsv or .csv" in refused
 
 
 def configs(cls: Any) -> set[Any]:

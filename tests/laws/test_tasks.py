@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from firth import checkpoint as checkpoints
-from firth import samples, tasks
+from firth import encoders, samples, tasks
 from firth.checkpoint import Checkpoint, make_task
-from firth.config import from_dict, to_dict
+from firth.config import from_dict, override, to_dict
 from firth.data.items import Item, ItemBatches
 from firth.data.loader import Place
 from firth.encoders.bert import Bert
+from firth.errors import BadConfig
 from firth.recipes import labelled
 from firth.recipes.labelled import Labelled
 from firth.tasks.predicting import predict
@@ -191,3 +192,28 @@ def test_random_weights_do_not_depend_on_what_was_drawn_before(make: Callable[..
     pairs = zip(one.task.parameters(), other.task.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert all(np.array_equal(a.windows[0].ids, b.windows[0].ids) for a, b in zip(one.items, other.items, strict=True))
+
+
+@pytest.mark.parametrize("encoder_name", encoders.TABLE)
+@pytest.mark.parametrize("name", tasks.TABLE)
+def test_every_encoder_takes_every_head(
+    name: str, encoder_name: str, shrink: Callable[[Any], Any], tmp_path: Path
+) -> None:
+    cls = encoders.resolve(encoder_name)
+    encoder = cls(shrink(cls.Config()))
+    ways: dict[str, Any] = {"way": "cross"} if name == "compare" else {"head": "linear"} if name == "tag" else {}
+    config = from_dict(tasks.resolve(name).Config, {**CONFIGS.get(name, {}), **ways})
+    data = labelled.read(name, config, {"train": labelled_file(name, tmp_path)})
+    task = make_task(name, data.config, encoder, labels=data.labels)
+    assert sum(p.numel() for p in task.parameters()) >= encoder.width
+
+
+@pytest.mark.parametrize("name", tasks.TABLE)
+@pytest.mark.parametrize("change", ["dropout=1.5", "dropout=NaN", "max_windows=0", "label_smoothing=2", "threshold=1"])
+def test_numbers_out_of_bounds_are_refused(name: str, change: str) -> None:
+    config = from_dict(tasks.resolve(name).Config, CONFIGS.get(name, {}))
+    key = change.partition("=")[0]
+    if not hasattr(config, key) or (key == "threshold" and name != "classify"):
+        pytest.skip(f"{name} has no such bound")
+    with pytest.raises(BadConfig, match=key):
+        override(config, [change])

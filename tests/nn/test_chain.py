@@ -96,7 +96,7 @@ def test_a_batch_without_tokens() -> None:
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_gradients(own: bool) -> None:
+def test_gradients(own: bool, way: str) -> None:
     scores = random_scores([4, 1, 3, 0], 3, own=own)
     tags = torch.tensor([0, 2, 1, 1, 2, 0, 0, 1])
 
@@ -154,7 +154,7 @@ def test_samples_with_own_transitions_of_one_allowed_path(own: bool) -> None:
 
 @pytest.fixture(params=["compiled", "walked"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both forms of the recursions: numba's, and torch's, which GPUs and machines without numba use."""
+    """Both forms of the recursions: numba's, and torch's for machines without numba."""
     if request.param == "compiled":
         pytest.importorskip("numba")
     else:

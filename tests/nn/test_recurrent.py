@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from firth.nn.recurrent import ClippedLSTM, DroppedLSTM, same_mask
+from firth.nn.recurrent import ClippedLSTM, DroppedLSTM, both_ways, same_mask
 from firth.nn.walk import Walk
 
 BOUNDS = torch.tensor([0, 5, 5, 38, 39, 60], dtype=torch.int32)
@@ -83,3 +83,18 @@ def test_one_mask_for_all_tokens_of_a_sequence(walk: Walk) -> None:
     assert not torch.equal(dropped[0], dropped[5])
     assert dropped.unique().tolist() == pytest.approx([0.0, 4 / 3])
     assert same_mask(x_ND, 0.25, walk, training=False) is x_ND
+
+
+def test_both_ways_is_torchs_own_lstm(x_ND: Tensor) -> None:
+    torch.manual_seed(1)
+    lstm = nn.LSTM(8, 6, bidirectional=True)
+    x_ND.requires_grad_()
+    known = torch.cat([lstm(x_ND[first:last])[0] for first, last in SPANS])
+    parameters = [x_ND, *lstm.parameters()]
+    wanted = torch.autograd.grad(known.square().sum(), parameters)
+    found = both_ways(lstm, x_ND, BOUNDS)
+    slopes = torch.autograd.grad(found.square().sum(), parameters)
+    torch.testing.assert_close(found, known, rtol=1e-5, atol=1e-6)
+    for slope, want in zip(slopes, wanted, strict=True):
+        torch.testing.assert_close(slope, want, rtol=1e-4, atol=1e-5)
+    assert both_ways(lstm, x_ND[:0], torch.tensor([0, 0], dtype=torch.int32)).shape == (0, 12)

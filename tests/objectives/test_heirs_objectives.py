@@ -1,6 +1,7 @@
 """Sentence order, span boundary and replaced tokens: each does what its paper says."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from firth.objectives.masked_lm import IGNORE, MaskedLM
 from firth.objectives.replaced_token import Generator, ReplacedToken
 from firth.objectives.sentence_order import IN_ORDER, SWAPPED, SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
+from firth.recipes import lineage
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner, in_precision
@@ -174,3 +176,21 @@ def test_shared_weights_survive_a_step_in_half_precision(judge: Judge) -> None:
     assert goal.generator.embeddings.tokens.weight is table  # type: ignore[union-attr]
     assert table.grad is not None
     assert table.grad.abs().max() > 0
+
+
+def test_a_narrow_generator_begins_with_weights_as_large_as_its_width_asks_for(tokenizer: WordPiece) -> None:
+    shape = lineage.make("electra", "mini")
+    encoder = Bert(replace(shape.encoder["bert"], vocab_size=len(tokenizer.vocab)))
+    goal = make_goal("replaced_token", shape.objectives["replaced_token"], encoder, tokenizer, max_length=64, seed=1)
+    assert goal.generator.width == 128
+    wide, narrow = (
+        bert.blocks[0].attention.qkv.weight.std().item() * bert.width**0.5 for bert in (encoder, goal.generator)
+    )
+    assert wide == pytest.approx(0.02 * 768**0.5, rel=0.05)
+    assert narrow == pytest.approx(wide, rel=0.05)
+    assert goal.generator.embeddings.tokens.weight is encoder.embeddings.tokens.weight
+
+
+def test_some_chosen_tokens_of_the_generator_stay_as_they_are() -> None:
+    masking = lineage.make("electra", "tiny").objectives["replaced_token"].masking
+    assert (masking.mask_share, masking.random_share, masking.rate) == (0.85, 0.0, 0.15)

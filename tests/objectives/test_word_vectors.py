@@ -57,7 +57,7 @@ def test_a_step_is_the_gradient() -> None:
     tensors = [torch.tensor(array, requires_grad=True) for array in (x, out)]
     scores = tensors[1][torch.from_numpy(targets).long()] @ tensors[0]
     F.binary_cross_entropy_with_logits(scores, torch.from_numpy(labels), reduction="sum").backward()
-    kernels(WIDTH).step(x, change, out, targets, labels, 3, np.float32(RATE), SIGMOID)
+    kernels(WIDTH).step(x, change, out, targets, labels, np.empty(3, np.float32), 3, np.float32(RATE), SIGMOID)
     assert np.allclose(change, -RATE * tensors[0].grad.numpy(), atol=1e-6)  # type: ignore[union-attr]
     assert np.allclose(out, (tensors[1] - RATE * tensors[1].grad).detach().numpy(), atol=1e-6)  # type: ignore[operator]
 
@@ -95,8 +95,8 @@ class Brute:
 
     def step(self, x: np.ndarray, aims: list[tuple[int, float]]) -> np.ndarray:
         change = np.zeros(WIDTH)
-        for row, label in aims:
-            slope = RATE * (label - 1 / (1 + np.exp(-x @ self.u[row])))
+        slopes = [RATE * (label - 1 / (1 + np.exp(-x @ self.u[row]))) for row, label in aims]
+        for (row, _), slope in zip(aims, slopes, strict=True):
             change += slope * self.u[row]
             self.u[row] = self.u[row] + slope * x
         return change

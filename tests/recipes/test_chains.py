@@ -73,6 +73,41 @@ def test_a_line_of_50_000_characters(tune: Callable[..., Path], command: Any, tm
     assert answer.out.endswith("图书馆 看 书 。\n")
 
 
+def test_a_crf_over_vectors_sees_the_neighbours(tmp_path: Path, command: Any) -> None:
+    train = tmp_path / "train.txt"
+    train.write_text("\n".join(WORDS * 3), "utf-8")
+    options = ("--task", "tag", "--tagger", "crf", "--encoder", "static", "--format", "words", "--dev", train)
+    sizes = ("tasks.tag.lstm_width=8", "static.width=8", "tasks.tag.dropout=0")
+    changes = (*sizes, "epochs=6", "batch_size=2", "train.optim.rate=0.02")
+    done = command("finetune", *options, "--train", train, "--out", tmp_path / "run", *changes)
+    assert done.code == 0, done.err
+    figures = json.loads((tmp_path / "run" / "results.json").read_text())["tasks"]["tag"]["figures"]["dev"]
+    assert figures["f1"]["mean"] > 0.95  # 在 and 书 are words or parts of words: no vector alone can tell
+    assert command("predict", tmp_path / "run", "我们在上海看电视。").out == "我们 在 上海 看 电视 。\n"
+    model = firth.load(tmp_path / "run")
+    assert model.segment([]) == []
+    assert model.segment(["我们在家", ""]) == [["我们", "在", "家"], []]
+    (tmp_path / "long.txt").write_text("我们在图书馆看书。" * 5556 + "\n\n他在家。\n", "utf-8")
+    long, empty, short, _ = command("predict", tmp_path / "run", "--file", tmp_path / "long.txt").out.split("\n")
+    assert (long.replace(" ", ""), empty, short) == ("我们在图书馆看书。" * 5556, "", "他 在 家 。")
+
+
+@pytest.mark.parametrize(("mode", "head"), [("full", "lstm"), ("features", "linear")])
+def test_trained_vectors_tag_words(tmp_path: Path, mode: str, head: str) -> None:
+    lines = [" ".join(word.rpartition("/")[0] for word in line.split()) for line in TAGGED]
+    (tmp_path / "text.txt").write_text("\n".join(lines * 8))
+    (tmp_path / "tagged.txt").write_text("\n".join(TAGGED * 4))
+    vectors = tmp_path / "vectors"
+    firth.pretrain(tmp_path / "text.txt", out=vectors, recipe="word2vec-sg-ns", epochs=2, min_count=1, threads=1)
+    frozen = ("transfer.mode=features", "transfer.features.layers=[0]", "transfer.features.lstm_width=8")
+    run, train = tmp_path / "run", tmp_path / "tagged.txt"
+    changes = ("epochs=9", "batch_size=2", "train.optim.rate=0.02", *(frozen if mode == "features" else ()))
+    firth.finetune(vectors, task="tag", tagger="crf", format="tagged", train=train, dev=train, out=run, changes=changes)
+    assert f'head = "{head}"' in (run / "run.toml").read_text()
+    prediction = firth.load(run).predict(["We have a red house ."])[0]
+    assert prediction.label == ("PRO", "V", "D", "A", "N", ".")
+
+
 @pytest.mark.parametrize("tagger", ["hmm", "crf"])
 def test_words_are_given_back_with_their_tags(tune: Callable[..., Path], command: Any, tagger: str) -> None:
     run = tune("\n".join(TAGGED * 4), tagger=tagger, format="tagged")
@@ -84,11 +119,29 @@ def test_words_are_given_back_with_their_tags(tune: Callable[..., Path], command
 def test_entities_by_features_and_in_the_usual_loop(tune: Callable[..., Path], command: Any) -> None:
     solved = tune(ENTITIES, "solved", tagger="crf")
     assert "Mary [PER 0-4" in command("predict", solved, "Mary lives in Paris .").out
-    assert command("predict", solved, "lives in").out == "lives/O in/O\n"
+    assert command("predict", solved, "lives in").out == "(none)\n"
     looped = tune(
         ENTITIES, "looped", tagger="crf", changes=("tasks.tag.solver=loop", "epochs=30", "train.optim.rate=0.1")
     )
     assert "Mary [PER 0-4" in command("predict", looped, "Mary lives in Paris .").out
+
+
+def test_the_likeliest_sequences_with_their_probabilities(tune: Callable[..., Path], command: Any) -> None:
+    run = tune("\n".join(WORDS * 3), tagger="crf", format="words", changes=("tasks.tag.l2=1",))
+    rows = [
+        line.split("\t") for line in command("predict", run, "我们在家", "他 在家", "", "--best", "5").out.splitlines()
+    ]
+    by_input = {number: [(float(p), text) for n, p, text in rows if n == number] for number in "123"}
+    assert by_input["1"][0][1] == "我们 在 家"
+    assert len({text for _, text in by_input["1"]}) == 5
+    assert [p for p, _ in by_input["1"]] == sorted((p for p, _ in by_input["1"]), reverse=True)
+    assert [text for _, text in by_input["2"]] == ["他 在 家", "他 在家"]  # a space is a border on every path
+    assert sum(p for p, _ in by_input["2"]) == pytest.approx(1, abs=1e-3)
+    assert by_input["3"] == [(1.0, "")]
+    row = json.loads(command("predict", run, "我们在家", "--best", "2", "--json").out.splitlines()[1])
+    assert (row["input"], row["text"]) == (1, by_input["1"][1][1])
+    refused = command("predict", run, "我们在家", "--best", "0")
+    assert (refused.code, "1 to 100 best sequences" in refused.err) == (2, True)
 
 
 def test_l1_leaves_few_weights(tune: Callable[..., Path]) -> None:
@@ -117,6 +170,7 @@ def test_templates_and_rules_of_one_s_own(tune: Callable[..., Path]) -> None:
         ("a O\nb B-PER\n\nc I-PER\nd O\n" * 3, {}, r"run\.txt, row 4: word 1: I-PER after the start is illegal in BIO"),
         ("a O\nb B-PER\n\nc\nd\n" * 3, {}, r"run\.txt, row 4: a word without its columns"),
         ("a x O\nb y B-PER\n\nc z O\nd O\n" * 3, {"tag_column": 3}, r"run\.txt, row 5: 2 columns where 3 are needed"),
+        ("a x O\nb y B-PER\n\nc z O\nd O\n" * 3, {}, r"run\.txt, row 5: 2 columns where the file's first row has 3"),
         ("I/P see/V\nno tags here\n", {"format": "tagged"}, r"run\.txt, row 2: word 1 \(no\) has no tag"),
         (
             "我们 在\n" + "很" * 100_001 + "\n",
@@ -137,6 +191,8 @@ def test_bad_input_is_told_with_its_line(
     ("options", "says"),
     [
         ({"encoder": "bag", "task": "classify"}, "use it with --task tag"),
+        ({"encoder": "static", "task": "classify"}, "use it with --task tag"),
+        ({"encoder": "static", "tagger": "hmm"}, "add --encoder bag"),
         ({"tagger": "hmm"}, "add --encoder bag"),
         ({"encoder": "bag", "tagger": "hmm", "changes": ["tasks.tag.solver=lbfgs"]}, "go together"),
         ({"encoder": "bag", "model": "somewhere"}, "leave one out"),

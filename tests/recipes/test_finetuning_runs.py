@@ -74,9 +74,10 @@ def test_a_run_leaves_a_measured_and_documented_model(finetune: Finetune, split:
     assert not list(folder.glob("seed-*/best.safetensors"))
 
 
-def test_one_seed_says_that_no_deviation_is_known(finetune: Finetune, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = finetune("epochs=1")
-    said = capsys.readouterr().err
+def test_one_seed_says_that_no_deviation_is_known(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    folder = tmp_path / "tuned"
+    options = ("--task", "classify", "--train", CLASSIFY, "--device", "cpu", "--out", folder)
+    said = command("finetune", run, *options, *SMALL, "epochs=1").out
     assert "no deviation is known" in said
     assert "held-out training rows (used for picking)" in said
     row = read_json(folder / "results.json")["tasks"]["classify"]
@@ -128,6 +129,37 @@ def test_the_same_seed_gives_the_same_bytes(finetune: Finetune) -> None:
     one, other = finetune("epochs=1", name="one"), finetune("epochs=1", name="other")
     for name in ("model.safetensors", "head.safetensors", "seed-1/metrics.jsonl"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
+
+
+def test_a_copy_keeps_the_card_with_the_figures(finetune: Finetune, tmp_path: Path) -> None:
+    folder = finetune("epochs=1", "transfer.mode=adapters")
+    firth.load(folder).save(tmp_path / "copy")
+    kept = (tmp_path / "copy/README.md").read_text("utf-8")
+    assert "majority baseline" in kept
+    assert kept == (folder / "README.md").read_text("utf-8")
+
+
+def test_a_setting_has_one_name_everywhere(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    pairs = samples.labelled("pairs", "en")
+    figures = {
+        name: command("evaluate", run, "--task", "compare", "--data", pairs, f"{name}=cls", "--json").out
+        for name in ("pooling", "tasks.compare.pooling")
+    }
+    assert len({*figures.values()}) == 1
+    assert json.loads(figures["pooling"])["rows"] == 70
+    refused = command("evaluate", run, "--task", "compare", "--data", pairs, "tasks.classify.pooling=cls")
+    assert "'tasks.classify.pooling' is not a known key" in refused.err
+    for at, name in enumerate(figures):
+        made = command(
+            "finetune", run, "--task", "compare", "--train", pairs, "--out", tmp_path / str(at), f"{name}=cls",
+            "epochs=1", "--device", "cpu",
+        )  # fmt: skip
+        assert made.code == 0, made.err
+        assert firth.load(tmp_path / str(at)).checkpoint.tasks["compare"].config.pooling == "cls"
+        assert command("finetune", "--out", tmp_path / str(at), "--resume", f"{name}=cls").code == 0
+    both = ("--task", "classify", "--train", CLASSIFY, "--task", "compare", "--train", pairs)
+    unclear = command("finetune", run, *both, "--out", tmp_path / "both", "pooling=cls")
+    assert "'pooling' is not a known key" in unclear.err  # both tasks have one
 
 
 RESUMED = ("epochs=4", "train.checkpoint_every=3", "transfer.unfreeze_every=1", "transfer.layer_decay=0.9")

@@ -58,6 +58,16 @@ def checkpoint(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callabl
     return build
 
 
+def test_a_text_that_fills_half_the_file_is_not_held_out(tmp_path: Path) -> None:
+    for seed in range(5):
+        rows = [{"text": "again" if i < 12 else f"row {i}", "label": str(i % 2)} for i in range(24)]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        read = labelled.read("classify", resolve("classify").Config(), {"train": tmp_path / "rows.jsonl"})
+        parts = labelled.hold_out("classify", read, rate=0.1, seed=seed).examples
+        assert len(parts["dev"]) == 2
+        assert sum(row.texts == ("again",) for row in parts["train"]) == 12
+
+
 def test_inputs_are_read_as_the_task_reads_them(checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> None:
     tagger = checkpoint("tag", {"tag": ("B-X", "I-X", "O")}, scheme="BIO")
     columns = tmp_path / "words.conll"
@@ -70,3 +80,24 @@ def test_inputs_are_read_as_the_task_reads_them(checkpoint: Callable[..., Checkp
     table = tmp_path / "rows.tsv.gz"
     table.write_bytes(gzip.compress(b"text\tlabel\nAnn runs\ta\n"))
     assert [row.texts for row in read_inputs(classifier, table)] == [("Ann runs",)]
+
+
+def test_a_file_without_usable_rows_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    for text, says in (
+        ("text\tlabel\n", r"can be used: there is none; give it one example a row\."),
+        ("text\tlabel\nonly\na\tb\tc\n", r"row 2: 1 columns where 2 are expected; mend .* \(2 bad rows in all\)\."),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=says):
+            labelled.read("classify", resolve("classify").Config(), {"train": path})
+
+
+def test_inputs_with_a_strange_column_are_not_sent_to_an_option_that_is_not_there(
+    checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"txt": "a day"}\n')
+    with pytest.raises(BadInput, match=r"the first row has txt\); name it as the training file does") as caught:
+        read_inputs(checkpoint("classify", {"label": ("a", "b")}), path)
+    assert "--text-column" not in str(caught.value)

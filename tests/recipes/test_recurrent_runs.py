@@ -49,6 +49,7 @@ def test_the_loss_falls_in_every_direction(name: str, runs: dict[str, Path]) -> 
     if name == "elmo":
         backward = [row["causal_lm_backward"] for row in read_rows(runs[name] / "metrics.jsonl")]
         assert backward[-1] < backward[0] - 0.5
+        assert abs(backward[-1] - rows[-1]) < 0.5  # neither direction is left behind
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -127,8 +128,24 @@ def test_the_language_model_goes_on_with_the_rows_text_and_the_task_from_there(
     assert (task.config.pooling, task.config.head) == ("concat", "hidden")
     assert task.head.hidden.weight.shape == (50, 3 * 24)
     numbers = (tuned / "run.toml").read_text()
-    assert "unfreeze_every = 1" in numbers
+    assert "unfreeze_every = 0.25" in numbers
     assert "layer_decay = 0.3846" in numbers
+
+
+def test_the_stages_change_every_layer_while_the_rate_is_high(tuned: Path) -> None:
+    before, after = firth.load(tuned / "lm").encoder.state_dict(), firth.load(tuned).encoder.state_dict()
+    moved = {name: float((after[name] - before[name]).abs().mean()) for name in before}
+    assert min(moved.values()) > 1e-5
+    assert min(moved[f"blocks.{block}.recurrent_weight"] for block in (0, 1)) > 1e-3
+    optim = OptimConfig(rate=1.0, schedule="slanted", warmup_rate=0.1)
+    opened = 4 * 0.25 / 6  # of the run, in three layers with the embedding below them
+    assert scheduled_rate(round(opened * 600), 600, optim) > 0.9
+
+
+def test_the_head_goes_on_by_what_all_texts_of_the_run_were_like(tuned: Path) -> None:
+    task: Any = firth.load(tuned).checkpoint.tasks["classify"]
+    assert task.head.norm.seen > 1  # batches up to the epoch that was kept
+    assert task.head.norm.mean_D.abs().max() > 0.01
 
 
 def test_a_run_stopped_between_the_stages_ends_the_same(tuned: Path, runs: dict[str, Path], tmp_path: Path) -> None:

@@ -1,6 +1,9 @@
 """Runs solved without gradients: word vectors from text or shards, and fastText's classifier."""
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,10 @@ import pytest
 import firth
 from firth import chance, samples
 from firth.checkpoint import load as load_checkpoint
-from firth.errors import BadConfig, BadInput
+from firth.convert.mapped import WORD_ROWS
+from firth.errors import BadConfig, BadInput, Damaged
+from firth.recipes.solving import PASSES
+from firth.serve.lexicon import open_lexicon
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
 
@@ -123,3 +129,70 @@ def test_the_classifier_refuses_what_it_cannot_do(tmp_path: Path) -> None:
         firth.finetune("somewhere", task="classify", recipe="fasttext", train=rows, out=tmp_path / "b")
     with pytest.raises(BadConfig, match="task classify"):
         firth.finetune(task="tag", recipe="fasttext", train=samples.labelled("entities", "en"), out=tmp_path / "c")
+
+
+_KILLED = """
+import sys
+import firth
+from firth.objectives import passes
+passes.SECONDS = 0.0
+data, out, recipe, epochs = sys.argv[1:]
+firth.pretrain(data, out=out, recipe=recipe, epochs=int(epochs), width=8, min_count=2, threads=1)
+"""
+
+
+@pytest.mark.parametrize(("recipe", "epochs"), [("word2vec-sg-ns", 300), ("glove", 300)])
+def test_a_killed_run_goes_on_after_its_last_pass_with_the_same_bits(
+    recipe: str, epochs: int, words: Path, tmp_path: Path
+) -> None:
+    call = [sys.executable, "-c", _KILLED, str(words), str(tmp_path / "run"), recipe, str(epochs)]
+    child, kept = subprocess.Popen(call, stderr=subprocess.DEVNULL), tmp_path / "run" / PASSES
+    while not kept.exists() and child.poll() is None:
+        time.sleep(0.01)
+    child.kill()
+    child.wait()
+    assert kept.exists()
+    with np.load(kept) as file:
+        done = int(file["passes"])
+    assert 0 < done < epochs
+    with pytest.raises(BadInput, match="--resume"):
+        firth.pretrain(words, out=tmp_path / "run", recipe=recipe)
+    for other in ({"width": 9}, {"threads": 2}, {"min_count": 1}):
+        with pytest.raises(BadConfig, match="leave out options that differ"):
+            firth.pretrain(words, out=tmp_path / "run", resume=True, **other)
+    resumed = firth.pretrain(words, out=tmp_path / "run", resume=True)
+    firth.pretrain(words, out=tmp_path / "whole", recipe=recipe, epochs=epochs, width=8, min_count=2, threads=1)
+    one, two = (load_checkpoint(tmp_path / name).encoder.table.weight for name in ("run", "whole"))  # type: ignore[union-attr]
+    assert one.equal(two)
+    assert not kept.exists()
+    read = resumed["words_per_second"] * resumed["seconds"]
+    assert read == pytest.approx(3000 * (epochs - done), rel=1e-6)
+    with pytest.raises(BadInput, match="nothing to resume"):
+        firth.pretrain(words, out=tmp_path / "run", resume=True)
+
+
+def test_passes_that_cannot_be_read_are_told_and_other_data_refused(words: Path, text: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"out": tmp_path / "run", "recipe": "word2vec-sg-ns", "epochs": 2, "threads": 1}
+    firth.pretrain(words, **settings)
+    (tmp_path / "run" / "manifest.json").unlink()
+    (tmp_path / "run" / PASSES).write_bytes(b"half of it")
+    with pytest.raises(Damaged, match="remove it"):
+        firth.pretrain(words, resume=True, **settings)
+    more = tmp_path / "more.txt"
+    more.write_text(text.read_text() * 2)
+    firth.prepare(more, out=tmp_path / "more", tokenizer="words", min_count=1, processes=0)
+    with pytest.raises(BadInput, match="other data"):
+        firth.pretrain(tmp_path / "more", resume=True, **settings)
+
+
+def test_a_model_of_parts_keeps_the_vectors_of_its_words(text: Path, tmp_path: Path) -> None:
+    changes = ["tokenizer.subwords.num_buckets=500"]
+    firth.pretrain(text, out=tmp_path / "run", recipe="fasttext", epochs=1, width=8, threads=1, changes=changes)
+    stored, embedded = open_lexicon(tmp_path / "run"), firth.load(tmp_path / "run").embed(["frog", "青蛙"])
+    assert isinstance(stored.rows_VD, np.memmap)
+    assert np.allclose(stored.rows_VD[[stored.place("frog"), stored.place("青蛙")]], embedded, atol=1e-6)
+    (tmp_path / "run" / WORD_ROWS).unlink()
+    with pytest.raises(Damaged, match=WORD_ROWS):
+        open_lexicon(tmp_path / "run")
+    (tmp_path / "run" / "manifest.json").unlink()
+    assert np.array_equal(open_lexicon(tmp_path / "run").rows_VD, stored.rows_VD)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.bert import Bert
-from firth.errors import BadConfig
+from firth.errors import BadConfig, Unsupported
 from firth.nn.features import Features
 from firth.recipes.transfer import TransferConfig, adapt, rate_share, thaw
 
@@ -15,7 +16,7 @@ def test_rates_fall_layer_by_layer() -> None:
         return rate_share(name, num_layers=4, decay=0.5)
 
     assert share("goals.classify.head.weight") == 1.0
-    assert share("encoder.pooler.dense.weight") == 1.0
+    assert share("encoder.pooler.dense.weight") == share("encoder.norm.weight") == 1.0  # GPT-2's last norm
     assert share("encoder.blocks.3.up.weight") == 0.5
     assert share("encoder.blocks.0.up.weight") == 0.5**4
     assert share("encoder.embeddings.tokens.weight") == 0.5**5
@@ -51,3 +52,5 @@ def test_settings_that_make_no_sense(small_bert: Callable[..., Bert]) -> None:
         TransferConfig(mode="adapters", unfreeze_every=1)
     with pytest.raises(BadConfig, match="layers from -3 to 2"):
         adapt(small_bert(), TransferConfig(mode="features", features=Features.Config(layers=(5,))))
+    with pytest.raises(Unsupported, match="no blocks"):
+        adapt(AwdLstm(AwdLstm.Config(width=8, cell_width=8)), TransferConfig(mode="adapters"))

@@ -168,3 +168,50 @@ def test_the_head_shown_looks_at_distant_words() -> None:
     weights[0, 2, :, 5] = 1.0
     weights[1, 1, 1:5, [4, 4, 1, 1]] = 0.6
     assert firmest_head(weights, tokens) == (1, 1)
+
+
+CURVES: dict[str, list[str]] = {
+    "masked_lm next_sentence_accuracy": ["Masked-token loss", "Sentence pairs told right"],
+    "causal_lm causal_lm_accuracy": ["Next-token loss", "Next tokens guessed right"],
+    "causal_lm causal_lm_backward causal_lm_backward_accuracy": ["Loss over words", "Tokens before guessed right"],
+    "masked_lm replaced_token replaced_token_recall replaced_token_precision": [
+        "Generator's masked-token loss",
+        "Replaced tokens found (recall)",
+        "Tokens rightly called replaced (precision)",
+    ],
+    "masked_lm span_boundary": ["Loss over words"],
+    "masked_lm sentence_order_accuracy": ["Masked-token loss", "Orders of sentences told right"],
+}
+
+
+@pytest.mark.parametrize("keys", CURVES)
+def test_every_recipe_has_its_curves_against_the_floor(keys: str) -> None:
+    rows = [
+        {"step": step, "split": split, **{key: 5.5 - step / 10 if "_" not in key[9:] else 0.5 for key in keys.split()}}
+        for step in (1, 2)
+        for split in ("train", "held-out")
+    ]
+    page = parse(render(PretrainingReport("Curves", metrics=rows, unigram_floor=6.5)))
+    labels = [
+        e.get("aria-label") or "" for e in page.iter("{http://www.w3.org/2000/svg}svg") if not e.get("aria-hidden")
+    ]
+    for wanted in CURVES[keys]:
+        [drawn] = {label for label in labels if label.startswith(wanted)}
+        assert ("unigram floor is 6.5" in drawn) is ("loss" in wanted.lower())
+        if wanted == "Loss over words":
+            assert drawn.count("ends at") == 4  # two losses, on training and held-out text
+
+
+def test_the_verdict_on_a_causal_model_and_on_a_judge_of_tokens() -> None:
+    both = {"causal_lm": 5.0, "causal_lm_accuracy": 0.2, "causal_lm_backward": 5.1, "causal_lm_backward_accuracy": 0.21}
+    sentence, remarks, good = judge([{"step": 3, "split": "held-out", **both}], 6.5)
+    assert "1.50 nats below" in sentence
+    assert good
+    assert "At a next token" in " ".join(remarks)
+    assert "20% of next tokens and 21% of tokens before" in " ".join(remarks)
+    electra = {"masked_lm": 6.4, "replaced_token_recall": 0.07, "replaced_token_precision": 0.6}
+    sentence, remarks, good = judge([{"step": 3, "split": "held-out", **electra}], 6.5)
+    assert not good
+    assert "finds 7% of replaced tokens (of those it names, 60% are)" in " ".join(remarks)
+    backward = [{"step": 3, "split": "train", "causal_lm": 5.0, "causal_lm_backward": float("nan")}]
+    assert "broke down" in judge(backward, 6.5)[0]

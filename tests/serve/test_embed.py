@@ -10,6 +10,7 @@ import pytest
 from firth import samples
 from firth.checkpoint import Checkpoint
 from firth.encoders.bert import Bert
+from firth.errors import BadConfig
 from firth.serve import predictor
 from firth.serve.predictor import Model
 from firth.tokenizers.wordpiece import WordPiece
@@ -90,3 +91,10 @@ def test_saving_keeps_full_precision(make: Make, tmp_path: Path) -> None:
     half.save(tmp_path / "half")
     whole.save(tmp_path / "whole")
     assert (tmp_path / "half/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("max_length", [-1, 0, 1, 2])
+def test_a_length_without_room_for_a_token_is_refused(max_length: int, make: Make) -> None:
+    with pytest.raises(BadConfig, match="max_length must be at least 3"):
+        make().embed(["a text of several words"], max_length=max_length)
+    assert make().embed(["a text of several words"], max_length=3).any()

@@ -124,6 +124,13 @@ def test_unknown_words_get_near_spellings(model: Path, command: Callable[..., An
     assert err.startswith("firth: The model does not know the word '[UNK]'")
 
 
+def test_a_server_looks_for_near_spellings_among_fewer_words(model: Path) -> None:
+    with pytest.raises(BadInput, match="near spellings: king"):
+        open_lexicon(model, searched=96).vector("kking")
+    with pytest.raises(BadInput, match="no word is spelled like it"):
+        open_lexicon(model, searched=90).vector("kking")
+
+
 def test_figures_of_word_pairs_are_gensims(model: Path, theirs: KeyedVectors, tmp_path: Path) -> None:
     pairs = [
         ("word1", "word2", 3.5),
@@ -161,6 +168,7 @@ def test_figures_of_analogies_are_gensims(model: Path, theirs: KeyedVectors, tmp
         ("king queen 9\nman woman\n", "line 2: not two words and a number"),
         (": royal\nking queen man\n", "line 2: 3 words where an analogy has 4"),
         ("\n\n", "no questions"),
+        (": royal\n: plural\n", "names sections, but has no questions"),
         ("header only\n", "no line with two words and a number"),
     ],
 )

@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 import firth
+from firth import checkpoint, samples
+from firth.encoders.bert import Bert
+from firth.objectives.masked_lm import MaskedLM
+from firth.tokenizers.bpe import BPE
 
 pytest.importorskip("websockets", reason="websockets is not installed (pip install 'firth[dev]')")
 from bench.browser import Browser, Page, browser, chromium
@@ -34,6 +38,20 @@ def segmenter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def other_mask(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose mask is spelled <mask>."""
+    tokenizer = BPE.train(
+        samples.prose("en").read_text("utf-8").splitlines(), BPE.Config(vocab_size=400, specials="roberta")
+    )
+    sizes: dict[str, Any] = {"width": 16, "num_layers": 1, "num_heads": 2, "ffn_width": 32, "max_positions": 64}
+    encoder = Bert(Bert.Config(vocab_size=400, **sizes))
+    goals = {"masked_lm": checkpoint.make_goal("masked_lm", MaskedLM.Config(), encoder, tokenizer)}
+    folder = tmp_path_factory.mktemp("other") / "model"
+    checkpoint.save(folder, checkpoint.Checkpoint(encoder, goals, tokenizer))
+    return folder
+
+
+@pytest.fixture(scope="module")
 def watched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page-runs")
     (folder / "finished").symlink_to(run)
@@ -42,10 +60,11 @@ def watched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(
-    folders: dict[str, Path], segmenter: Path, watched: Path, serve_for_module: Callable[..., Any]
+    folders: dict[str, Path], segmenter: Path, other_mask: Path, watched: Path, serve_for_module: Callable[..., Any]
 ) -> Iterator[Any]:
     arguments = [f"{name}={folders[name]}" for name in ("plain", "tag", "answer")]
-    with serve_for_module(*arguments, f"words={segmenter}", "--runs", watched) as server:
+    arguments += [f"words={segmenter}", f"other={other_mask}"]
+    with serve_for_module(*arguments, "--runs", watched) as server:
         yield server
 
 
@@ -99,12 +118,30 @@ def test_fill_shows_the_likeliest_tokens_and_writes_the_pressed_one(page: Page, 
     page.wait("document.querySelectorAll('#gaps section').length === 1")
     page.point(".buttons button:nth-child(2)", click=True)
     assert page.evaluate("document.querySelector('#fill-text').value") == text
+    page.wait("document.querySelectorAll('#gaps section').length === 2")
+    for left in (1, 0):  # by keyboard alone, the focus stays where the next choice is
+        page.evaluate("document.querySelector('#gaps .bar').focus()")
+        page.press("Enter")
+        page.wait(f"document.querySelectorAll('#gaps section').length === {left}")
+        wanted = "#gaps .bar" if left else "#fill-text"
+        assert page.evaluate(f"document.activeElement === document.querySelector('{wanted}')")
     page.write("#fill-text", "no gap")
     page.wait("document.querySelector('#gaps').textContent.includes('Put [MASK]')")
     page.point(".buttons button:nth-child(1)", click=True)
     assert page.evaluate("document.querySelector('#fill-text').value") == "no gap[MASK]"
     assert page.mistakes == []
     assert {url for url in page.requests if not url.startswith((site.url, "about:", "data:"))} == set()
+
+
+def test_fill_speaks_of_the_models_own_mask(page: Page, site: Any) -> None:
+    opened(page, site, "fill", model="other")
+    page.wait("document.querySelectorAll('#gaps section').length === 2")  # of the example
+    assert "[MASK]" not in page.text("#panel") + page.evaluate("document.querySelector('#fill-text').value")
+    page.write("#fill-text", "")
+    page.point(".buttons button", click=True)
+    assert page.evaluate("document.querySelector('#fill-text').value") == "<mask>"
+    page.wait("document.querySelectorAll('#gaps section').length === 1")
+    assert page.mistakes == []
 
 
 def test_attention_shows_every_head_and_follows_pointer_and_keys(page: Page, site: Any) -> None:
@@ -165,6 +202,15 @@ def test_runs_draw_the_curve_above_its_floor_and_grow(page: Page, site: Any, wat
         file.write(json.dumps({"step": 30, "split": "held-out", "masked_lm": 6.75}) + "\n")
     page.wait("document.querySelector('.curve.train').getAttribute('d').split('L').length === 3")
     assert page.text("#runs-says") == "training, step 30: 6.5 · held out, step 30: 6.75"
+    page.evaluate("document.querySelector('#chart').focus()")
+    for key, says in (
+        ("End", "step 30: 6.5"),
+        ("ArrowLeft", "step 20: 7"),
+        ("Home", "step 10: 8"),
+        ("ArrowLeft", "step 10: 8"),
+    ):
+        page.press(key)
+        assert page.text("#runs-says") == f"training, {says}"
     assert page.evaluate("document.querySelector('line.floor')") is None
     page.evaluate("(() => { const all = document.querySelector('#run'); all.value = 'finished';"
                   "all.dispatchEvent(new Event('change')); })()")  # fmt: skip
@@ -219,6 +265,7 @@ def test_compare_answer_and_neighbours_show_what_the_server_says(page: Page, sit
     page.point("#neighbour-list li:nth-child(2) button", click=True)
     page.wait(f"document.querySelector('#path').lastChild.textContent === {json.dumps(near[1])}")
     assert page.evaluate("document.querySelector('#neighbours-word').value") == near[1]
+    assert page.evaluate("document.activeElement === document.querySelector('#neighbour-list .bar')")
     assert [one for one in page.mistakes if " 422 " not in one] == []  # the panel's example is no word of this model
 
 
@@ -281,6 +328,9 @@ def test_language_and_keyboard(page: Page, site: Any) -> None:
     for name in PANELS[1:]:
         page.press("ArrowRight")
         page.wait(f"document.activeElement.id === 'tab-{name}' && location.hash === '#{name}'")
+    for key, name in (("Home", PANELS[0]), ("ArrowLeft", PANELS[-1]), ("ArrowRight", PANELS[0]), ("End", PANELS[-1])):
+        page.press(key)
+        page.wait(f"document.activeElement.id === 'tab-{name}'")
     page.evaluate("localStorage.clear()")
     assert [one for one in page.mistakes if " 422 " not in one] == []
 

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 import firth
+from bench.texts import data_folder, paragraphs
 from firth import samples
 from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
@@ -38,6 +39,11 @@ def make(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[[str
     return lambda name: Model(Checkpoint(small_bert().eval(), {}, tokenizer), precision=name)
 
 
+def key_of(model: Model) -> str:
+    sample = choosing.sample(model.tokenizer, model.encoder.max_positions)
+    return choosing.fingerprint(model.encoder, "auto", choosing.digest(sample, "mean"))
+
+
 def lines(language: str) -> list[str]:
     return samples.prose(language).read_text("utf-8").splitlines()
 
@@ -53,7 +59,8 @@ def minilm(name: str) -> Model:
 def test_vectors_of_a_real_model_are_alike(name: str, cache: Path) -> None:
     """Texts the sample has not seen, and hard ones: empty, one character, long."""
     hard = json.loads(GOLDEN.read_text("utf-8")) if GOLDEN.exists() else ["", "!", "word " * 400]
-    texts = [*lines("en")[-20:], *lines("zh")[-10:], *hard]
+    found_there = paragraphs(60) if (data_folder() / "en" / "pretrain").exists() else []
+    texts = [*lines("en")[-20:], *lines("zh")[-10:], *hard, *found_there]
     exact = minilm("fp32").embed(texts)
     model = minilm(name)
     found = model.embed(texts)
@@ -144,7 +151,7 @@ def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:
 def test_a_damaged_memory_is_ignored(make: Callable[[str], Model], cache: Path, content: str) -> None:
     model = make("auto")
     cache.parent.mkdir(parents=True)
-    cache.write_text(content.replace("KEY", choosing.fingerprint(model.encoder, "auto")))
+    cache.write_text(content.replace("KEY", key_of(model)))
     exact = make("fp32").embed(["one text", "another"])
     assert np.abs(model.embed(["one text", "another"]) - exact).max() < 0.1
     assert all(row["precision"] in choosing.PRECISIONS for row in json.loads(cache.read_text("utf-8")).values())
@@ -159,15 +166,45 @@ def test_a_cache_that_cannot_be_written_is_no_error(
     assert make("auto").embed(["one text"]).shape == (1, 32)
 
 
-def test_other_weights_and_precisions_are_other_keys(small_bert: Callable[..., Bert]) -> None:
-    encoder = small_bert()
-    keys = {choosing.fingerprint(encoder, "int8"), choosing.fingerprint(encoder, "auto")}
+def test_all_that_a_choice_depends_on_is_in_its_key(
+    small_bert: Callable[..., Bert], tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    encoder, sample = small_bert(), choosing.sample(tokenizer, 32)
+    judged_on = choosing.digest(sample, "mean")
+
+    def key(name: str = "auto", *, judged_on: str = judged_on, encoder: Bert = encoder) -> str:
+        return choosing.fingerprint(encoder, name, judged_on)
+
+    assert key(encoder=small_bert()) == key()
+    keys = [key(), key("int8"), key(judged_on=choosing.digest(sample, "cls"))]
+    keys += [key(judged_on=choosing.digest(sample[1:], "mean")), key(encoder=small_bert(ffn_width=48))]
     with torch.no_grad():
-        encoder.blocks[0].up.weight[0, 0] += 1  # type: ignore[union-attr,index]
-    keys |= {choosing.fingerprint(encoder, "auto")}
-    keys |= {choosing.fingerprint(small_bert(ffn_width=48), "auto")}
-    assert len(keys) == 4
-    assert choosing.fingerprint(small_bert(), "auto") in keys
+        encoder.blocks[0].up.weight[3, 5] += 1e-6  # type: ignore[union-attr,index]
+    keys += [key()]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    keys += [key()]
+    torch.set_num_threads(threads)
+    (tmp_path / "choosing.py").write_text("another way to choose")
+    monkeypatch.setattr(choosing.inspect, "getfile", lambda _: tmp_path / "choosing.py")
+    keys += [key()]
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_choice_is_not_followed_for_other_weights(
+    make: Callable[[str], Model], small_bert: Callable[..., Bert], tokenizer: WordPiece, cache: Path
+) -> None:
+    texts = lines("en")[:3]
+    make("auto").embed(texts)
+    ((key, _),) = json.loads(cache.read_text("utf-8")).items()
+    cache.write_text(json.dumps({key: {"precision": "bf16", "in_bytes": []}}))
+    other = small_bert().eval()
+    with torch.no_grad():
+        other.blocks[0].up.bias[7] += 0.5  # type: ignore[union-attr,index]
+    Model(Checkpoint(other, {}, tokenizer), precision="auto").embed(texts)
+    remembered = json.loads(cache.read_text("utf-8"))
+    assert len(remembered) == 2
+    assert remembered[key]["precision"] == "bf16"
 
 
 def test_without_onednn_the_plain_way(make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch) -> None:

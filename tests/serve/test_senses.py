@@ -92,3 +92,17 @@ def test_mistakes(run: Path) -> None:
         senses(model, "bank", LINES, layer=3)
     with pytest.raises(BadInput, match=r"absent\.txt"):
         firth.senses(run, word="bank", file="absent.txt")
+
+
+def test_a_line_is_tokenised_once_however_often_it_has_the_word(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = firth.load(run), list[list[str]]()
+    encode = WordPiece.encode_batch
+
+    def noted(tokenizer: WordPiece, texts: list[str], **how: Any) -> Any:
+        asked.append(texts)
+        return encode(tokenizer, texts, **how)
+
+    monkeypatch.setattr(WordPiece, "encode_batch", noted)
+    lines = ["the door and the gate and the wall", "by the sea"]
+    assert len(occurrence_vectors(model, occurrences("the", lines), -1)) == 4
+    assert asked == [lines]

@@ -104,6 +104,9 @@ PAYLOADS: list[tuple[str, str, bytes, dict[str, str], int]] = [
     ("33 inputs", "/embed", body({"texts": ["a"] * 33}), JSON, 413),
     ("a text too long", "/embed", body({"texts": "a" * 40_000}), JSON, 413),
     ("tokens too many", "/embed", body({"texts": ["a b " * 8000] * 30}), JSON, 413),
+    ("tokens too many to list", "/tokenize", body({"texts": ["a b " * 8000] * 30}), JSON, 413),
+    ("candidates too many", "/fill", body({"text": "[MASK] " * 20, "top": 100}), JSON, 413),
+    ("candidates too long", "/fill", body({"text": "[MASK] " * 10 + "a" * 32_000, "top": 100}), JSON, 413),
     ("attention too long", "/attention", body({"text": "a " * 2000}), JSON, 413),
     # Not declared as JSON
     ("a form", "/embed", b"texts=a", {"Content-Type": "application/x-www-form-urlencoded"}, 415),

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import firth
 from firth.checkpoint import make_task
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
@@ -186,3 +188,15 @@ def test_inputs_may_be_texts_pairs_or_rows(make: Make) -> None:
             Classify.example(wrong, Classify.Config())
     with pytest.raises(BadConfig, match="kind=one"):
         Classify.Config(kind="number", label_columns=("a", "b"))
+
+
+def test_numbers_of_any_scale_are_learned(run: Path, tmp_path: Path) -> None:
+    rows = [(f"{'long ' * 8 if i % 2 else 'short '}{i}", 1000.0 + 30 * (i % 2) + i % 3) for i in range(60)]
+    path = tmp_path / "rows.tsv"
+    path.write_text("text\tlabel\n" + "".join(f"{text}\t{value}\n" for text, value in rows))
+    changes = ("epochs=10", "batch_size=8", "tasks.classify.kind=number", "train.optim.rate=3e-3")
+    firth.finetune(run, task="classify", train=path, out=tmp_path / "tuned", changes=changes, device="cpu")
+    model = firth.load(tmp_path / "tuned")
+    assert model.checkpoint.tasks["classify"].config.spread > 10
+    short, long = (prediction.label for prediction in model.predict(["short 9", "long " * 8 + "8"]))
+    assert 990 < short < 1016 < long < 1042

@@ -34,3 +34,11 @@ def test_known_words_are_told_by_their_numbers() -> None:
     assert "北京" not in known
     with pytest.raises(TypeError, match="numbers"):
         list(known)
+
+
+def test_a_model_of_pieces_reads_characters_one_by_one() -> None:
+    seen = conll.spelled(sentence("１９９８年 GDP"))
+    assert seen.texts == ("1 9 9 8 年 G D P",)
+    assert [seen.texts[0][start:end] for start, end in seen.words] == list("1998年GDP")
+    assert seen.gold == sentence("１９９８年 GDP").gold
+    assert conll.spelled(conll.split("", unit="character")).texts == ("",)

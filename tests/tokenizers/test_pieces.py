@@ -126,6 +126,13 @@ def test_a_vocabulary_too_small_for_all_characters_takes_the_most_frequent() -> 
     assert set(trained.vocab.tokens[5:]) == {"天", "好", "今"}
 
 
+def test_a_text_that_supports_no_piece_is_not_sent_to_a_size_that_is_refused() -> None:
+    with pytest.raises(BadConfig, match=r"only 5 pieces.* lower --min-count") as caught:
+        WordPiece.train(["春夏秋冬"], Config(vocab_size=100))
+    assert "--vocab-size" not in str(caught.value)
+    assert len(WordPiece.train(["春夏秋冬"], Config(vocab_size=9, min_count=1)).vocab) == 9
+
+
 @pytest.mark.parametrize("wrong", [{"vocab_size": 5}, {"min_count": 0}, {"coverage": 0.0}, {"coverage": 1.5}])
 def test_settings_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(BadConfig, match="needs"):

@@ -113,9 +113,12 @@ def test_a_saved_folder_gives_the_same_features_and_a_damaged_one_is_told(tmp_pa
         tokenizers.load(tmp_path)
 
 
-def test_units_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(units, "MOST", 3)
+@pytest.mark.parametrize("bound", ["MOST", "MOST_CHARACTERS"])
+def test_units_are_forgotten_when_there_are_too_many(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(units, bound, 3)
     tokenizer = learned("usual", min_feature_count=1)
     before = [part.tolist() for part in tokenizer.parts(TEXT)]
     tokenizer.parts(["甲乙丙丁戊己庚辛"])
+    tokenizer.parts(["子"])
+    assert tokenizer._units.keys() == {"子"}
     assert [part.tolist() for part in tokenizer.parts(TEXT)] == before

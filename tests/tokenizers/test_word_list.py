@@ -9,6 +9,7 @@ import pytest
 
 from firth import tokenizers
 from firth.errors import BadConfig, BadInput, Damaged
+from firth.tokenizers import subwords
 from firth.tokenizers.subwords import Subwords, ngram_hashes
 from firth.tokenizers.vocab import SPECIALS
 from firth.tokenizers.word_list import Words
@@ -111,3 +112,29 @@ def test_settings_of_parts_make_sense(tmp_path: Path) -> None:
     assert tokenizers.load(tmp_path).config.word_ngrams == 2  # type: ignore[attr-defined]
     assert len(ngram_hashes("ab", 1, 4)) == len(["<a", "<ab", "<ab>", "a", "ab", "ab>", "b", "b>"])
     assert np.array_equal(ngram_hashes("", 3, 6), [])
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server reads whatever clients send: long forms are not kept, and a full memory forgets."""
+    words = Words.of(["the", "cat", "x" * 100], Words.Config())
+    asked = [" ".join(f"w{i}" for i in range(50)), "y" * 5000, "The cat " + "X" * 100]
+    first = words.ids_batch(asked)
+    assert first[2] == [words.vocab.ids[token] for token in ("the", "cat", "x" * 100)]
+    assert max(map(len, words._id)) <= 40
+    monkeypatch.setattr(type(words._id), "MOST", 10)
+    assert words.ids_batch(asked) == first
+    words.ids_batch(["a b c d e f g h i j k l"])
+    assert len(words._id) <= 10
+    assert "l" in words._id
+
+
+def test_remembered_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = Subwords.of(["the"], Subwords.Config(num_buckets=100))
+    long = words.word_parts("y" * 5000)
+    assert long == words.made_parts("y" * 5000)
+    assert not words._parts
+    monkeypatch.setattr(subwords, "_MOST_CHARACTERS", 30)
+    for i in range(1000, 1100):
+        assert words.word_parts(f"w{i}") == words.made_parts(f"w{i}")
+        assert sum(map(len, words._parts)) <= 40
+    assert words._parts

@@ -42,5 +42,17 @@ def test_l1_sets_numbers_to_exact_zero_like_scikit_learn() -> None:
     assert (found == 0).sum() >= 4
 
 
+def test_known_curvatures_save_iterations() -> None:
+    curvature = np.logspace(0, 6, 50)
+
+    def bowl(x: np.ndarray) -> tuple[float, np.ndarray]:
+        return float(curvature @ (x - 1) ** 2 / 2), curvature * (x - 1)
+
+    plain, scaled = (minimise(bowl, np.zeros(50), iterations=12, scale=scale) for scale in (1.0, 1 / curvature))
+    assert bowl(scaled)[0] < 1e-9 < bowl(plain)[0]
+    sparse = minimise(bowl, np.zeros(50), iterations=100, l1=1e3, tolerance=1e-12, scale=1 / curvature)
+    np.testing.assert_allclose(sparse, np.maximum(0, 1 - 1e3 / curvature), atol=1e-4)
+
+
 def test_the_minimum_itself_is_left_alone() -> None:
     assert minimise(rosenbrock, np.ones(3)).tolist() == [1, 1, 1]

@@ -9,11 +9,12 @@ const LEFT = 52, RIGHT = 16, TOP = 16, BOTTOM = 36;
 export function chart({ series, floor, width, stepName, read }) {
   const points = series.flatMap((one) => one.points);
   const values = [...points.map(([, value]) => value), ...(floor ? [floor.value] : [])];
-  const lastStep = Math.max(1, ...points.map(([step]) => step));
-  const [low, high] = widened(Math.min(...values), Math.max(...values));
+  const most = (numbers) => numbers.reduce((a, b) => Math.max(a, b)); // a long run has more points than a call takes arguments
+  const lastStep = Math.max(1, most(points.map(([step]) => step)));
+  const [low, high] = widened(-most(values.map((value) => -value)), most(values));
   const x = (step) => LEFT + (step / lastStep) * (width - LEFT - RIGHT);
   const y = (value) => TOP + ((high - value) / (high - low)) * (HEIGHT - TOP - BOTTOM);
-  const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, class: "chart", role: "img", id: "chart" },
+  const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, class: "chart", role: "group", "aria-label": series.map(({ name }) => name).join(", "), tabindex: "0", id: "chart" },
     ticks(low, high, 5).map((value) => shape("g", {},
       shape("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value), class: "grid" }),
       shape("text", { x: LEFT - 8, y: y(value), class: "tick", "text-anchor": "end" }, tidy(value)))),
@@ -25,17 +26,29 @@ export function chart({ series, floor, width, stepName, read }) {
     series.map((one) => drawn(one, x, y)));
   const cursor = shape("circle", { r: 5, class: "cursor", visibility: "hidden" });
   svg.append(cursor);
+  let at = -1; // the point the arrow keys stand on
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
     const [mx, my] = [(event.clientX - box.left) * (width / box.width), (event.clientY - box.top) * (HEIGHT / box.height)];
     const near = nearest(series, (point) => Math.hypot((x(point[0]) - mx), 0.3 * (y(point[1]) - my)));
-    if (!near) return;
-    cursor.setAttribute("visibility", "visible");
-    cursor.setAttribute("cx", x(near.point[0]));
-    cursor.setAttribute("cy", y(near.point[1]));
-    read(near.name, near.point);
+    if (near) show(near.name, near.point);
+  });
+  svg.addEventListener("keydown", (event) => {
+    const { name, points: walked } = series.find((one) => one.points.length > 0);
+    const next = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: walked.length - 1 }[event.key];
+    if (next === undefined) return;
+    event.preventDefault();
+    at = Math.max(0, Math.min(walked.length - 1, next));
+    show(name, walked[at]);
   });
   return svg;
+
+  function show(name, point) {
+    cursor.setAttribute("visibility", "visible");
+    cursor.setAttribute("cx", x(point[0]));
+    cursor.setAttribute("cy", y(point[1]));
+    read(name, point);
+  }
 }
 
 function drawn({ points, kind }, x, y) {

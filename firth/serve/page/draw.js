@@ -31,6 +31,13 @@ export function bar({ name, share, figure, press, hint }) {
   return make("li", {}, press ? make("button", { class: "bar", type: "button", title: hint, on: { click: press } }, parts) : make("div", { class: "bar" }, parts));
 }
 
+/** New children for a place; who was in it with the keyboard stays in it, or goes on at `otherwise`. */
+export function swap(place, children, otherwise = null) {
+  const held = place.contains(document.activeElement);
+  place.replaceChildren(...children);
+  if (held) (place.querySelector("button, [tabindex='0']") ?? otherwise)?.focus();
+}
+
 /** The characters of a text as the server counts them. */
 export const characters = (text) => Array.from(text);
 

@@ -64,11 +64,11 @@ function tab(panel, t) {
 }
 
 function walkTabs(event) {
-  const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
-  if (!step) return;
+  const here = PANELS.indexOf(current());
+  const next = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: -1 }[event.key];
+  if (next === undefined) return;
   event.preventDefault();
-  const next = PANELS[(PANELS.indexOf(current()) + step + PANELS.length) % PANELS.length];
-  location.hash = next.name; // drawn on hashchange
+  location.hash = PANELS.at(next % PANELS.length).name; // drawn on hashchange
 }
 
 function draw() {

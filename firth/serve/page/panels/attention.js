@@ -70,7 +70,7 @@ export const attention = {
       title.textContent = t.head(keep.layer + 1, keep.head + 1);
       const weights = found.weights[keep.layer][keep.head];
       says.textContent = t.rest;
-      lines.replaceChildren(drawLines(found.tokens, weights, point));
+      lines.replaceChildren(drawLines(found.tokens, weights, { point, name: t.lines }));
       matrix.replaceChildren(drawMatrix(found.tokens, weights, { point, cell, t }));
     }
 
@@ -101,7 +101,7 @@ function thumbnail(weights) {
   return shape("svg", { viewBox: `0 0 ${THUMB} ${THUMB}`, class: "thumb", "aria-hidden": "true" }, spots);
 }
 
-function drawLines(tokens, weights, point) {
+function drawLines(tokens, weights, { point, name }) {
   const height = tokens.length * ROW;
   const middle = (token) => token * ROW + ROW / 2;
   const bend = LINES_WIDTH / 2;
@@ -114,7 +114,7 @@ function drawLines(tokens, weights, point) {
     on: { pointerenter: () => point(index), pointerleave: () => point(null), focus: () => point(index), blur: () => point(null) },
   }, short(token)));
   const right = tokens.map((token, index) => shape("text", { x: LINES_WIDTH - EDGE + 10, y: middle(index), class: "token" }, short(token)));
-  const settings = { viewBox: `0 0 ${LINES_WIDTH} ${height}`, class: "lines", role: "img", style: { "max-width": `${LINES_WIDTH}px` } };
+  const settings = { viewBox: `0 0 ${LINES_WIDTH} ${height}`, class: "lines", role: "group", "aria-label": name, style: { "max-width": `${LINES_WIDTH}px` } };
   return shape("svg", settings, strokes, left, right);
 }
 

@@ -34,7 +34,7 @@ export const meaning = {
       const answer = await work(() => ask("/meaning", { word: word.value.trim(), texts: lines }));
       if (answer === null) return;
       const point = (index) => show(answer, index);
-      map.replaceChildren(drawMap(answer.occurrences, point));
+      map.replaceChildren(drawMap(answer.occurrences, { point, name: t.map }));
       places.replaceChildren(...answer.occurrences.map((one, index) => line(one, characters(lines[one.text]), point, index)));
       near.textContent = t.nearRest;
       const beside = answer.neighbours.slice(0, BESIDE).map(({ token, similarity }) => bar({ name: token, share: Math.max(0, similarity), figure: similarity.toFixed(2) }));
@@ -54,7 +54,7 @@ export const meaning = {
   },
 };
 
-function drawMap(occurrences, point) {
+function drawMap(occurrences, { point, name }) {
   const at = (value) => SIZE / 2 + value * (SIZE / 2 - ROOM);
   const axes = [
     shape("line", { x1: 0, x2: SIZE, y1: SIZE / 2, y2: SIZE / 2, class: "grid" }),
@@ -64,7 +64,7 @@ function drawMap(occurrences, point) {
     transform: `translate(${at(x).toFixed(1)} ${at(-y).toFixed(1)})`, class: "place", tabindex: "0", "data-place": index,
     on: { pointerenter: () => point(index), focus: () => point(index) },
   }, shape("circle", { r: 13 }), shape("text", { "text-anchor": "middle" }, String(index + 1))));
-  return shape("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "map" }, axes, spots);
+  return shape("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": name }, axes, spots);
 }
 
 function line({ start, end }, letters, point, index) {

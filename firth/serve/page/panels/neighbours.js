@@ -1,6 +1,6 @@
 // Neighbours: a word in; the words with the nearest vectors as bars, each of them a step further.
 
-import { bar, field, make, paused } from "../draw.js";
+import { bar, field, make, paused, swap } from "../draw.js";
 
 const TOP = 15, LONGEST = 12;
 
@@ -30,8 +30,8 @@ export const neighbours = {
       const answer = await work(() => ask("/neighbours", { word: asked, top: TOP }));
       if (answer === null) return;
       if (keep.path.at(-1) !== asked) keep.path = [...keep.path, asked].slice(-LONGEST);
-      path.replaceChildren(...keep.path.map((one) => make("li", {}, make("button", { type: "button", on: { click: () => go(one) } }, one))));
-      list.replaceChildren(...answer.neighbours.map(({ token, similarity }) =>
+      swap(path, keep.path.map((one) => make("li", {}, make("button", { type: "button", on: { click: () => go(one) } }, one))));
+      swap(list, answer.neighbours.map(({ token, similarity }) =>
         bar({ name: token, share: Math.max(0, similarity), figure: similarity.toFixed(2), press: () => go(token) })));
     }
   },

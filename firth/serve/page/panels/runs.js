@@ -1,11 +1,11 @@
 // Runs: the run folders the server watches; one of them as curves that grow while it trains.
 
 import { chart, key, tidy } from "../chart.js";
-import { field, make } from "../draw.js";
+import { field, make, swap } from "../draw.js";
 
 const EVERY = 2000; // milliseconds between two looks
 const ASIDE = new Set(["step", "split", "rate", "gradient_norm", "epoch", "seconds", "tokens"]);
-const FLOORED = new Set(["masked_lm", "causal_lm"]);
+const FLOORED = new Set(["masked_lm", "causal_lm", "causal_lm_backward", "span_boundary"]);
 
 export const runs = {
   name: "runs",
@@ -18,8 +18,8 @@ export const runs = {
     const says = make("p", { class: "rest", id: "runs-says", "aria-live": "off" });
     const legend = make("ul", { class: "legend" }, key("train", t.train), key("held-out", t.heldOut), key("floor", t.floor));
     place.append(make("div", { class: "fields" }, field(t.run, list), field(t.figure, figures), state), picture, says, legend);
-    let rows = [], next = 0, floor = null;
-    const timer = setInterval(look, EVERY);
+    let rows = [], next = 0, floor = null, looking = false;
+    const timer = setInterval(() => looking || look(), EVERY); // a slow answer is awaited, not asked for again
     const resized = new ResizeObserver(() => draw());
     resized.observe(picture);
     signal.addEventListener("abort", () => { clearInterval(timer); resized.disconnect(); });
@@ -31,6 +31,7 @@ export const runs = {
     }
 
     async function look() {
+      looking = true;
       const answer = await work(async () => {
         const { runs: all } = await ask("/runs");
         if (!all.length) return { all, found: null };
@@ -38,6 +39,7 @@ export const runs = {
         const found = await ask(`/runs/rows?${new URLSearchParams({ run: keep.run, after: next })}`);
         return { all, found };
       });
+      looking = false;
       if (answer === null) return;
       if (answer.found === null) return picture.replaceChildren(make("p", { class: "rest" }, t.none));
       take(answer);
@@ -68,7 +70,7 @@ export const runs = {
       }
       const shown = FLOORED.has(keep.figure) && floor !== null ? { name: t.floor, value: floor } : null;
       const read = (name, [step, value]) => { says.textContent = t.caption(name, step.toLocaleString("en"), tidy(value)); };
-      picture.replaceChildren(chart({ series, floor: shown, width: Math.max(300, picture.clientWidth), stepName: t.step, read }));
+      swap(picture, [chart({ series, floor: shown, width: Math.max(300, picture.clientWidth), stepName: t.step, read })]);
       const last = series.map(({ name, points }) => (points.length ? t.caption(name, ...reading(points.at(-1))) : null));
       says.textContent = last.filter(Boolean).join(" · ");
     }

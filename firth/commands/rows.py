@@ -1,0 +1,221 @@
+"""What is done with labelled rows: the subcommands that look at them, learn from them, and answer and measure."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from firth.commands import vectors
+from firth.commands.shown import Json, ModelFolder, line, show
+from firth.errors import BadConfig
+from firth.files import finite
+
+Preset = Annotated[str | None, typer.Option(help="A published set's form: cola, sst-2, mrpc, stsb, qqp, mnli ...")]
+TextColumn = Annotated[str | None, typer.Option(help="Column of the text; a number counts columns without a header.")]
+SecondColumn = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
+LabelColumn = Annotated[list[str] | None, typer.Option(help="Column of the label; several are several questions.")]
+LabelNames = Annotated[Path | None, typer.Option(help="A file with one name a line for labels given as numbers.")]
+Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many names, or a number.")]
+Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="Labelled rows to learn from.")],
+    task: Annotated[str, typer.Option(help="What they are for: classify, tag ...")],
+    dev: Annotated[Path | None, typer.Option(help="A dev file, looked at for rows it shares with the first.")] = None,
+    test: Annotated[Path | None, typer.Option(help="A test file, likewise.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model: lengths are told in its tokens.")] = None,
+    preset: Preset = None,
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
+    label_column: LabelColumn = None,
+    label_names: LabelNames = None,
+    kind: Kind = None,
+    format: Format = None,
+    changes: Annotated[list[str] | None, typer.Argument(help="The task's settings, such as scheme=BIOES.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
+    from firth import pipeline
+
+    options = _options(preset, text_column, second_column, label_column, label_names, kind, format=format)
+    options |= _settings(changes or (), task)
+    findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **options)
+    if as_json:
+        show(findings, as_json=True)
+    else:
+        from firth.recipes.checking import describe
+
+        typer.echo("\n".join(describe(findings)))
+
+
+def finetune(
+    arguments: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL] [CHANGES]...",
+            help="A model folder, and changes such as epochs=5 or tasks.compare.pooling=cls (or pooling=cls).",
+        ),
+    ] = None,
+    task: Annotated[list[str] | None, typer.Option(help="What to learn; several tasks share one encoder.")] = None,
+    train: Annotated[list[Path] | None, typer.Option(help="Labelled rows to learn from, one file a task.")] = None,
+    dev: Annotated[list[Path] | None, typer.Option(help="Rows that epochs and seeds are picked on.")] = None,
+    test: Annotated[list[Path] | None, typer.Option(help="Rows that only the kept weights are measured on.")] = None,
+    out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
+    seeds: Annotated[int, typer.Option(min=1, help="How many times to train, for mean and deviation.")] = 1,
+    random: Annotated[bool, typer.Option(help="The model's shape with random weights, as a control.")] = False,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be used, and count them.")] = False,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    preset: Preset = None,
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
+    label_column: LabelColumn = None,
+    label_names: LabelNames = None,
+    kind: Kind = None,
+    encoder: Annotated[
+        str | None, typer.Option(help="bag: features by hand; static: new vectors, a BiLSTM; or a model folder.")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="fasttext: a linear model of words; ulmfit: a language model in two stages.")
+    ] = None,
+    tagger: Annotated[str | None, typer.Option(help="For tagging: softmax, hmm, memm or crf.")] = None,
+    format: Format = None,
+    as_json: Json = False,
+) -> None:
+    """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
+    from firth import pipeline
+
+    models = [argument for argument in arguments or () if "=" not in argument]
+    if len(models) > 1:
+        raise BadConfig(f"Name one model; there are {len(models)}: {', '.join(models)}.")
+    summary = pipeline.finetune(
+        models[0] if models else None,
+        task=task or (),
+        train=train or (),
+        dev=dev or (),
+        test=test or (),
+        out=out,
+        seeds=seeds,
+        random=random,
+        skip_bad=skip_bad,
+        resume=resume,
+        changes=[argument for argument in arguments or () if "=" in argument],
+        device=device,
+        encoder=encoder,
+        recipe=recipe,
+        **_options(preset, text_column, second_column, label_column, label_names, kind, tagger=tagger, format=format),
+    )
+    if as_json:
+        show(summary, as_json=True)
+        return
+    from firth.recipes.figures import headlines
+
+    typer.echo("\n".join(headlines(summary)))
+
+
+def predict(
+    model: ModelFolder,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts; a tab parts the two texts of a pair.")] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            help="Plain text, in which every line is an input, blank ones too; or rows like those of the training file."
+        ),
+    ] = None,
+    task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
+    best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
+) -> None:
+    """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
+    from firth import pipeline
+
+    if bool(texts) == (file is not None):
+        raise BadConfig("Give texts or a --file, one of the two.")
+    inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+    if best != 1:
+        for number, ways in enumerate(pipeline.k_best(model, inputs, k=best, file=file, task=task), 1):
+            for way in ways:
+                row = {"input": number, **asdict(way)}
+                likely = f"{number}\t{way.probability:.4f}\t{line(way)}"
+                typer.echo(json.dumps(row, ensure_ascii=False) if as_json else likely)
+        return
+    for prediction in pipeline.predict(model, inputs, file=file, task=task):
+        if as_json:
+            print(json.dumps(finite(asdict(prediction)), ensure_ascii=False))
+        else:
+            typer.echo(line(prediction))
+
+
+def evaluate(
+    run: ModelFolder,
+    data: Annotated[
+        Path | None, typer.Option(help="A labelled file for a fine-tuned model; else a folder made by `firth prepare`.")
+    ] = None,
+    words_file: Annotated[
+        list[Path] | None, typer.Option("--words", help="Word pairs or analogies, to measure word vectors.")
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(help="Settings of a task that needs no training, such as pooling=mean.")
+    ] = None,
+    task: Annotated[str, typer.Option(help="Which task, where the model has several; compare needs no training.")] = "",
+    seed: Annotated[int, typer.Option(help="Decides masks and pairs.")] = 1,
+    skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be used, and count them.")] = False,
+    preset: Preset = None,
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
+    label_column: LabelColumn = None,
+    label_names: LabelNames = None,
+    kind: Kind = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
+    from firth import pipeline
+
+    if bool(words_file) == (data is not None):
+        raise BadConfig("Give --data or --words, one of the two.")
+    if data is None:
+        from firth.words import evaluate_words
+
+        vectors.show_tests(evaluate_words(run, words_file or ()), as_json=as_json)
+        return
+    options = _options(preset, text_column, second_column, label_column, label_names, kind)
+    options |= _settings(changes or (), task)
+    show(pipeline.evaluate(run, data=data, task=task, seed=seed, skip_bad=skip_bad, **options), as_json=as_json)
+
+
+def _options(
+    preset: str | None,
+    text_column: str | None,
+    second_column: str | None,
+    label_column: list[str] | None,
+    label_names: Path | None,
+    kind: str | None,
+    **others: str | None,
+) -> dict[str, Any]:
+    """The fields of a task's config that were given."""
+    from firth.corpus.readers import read_lines
+
+    given: dict[str, Any] = {
+        "preset": preset,
+        "text_column": text_column,
+        "second_column": second_column,
+        "label_columns": label_column,
+        "label_names": [line.strip() for line in read_lines(label_names)] if label_names else None,
+        "kind": kind,
+        **others,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _settings(changes: Iterable[str], task: str) -> dict[str, Any]:
+    """`key=value` settings of a task, by their full names (`tasks.compare.pooling`) or short; values may be JSON."""
+    from firth.config import read_value
+
+    pairs = [change.partition("=") for change in changes]
+    if wrong := [name for name, equals, _ in pairs if not equals]:
+        raise BadConfig(f"'{wrong[0]}' is not of the form key=value.")
+    return {name.removeprefix(f"tasks.{task}."): read_value(text) for name, _, text in pairs}

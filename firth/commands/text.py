@@ -1,0 +1,146 @@
+"""From text to a model that knows language: the subcommands that prepare, pre-train and ask what was learned."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from firth.commands.shown import Json, ModelFolder, show
+
+
+def prepare(
+    texts: Annotated[
+        list[str], typer.Argument(help="Files, folders or globs: txt, jsonl, parquet; also .gz .xz .zst.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
+    tokenizer: Annotated[
+        str, typer.Option(help="wordpiece, bpe, words, subwords or characters trains a vocabulary; a folder uses its.")
+    ] = "wordpiece",
+    vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: 30000]")] = None,
+    min_count: Annotated[
+        int | None, typer.Option(help="How often a word must occur to be in a new vocabulary.")
+    ] = None,
+    cased: Annotated[bool, typer.Option(help="Keep capitals and accents in a new vocabulary.")] = False,
+    documents: Annotated[
+        str, typer.Option(help="What ends a document: blank-line, file, line or field.")
+    ] = "blank-line",
+    field: Annotated[str, typer.Option(help="The field with the text in jsonl and parquet files.")] = "text",
+    repair: Annotated[bool, typer.Option(help="Repair mojibake (needs ftfy).")] = False,
+    near_duplicates: Annotated[
+        int | None, typer.Option(help="Also drop documents whose 64-bit SimHash differs in at most so many bits.")
+    ] = None,
+    segmenter: Annotated[
+        Path | None, typer.Option(help="A model fine-tuned on segmented text, for Chinese words. [default: rjieba]")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    seed: Annotated[
+        int, typer.Option(help="Decides which documents a vocabulary is trained on when there are many.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Turn text into a vocabulary and shards, and report the text's health."""
+    from firth import pipeline
+
+    health = pipeline.prepare(
+        texts,
+        out=out,
+        tokenizer=tokenizer,
+        vocab_size=vocab_size,
+        min_count=min_count,
+        cased=cased,
+        documents=documents,  # type: ignore[arg-type]
+        field=field,
+        repair=repair,
+        near_duplicates=near_duplicates,
+        segmenter=segmenter,
+        processes=processes,
+        seed=seed,
+    )
+    if as_json:
+        show(health, as_json=True)
+        return
+    from firth.data.health import describe
+
+    typer.echo("\n".join(describe(health)))
+
+
+def pretrain(
+    data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare`; for word vectors also plain text.")],
+    changes: Annotated[list[str] | None, typer.Argument(help="Config changes such as train.optim.rate=1e-3.")] = None,
+    out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
+    recipe: Annotated[str | None, typer.Option(help="Name in the lineage. [default: bert]")] = None,
+    size: Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base or large. [default: tiny]")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps. [default: 1000]")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the text instead of steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time limit instead of steps.")] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
+    start_from: Annotated[Path | None, typer.Option("--from", help="A model whose weights to start from.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A run.toml to take every number from.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of word vectors.")] = None,
+    window: Annotated[int | None, typer.Option(help="Words on either side that word vectors look at.")] = None,
+    min_count: Annotated[int | None, typer.Option(help="How often a word must occur to get a vector.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of recipes solved without gradients. [default: 2]")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Pre-train a model on prepared text."""
+    from firth import pipeline
+
+    figures = pipeline.pretrain(
+        data,
+        out=out,
+        recipe=recipe,
+        size=size,
+        steps=steps,
+        epochs=epochs,
+        minutes=minutes,
+        resume=resume,
+        start_from=start_from,
+        config=config,
+        changes=changes or (),
+        device=device,
+        width=width,
+        window=window,
+        min_count=min_count,
+        threads=threads,
+    )
+    show(figures, as_json=as_json)
+
+
+def fill(
+    model: ModelFolder,
+    text: Annotated[str, typer.Argument(help="A text with [MASK] where a word is missing.")],
+    top: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
+    specials: Annotated[bool, typer.Option(help="Take every special token the text spells as special.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fill the masks of a text."""
+    from firth import pipeline
+
+    rows = pipeline.fill(model, text, top=top, specials=specials)
+    if as_json:
+        show({"fills": rows}, as_json=True)
+    else:
+        for row in rows:
+            typer.echo(f"{row.probability:8.2%}  {row.token:<16}  {row.text}")
+
+
+def embed(
+    model: ModelFolder,
+    file: Annotated[Path, typer.Option(help="A UTF-8 file: every line is a text, blank ones too.")],
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999.")
+    ] = "fp32",
+    as_json: Json = False,
+) -> None:
+    """Turn each line of a file into a vector, in order."""
+    from firth import pipeline
+
+    rows, width = pipeline.embed(model, file=file, out=out, pooling=pooling, precision=precision)
+    show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)

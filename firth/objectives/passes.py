@@ -1,0 +1,45 @@
+"""The last whole pass of a solved run, kept on disk: a killed run goes on after it.
+
+In: the arrays that a solver changes in place. Out: one `.npz` file, replaced now and then. With one thread the vectors
+of such a run are those of one that was never stopped, bit by bit.
+"""
+
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from firth.errors import Damaged
+from firth.files import atomic_file
+
+SECONDS = 60.0
+"""Nothing is kept before so much time has gone by: writing a large table may take longer than a pass."""
+
+
+@dataclass
+class Passes:
+    path: Path | None = None
+    """Where to keep them; None keeps nothing."""
+    _last: float = field(default_factory=time.monotonic)
+
+    def restore(self, arrays: Mapping[str, np.ndarray]) -> int:
+        """Fills the arrays as they were after the last kept pass; gives the number of passes behind it."""
+        if self.path is None or not self.path.exists():
+            return 0
+        try:
+            with np.load(self.path) as kept:
+                for name, array in arrays.items():
+                    array[...] = kept[name]
+                return int(kept["passes"])
+        except (zipfile.BadZipFile, ValueError, KeyError, EOFError) as error:
+            raise Damaged(f"{self.path} cannot be read ({error}); remove it, and the run begins again.") from None
+
+    def keep(self, passes: int, arrays: Mapping[str, np.ndarray]) -> None:
+        if self.path is None or time.monotonic() - self._last < SECONDS:
+            return
+        with atomic_file(self.path) as file:
+            np.savez(file, allow_pickle=False, passes=np.array(passes), **arrays)
+        self._last = time.monotonic()
