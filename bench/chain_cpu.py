@@ -69,10 +69,21 @@ def rows() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         files = ("zh/pd199801.tar.xz", "pd199801/199801.txt"), ("zh/icwb2.tar.xz", "icwb2/gold/pku_test_gold.utf8")
         train, test = (list(read_words(unpacked(*file, Path(folder)), [], drop_tags=True)) for file in files)
-    runs = [(_firth(train[:1500], test, 20), _crfsuite(train[:1500], test, 20)) for _ in range(2)]
+    runs = [(_firth(train[:1500], test, 20)[0], _crfsuite(train[:1500], test, 20)) for _ in range(2)]
+    shown = {
+        "CRF, 20 iterations of L-BFGS": ("seconds of L-BFGS", "runs/min", "≥ 0.33"),
+        "CRF, tagging from text": ("characters/s from text", "characters/s", "≥ 1"),
+    }
     return [
-        Row(f"CRF: {name}", "", [ours[name] for ours, _ in runs], "crfsuite", [theirs[name] for _, theirs in runs])
-        for name in FASTER
+        Row(
+            what,
+            unit,
+            [60 / ours[name] if "min" in unit else ours[name] for ours, _ in runs],
+            "crfsuite",
+            [60 / theirs[name] if "min" in unit else theirs[name] for _, theirs in runs],
+            bar,
+        )
+        for what, (name, unit, bar) in shown.items()
     ]
 
 

@@ -60,12 +60,12 @@ def main() -> None:
 
 
 def rows() -> list[Row]:
-    """What `make bench` shows: MiniLM on MRPC's pairs."""
+    """What `make bench` shows: MiniLM on RTE's pairs, whose lengths differ."""
     with TemporaryDirectory() as folder:
-        file = unpacked("en/glue.tar.xz", "MRPC/msr_paraphrase_train.txt", Path(folder))
-        found = measured(*_make(minilm(), file, "mrpc", 400, 32), steps=8)
+        file = unpacked("en/glue.tar.xz", "RTE/train.tsv", Path(folder))
+        found = measured(*_make(minilm(), file, "rte", 400, 32), steps=8)
     padding = f"{1 - found.tokens / found.cells:.0%} of theirs is padding"
-    return [Row("fine-tune MiniLM on MRPC", "tokens/s", found.ours, "transformers", found.theirs, "≥ 1.5", padding)]
+    return [Row("fine-tune MiniLM on RTE", "tokens/s", found.ours, "transformers", found.theirs, "≥ 1.5", padding)]
 
 
 def measured(ours: Learner, theirs: Any, batches: ItemBatches, *, steps: int) -> Found:
