@@ -101,13 +101,21 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
     write_manifest(folder, [*FILES, *files, *extra, *_write_embedding(folder, checkpoint.embedding)])
 
 
+def refuse_foreign(folder: Path) -> None:
+    """A folder without a run of ours keeps the files that a model's would take the place of."""
+    if found := next((name for name in FILES if (folder / name).exists()), None):
+        raise BadInput(f"{folder} holds no run but a {found} of its own; choose another --out.")
+
+
 def load(folder: Path) -> Checkpoint:
     """Opens a folder of ours or one of Hugging Face's layouts."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
     unfinished = (folder / "run.toml").exists() and not (folder / MANIFEST).exists()
     if unfinished or not (folder / "config.json").exists():
-        remedy = "the run is not finished; continue it with `--resume`" if unfinished else "it has no config.json"
+        prepared = "it is prepared text; `firth pretrain` makes a model of it"
+        nothing = prepared if (folder / "shards.json").exists() else "it has no config.json; `firth pretrain` makes one"
+        remedy = "the run is not finished; continue it with `--resume`" if unfinished else nothing
         raise BadInput(f"{folder} does not hold a model: {remedy}.")
     ours = read_json(folder / "firth.json") if (folder / "firth.json").exists() else {}
     if ours:
@@ -312,4 +320,4 @@ def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
     return SENTENCE_FILES
 
 
-__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "make_task", "only_task", "save"]
+__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "make_task", "only_task", "refuse_foreign", "save"]

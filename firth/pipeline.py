@@ -47,9 +47,12 @@ def prepare(
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     reading: dict[str, Any] = {"documents": documents, "field": field, "repair": repair}
-    if str(tokenizer) in tokenizers.TABLE:
+    if str(tokenizer) in tokenizers.TABLE and str(tokenizer) != "templates":
         sizes: dict[str, Any] = {"vocab_size": vocab_size, "min_count": min_count, "cased": cased}
         encoder = train_tokenizer(str(tokenizer), paths, **sizes, seed=seed, **reading)
+    elif not Path(tokenizer).is_dir():
+        known = ", ".join(name for name in tokenizers.TABLE if name != "templates")
+        raise BadInput(f"{tokenizer} is neither a folder nor a tokenizer that can be trained ({known}).")
     elif vocab_size is not None or min_count is not None:
         raise BadConfig(
             f"--vocab-size and --min-count are for a new vocabulary; the tokenizer in {tokenizer} has its own."
@@ -264,6 +267,8 @@ def embed(
     from firth.corpus.readers import read_lines
     from firth.serve.predictor import load
 
+    if Path(out).exists():
+        raise BadInput(f"{out} already exists; choose another --out or remove it.")
     vectors = load(model, precision=precision).embed(read_lines(Path(file)), pooling=pooling)
     buffer = BytesIO()
     np.save(buffer, vectors)

@@ -173,3 +173,12 @@ def test_settings_of_another_version_are_told_with_the_folder(folder: Path) -> N
     write_manifest(folder, list(manifest["files"]))
     with pytest.raises(Damaged, match="another version"):
         checkpoints.load(folder)
+
+
+def test_resuming_into_a_folder_that_is_no_run_leaves_its_files(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "proj"
+    out.mkdir()
+    (out / "README.md").write_text("my notes")
+    with pytest.raises(BadInput, match=r"README\.md of its own"):
+        firth.pretrain(data, out=out, steps=2, resume=True)
+    assert (out / "README.md").read_text() == "my notes"

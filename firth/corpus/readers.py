@@ -184,13 +184,19 @@ def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
             line += _line_ends(error.object[: error.start])
             raise BadInput(
                 f"{path}, line {line}: not valid UTF-8 (byte 0x{error.object[error.start]:02x}); "
-                "convert the file, for example with iconv -f LATIN1 -t UTF-8."
+                f"convert the file, for example with iconv -f {_likely(error.object)} -t UTF-8."
             ) from None
         tally["bytes"] += len(block)
         text = text.removeprefix("\ufeff") if first else text
         first = False
         line += text.count("\n")
         yield text
+
+
+def _likely(block: bytes) -> str:
+    """The encoding of bytes that are not UTF-8: China's where they give Chinese, else the one that takes any byte."""
+    text = block[:4096].decode("gb18030", "replace")
+    return "GB18030" if sum("\u4e00" <= character <= "\u9fff" for character in text) > len(text) // 4 else "LATIN1"
 
 
 def _line_ends(data: bytes) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from firth.errors import BadInput, Damaged
-from firth.files import atomic_folder, check_manifest, read_json, write_json
+from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_json
 
 FORMAT = 1
 INFO = "shards.json"
@@ -49,7 +49,8 @@ class Shards:
     def open(cls, folder: Path | str, *, verify: bool = True) -> "Shards":
         """Opens a folder; `verify` compares every byte with the manifest, otherwise only sizes are."""
         folder = Path(folder)
-        if not folder.is_dir():
+        ours = any((folder / name).exists() for name in ("shards.json", MANIFEST))
+        if not folder.is_dir() or (any(folder.iterdir()) and not ours):
             raise BadInput(f"{folder} is not a folder of prepared text; make one with 'firth prepare'.")
         check_manifest(folder, hashes=verify)
         info = _read_info(folder)

@@ -43,7 +43,10 @@ def settled(asked: Asked, saved: Path | None, *, start: Checkpoint | None, vocab
     changed = _limits(override(plan, asked.changes), asked)
     changed = fitted(changed, start, vocab_size)
     if saved and changed != plan:
-        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
+        raise BadConfig(
+            f"--resume continues the run as {saved} says; leave out options that differ from it, "
+            "or begin another run from its model with --from."
+        )
     return changed
 
 

@@ -73,6 +73,7 @@ def pretrain(
         if saved and plan != given:
             raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
     if resume and not saved:
+        checkpoints.refuse_foreign(out)
         say(f"{out} holds no run yet: a new one begins.")
     if resume:
         for name in (*checkpoints.WRITTEN, "run.toml", "source.json"):

@@ -103,6 +103,7 @@ def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Rec
     new, saved = settled(plan, wanted), out / "run.toml"
     if not saved.exists():
         if resume:
+            checkpoints.refuse_foreign(out)
             say(f"{out} holds no run yet: a new one begins.")
         return new, wanted
     kept = {name: read_json(out / "source.json").get(name) for name in ("min_count", "threads")}

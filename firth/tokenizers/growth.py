@@ -29,8 +29,8 @@ def grow(tokenizer: WordPiece, texts: Iterable[str], *, count: int, min_count: i
     chosen = nsmallest(count, gains, key=lambda word: (-gains[word], word))
     if len(chosen) < count:
         raise BadConfig(
-            f"The text has only {len(chosen)} words for new tokens that occur {min_count} times, not {count}: "
-            f"use --add {len(chosen)}, a lower --min-count or more text."
+            f"The text has only {len(chosen)} words for new tokens that occur {min_count} times, not {count}: use "
+            f"{f'--add {len(chosen)}, ' if chosen else ''}a lower --min-count or more text."
         )
     chinese = [word for word in chosen if _chinese_word.fullmatch(word)]
     pieces = [word for word in chosen if not _chinese_word.fullmatch(word)]

@@ -168,3 +168,13 @@ def test_options_that_make_no_sense(tmp_path):
         lines(path, documents="field")
     with pytest.raises(BadConfig, match="must be one of blank-line"):
         lines(path, documents="page")
+
+
+def test_chinese_bytes_are_told_with_their_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("青蛙在池塘里游来游去。".encode("gb18030"))
+    with pytest.raises(BadInput, match="iconv -f GB18030"):
+        list(read_documents(path))
+    path.write_bytes("Die Frösche schwimmen im Teich.".encode("latin-1"))
+    with pytest.raises(BadInput, match="iconv -f LATIN1"):
+        list(read_documents(path))

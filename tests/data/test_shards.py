@@ -115,7 +115,10 @@ def test_other_formats_and_other_folders_are_refused(tmp_path):
     write_manifest(folder)
     with pytest.raises(Damaged, match="has format 2, this version reads 1"):
         Shards.open(folder)
+    with pytest.raises(BadInput, match="is not a folder of prepared text"):
+        Shards.open(tmp_path)  # a folder of something else
+    (folder / "manifest.json").unlink()
     with pytest.raises(Damaged, match=r"has no manifest\.json"):
-        Shards.open(tmp_path)
+        Shards.open(folder)
     with pytest.raises(BadInput, match="nowhere is not a folder"):
         Shards.open(tmp_path / "nowhere")
