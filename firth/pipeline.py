@@ -15,6 +15,7 @@ from firth.files import write_bytes
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
     from firth.serve.senses import Senses
+    from firth.tokenizers import Tokenizer
     from firth.types import Fill, Generated, Prediction
 
 
@@ -38,27 +39,15 @@ def prepare(
 
     Chinese words are rjieba's, or those of a `segmenter` made by `finetune`, which works in this one process.
     """
-    from firth import tokenizers
     from firth.data import prepare as preparation
-    from firth.data.vocabulary import train_tokenizer
     from firth.tokenizers.word_list import Words
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     reading: dict[str, Any] = {"documents": documents, "field": field, "repair": repair}
-    if str(tokenizer) in tokenizers.TABLE and str(tokenizer) != "templates":
-        sizes: dict[str, Any] = {"vocab_size": vocab_size, "min_count": min_count, "cased": cased}
-        encoder = train_tokenizer(str(tokenizer), paths, **sizes, seed=seed, **reading)
-    elif not Path(tokenizer).is_dir():
-        known = ", ".join(name for name in tokenizers.TABLE if name != "templates")
-        raise BadInput(f"{tokenizer} is neither a folder nor a tokenizer that can be trained ({known}).")
-    elif vocab_size is not None or min_count is not None:
-        raise BadConfig(
-            f"--vocab-size and --min-count are for a new vocabulary; the tokenizer in {tokenizer} has its own."
-        )
-    else:
-        encoder = tokenizers.load(Path(tokenizer))
+    sizes = {"vocab_size": vocab_size, "min_count": min_count}
+    encoder = _tokenizer(str(tokenizer), paths, sizes, cased=cased, seed=seed, **reading)
     if segmenter and isinstance(encoder, Words):
         raise BadConfig(
             "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
@@ -79,6 +68,21 @@ def prepare(
     for text in health["warnings"]:
         say(f"warning: {text}")
     return health
+
+
+def _tokenizer(name: str, paths: Sequence[str | Path], sizes: dict[str, Any], **settings: Any) -> "Tokenizer":
+    """One trained on the texts, or a folder's."""
+    from firth import tokenizers
+    from firth.data.vocabulary import train_tokenizer
+
+    trained = [known for known in tokenizers.TABLE if known != "templates"]  # those are a tagger's features
+    if name in trained:
+        return train_tokenizer(name, paths, **sizes, **settings)
+    if not Path(name).is_dir():
+        raise BadInput(f"{name} is neither a folder nor a tokenizer that can be trained ({', '.join(trained)}).")
+    if any(size is not None for size in sizes.values()):
+        raise BadConfig(f"--vocab-size and --min-count are for a new vocabulary; the tokenizer in {name} has its own.")
+    return tokenizers.load(Path(name))
 
 
 def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
