@@ -93,7 +93,8 @@ def finetune(arguments: argparse.Namespace) -> None:
                     "--test",
                     str(arguments.data / folder / "dev.tsv"),
                 ]
-                usual = [] if "--recipe" in words else numbers.split()
+                # The stages bring their own numbers, but for the size of a step.
+                usual = [n for n in numbers.split() if "--recipe" not in words or n.startswith("batch_size")]
                 command = ["finetune", *words, "--task", "classify", "--preset", task, *files, "--out", str(out)]
                 command += ["--seeds", str(arguments.seeds), *usual, "train.checkpoint_every=1000000"]
                 command += arguments.changes

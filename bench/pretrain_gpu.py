@@ -97,6 +97,20 @@ def lengths_of(parts: Parts, steps: int) -> np.ndarray:
     return np.concatenate([plan.lengths_S[rows] for rows in packs[:steps]])
 
 
+def watched(batches: Iterator[Any], gaps: list[tuple[Any, Any]]) -> Iterator[Any]:
+    """The same batches; between the two events of a gap the GPU has nothing to do but wait for the next one.
+
+    The host may wait for data while the GPU is still busy with earlier steps, which costs nothing.
+    """
+    while True:
+        gap = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        gap[0].record()
+        batch = next(batches)
+        gap[1].record()
+        gaps.append(gap)
+        yield batch
+
+
 def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int = STEPS, **options: Any) -> list[float]:
     """Times the real loop; the losses of all steps come back."""
     changes = options.pop("changes", ())
@@ -108,6 +122,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
     progress = Progress(WARM + steps)
     losses: list[torch.Tensor] = []
     clock: dict[str, float] = {}
+    gaps: list[tuple[Any, Any]] = []
 
     def on_step(progress: Progress, norm: torch.Tensor) -> None:
         losses.append(progress.sums["masked_lm"] / progress.counts["masked_lm"])
@@ -116,6 +131,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
             torch.cuda.synchronize()
             torch._dynamo.config.error_on_recompile = True
             clock["start"], progress.waited = time.perf_counter(), 0.0
+            gaps.clear()
         if progress.step == WARM + steps // 2:
             torch.cuda.synchronize()
             clock["middle"] = time.perf_counter()
@@ -127,7 +143,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
     try:
         train(
             parts.learner,
-            load(parts.packs, places(parts.packs, Place()), workers=plan.batches.workers),
+            watched(load(parts.packs, places(parts.packs, Place()), workers=plan.batches.workers), gaps),
             plan.train,
             optimizer=optimizer,
             progress=progress,
@@ -149,7 +165,8 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
         windows=[useful / 2 / window for window in windows],
         share_of_ceiling=useful / seconds * cost / 1e12 / top,
         gflop_per_token=cost / 1e9,
-        waiting=progress.waited / seconds,
+        gpu_waiting=sum(before.elapsed_time(after) for before, after in gaps) / 1e3 / seconds,
+        host_waiting=progress.waited / seconds,
         peak_gb=torch.cuda.max_memory_allocated() / 1e9,
         mean_length=float(lengths.mean()),
         median_length=float(np.median(lengths)),
