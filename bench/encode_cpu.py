@@ -208,13 +208,11 @@ def show(systems: dict[str, Found], latencies: dict[str, float]) -> None:
 
 def growth(precision: str) -> None:
     """Time and memory for more and more texts, in a process of its own."""
-    texts = paragraphs(SIZES[-1] if precision == "auto" else SIZES[1])
+    texts = paragraphs(SIZES[-1])
     model = firth.load(minilm(), precision=precision)
     model.embed(texts[:64])
     print(f"firth {precision}: peak memory {peak_memory()} MB with the first texts")
     for size in SIZES:
-        if size > len(texts):
-            continue
         tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids_batch(texts[:size]))
         forget_peak()
         began = time.perf_counter()

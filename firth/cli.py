@@ -55,7 +55,7 @@ def main() -> None:
         app()
     except FirthError as error:
         print(f"firth: {error}", file=sys.stderr)
-        sys.exit(2)
+        sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

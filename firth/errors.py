@@ -2,7 +2,9 @@
 
 
 class FirthError(Exception):
-    """Something the user can put right; the command line prints it and leaves with exit code 2."""
+    """Something the user can put right; the command line prints it and leaves with its exit code."""
+
+    exit_code = 2
 
 
 class BadInput(FirthError):

@@ -206,12 +206,12 @@ def evaluate(
 
     With a `task` that needs no training (compare) and its `options`, any model is measured on a labelled file.
     """
-    from firth.recipes import downstream, pretraining
+    from firth.recipes import measuring, pretraining
 
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
-        return downstream.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
+        return measuring.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
     if task or options or skip_bad:
         raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
     return pretraining.evaluate(Path(run), Path(data), seed=seed)

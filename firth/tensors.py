@@ -121,6 +121,8 @@ class Goal(nn.Module):
 
     Config: ClassVar[type]
     config: Any
+    word_loss: ClassVar[str] = ""
+    """The part of its loss over the vocabulary, which a model without context would bring to the unigram floor."""
 
     def loss(self, states: States, batch: Batch) -> Loss:
         raise NotImplementedError

@@ -63,14 +63,19 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec") -> dic
 def ratios(
     data: str | Path, first: str, second: str, *, words: Sequence[str], window: int = 10
 ) -> dict[str, dict[str, float]]:
-    """For each of `words` its share among the neighbours of two others in prepared text, and the ratio of these."""
+    """For each of `words` its share among the neighbours of two others, and the ratio of these.
+
+    `data` is prepared text, or a run that was made from it.
+    """
     from firth import tokenizers
     from firth.data.ratios import shares
     from firth.data.shards import Shards
+    from firth.files import read_json
 
     if window < 1 or not words:
         raise BadConfig("Ratios need a window of at least 1 and some words to look for.")
-    shards = Shards.open(Path(data))
+    source = Path(data) / "source.json"
+    shards = Shards.open(Path(read_json(source).get("data", data) if source.exists() else data))
     known = tokenizers.load(shards.tokenizer_folder).vocab.ids
     if strange := [word for word in (first, second, *words) if word not in known]:
         raise BadInput(f"{data}: '{strange[0]}' is not in the vocabulary.")

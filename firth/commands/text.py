@@ -16,7 +16,7 @@ def prepare(
     tokenizer: Annotated[
         str, typer.Option(help="wordpiece, bpe, words, subwords or characters trains a vocabulary; a folder uses its.")
     ] = "wordpiece",
-    vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: 30000]")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: up to 30000]")] = None,
     min_count: Annotated[
         int | None, typer.Option(help="How often a word must occur to be in a new vocabulary.")
     ] = None,

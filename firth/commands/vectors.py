@@ -63,7 +63,9 @@ def export(
 
 
 def ratios(
-    data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare --tokenizer words`.")],
+    data: Annotated[
+        Path, typer.Argument(help="A folder made by `firth prepare --tokenizer words`, or a run made from words.")
+    ],
     first: Annotated[str, typer.Argument(help="A word, such as ice.")],
     second: Annotated[str, typer.Argument(help="Another, such as steam.")],
     words: Annotated[list[str], typer.Argument(help="Words to look for around both: solid gas water fashion.")],

@@ -76,8 +76,20 @@ def prepare(
         if not writer.num_tokens:
             raise BadInput(f"Nothing is left of {files[0]} after cleaning; check that it holds text.")
         report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally)
+        report["warnings"] += _tables(files)
         writer.info = {"documents_by": documents, "repair": repair, "health": report}
     return report
+
+
+def _tables(files: list[Path]) -> Iterator[str]:
+    """A sentence where files end as tables do."""
+    tables = [path for path in files if {".csv", ".tsv"} & {*path.suffixes[-2:]}]
+    if tables:
+        others = f" and {len(tables) - 1:,} more" if len(tables) > 1 else ""
+        yield (
+            f"{tables[0]}{others}: the rows of a table were read as prose, with all their columns; write the one of "
+            "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have --field."
+        )
 
 
 def sample_texts(

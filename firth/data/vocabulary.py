@@ -25,12 +25,21 @@ def train_tokenizer(
     config: Any = None,
     **reading: Any,
 ) -> tokenizers.Tokenizer:
-    """Trains the table's tokenizer `name` on (a keyed sample of) the documents in `paths`."""
+    """Trains the table's tokenizer `name` on (a keyed sample of) the documents in `paths`.
+
+    A text that supports fewer pieces is refused where someone asked for so many; the usual number is only a limit.
+    """
     cls = tokenizers.resolve(name)
     config = config or _config(cls, name, vocab_size=vocab_size, min_count=min_count, cased=cased)
-    say(f"Training a vocabulary of up to {config.vocab_size:,} {'words' if 'words' in name else 'pieces'} ...")
-    budget = sys.maxsize if getattr(cls, "counts_all", False) else SAMPLE_BYTES
-    trained: tokenizers.Tokenizer = cls.train(sample_texts(paths, budget, seed=seed, **reading), config)
+    of_words = getattr(cls, "counts_all", False)
+    units = "words" if of_words else "pieces"
+    say(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
+    texts = sample_texts(paths, sys.maxsize if of_words else SAMPLE_BYTES, seed=seed, **reading)
+    trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)
+    if len(trained.vocab) == len(trained.vocab.specials):
+        raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower --min-count.")
+    if len(trained.vocab) < config.vocab_size:
+        say(f"The text supports a vocabulary of {len(trained.vocab):,} {units}.")
     return trained
 
 

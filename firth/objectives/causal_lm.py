@@ -32,6 +32,8 @@ FORWARD, BACKWARD = "causal_lm", "causal_lm_backward"
 
 
 class CausalLM(Objective):
+    word_loss = FORWARD
+
     @dataclass(frozen=True)
     class Config:
         directions: Literal["forward", "both"] = "forward"

@@ -73,7 +73,7 @@ class Glove(Objective):
         both = tables[0][:, :-1] + tables[1][:, :-1]
         encoder.table.weight[: len(self.vocab)] = torch.from_numpy(both)
         encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"pairs": float(len(entries)), "counting_seconds": counted - began, "loss": loss / len(entries)}
+        return {"pairs": len(entries), "counting_seconds": counted - began, "loss": loss / len(entries)}
 
     def entries(self, stream: Stream) -> Entries:
         """How often words of the stream stand near each other."""
@@ -131,28 +131,3 @@ def chunks(text: Text) -> Iterator[np.ndarray]:
     for start, end in zip(text.starts_C.tolist(), text.ends_C.tolist(), strict=True):
         row = text.words_V[text.ids[start:end]]
         yield row[row >= 0]
-
-
-def ratio_table(
-    entries: Entries, vocab: Vocab, pair: tuple[str, str], probes: list[str]
-) -> list[dict[str, float | str]]:
-    """P(k | first), P(k | second) and their ratio for some words k (Pennington et al. 2014, table 1)."""
-    size, first, second = len(vocab), *(vocab.ids[word] for word in pair)
-    rows = list[dict[str, float | str]]()
-    for probe in probes:
-        shares = [
-            _count(entries, word * size + vocab.ids[probe]) / _total(entries, word, size) for word in (first, second)
-        ]
-        ratio = shares[0] / shares[1] if shares[1] else float("inf") if shares[0] else float("nan")
-        rows.append({"word": probe, pair[0]: shares[0], pair[1]: shares[1], "ratio": ratio})
-    return rows
-
-
-def _count(entries: Entries, key: int) -> float:
-    place = int(np.searchsorted(entries.keys_E, key))
-    return float(entries.weights_E[place]) if place < len(entries) and entries.keys_E[place] == key else 0.0
-
-
-def _total(entries: Entries, word: int, size: int) -> float:
-    first, last = np.searchsorted(entries.keys_E, [word * size, (word + 1) * size])
-    return max(float(entries.weights_E[first:last].sum(dtype=np.float64)), 1e-12)

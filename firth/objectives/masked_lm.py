@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from firth import chance
+from firth.console import say
 from firth.data.packing import Pack, Plan, runs
 from firth.data.stream import Stream
 from firth.errors import BadConfig
@@ -28,6 +29,8 @@ IGNORE = -100
 
 
 class MaskedLM(Objective):
+    word_loss = "masked_lm"
+
     @dataclass(frozen=True)
     class Config:
         rate: float = 0.15
@@ -69,6 +72,11 @@ class MaskedLM(Objective):
         self._ordinary_ids = np.setdiff1d(np.arange(len(vocab)), sorted(vocab.specials))
 
     def meet(self, tokenizer: Tokenizer) -> None:
+        if self.config.unit == "entity" and not self.config.entities:
+            say(
+                "Warning: without a list of names and phrases whole words are masked, as in bert-wwm; "
+                "give one with objectives.masked_lm.entities=FILE."
+            )
         if self.config.entities:
             self._entities = Entities.read(Path(self.config.entities), tokenizer)
 

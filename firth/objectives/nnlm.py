@@ -24,6 +24,8 @@ from firth.tokenizers.vocab import Vocab
 
 
 class Nnlm(Objective):
+    word_loss = "nnlm"
+
     @dataclass(frozen=True)
     class Config:
         order: int = 5

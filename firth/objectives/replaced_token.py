@@ -41,6 +41,8 @@ class Generator:
 
 
 class ReplacedToken(Objective):
+    word_loss = MaskedLM.word_loss  # its generator's
+
     @dataclass(frozen=True)
     class Config:
         weight: float = 50.0

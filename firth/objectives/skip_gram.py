@@ -84,7 +84,7 @@ class SkipGram(Objective):
             report=report, passes=passes or Passes(),
         )  # fmt: skip
         encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"words": float(text.num_words), "vocabulary": float((text.counts_V > 0).sum())}
+        return {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
 
 
 Arrays = tuple[np.ndarray, ...]

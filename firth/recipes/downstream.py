@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, Embedding, make_task, only_task
+from firth.checkpoint import Checkpoint, Embedding, make_task
 from firth.config import from_dict, to_dict, to_toml
 from firth.data.items import Item, ItemBatches
-from firth.errors import BadConfig
 from firth.files import read_json, remove_leftovers, write_bytes, write_json
 from firth.nn.features import Features
 from firth.recipes import bags, chains, labelled
 from firth.recipes.auxiliary import beside, kept_heads
 from firth.recipes.figures import card, summarise
+from firth.recipes.finished import say_finished
 from firth.recipes.jobs import Asked, Job, settle
 from firth.recipes.labelled import PARTS
 from firth.recipes.picking import BEST, PickingRun, keep, load_best, read_best
@@ -37,6 +37,7 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     """Trains, picks, measures and writes; gives what `results.json` holds."""
     job = settle(out, asked, resume=resume, device=device)
     if resume and (out / "results.json").exists() and (out / "config.json").exists():
+        say_finished(out)
         return dict(read_json(out / "results.json"))
     _rehearse(job)
     _remove_leftovers(out)
@@ -59,41 +60,6 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
     write_json(out / "results.json", summary)
     (out / f"seed-{best['seed']}" / "best.safetensors").unlink()
     return summary
-
-
-def evaluate(
-    model: Path,
-    data: Path,
-    *,
-    task_name: str = "",
-    options: Mapping[str, Any] | None = None,
-    skip_bad: bool = False,
-) -> dict[str, Any]:
-    """A fine-tuned model's figures on a labelled file, read as its training files were.
-
-    A model that was not fine-tuned can do tasks that need no training; what such a task finds, it finds on the file.
-    """
-    checkpoint = checkpoints.load(model)
-    untrained = bool(task_name) and task_name not in checkpoint.tasks
-    if options and not untrained:
-        raise BadConfig(f"{model} remembers its task's settings; leave out {', '.join(options)}.")
-    if untrained:
-        cls = resolve(task_name)
-        config = from_dict(cls.Config, cls.untrained(options or {}))
-        read = labelled.read(task_name, config, {"data": data})
-        task = make_task(task_name, read.config, checkpoint.encoder, labels=read.labels)
-    else:
-        task_name, task = only_task(checkpoint, model, task_name)
-        read = labelled.read(task_name, task.config, {"data": data}, labels=task.labels)
-    if not skip_bad:
-        labelled.refuse_bad(read, {"data": data})
-    length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
-    items = task.encode(read.examples["data"], checkpoint.tokenizer, max_length=length, training=False)
-    labelled.tell_of_cuts(str(data), items)
-    predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
-    predictions = task.tune(predictions, read.examples["data"]) if untrained else predictions
-    skipped = {"skipped": read.num_skipped["data"]} if skip_bad else {}
-    return {"rows": len(items), **skipped, **task.score(predictions, read.examples["data"])}
 
 
 # One seed

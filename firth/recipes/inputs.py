@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from firth.checkpoint import Checkpoint, only_task
+from firth.console import say
 from firth.corpus.readers import read_lines
 from firth.errors import BadInput
 from firth.tasks.tables import ending
@@ -17,8 +18,11 @@ def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Exam
         return [_example(goal, line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)]
     problems: list[Problem] = []
     examples = list(type(goal).read(path, goal.config, problems, labelled=False))
-    if problems:
-        raise BadInput(f"{path}, row {problems[0].row}: {problems[0].what}; {problems[0].remedy}.")
+    for problem in sorted(problems, key=lambda problem: not problem.bad):
+        told = f"{path}, row {problem.row}: {problem.what}; {problem.remedy}."
+        if problem.bad:
+            raise BadInput(told)
+        say(f"Warning: {told}")
     return examples
 
 

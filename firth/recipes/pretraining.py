@@ -18,13 +18,14 @@ from firth.data.stream import Stream, split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.recipes import solving
+from firth.recipes.finished import say_finished
 from firth.recipes.lineage import Recipe
 from firth.recipes.planning import Asked, fitted, named, settled, whole_epochs
 from firth.recipes.transfer import rate_share
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.train.loop import Learner, chosen_device, compiled, reseed
-from firth.train.run import Run
+from firth.train.run import Run, held_out_figures
 from firth.train.run import evaluate as measure
 
 
@@ -72,6 +73,9 @@ def pretrain(
         given, plan = plan, whole_epochs(plan, asked.epochs, parts.packs)
         if saved and plan != given:
             raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
+    if saved and (out / MANIFEST).exists():
+        say_finished(out)
+        return _figures(out)
     if resume and not saved:
         checkpoints.refuse_foreign(out)
         say(f"{out} holds no run yet: a new one begins.")
@@ -94,8 +98,7 @@ def pretrain(
         scale=partial(rate_share, num_layers=parts.learner.encoder.num_layers, decay=plan.layer_decay),
     )
     run.go()
-    figures = run.held_out_figures()
-    figures = _with_perplexity(figures) if {"nnlm", "causal_lm"} & figures.keys() else figures
+    figures = _figures(out)
     checkpoints.save(out, _finished(parts, plan, run.progress.steps, figures, floor))
     return figures
 
@@ -128,6 +131,11 @@ def _as_shards(data: Path, folder: Path, asked: Asked) -> Path:
     if not data.is_file() or folder.exists() or "words" not in (plan := named(asked)).tokenizer:
         return folder if data.is_file() and folder.exists() else data
     return solving.prepared(data, folder, plan, solving.Wanted())
+
+
+def _figures(out: Path) -> dict[str, float]:
+    figures = held_out_figures(out)
+    return _with_perplexity(figures) if {"nnlm", "causal_lm"} & figures.keys() else figures
 
 
 def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:

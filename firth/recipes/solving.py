@@ -1,11 +1,14 @@
 """Runs of recipes that are solved without gradients: prepared shards or plain text in, a model folder out.
 
 Plain text is first prepared into RUN/data with the recipe's own tokenizer. RUN/run.toml holds the numbers,
-RUN/source.json what the run was made from, RUN/timing.jsonl the seconds and the words a second, RUN itself the model.
+RUN/source.json what the run was made from, RUN/timing.jsonl the seconds and the words a second, RUN/figures.json what
+the run gave, RUN itself the model.
 """
 
+import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +29,7 @@ from firth.errors import BadConfig, BadInput
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.objectives.passes import Passes
 from firth.recipes import lineage
+from firth.recipes.finished import say_finished
 from firth.recipes.lineage import Recipe
 from firth.recipes.word_tables import TABLE
 from firth.tensors import Encoder
@@ -34,11 +38,14 @@ from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
 from firth.train.journal import Journal
 from firth.train.loop import reseed
+from firth.train.run import Interrupted
 
 THREADS = 2
 """Where nobody said how many."""
 PASSES = "passes.npz"
 """What a run that was not finished keeps of itself."""
+FIGURES = "figures.json"
+"""What one that was finished gave."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +73,9 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
     plan, wanted = begun(out, plan, wanted, resume=resume)
     threads = wanted.threads or THREADS
     folder = data if data.is_dir() and (data / INFO).exists() else prepared(data, out / "data", plan, wanted)
+    if _same_data(out, folder) and (out / MANIFEST).exists():
+        say_finished(out)
+        return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
     shards, tokenizer = open_words(folder, wanted.min_count)
     ((name, shape),), ((goal_name, config),) = plan.encoder.items(), plan.objectives.items()
     plan = replace(plan, encoder={name: replace(shape, vocab_size=_rows(tokenizer))})
@@ -74,7 +84,7 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
     goal = make_goal(goal_name, config, encoder, tokenizer, seed=plan.train.seed)
     _remember(out, plan, folder, wanted)
     stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)
-    with bar(plan.recipe, 100, unit="%") as advance:
+    with _interruptible(), bar(plan.recipe, 100, unit="%") as advance:
         figures = goal.solve(
             encoder,
             stream,
@@ -89,17 +99,26 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
     if isinstance(tokenizer, Subwords):
         write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, encoder.state_dict()["table.weight"].numpy()))
     info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, "threads": threads, **figures}
+    write_json(out / FIGURES, figures | rates)
     checkpoints.save(out, Checkpoint(encoder.eval(), {}, tokenizer, info=info))
     (out / PASSES).unlink(missing_ok=True)
     return figures | rates
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C says how to go on, as it does in the loop's runs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = "Stopped. Continue with --resume, after the last pass that was kept or from the beginning."
+        raise Interrupted(text, number=signal.SIGINT) from None
 
 
 def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Recipe, Wanted]:
     """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
     if out.exists() and not resume:
         raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
-    if (out / MANIFEST).exists():
-        raise BadInput(f"{out} holds a finished model, so there is nothing to resume; choose another --out.")
     new, saved = settled(plan, wanted), out / "run.toml"
     if not saved.exists():
         if resume:
@@ -109,16 +128,22 @@ def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Rec
     kept = {name: read_json(out / "source.json").get(name) for name in ("min_count", "threads")}
     if new != plan or any(getattr(wanted, name) not in (None, value) for name, value in kept.items()):
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    for name in (*checkpoints.WRITTEN, saved.name, "source.json", PASSES):
+    for name in (*checkpoints.WRITTEN, saved.name, "source.json", FIGURES, PASSES):
         remove_leftovers(out, f"{name}.")
     return plan, replace(wanted, **kept)
 
 
-def _remember(out: Path, plan: Recipe, folder: Path, wanted: Wanted) -> None:
-    """Writes what a run is made from; a run that is resumed must be made from the same."""
-    place, digest = out / "source.json", sha256(folder / MANIFEST)
-    if place.exists() and read_json(place)["sha256"] != digest:
+def _same_data(out: Path, folder: Path) -> bool:
+    """Whether there is a run to resume, which must be made from the same data."""
+    place = out / "source.json"
+    if place.exists() and read_json(place)["sha256"] != sha256(folder / MANIFEST):
         raise BadInput(f"{out} was made from other data than {folder}; resume it with its own data.")
+    return place.exists()
+
+
+def _remember(out: Path, plan: Recipe, folder: Path, wanted: Wanted) -> None:
+    """Writes what a run is made from."""
+    place, digest = out / "source.json", sha256(folder / MANIFEST)
     kept = {"min_count": wanted.min_count, "threads": wanted.threads or THREADS}
     write_json(place, {"data": str(folder.resolve()), "sha256": digest, **kept})
     write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())

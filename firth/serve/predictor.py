@@ -27,6 +27,7 @@ from firth.recipes.labelled import tell_of_cuts
 from firth.serve.choosing import Run, digest, known_precision, quicken, sample
 from firth.serve.generating import Options, generate
 from firth.serve.inputs import Cut, Masked, filled, likeliest
+from firth.serve.threads import side_by_side
 from firth.tasks.paths import k_best
 from firth.tasks.predicting import outputs_of, predict, token_batches, within
 from firth.tasks.segmenting import segment
@@ -39,6 +40,9 @@ from firth.types import Encoding, Example, Fill, Generated, Prediction
 POOLINGS = {"mean": mean_rows, "cls": first_rows, "last": last_rows, "max": max_rows}
 BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
+ROUND_TOKENS, ROUNDED = 32, 512
+"""Batches of so many tokens and more are filled up to a multiple of 32: oneDNN prepares itself for every new shape, and
+remembers it."""
 BLOCK_TEXTS = 2048
 """Texts tokenised and sorted by length at once: what bounds the memory, and what is computed while the next is cut."""
 
@@ -268,13 +272,16 @@ class Model:
         with torch.inference_mode():
             return quicken(self.encoder, self.precision, vectors, judged_on=digest(texts, pooling))
 
-    @torch.inference_mode()
     def _pooled(self, encoder: Run, sequences: list[Any], pooling: str) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
-        for rows in token_batches([len(ids) for ids in sequences], within(BATCH_TOKENS, self.width)):
+
+        @torch.inference_mode()
+        def compute(rows: list[int]) -> None:
             chosen = [sequences[row] for row in rows]
-            batch = pack_windows(chosen) if isinstance(chosen[0], Window) else pack_tokens(chosen)
-            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling).numpy()
+            batch = pack_windows(chosen) if isinstance(chosen[0], Window) else pack_tokens([*chosen, *_filler(chosen)])
+            vectors[rows] = pool(encoder(batch).last_ND, batch, pooling)[: len(rows)].numpy()
+
+        side_by_side(compute, list(token_batches([len(ids) for ids in sequences], within(BATCH_TOKENS, self.width))))
         return vectors
 
 
@@ -288,6 +295,13 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Model:
 def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:
     """One vector for each sequence of a pack."""
     return POOLINGS[pooling](states_ND, batch.bounds_B1)
+
+
+def _filler(sequences: list[np.ndarray]) -> list[np.ndarray]:
+    """One sequence more where the tokens are many and no multiple of `ROUND_TOKENS`."""
+    size = sum(map(len, sequences))
+    missing = -size % ROUND_TOKENS if size >= ROUNDED else 0
+    return [np.zeros(missing, np.int64)] if missing else []
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

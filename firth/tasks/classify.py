@@ -21,14 +21,13 @@ from firth.config import check_counts, check_shares
 from firth.data.items import Item, pack_items, text_items
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
-from firth.nn.heads import HiddenHead
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
 from firth.tasks import columns, glue, judged
 from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
 from firth.types import Example, Prediction, Problem
 
-HEADS: dict[str, Any] = {"linear": nn.Linear, "hidden": HiddenHead, "tree": TreeHead}
+HEADS: dict[str, Any] = {"linear": nn.Linear, "tree": TreeHead}
 
 
 class Classify(Task):
@@ -55,8 +54,8 @@ class Classify(Task):
         last), the mean, or last token, maximum and mean side by side."""
         both_orders: bool = False
         """Read a pair in both orders and average the scores, as GPT does where the order says nothing."""
-        head: Literal["linear", "hidden", "tree"] = "linear"
-        """What scores the names: a row each, the same over a layer of 50, or choices on the way down a Huffman tree."""
+        head: Literal["linear", "tree"] = "linear"
+        """What scores the names: a row each, or choices on the way down a Huffman tree."""
         dropout: float = 0.1
         """Share of the pooled vector set to zero in training."""
         label_smoothing: float = 0.0

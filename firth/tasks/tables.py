@@ -10,7 +10,7 @@ import json
 import lzma
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ class Rows:
     """Names from the header, or the keys of the first JSON row."""
     lines: Sequence[tuple[int, Any]]
     """Row number and its fields: a list (also the header's), a dict, or a `Problem`."""
+    quoted: Mapping[int, int] = field(default_factory=dict)
+    """Columns cut at tabs whose cells a spreadsheet seems to have put in quotes, each with the first such row."""
 
     def layout(self, wanted: Sequence[str]) -> bool:
         """Whether these columns can be read here."""
@@ -51,6 +53,19 @@ class Rows:
                 problems.append(taken)
             else:
                 yield number, taken
+        problems += [
+            Problem(
+                self.quoted[place],
+                f"cells of column '{name}' stand in quotes, which are read as part of the text",
+                "if a spreadsheet put them there, save the table as .csv with commas",
+                bad=False,
+            )
+            for name in wanted
+            if (place := self._place(name)) in self.quoted
+        ]
+
+    def _place(self, name: str) -> int:
+        return int(name) - 1 if _is_number(name) else self.columns.index(name)
 
     def _body(self, *, header: bool) -> Sequence[tuple[int, Any]]:
         is_table = bool(self.lines) and isinstance(self.lines[0][1], list)
@@ -65,7 +80,7 @@ class Rows:
                 return Problem(number, f"the row has no '{lacking}'", "add it or remove the row")
             return {name: fields[name] for name in wanted}
         numbered = any(_is_number(name) for name in wanted)
-        places = [int(name) - 1 if _is_number(name) else self.columns.index(name) for name in wanted]
+        places = list(map(self._place, wanted))
         expected, exact = max(places) + 1 if numbered else len(self.columns), not numbered
         if len(fields) < max(places) + 1 or (exact and len(fields) > expected):
             return Problem(number, f"{len(fields)} columns where {expected} are expected", "mend or remove the row")
@@ -90,7 +105,19 @@ def read_rows(path: Path) -> Rows:
     if not lines:
         raise BadInput(f"{path} has only empty rows; give it one example a row.")
     columns = [str(name).strip() for name in lines[0][1]] if isinstance(lines[0][1], list) else []
-    return Rows(path, columns, lines)
+    return Rows(path, columns, lines, {} if comma else _quoted(lines))
+
+
+def _quoted(lines: Sequence[tuple[int, Any]]) -> dict[int, int]:
+    """Columns with quotes around most cells, or around some whose own quotes are doubled; each with the first row."""
+    found: dict[int, int] = {}
+    rows = [(number, fields) for number, fields in lines if isinstance(fields, list)]
+    for place in range(max((len(fields) for _, fields in rows), default=0)):
+        cells = [(number, fields[place]) for number, fields in rows if place < len(fields)]
+        within = [(number, cell) for number, cell in cells if len(cell) > 2 and cell[0] == cell[-1] == '"']
+        if 2 * len(within) > len(cells) or any('""' in cell[1:-1] for _, cell in within):
+            found[place] = within[0][0]
+    return found
 
 
 def ending(path: Path) -> str:

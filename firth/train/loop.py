@@ -90,6 +90,7 @@ class Learner(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.goals, self.beside = nn.ModuleDict(goals), nn.ModuleDict(beside or {})
+        self.word_losses = [goal.word_loss for goal in goals.values() if goal.word_loss]
 
     def forward(self, batch: Batch) -> Loss:
         sharing = [goal for goal in self._goals(batch) if type(goal).step is Goal.step]

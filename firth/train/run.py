@@ -20,12 +20,14 @@ from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, 
 from firth.train.optim import make_optimizer
 
 WARM_STEPS = 10
-WORD_LOSSES = ("masked_lm", "causal_lm")
-"""Losses over the vocabulary, which a model without context would bring down to the unigram floor."""
 
 
 class Interrupted(FirthError):
     """The person or the machine asked the run to stop; its state is saved."""
+
+    def __init__(self, text: str, *, number: int) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + number  # what a shell says of a command that a signal ended
 
 
 class Run:
@@ -53,7 +55,7 @@ class Run:
         )
         self.progress, lengths = restored or (Progress(config.steps), {})
         self.journal = Journal(folder, lengths=lengths)
-        self.stop_asked = False
+        self.stop_asked = 0  # the signal that asked
         self.last: dict[str, float] = {}
         self._clock = self._started = self._warm = time.perf_counter()
         self._warm_step = self.progress.step
@@ -86,11 +88,12 @@ class Run:
             self.save()
         if step == floor_step(progress.steps):
             self._compare_with_floor()
-        shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*WORD_LOSSES, "rate"))
+        shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*self.learner.word_losses, "rate"))
         self._advance(step, shown, progress.steps)
         if self.stop_asked:
             self.save()
-            raise Interrupted(f"Stopped at step {step}; its state is saved. Continue with --resume.")
+            text = f"Stopped at step {step}; its state is saved. Continue with --resume."
+            raise Interrupted(text, number=self.stop_asked)
 
     def save(self) -> None:
         state.save(
@@ -108,11 +111,6 @@ class Run:
         values = self.measure()
         self.journal.metrics(self.progress.step, "held-out", values)
         return values
-
-    def held_out_figures(self) -> dict[str, float]:
-        """The last evaluation's means, as logged: a run resumed at its end gives the same ones."""
-        rows = [row for row in read_rows(self.folder / "metrics.jsonl") if row.pop("split") == "held-out"]
-        return {name: value for name, value in rows[-1].items() if name != "step"} if rows else {}
 
     def _log(self, norm: Tensor) -> None:
         progress, now = self.progress, time.perf_counter()
@@ -143,16 +141,23 @@ class Run:
         per_step = (now - self._warm) / (CALIBRATION_STEPS - self._warm_step)
         left = self.config.minutes * 60 - (now - self._started)
         self.progress.steps = CALIBRATION_STEPS + max(1, int(left / per_step))
-        say(f"{self.config.minutes:g} minutes are {self.progress.steps:,} steps at {per_step:.3f} s a step.")
+        limit = "1 minute is" if self.config.minutes == 1 else f"{self.config.minutes:g} minutes are"
+        say(f"{limit} {self.progress.steps:,} steps at {per_step:.3f} s a step.")
         return True
 
     def _compare_with_floor(self) -> None:
-        loss = next((self.last[name] for name in WORD_LOSSES if name in self.last), 0.0)
+        loss = next((self.last[name] for name in self.learner.word_losses if name in self.last), 0.0)
         if self.floor and loss > self.floor:
             say(
                 f"Warning: at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "
                 f"{self.floor:.2f}: the model has not learned more than word frequencies. Try another train.optim.rate."
             )
+
+
+def held_out_figures(folder: Path) -> dict[str, float]:
+    """The means of a run's last evaluation, as logged: one that is resumed at its end gives the same ones."""
+    rows = [row for row in read_rows(folder / "metrics.jsonl") if row.pop("split") == "held-out"]
+    return {name: value for name, value in rows[-1].items() if name != "step"} if rows else {}
 
 
 def floor_step(steps: int) -> int:
@@ -203,7 +208,7 @@ def _signals(run: Run) -> Iterator[None]:
     def ask(number: int, frame: FrameType | None) -> None:
         if run.stop_asked and number == signal.SIGINT:
             raise KeyboardInterrupt
-        run.stop_asked = True
+        run.stop_asked = number
 
     try:
         before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -170,3 +170,14 @@ def test_a_sample_is_all_of_a_small_corpus_and_a_keyed_share_of_a_large_one(tmp_
     assert some != list(sample_texts(corpus, budget, seed=2))
     assert budget / 2 < sum(len(line.encode()) for line in some) < budget * 2
     assert set(some) < set(everything)
+
+
+def test_a_table_read_as_prose_is_warned_about(tmp_path, corpus, tokenizer):
+    table = tmp_path / "rows.tsv"
+    table.write_text("text\tlabel\nA good day.\tyes\n")
+    other = tmp_path / "more.csv"
+    other.write_text("text,label\nA bad day.,no\n")
+    warned = prepare([corpus, table, other], tmp_path / "data", tokenizer=tokenizer, processes=0)["warnings"]
+    assert [f"{table} and 1 more: the rows of a table were read as prose" in line for line in warned].count(True) == 1
+    clean = prepare([corpus], tmp_path / "clean", tokenizer=tokenizer, processes=0)["warnings"]
+    assert not [line for line in clean if "table" in line]

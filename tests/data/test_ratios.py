@@ -39,5 +39,8 @@ def test_ratios_tell_two_words_apart(tmp_path: Path, command: Callable[..., Any]
     assert table["water"]["ratio"] == pytest.approx(1)
     shown = command("ratios", tmp_path / "data", "ice", "steam", "solid", "water").out.splitlines()
     assert [line.split()[0] for line in shown[1:]] == ["solid", "water"]
+    run = tmp_path / "run"
+    firth.pretrain(tmp_path / "text.txt", recipe="glove", width=4, epochs=1, min_count=1, threads=1, out=run)
+    assert firth.ratios(run, "ice", "steam", words=["solid", "gas", "water"], window=5) == table
     code, _, err = command("ratios", tmp_path / "data", "ice", "snow", "solid")
     assert (code, "'snow' is not in the vocabulary" in err) == (2, True)

@@ -94,6 +94,30 @@ def test_links_and_pictures_exist(page: Path) -> None:
         assert not link or re.match(r"https?://", link) or (page.parent / link).exists(), link
 
 
+def read_by(name: str, params: dict[str, Any]) -> list[str]:
+    """The files and folders that a command reads, as it was called."""
+    keys = ["data", "model", "run", "file", "train", "config", "start_from", "arguments"]
+    keys += ["texts"] * (name == "prepare")  # elsewhere they are what a model is asked about
+    given = [params.get(key) or () for key in keys]
+    flat = [str(one) for value in given for one in (value if isinstance(value, list | tuple) else [value])]
+    return [one for one in flat if "=" not in one]
+
+
+@pytest.mark.parametrize("language", READMES)
+def test_what_a_command_reads_is_there_or_was_made_before(language: str) -> None:
+    """In order, from a fresh clone: in the folder `walk`, where the text's own line makes `my-texts`."""
+    text, made = READMES[language].read_text("utf-8"), {"my-texts"}
+    assert "samples.corpus(Path('my-texts'))" in text
+    for name, *words in commands(text):
+        params = COMMANDS[name].make_context(name, words).params
+        for place in map(Path, read_by(name, params)):
+            there = place.parts[0] == ".." and (ROOT / "walk" / place).resolve().exists()
+            assert there or place.parts[0] in made, f"{name} {place}"
+        made.add(str(params.get("out")))
+    shown = [line for block in blocks(text, "text") for line in block.splitlines() if line.startswith("firth ")]
+    assert shown == []
+
+
 @pytest.mark.parametrize("language", READMES)
 def test_the_walk_runs(
     language: str,
@@ -102,12 +126,12 @@ def test_the_walk_runs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "walk").mkdir()
+    monkeypatch.chdir(tmp_path / "walk")
     Path("my-texts").mkdir()
     for name in samples.LANGUAGES:
         Path(f"my-texts/{name}.txt").write_bytes(samples.prose(name).read_bytes())
-    Path("firth").mkdir()
-    Path("firth/samples").symlink_to(ROOT / "firth/samples")
+    Path("../firth").symlink_to(ROOT / "firth")
     for name, *words in commands(smaller(walk(READMES[language].read_text("utf-8")))):
         done = command(name, *words, *(tiny if name == "pretrain" else ()))
         assert done.code == 0, done.err
@@ -130,8 +154,8 @@ def test_the_python_of_the_readmes_runs(
         Path(f"my-texts/{name}.txt").write_bytes(samples.prose(name).read_bytes())
     Path("run").symlink_to(run)
     ours, theirs = blocks(smaller(READMES[language].read_text("utf-8")), "python")
-    ours = ours.replace('changes=["batches.max_length=64"]', f"changes={list(tiny)!r}")
-    ours = ours.replace('"firth/samples/', f'"{ROOT}/firth/samples/')
+    ours = ours.replace("changes=small", f"changes={list(tiny)!r}")
+    ours = ours.replace('"../firth/', f'"{ROOT}/firth/')
     names: dict[str, Any] = {}
     exec(compile(ours, "README", "exec"), names)
     assert names["vectors"].shape == (2, 32)

@@ -12,13 +12,11 @@ from torch.nn import functional as F
 from firth import chance
 from firth.data.counts import count_pairs
 from firth.nn.tree import Paths, huffman
-from firth.objectives.glove import ratio_table
 from firth.objectives.glove_kernels import glove_kernel
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
 from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread
 from firth.tokenizers.subwords import ngram_hashes
-from firth.tokenizers.vocab import SPECIALS, Vocab
 
 WIDTH, SIZE, RATE = 10, 30, 0.1
 GOLDEN, ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -235,12 +233,3 @@ def test_glove_steps_as_adagrad_by_hand() -> None:
     assert loss[0] == pytest.approx(expected, rel=1e-4)
     assert np.allclose(tables[0], w.detach().numpy(), atol=1e-5)
     assert np.allclose(tables[1], v.detach().numpy(), atol=1e-5)
-
-
-def test_ratios_of_counts(tmp_path: Path) -> None:
-    vocab = Vocab((*SPECIALS, "ice", "steam", "solid", "gas"))
-    rows = [np.array([5, 7]), np.array([5, 7]), np.array([6, 8]), np.array([6, 7]), np.array([5, 8])]
-    found = count_pairs(iter(rows), len(vocab), window=1, folder=tmp_path)
-    solid, gas = ratio_table(found, vocab, ("ice", "steam"), ["solid", "gas"])
-    assert solid["ratio"] == pytest.approx((2 / 3) / (1 / 2))
-    assert gas["ratio"] == pytest.approx((1 / 3) / (1 / 2))

@@ -69,3 +69,17 @@ def test_another_question_on_the_same_context_is_no_repetition(tmp_path: Path) -
     part = firth.check(write(tmp_path / "rows.jsonl", rows), task="choose")["parts"]["train"]
     assert part["duplicates"] == [[2, 3]]
     assert [row["rows"] for row in part["conflicts"]] == [[2, 3]]
+
+
+def test_quotes_of_a_spreadsheet_are_told_wherever_rows_are_read(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f'"Number {i}, a ""good"" one."\tgood\nNumber {i} was bad.\tbad' for i in range(12)]
+    file = write(tmp_path / "rows.tsv", ["text\tlabel", *rows])
+    wanted = "cells of column 'text' stand in quotes"
+    (line,) = [line for line in describe(firth.check(file, task="classify")) if wanted in line]
+    assert line.strip().startswith("Warning: worth a look: row 2:")
+    firth.finetune(run, task="classify", train=file, out=tmp_path / "tuned", changes=["epochs=1"], device="cpu")
+    assert wanted in capsys.readouterr().err
+    assert len(firth.predict(tmp_path / "tuned", file=file)) == 24
+    assert f"Warning: {file}, row 2: {wanted}" in capsys.readouterr().err

@@ -48,6 +48,19 @@ def split(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path / "train.tsv", [header, *rows[:80]]), write(tmp_path / "dev.tsv", [header, *rows[80:]])
 
 
+def test_a_model_measured_on_its_own_rows_is_told(
+    finetune: Finetune, split: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = finetune("epochs=1", train=split[0], dev=split[1])
+    copy = tmp_path / "copy.tsv"  # another name does not hide it
+    copy.write_bytes(split[0].read_bytes())
+    capsys.readouterr()
+    for file, wanted in ((copy, "was trained on"), (split[1], "picked its epochs on"), (CLASSIFY, "")):
+        firth.evaluate(folder, data=file)
+        said = f"Warning: {file} holds the rows that {folder} {wanted}, so these figures flatter it.\n"
+        assert capsys.readouterr().err == (said if wanted else "")
+
+
 def test_a_run_leaves_a_measured_and_documented_model(finetune: Finetune, split: tuple[Path, Path]) -> None:
     folder = finetune("epochs=2", train=split[0], dev=split[1], test=split[1], seeds=3)
     results = read_json(folder / "results.json")

@@ -1,6 +1,7 @@
 """Runs solved without gradients: word vectors from text or shards, and fastText's classifier."""
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,9 @@ def test_words_of_one_topic_come_close(recipe: str, text: Path, tmp_path: Path) 
     changes = {"fasttext": ["tokenizer.subwords.num_buckets=500", "objectives.subwords.sample=0"]}.get(recipe, [])
     figures = firth.pretrain(text, out=tmp_path / "run", recipe=recipe, epochs=20, width=10, threads=1, changes=changes)
     assert figures["words_per_second"] > 0
+    counts = [figures[name] for name in ("words", "vocabulary", "pairs") if name in figures]
+    assert counts
+    assert all(isinstance(count, int) and count > 0 for count in counts)
     model = firth.load(tmp_path / "run")
     unit = model.embed(["frog", "pond", "青蛙", "king", "国王"], normalise=True)
     near, far = (unit[0] @ unit[1] + unit[0] @ unit[2]) / 2, (unit[0] @ unit[3] + unit[2] @ unit[4]) / 2
@@ -167,8 +171,23 @@ def test_a_killed_run_goes_on_after_its_last_pass_with_the_same_bits(
     assert not kept.exists()
     read = resumed["words_per_second"] * resumed["seconds"]
     assert read == pytest.approx(3000 * (epochs - done), rel=1e-6)
-    with pytest.raises(BadInput, match="nothing to resume"):
-        firth.pretrain(words, out=tmp_path / "run", resume=True)
+    assert firth.pretrain(words, out=tmp_path / "run", resume=True) == resumed
+
+
+def test_ctrl_c_tells_how_to_go_on(words: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    asked = ["pretrain", words, "--recipe", "word2vec-sg-ns", "--epochs", 100_000, "--width", 8, "--out", out]
+    call = [sys.executable, "-m", "firth", *map(str, asked)]
+    child = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    while not (out / "run.toml").exists() and child.poll() is None:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert said == (
+        "firth: Stopped. Continue with --resume, after the last pass that was kept or from the beginning.\n"
+    )
 
 
 def test_passes_that_cannot_be_read_are_told_and_other_data_refused(words: Path, text: Path, tmp_path: Path) -> None:

@@ -1,11 +1,13 @@
 """What `embed` promises whatever its precision: one vector a text, in order, the same in any company."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from firth import samples
 from firth.checkpoint import Checkpoint
@@ -13,6 +15,7 @@ from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.serve import predictor
 from firth.serve.predictor import Model
+from firth.tensors import Batch, States
 from firth.tokenizers.wordpiece import WordPiece
 
 Make = Callable[..., Model]
@@ -52,6 +55,72 @@ def test_blocks_change_nothing(make: Make, passages: list[str], monkeypatch: pyt
     assert np.abs(model.embed(passages) - whole).max() < 1e-6
     monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
     assert np.abs(model.embed(passages) - whole).max() < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_batches_side_by_side_change_nothing(
+    make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    model = make(precision=precision)
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    alone = model.embed(passages)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    seen: set[tuple[str, int]] = set()
+    quick = model._quick
+
+    def watched(batch: Batch) -> States:
+        seen.add((threading.current_thread().name, torch.get_num_threads()))
+        return quick(batch)
+
+    monkeypatch.setitem(model.__dict__, "_quick", watched)
+    try:
+        together = model.embed(passages)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 1
+    assert {threads for _, threads in seen} == {1}
+    assert np.abs(together - alone).max() < (1e-6 if precision == "fp32" else 1e-2)
+
+
+def test_an_error_in_one_batch_reaches_the_caller(
+    make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(batch: Batch) -> States:
+        raise MemoryError("no room")
+
+    model = make()
+    monkeypatch.setitem(model.__dict__, "_quick", failing)
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(MemoryError, match="no room"):
+            model.embed(passages)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_batches_have_few_sizes(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every size is prepared for once and remembered, so sizes must not be as many as batches."""
+    model = make()
+    sizes: list[int] = []
+    quick = model._quick
+
+    def watched(batch: Batch) -> States:
+        sizes.append(batch.num_tokens)
+        return quick(batch)
+
+    monkeypatch.setitem(model.__dict__, "_quick", watched)
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 200)
+    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    for first in range(len(passages)):
+        model.embed(passages[first:])
+    assert len(sizes) > 200
+    assert all(size % predictor.ROUND_TOKENS == 0 for size in sizes)
+    assert len(set(sizes)) < 20
 
 
 def test_one_block_is_cut_ahead_and_no_more(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,3 +146,18 @@ def test_files_without_rows_and_broken_archives_are_refused_by_name(read: Reader
             path.write_bytes(broken)
             with pytest.raises(BadInput, match=rf"broken\.tsv\{ending} cannot be read"):
                 Classify.read(path, Classify.Config(), [])
+
+
+def test_cells_that_a_spreadsheet_quoted_are_worth_a_look(read: Reader) -> None:
+    rows = 'text\tlabel\nPlain.\tno\n"Say ""hello"", twice."\tyes\nPlain, too.\tno\n'
+    examples, (found,) = read(rows)
+    assert [example.texts[0] for example in examples][1] == '"Say ""hello"", twice."'
+    assert (found.row, found.bad) == (3, False)
+    assert "column 'text' stand in quotes" in found.what
+    assert ".csv with commas" in found.remedy
+    quoted = 'text\tlabel\n"One."\t"x"\n"Two."\t"y"\n"Three."\t"x"\n'
+    assert ["'text'" in problem.what for problem in read(quoted)[1]] == [True, False]
+    assert [problem.row for problem in read('"a"\tx\n"b"\ty\n', text_column="1", label_columns=("2",))[1]] == [1]
+    # One quotation among other sentences is a quotation.
+    assert read('text\tlabel\n"Yes," she said, "and no."\tx\nPlain.\ty\nNo.\tx\n')[1] == []
+    assert read('text,label\n"""Quoted.""",x\n"""Again.""",y\n', "rows.csv")[1] == []
