@@ -64,7 +64,7 @@ def known_precision(name: str) -> str:
 
 def quicken(encoder: Encoder, precision: str, vectors: Vectors, *, judged_on: str) -> Run:
     """The encoder's copy for inference; for `int8` and `auto` the sample is looked at. A batch of it has its sequences
-    in order of length. `judged_on` says which sample that is, and how its vectors are made."""
+    in order of length, the shortest first. `judged_on` says which sample that is, and how its vectors are made."""
     if not linears(encoder):
         return encoder
     if precision in ("fp32", "bf16"):
@@ -129,11 +129,14 @@ def _choose(encoder: Encoder, precision: str, vectors: Vectors, ranges: Ranges) 
     bytes_choice = Choice("int8", _bearable(encoder, vectors, exact, ranges) if has_bytes() else ())
     if precision == "int8":
         return bytes_choice
-    copies = {choice: _built(encoder, choice, ranges) for choice in (Choice("fp32"), Choice("bf16"), bytes_choice)}
-    alike = [choice for choice, copy in copies.items() if (_cosines(vectors(copy), exact) >= ALIKE).all()]
+    alike = {Choice("fp32"): _built(encoder, Choice("fp32"), ranges)}
+    for choice in (Choice("bf16"), bytes_choice):
+        copy = _built(encoder, choice, ranges)
+        if (_cosines(vectors(copy), exact) >= ALIKE).all():
+            alike[choice] = copy
     # In turn, so that whatever else the machine does disturbs all of them.
-    rounds = [[_seconds(vectors, copies[choice]) for choice in alike] for _ in range(ROUNDS)]
-    return alike[int(np.argmin(np.min(rounds, axis=0)))]
+    rounds = [[_seconds(vectors, copy) for copy in alike.values()] for _ in range(ROUNDS)]
+    return list(alike)[int(np.argmin(np.min(rounds, axis=0)))]
 
 
 def _bearable(encoder: Encoder, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:

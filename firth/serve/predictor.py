@@ -27,6 +27,7 @@ from firth.recipes.labelled import tell_of_cuts
 from firth.serve.choosing import Run, digest, known_precision, quicken, sample
 from firth.serve.generating import Options, generate
 from firth.serve.inputs import Cut, Masked, filled, likeliest
+from firth.serve.precision import linears
 from firth.serve.threads import side_by_side
 from firth.tasks.paths import k_best
 from firth.tasks.predicting import outputs_of, predict, token_batches, within
@@ -267,22 +268,30 @@ class Model:
         texts, pooling = sample(self.tokenizer, self.encoder.max_positions), self.checkpoint.embedding.pooling
 
         def vectors(encoder: Run) -> np.ndarray:
-            return _unit(self._pooled(encoder, texts, pooling))
+            return _unit(self._pooled(encoder, texts, pooling, filled_up=False))
 
         with torch.inference_mode():
             return quicken(self.encoder, self.precision, vectors, judged_on=digest(texts, pooling))
 
-    def _pooled(self, encoder: Run, sequences: list[Any], pooling: str) -> np.ndarray:
+    def _pooled(self, encoder: Run, sequences: list[Any], pooling: str, *, filled_up: bool = True) -> np.ndarray:
         vectors = np.empty((len(sequences), self.width), np.float32)
 
         @torch.inference_mode()
         def compute(rows: list[int]) -> None:
             chosen = [sequences[row] for row in rows]
-            batch = pack_windows(chosen) if isinstance(chosen[0], Window) else pack_tokens([*chosen, *_filler(chosen)])
+            more = self._rounding(chosen) if filled_up else []
+            batch = pack_windows(chosen) if isinstance(chosen[0], Window) else pack_tokens([*chosen, *more])
             vectors[rows] = pool(encoder(batch).last_ND, batch, pooling)[: len(rows)].numpy()
 
         side_by_side(compute, list(token_batches([len(ids) for ids in sequences], within(BATCH_TOKENS, self.width))))
         return vectors
+
+    def _rounding(self, sequences: list[Any]) -> list[np.ndarray]:
+        """One sequence more where tokens are many, no multiple of `ROUND_TOKENS`, and go through matrix products."""
+        size = sum(map(len, sequences))
+        missing = -size % ROUND_TOKENS
+        rounds = size >= ROUNDED and linears(self.encoder) and self.encoder.max_positions >= ROUND_TOKENS
+        return [np.zeros(missing, np.int64)] if rounds and missing else []
 
 
 def load(folder: str | Path, *, precision: str = "fp32") -> Model:
@@ -295,13 +304,6 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Model:
 def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:
     """One vector for each sequence of a pack."""
     return POOLINGS[pooling](states_ND, batch.bounds_B1)
-
-
-def _filler(sequences: list[np.ndarray]) -> list[np.ndarray]:
-    """One sequence more where the tokens are many and no multiple of `ROUND_TOKENS`."""
-    size = sum(map(len, sequences))
-    missing = -size % ROUND_TOKENS if size >= ROUNDED else 0
-    return [np.zeros(missing, np.int64)] if missing else []
 
 
 def _unit(vectors: np.ndarray) -> np.ndarray:

@@ -82,6 +82,8 @@ def _only(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, option: st
         return readings[0]
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
+    if rows.columns and all(str(name)[:1] == str(name)[-1:] == '"' for name in rows.columns):
+        raise BadInput(f"{rows.path}: the names of its columns stand in quotes ({names}); save the table as .csv.")
     if not option:
         raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
     raise BadInput(

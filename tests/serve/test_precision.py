@@ -18,7 +18,7 @@ from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.serve import choosing, precision
+from firth.serve import choosing, precision, predictor
 from firth.serve.predictor import Model
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -219,3 +219,26 @@ def test_without_onednn_the_plain_way(make: Callable[[str], Model], monkeypatch:
 def test_unknown_precision(make: Callable[[str], Model]) -> None:
     with pytest.raises(BadConfig, match=r"no precision named 'int4' .known: fp32, bf16, int8, auto"):
         make("int4")
+
+
+def test_auto_is_fp32_where_nothing_is_alike(make: Callable[[str], Model], cache: Path) -> None:
+    """A vector of zeros has no cosine to anything."""
+    model = make("auto")
+    for parameter in model.encoder.parameters():
+        parameter.data.zero_()
+    assert not model.embed(["frog", "a longer text"]).any()
+    assert [row["precision"] for row in json.loads(cache.read_text()).values()] == ["fp32"]
+
+
+def test_the_sample_is_seen_without_filler(make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make("int8")
+    sizes: list[int] = []
+
+    def looked_at(encoder: Bert, name: str, vectors: choosing.Vectors, *, judged_on: str) -> Bert:
+        vectors(lambda batch: sizes.append(batch.num_tokens) or encoder(batch))  # type: ignore[func-returns-value]
+        return encoder
+
+    monkeypatch.setattr(predictor, "quicken", looked_at)
+    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    model.embed(["frog"])
+    assert sum(sizes) == sum(map(len, choosing.sample(model.tokenizer, model.encoder.max_positions)))

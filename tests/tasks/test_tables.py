@@ -56,6 +56,7 @@ def test_columns_by_name_by_number_and_by_well_known_names(read: Reader) -> None
     [
         ("gj04\t1\t\tA sentence.\n", {}, r"no column is known to be the text.*--text-column.*gj04"),
         ("text\tsentence\tlabel\na\tb\tc\n", {}, r"several columns could be the text.*text, sentence, label"),
+        ('"text"\t"label"\n"a"\t"b"\n', {}, r"names of its columns stand in quotes .*; save the table as .csv"),
         ("text\tkind\na\tb\n", {}, r"no column is known to be the label; name it with --label-column"),
         ("text\tlabel\na\tb\n", {"text_column": "txt"}, r"has no column 'txt'; its columns are text, label"),
         ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
@@ -158,6 +159,8 @@ def test_cells_that_a_spreadsheet_quoted_are_worth_a_look(read: Reader) -> None:
     quoted = 'text\tlabel\n"One."\t"x"\n"Two."\t"y"\n"Three."\t"x"\n'
     assert ["'text'" in problem.what for problem in read(quoted)[1]] == [True, False]
     assert [problem.row for problem in read('"a"\tx\n"b"\ty\n', text_column="1", label_columns=("2",))[1]] == [1]
+    commas = 'text\tlabel\n"good, fine"\tx\n"bad, poor"\ty\nplain\tx\nfair\ty\ngood\tx\n'
+    assert [problem.row for problem in read(commas)[1]] == [2]
     # One quotation among other sentences is a quotation.
     assert read('text\tlabel\n"Yes," she said, "and no."\tx\nPlain.\ty\nNo.\tx\n')[1] == []
     assert read('text,label\n"""Quoted.""",x\n"""Again.""",y\n', "rows.csv")[1] == []
