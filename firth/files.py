@@ -127,6 +127,14 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> None:
             raise Damaged(f"{path} was altered after it was written (its sha256 differs); make {folder} again.")
 
 
+COMPRESSED = (".gz", ".xz", ".zst")
+
+
+def ending(path: Path) -> str:
+    """A name's ending without that of its compression."""
+    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+
+
 def open_binary(path: Path) -> IO[bytes]:
     """Opens a plain, .gz, .xz or .zst file for reading."""
     if not path.is_file():

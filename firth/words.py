@@ -74,8 +74,11 @@ def ratios(
 
     if window < 1 or not words:
         raise BadConfig("Ratios need a window of at least 1 and some words to look for.")
-    source = Path(data) / "source.json"
-    shards = Shards.open(Path(read_json(source).get("data", data) if source.exists() else data))
+    folder = Path(data)
+    if (folder / "source.json").exists():  # a run, which has its own shards or says where they lay
+        made_from = read_json(folder / "source.json").get("data", data)
+        folder = folder / "data" if (folder / "data").exists() else Path(made_from)
+    shards = Shards.open(folder)
     known = tokenizers.load(shards.tokenizer_folder).vocab.ids
     if strange := [word for word in (first, second, *words) if word not in known]:
         raise BadInput(f"{data}: '{strange[0]}' is not in the vocabulary.")

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.files import open_binary
+from firth.files import COMPRESSED, ending, open_binary
 from firth.types import Document
 
 Documents = Literal["blank-line", "file", "line", "field"]
@@ -28,7 +28,6 @@ MAX_LINE = 1 << 16
 MAX_DOCUMENT = 1 << 22
 _MAX_ROW = 1 << 24  # a JSON row cannot be cut, so one this long is refused
 _BLOCK = 1 << 20
-_COMPRESSED = (".gz", ".xz", ".zst")
 _ROWS = (".jsonl", ".json")
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")  # .json is read when named: in folders it is mostly something else
 
@@ -68,7 +67,7 @@ def find_files(paths: Paths, *, tally: Counter[str] | None = None) -> list[Path]
 
 def expected_bytes(files: Iterable[Path]) -> int:
     """A guess at how much text files hold: compressed text grows about fourfold, Parquet twofold."""
-    factors = {**dict.fromkeys(_COMPRESSED, 4), ".parquet": 2}
+    factors = {**dict.fromkeys(COMPRESSED, 4), ".parquet": 2}
     return sum(path.stat().st_size * factors.get(path.suffix, 1) for path in files)
 
 
@@ -77,7 +76,7 @@ def _expand(path: Path, tally: Counter[str]) -> list[Path]:
         return [path]
     if path.is_dir():
         inside = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
-        files = [p for p in inside if _ending(p) in _IN_FOLDERS]
+        files = [p for p in inside if ending(p) in _IN_FOLDERS]
         tally["skipped_files"] += len(inside) - len(files)
         if not files:
             raise BadInput(
@@ -96,15 +95,11 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _ending(path: Path) -> str:
-    return Path(path.stem).suffix if path.suffix in _COMPRESSED else path.suffix
-
-
 def _read(path: Path, documents: Documents, field: str, tally: Counter[str]) -> Iterator[Document]:
-    ending = _ending(path)
-    if ending == ".parquet":
+    kind = ending(path)
+    if kind == ".parquet":
         yield from _rows_to_documents(path, _parquet_texts(path, field, tally), tally)
-    elif ending in _ROWS:
+    elif kind in _ROWS:
         yield from _rows_to_documents(path, _json_texts(path, field, tally), tally)
     elif documents == "field":
         raise BadInput(
@@ -211,7 +206,7 @@ def _byte_blocks(path: Path) -> Iterator[bytes]:
                 yield block
         yield b""
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        what = f"cut short or not a {path.suffix} file" if path.suffix in _COMPRESSED else "unreadable"
+        what = f"cut short or not a {path.suffix} file" if path.suffix in COMPRESSED else "unreadable"
         raise BadInput(f"{path} is {what} ({error}); fetch or make it again.") from None
 
 

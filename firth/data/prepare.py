@@ -30,6 +30,7 @@ from firth.data.health import Measures, health
 from firth.data.shards import TOKENIZER, id_dtype, write_shards
 from firth.data.simhash import drop_near_duplicates
 from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import ending
 from firth.tokenizers.words import has_chinese
 from firth.types import Document
 
@@ -83,7 +84,7 @@ def prepare(
 
 def _tables(files: list[Path]) -> Iterator[str]:
     """A sentence where files end as tables do."""
-    tables = [path for path in files if {".csv", ".tsv"} & {*path.suffixes[-2:]}]
+    tables = [path for path in files if ending(path) in (".csv", ".tsv")]
     if tables:
         others = f" and {len(tables) - 1:,} more" if len(tables) > 1 else ""
         yield (

@@ -6,7 +6,7 @@ from firth.checkpoint import Checkpoint, only_task
 from firth.console import say
 from firth.corpus.readers import read_lines
 from firth.errors import BadInput
-from firth.tasks.tables import ending
+from firth.files import ending
 from firth.tensors import Task
 from firth.types import Example, Problem
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import BadInput
-from firth.files import open_binary
+from firth.files import ending, open_binary
 from firth.types import Problem
 
 MAX_ROW = 1_000_000
@@ -123,11 +123,6 @@ def _quoted(lines: Sequence[tuple[int, Any]]) -> dict[int, int]:
         if 2 * len(within) > len(cells) or commas or any('""' in cell[1:-1] for _, cell in within):
             found[place] = within[0][0]
     return found
-
-
-def ending(path: Path) -> str:
-    """A name's ending without that of its compression."""
-    return Path(path.stem).suffix if path.suffix in (".gz", ".xz", ".zst") else path.suffix
 
 
 def read_text(path: Path) -> str:
