@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -179,15 +179,14 @@ def test_ctrl_c_tells_how_to_go_on(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     asked = ["pretrain", words, "--recipe", "word2vec-sg-ns", "--epochs", 100_000, "--width", 8, "--out", out]
     call = [sys.executable, "-m", "firth", *map(str, asked)]
-    child = subprocess.Popen(call, stderr=subprocess.PIPE, text=True)
+    # What a shell starts in the background is deaf to this signal, and so are its children.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    child = subprocess.Popen(call, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not (out / "run.toml").exists() and child.poll() is None:
         time.sleep(0.01)
-    said = None
-    while said is None:  # while its loops are being compiled a signal may go unheard, as a person would notice
-        time.sleep(0.5)
-        child.send_signal(signal.SIGINT)
-        with suppress(subprocess.TimeoutExpired):
-            _, said = child.communicate(timeout=30)
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    _, said = child.communicate(timeout=60)
     assert child.returncode == 130, said
     assert said == (
         "firth: Stopped. Continue with --resume, after the last pass that was kept or from the beginning.\n"
