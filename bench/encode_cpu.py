@@ -27,7 +27,6 @@ from bench.table import Row, forget_peak, peak_memory, say
 from bench.texts import minilm, paragraphs
 
 SHORT = "The weather is lovely today."
-SIZES = (100, 1000, 10000)
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 BASE = "sentence-transformers"
 
@@ -38,7 +37,7 @@ def main() -> None:
     arguments = _arguments()
     torch.set_num_threads(arguments.threads)
     if arguments.growth:
-        return growth(arguments.growth)
+        return growth(arguments.growth, arguments.sizes)
     texts = paragraphs(arguments.texts)
     with TemporaryDirectory() as folder:
         systems = {**peers(Path(folder), arguments.threads), **ours(*PRECISIONS)}
@@ -52,6 +51,7 @@ def main() -> None:
     print(f"\nload {os.getloadavg()[0]:.1f} at the end\n", flush=True)
     for precision in () if arguments.no_growth else ("fp32", "auto"):
         command = [sys.executable, "-m", "bench.encode_cpu", "--growth", precision]
+        command += ["--sizes", *map(str, arguments.sizes)]
         subprocess.run([*command, "--threads", str(arguments.threads)], check=True)
 
 
@@ -206,13 +206,13 @@ def show(systems: dict[str, Found], latencies: dict[str, float]) -> None:
         )
 
 
-def growth(precision: str) -> None:
+def growth(precision: str, sizes: list[int]) -> None:
     """Time and memory for more and more texts, in a process of its own."""
-    texts = paragraphs(SIZES[-1])
+    texts = paragraphs(sizes[-1])
     model = firth.load(minilm(), precision=precision)
     model.embed(texts[:64])
     print(f"firth {precision}: peak memory {peak_memory()} MB with the first texts")
-    for size in SIZES:
+    for size in sizes:
         tokens = sum(len(ids) + 2 for ids in model.tokenizer.ids_batch(texts[:size]))
         forget_peak()
         began = time.perf_counter()
@@ -243,8 +243,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--systems", nargs="*", default=[], help="only these of the table")
-    parser.add_argument("--no-growth", action="store_true", help="without the runs over 100, 1,000 and 10,000 texts")
-    parser.add_argument("--growth", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--no-growth", action="store_true", help="without the runs over more and more texts")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 10000], help="how many texts these take")
+    parser.add_argument("--growth", default="", help="only such runs, in this precision")
     return parser.parse_args()
 
 
