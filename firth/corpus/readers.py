@@ -28,6 +28,7 @@ MAX_LINE = 1 << 16
 MAX_DOCUMENT = 1 << 22
 _MAX_ROW = 1 << 24  # a JSON row cannot be cut, so one this long is refused
 _BLOCK = 1 << 20
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _ROWS = (".jsonl", ".json")
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")  # .json is read when named: in folders it is mostly something else
 
@@ -168,8 +169,8 @@ def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
     decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8")(), translate=True)
     line, first = 1, True
     for block in _byte_blocks(path):
-        if first and block[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            raise BadInput(f"{path} is UTF-16; convert it: iconv -f UTF-16 -t UTF-8.")
+        if first and block[:2] in _UTF_16:
+            raise BadInput(f"{path} is UTF-16; {conversion(block)}.")
         if b"\0" in block:
             line += _line_ends(block[: block.index(b"\0")])
             raise BadInput(f"{path}, line {line}: a NUL byte; this is a binary file, give text, JSON lines or Parquet.")
@@ -179,7 +180,7 @@ def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
             line += _line_ends(error.object[: error.start])
             raise BadInput(
                 f"{path}, line {line}: not valid UTF-8 (byte 0x{error.object[error.start]:02x}); "
-                f"convert the file, for example with iconv -f {_likely(error.object)} -t UTF-8."
+                f"{conversion(error.object)}."
             ) from None
         tally["bytes"] += len(block)
         text = text.removeprefix("\ufeff") if first else text
@@ -188,10 +189,12 @@ def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
         yield text
 
 
-def _likely(block: bytes) -> str:
-    """The encoding of bytes that are not UTF-8: China's where they give Chinese, else the one that takes any byte."""
-    text = block[:4096].decode("gb18030", "replace")
-    return "GB18030" if sum("\u4e00" <= character <= "\u9fff" for character in text) > len(text) // 4 else "LATIN1"
+def conversion(data: bytes) -> str:
+    """What to do with bytes that are not UTF-8: China's encoding where they give Chinese, else the one of any byte."""
+    text = data[:4096].decode("gb18030", "replace")
+    chinese = sum("\u4e00" <= character <= "\u9fff" for character in text) > len(text) // 4
+    name = "UTF-16" if data[:2] in _UTF_16 else "GB18030" if chinese else "LATIN1"
+    return f"convert the file, for example with iconv -f {name} -t UTF-8"
 
 
 def _line_ends(data: bytes) -> int:
@@ -269,7 +272,7 @@ def read_lines(path: Path) -> list[str]:
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist.") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not UTF-8 (byte {error.start}); convert it to UTF-8 first.") from None
+        raise BadInput(f"{path} is not UTF-8 (byte {error.start}); {conversion(error.object)}.") from None
     if not text:
         raise BadInput(f"{path} is empty; put one text on each line.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from firth.corpus.readers import conversion
 from firth.errors import BadInput
 from firth.files import ending, open_binary
 from firth.types import Problem
@@ -135,7 +136,7 @@ def read_text(path: Path) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise BadInput(f"{path}, row {line}: not UTF-8; convert the file to UTF-8 first.") from None
+        raise BadInput(f"{path}, row {line}: not UTF-8; {conversion(data)}.") from None
 
 
 def _tab_lines(text: str) -> Iterator[tuple[int, Any]]:

@@ -152,7 +152,9 @@ def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: P
     lines.write_bytes(b"")
     assert "lines.txt is empty" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
     lines.write_bytes(b"\xff\xfe")
-    assert "lines.txt is not UTF-8" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
+    assert "lines.txt is not UTF-8 (byte 0); convert the file, for example with iconv -f UTF-16" in refused(
+        "embed", run, "--file", lines, "--out", tmp_path / "v.npy"
+    )
     lines.write_text("a text\n")
     assert "no pooling named 'sum'" in refused(
         "embed", run, "--file", lines, "--out", tmp_path / "v.npy", "--pooling", "sum"

@@ -88,7 +88,13 @@ def test_a_line_of_a_megabyte_is_a_mistake_not_a_text(read: Reader) -> None:
 def test_bytes_that_are_not_utf8_name_their_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_bytes(b"text\tlabel\ngood\tx\n\xff\xfe\ty\n")
-    with pytest.raises(BadInput, match="row 3: not UTF-8"):
+    with pytest.raises(BadInput, match=r"row 3: not UTF-8; convert the file.*LATIN1"):
+        Classify.read(path, Classify.Config(), [])
+    path.write_bytes("text\tlabel\n这本书写得很好，值得一读\t好\n".encode("gb18030"))
+    with pytest.raises(BadInput, match=r"row 2: not UTF-8; .*iconv -f GB18030 -t UTF-8"):
+        Classify.read(path, Classify.Config(), [])
+    path.write_bytes("text\tlabel\n".encode("utf-16"))
+    with pytest.raises(BadInput, match="iconv -f UTF-16 -t UTF-8"):
         Classify.read(path, Classify.Config(), [])
 
 
