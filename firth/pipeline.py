@@ -268,12 +268,12 @@ def embed(
 
     import numpy as np
 
-    from firth.corpus.readers import read_lines
+    from firth.corpus.readers import read_texts
     from firth.serve.predictor import load
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
-    vectors = load(model, precision=precision).embed(read_lines(Path(file)), pooling=pooling)
+    vectors = load(model, precision=precision).embed(read_texts(Path(file)), pooling=pooling)
     buffer = BytesIO()
     np.save(buffer, vectors)
     write_bytes(Path(out), buffer.getvalue())

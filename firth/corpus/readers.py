@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from firth.console import say
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import COMPRESSED, ending, open_binary
 from firth.types import Document
@@ -277,3 +278,11 @@ def read_lines(path: Path) -> list[str]:
         raise BadInput(f"{path} is empty; put one text on each line.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.
     return text.removesuffix("\n").split("\n")
+
+
+def read_texts(path: Path) -> list[str]:
+    """The same where every line is a text to answer; blank ones too, so that answers stay beside their lines."""
+    lines = read_lines(path)
+    if blank := sum(not line.strip() for line in lines):
+        say(f"{path} has {blank:,} blank {'line' if blank == 1 else 'lines'}, answered like the others.")
+    return lines

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from firth.checkpoint import Checkpoint, only_task
 from firth.console import say
-from firth.corpus.readers import read_lines
+from firth.corpus.readers import read_texts
 from firth.errors import BadInput
 from firth.files import ending
 from firth.tensors import Task
@@ -15,7 +15,7 @@ def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Exam
     """One example a row; labels are not needed. In plain text a line is a text, and a tab parts the texts of a pair."""
     _, goal = only_task(checkpoint, "This model", task)
     if ending(path) not in goal.endings:
-        return [_example(goal, line, f"{path}, line {number}") for number, line in enumerate(read_lines(path), 1)]
+        return [_example(goal, line, f"{path}, line {number}") for number, line in enumerate(read_texts(path), 1)]
     problems: list[Problem] = []
     examples = list(type(goal).read(path, goal.config, problems, labelled=False))
     for problem in sorted(problems, key=lambda problem: not problem.bad):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from firth.corpus import readers
-from firth.corpus.readers import find_files, read_documents
+from firth.corpus.readers import find_files, read_documents, read_texts
 from firth.errors import BadConfig, BadInput
 
 TEXT = "One.\nTwo.\n\n\nThree é 中.\n"
@@ -178,3 +178,13 @@ def test_chinese_bytes_are_told_with_their_encoding(tmp_path: Path) -> None:
     path.write_bytes("Die Frösche schwimmen im Teich.".encode("latin-1"))
     with pytest.raises(BadInput, match="iconv -f LATIN1"):
         list(read_documents(path))
+
+
+def test_blank_lines_are_texts_and_told(tmp_path, capsys):
+    path = tmp_path / "lines.txt"
+    path.write_text("one\n\ntwo\n  \n")
+    assert read_texts(path) == ["one", "", "two", "  "]
+    assert "lines.txt has 2 blank lines, answered like the others." in capsys.readouterr().err
+    path.write_text("one\ntwo\n")
+    assert read_texts(path) == ["one", "two"]
+    assert capsys.readouterr().err == ""
