@@ -13,6 +13,19 @@ from firth.commands.shown import Json, ModelFolder, line, show
 from firth.errors import BadConfig
 from firth.files import finite
 
+ModelAndChanges = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[MODEL] [CHANGES]...",
+        help="A model folder, and changes such as epochs=5 or tasks.compare.pooling=cls (or pooling=cls).",
+    ),
+]
+NewEncoder = Annotated[
+    str | None, typer.Option(help="bag: features by hand; static: new vectors, a BiLSTM; or a model folder.")
+]
+RecipeName = Annotated[
+    str | None, typer.Option(help="fasttext: a linear model of words; ulmfit: a language model in two stages.")
+]
 Preset = Annotated[str | None, typer.Option(help="A published set's form: cola, sst-2, mrpc, stsb, qqp, mnli ...")]
 TextColumn = Annotated[str | None, typer.Option(help="Column of the text; a number counts columns without a header.")]
 SecondColumn = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
@@ -53,13 +66,7 @@ def check(
 
 
 def finetune(
-    arguments: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL] [CHANGES]...",
-            help="A model folder, and changes such as epochs=5 or tasks.compare.pooling=cls (or pooling=cls).",
-        ),
-    ] = None,
+    arguments: ModelAndChanges = None,
     task: Annotated[list[str] | None, typer.Option(help="What to learn; several tasks share one encoder.")] = None,
     train: Annotated[list[Path] | None, typer.Option(help="Labelled rows to learn from, one file a task.")] = None,
     dev: Annotated[list[Path] | None, typer.Option(help="Rows that epochs and seeds are picked on.")] = None,
@@ -76,12 +83,8 @@ def finetune(
     label_column: LabelColumn = None,
     label_names: LabelNames = None,
     kind: Kind = None,
-    encoder: Annotated[
-        str | None, typer.Option(help="bag: features by hand; static: new vectors, a BiLSTM; or a model folder.")
-    ] = None,
-    recipe: Annotated[
-        str | None, typer.Option(help="fasttext: a linear model of words; ulmfit: a language model in two stages.")
-    ] = None,
+    encoder: NewEncoder = None,
+    recipe: RecipeName = None,
     tagger: Annotated[str | None, typer.Option(help="For tagging: softmax, hmm, memm or crf.")] = None,
     format: Format = None,
     as_json: Json = False,

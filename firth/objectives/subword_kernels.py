@@ -13,7 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from firth.objectives.word_kernels import _GOLDEN, LONGEST, keep_some, kernels, mix, rate_now
+from firth.objectives.word_kernels import _GOLDEN, LONGEST, aim, keep_some, mix, rate_now, step_kernel
 
 
 @nb.njit(nogil=True)
@@ -46,9 +46,8 @@ def ngram_parts(data, bounds_V1, least, most, num_buckets, first_bucket, own_V):
 
 
 @cache
-def bag_kernels(width: int) -> Any:
-    """The loops for one width."""
-    step, aim = kernels(width).step, kernels(width).aim
+def bag_rows(width: int) -> Any:
+    """How a word's rows are read, and how they are changed."""
 
     @nb.njit(fastmath=True, nogil=True)
     def gather(parts, bounds, word, x_in, mean):
@@ -70,6 +69,13 @@ def bag_kernels(width: int) -> Any:
             row = x_in[parts[p]]
             for d in range(width):
                 row[d] += share * change[d]
+
+    return gather, scatter
+
+
+@cache
+def skip_gram_kernel(width: int) -> Any:
+    step, (gather, scatter) = step_kernel(width), bag_rows(width)
 
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(ids, chunks, text, bags, sampler, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
@@ -100,6 +106,38 @@ def bag_kernels(width: int) -> Any:
                 scatter(parts, bounds, kept[i], x_in, change, np.float32(1))
             done[me] += ends[c] - starts[c]
 
+    return skip_gram
+
+
+@cache
+def softmax_kernel(width: int) -> Any:
+    @nb.njit(fastmath=True, nogil=True)
+    def softmax_step(x, change, out, gold, rate, scores):
+        top = np.float32(-np.inf)
+        for t in range(len(scores)):
+            score = np.float32(0)
+            for d in range(width):
+                score += x[d] * out[t, d]
+            scores[t] = score
+            top = max(top, score)
+        total = np.float32(0)
+        for t in range(len(scores)):
+            scores[t] = np.exp(scores[t] - top)
+            total += scores[t]
+        for t in range(len(scores)):
+            slope = rate * ((np.float32(1) if t == gold else np.float32(0)) - scores[t] / total)
+            row = out[t]
+            for d in range(width):
+                change[d] += slope * row[d]
+                row[d] += slope * x[d]
+
+    return softmax_step
+
+
+@cache
+def classify_kernel(width: int) -> Any:
+    step, softmax_step, (gather, scatter) = step_kernel(width), softmax_kernel(width), bag_rows(width)
+
     @nb.njit(fastmath=True, nogil=True)
     def classify(order, bags, golds, tree, x_in, x_out, plan, done, me, sigmoid):
         """Texts in this order; a tree of labels, or where it is empty one softmax over all of them."""
@@ -129,24 +167,10 @@ def bag_kernels(width: int) -> Any:
                 softmax_step(mean, change, x_out, gold, rate, scores)
             scatter(parts, bounds, text, x_in, change, np.float32(1.0 / size))
 
-    @nb.njit(fastmath=True, nogil=True)
-    def softmax_step(x, change, out, gold, rate, scores):
-        top = np.float32(-np.inf)
-        for t in range(len(scores)):
-            score = np.float32(0)
-            for d in range(width):
-                score += x[d] * out[t, d]
-            scores[t] = score
-            top = max(top, score)
-        total = np.float32(0)
-        for t in range(len(scores)):
-            scores[t] = np.exp(scores[t] - top)
-            total += scores[t]
-        for t in range(len(scores)):
-            slope = rate * ((np.float32(1) if t == gold else np.float32(0)) - scores[t] / total)
-            row = out[t]
-            for d in range(width):
-                change[d] += slope * row[d]
-                row[d] += slope * x[d]
+    return classify
 
-    return SimpleNamespace(skip_gram=skip_gram, classify=classify)
+
+@cache
+def bag_kernels(width: int) -> Any:
+    """The loops for one width."""
+    return SimpleNamespace(skip_gram=skip_gram_kernel(width), classify=classify_kernel(width))

@@ -115,10 +115,40 @@ def _fetch(_context, table, place):
 fetch: Any = intrinsic(_fetch)
 
 
-@cache
-def kernels(width: int) -> Any:
-    """The loops for one width."""
+@nb.njit(nogil=True)
+def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state, targets, labels):
+    """What predicts a word: the nodes of its path, or its row and those of drawn others."""
+    if hierarchical:
+        count = 0
+        for p in range(bounds_V1[word], bounds_V1[word + 1]):
+            targets[count] = nodes_P[p]
+            labels[count] = np.float32(1 - turns_P[p])
+            count += 1
+        return count, state
+    targets[0] = word
+    labels[0] = np.float32(1)
+    count = 1
+    for _ in range(num_negatives):
+        state += _GOLDEN
+        other = draw(state, limit_V, alias_V)
+        if other != word:
+            targets[count] = other
+            labels[count] = np.float32(0)
+            count += 1
+    return count, state
 
+
+@nb.njit(nogil=True)
+def ask(x_in, x_out, kept, count, place, targets, num_targets):
+    """Brings near the targets' rows and that of the word which comes into reach next."""
+    for t in range(num_targets):
+        fetch(x_out, targets[t])
+    if place < count:
+        fetch(x_in, kept[place])
+
+
+@cache
+def step_kernel(width: int) -> Any:
     @nb.njit(fastmath=True, nogil=True)
     def step(x, change, out, targets, labels, slopes, num_targets, rate, sigmoid):
         """One logistic step of every target's row against x; the change of x is added to `change`."""
@@ -135,35 +165,12 @@ def kernels(width: int) -> Any:
                 change[d] += slope * row[d]
                 row[d] += slope * x[d]
 
-    @nb.njit(nogil=True)
-    def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state, targets, labels):
-        """What predicts a word: the nodes of its path, or its row and those of drawn others."""
-        if hierarchical:
-            count = 0
-            for p in range(bounds_V1[word], bounds_V1[word + 1]):
-                targets[count] = nodes_P[p]
-                labels[count] = np.float32(1 - turns_P[p])
-                count += 1
-            return count, state
-        targets[0] = word
-        labels[0] = np.float32(1)
-        count = 1
-        for _ in range(num_negatives):
-            state += _GOLDEN
-            other = draw(state, limit_V, alias_V)
-            if other != word:
-                targets[count] = other
-                labels[count] = np.float32(0)
-                count += 1
-        return count, state
+    return step
 
-    @nb.njit(nogil=True)
-    def ask(x_in, x_out, kept, count, place, targets, num_targets):
-        """Brings near the targets' rows and that of the word which comes into reach next."""
-        for t in range(num_targets):
-            fetch(x_out, targets[t])
-        if place < count:
-            fetch(x_in, kept[place])
+
+@cache
+def skip_gram_kernel(width: int) -> Any:
+    step = step_kernel(width)
 
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
@@ -193,6 +200,13 @@ def kernels(width: int) -> Any:
                         for d in range(width):
                             x[d] += change[d]
             done[me] += ends[c] - starts[c]
+
+    return skip_gram
+
+
+@cache
+def cbow_kernel(width: int) -> Any:
+    step = step_kernel(width)
 
     @nb.njit(fastmath=True, nogil=True)
     def cbow(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
@@ -235,4 +249,10 @@ def kernels(width: int) -> Any:
                             row[d] += change[d]
             done[me] += ends[c] - starts[c]
 
-    return SimpleNamespace(step=step, aim=aim, skip_gram=skip_gram, cbow=cbow)
+    return cbow
+
+
+@cache
+def kernels(width: int) -> Any:
+    """The loops for one width."""
+    return SimpleNamespace(skip_gram=skip_gram_kernel(width), cbow=cbow_kernel(width))

@@ -15,7 +15,7 @@ from firth.nn.tree import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
-from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread
+from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread, step_kernel
 from firth.tokenizers.subwords import ngram_hashes
 
 WIDTH, SIZE, RATE = 10, 30, 0.1
@@ -55,7 +55,7 @@ def test_a_step_is_the_gradient() -> None:
     tensors = [torch.tensor(array, requires_grad=True) for array in (x, out)]
     scores = tensors[1][torch.from_numpy(targets).long()] @ tensors[0]
     F.binary_cross_entropy_with_logits(scores, torch.from_numpy(labels), reduction="sum").backward()
-    kernels(WIDTH).step(x, change, out, targets, labels, np.empty(3, np.float32), 3, np.float32(RATE), SIGMOID)
+    step_kernel(WIDTH)(x, change, out, targets, labels, np.empty(3, np.float32), 3, np.float32(RATE), SIGMOID)
     assert np.allclose(change, -RATE * tensors[0].grad.numpy(), atol=1e-6)  # type: ignore[union-attr]
     assert np.allclose(out, (tensors[1] - RATE * tensors[1].grad).detach().numpy(), atol=1e-6)  # type: ignore[operator]
 
