@@ -6,7 +6,7 @@ from typing import Any
 
 from firth import tokenizers
 from firth.console import say
-from firth.corpus.readers import Paths
+from firth.corpus.readers import Paths, find_files
 from firth.data.prepare import sample_texts
 from firth.errors import BadConfig
 
@@ -33,6 +33,7 @@ def train_tokenizer(
     config = config or _config(cls, name, vocab_size=vocab_size, min_count=min_count, cased=cased)
     of_words = getattr(cls, "counts_all", False)
     units = "words" if of_words else "pieces"
+    find_files(paths)  # what is not there is told before anything is announced
     say(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
     texts = sample_texts(paths, sys.maxsize if of_words else SAMPLE_BYTES, seed=seed, **reading)
     trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)

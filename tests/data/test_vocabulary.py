@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from firth import tokenizers
+from firth.data.vocabulary import train_tokenizer
+from firth.errors import BadInput
 
 
 @pytest.mark.parametrize("name", ["wordpiece", "bpe"])
@@ -32,3 +34,11 @@ def test_a_text_without_pieces_is_refused(command: Callable[..., Any], tmp_path:
     refused = command("prepare", tmp_path / "text.txt", "--out", tmp_path / "data", "--min-count", 50)
     assert (refused.code, "lower --min-count" in refused.err) == (2, True)
     assert not (tmp_path / "data").exists()
+
+
+def test_a_missing_file_is_told_before_anything_is_announced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(BadInput, match=r"none\.txt does not exist"):
+        train_tokenizer("wordpiece", [tmp_path / "none.txt"])
+    assert capsys.readouterr().err == ""
