@@ -50,8 +50,9 @@ def word2vec(kind: str, ids: np.ndarray, counts: np.ndarray) -> float:
 
 def glove(ids: np.ndarray, size: int) -> float:
     keys = ids[:-1].astype(np.int64) * size + ids[1:]
-    logs, tables = np.ones(len(keys), np.float32), np.full((4, size, WIDTH + 1), 1e-2, np.float32)
-    same = (keys, logs, logs, size, *tables, np.float32(0.05), np.zeros(1), 0)
+    weights, tables = np.full(len(keys), 2, np.float32), np.full((4, size, WIDTH + 1), 1e-2, np.float32)
+    most, power, rate = np.float32(100), np.float32(0.75), np.float32(0.05)
+    same = (keys, weights, most, power, size, tuple(tables), rate, np.zeros(1, np.int64), np.zeros(1), 0)
     return len(keys) / timed(lambda last: glove_kernel(WIDTH)(0, last, *same), len(keys))
 
 

@@ -9,6 +9,7 @@ import io
 import json
 import lzma
 import math
+import mmap
 import os
 import shutil
 import tempfile
@@ -56,6 +57,14 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync_folder(path.parent)
+
+
+def forget_pages(array: Any) -> None:
+    """Lets go of the pages of a mapped file that were read: they would count as this process's memory."""
+    while array is not None and not isinstance(array, mmap.mmap):
+        array = getattr(array, "base", None)
+    if array is not None and hasattr(mmap, "MADV_DONTNEED"):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 def remove_leftovers(folder: Path, prefix: str) -> None:

@@ -10,19 +10,18 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
 import torch
 
 from firth import chance
-from firth.data.counts import Entries, count_pairs
+from firth.data.counts import Entries, count_pairs, shuffled
 from firth.data.stream import Stream
 from firth.encoders.static import Static
 from firth.errors import BadConfig, BadInput
-from firth.objectives.hogwild import Report, Text, compiled
-from firth.objectives.passes import Passes
+from firth.objectives.hogwild import Report, Text, compiled, in_threads
+from firth.objectives.passes import ROOM, Passes
 from firth.tensors import Encoder, Objective
 from firth.tokenizers.vocab import Vocab
 
@@ -62,24 +61,26 @@ class Glove(Objective):
         **_: Any,
     ) -> dict[str, float]:
         assert isinstance(encoder, Static)
-        began = time.perf_counter()
-        entries, counted = self.entries(stream), time.perf_counter()
-        if not len(entries):
-            raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
-        tables = self._begin(encoder.width)
-        kept = passes or Passes()
-        loss = self._descend(tables, entries, epochs=epochs, threads=threads, report=report, passes=kept)
+        kept, began = passes or Passes(), time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix=f".{ROOM}.", dir=kept.folder) as place:
+            entries = self.entries(stream, Path(place))
+            counting, tables = time.perf_counter() - began, self._begin(encoder.width)
+            loss = self._descend(tables, entries, epochs=epochs, threads=threads, report=report, passes=kept)
         encoder.table.weight.zero_()
         both = tables[0][:, :-1] + tables[1][:, :-1]
         encoder.table.weight[: len(self.vocab)] = torch.from_numpy(both)
         encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"pairs": len(entries), "counting_seconds": counted - began, "loss": loss / len(entries)}
+        return {"pairs": len(entries), "counting_seconds": counting, "loss": loss / len(entries)}
 
-    def entries(self, stream: Stream) -> Entries:
-        """How often words of the stream stand near each other."""
-        with tempfile.TemporaryDirectory() as place:
-            rows = chunks(Text.of(stream, self.vocab))
-            return count_pairs(rows, len(self.vocab), window=self.config.window, folder=Path(place))
+    def entries(self, stream: Stream, folder: Path) -> Entries:
+        """How often words of the stream stand near each other, in files; shuffled once, as in the released program."""
+        rows = chunks(Text.of(stream, self.vocab))
+        ordered = count_pairs(rows, len(self.vocab), window=self.config.window, folder=folder)
+        if not len(ordered):
+            raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
+        mixed = shuffled(ordered, chance.key(self.seed, "pairs"), folder=folder)
+        ordered.remove()
+        return mixed
 
     def _begin(self, width: int) -> list[np.ndarray]:
         """Both tables with their biases, and their sums of squared gradients, which begin at 1."""
@@ -105,25 +106,25 @@ class Glove(Objective):
         from firth.objectives.glove_kernels import glove_kernel
 
         kernel, config = glove_kernel(tables[0].shape[1] - 1), self.config
-        order = chance.permutation(chance.key(self.seed, "pairs"), len(entries))  # once, as in the released program
-        keys, weights = entries.keys_E[order], entries.weights_E[order]
-        pulls = np.minimum(1, weights / np.float32(config.most)) ** np.float32(config.power)
-        total = np.zeros(threads)
-        same = (keys, np.log(weights), pulls, len(self.vocab), *tables, np.float32(config.rate), total)
+        done, losses = np.zeros(threads, np.int64), np.zeros(threads)
+        most, power, rate = np.float32(config.most), np.float32(config.power), np.float32(config.rate)
+        same = (entries.keys_E, entries.weights_E, most, power, len(self.vocab), tuple(tables), rate, done, losses)
         kernel(0, 0, *same, 0)  # compiles
         cuts = np.linspace(0, len(entries), threads + 1).astype(np.int64)
+        shares = [(first, last, *same, me) for me, (first, last) in enumerate(pairwise(cuts.tolist()))]
         state = {str(place): table for place, table in enumerate(tables)}
-        for epoch in range(passes.restore(state), epochs):
-            report(epoch / epochs)
-            shares = enumerate(pairwise(cuts.tolist()))
-            workers = [Thread(target=kernel, args=(first, last, *same, me)) for me, (first, last) in shares]
-            for worker in workers:
-                worker.start()
-            for worker in workers:
-                worker.join()
+        first = passes.restore(state)
+        report(first / epochs)
+
+        def beat() -> None:
+            entries.forget()
+            report((first + done.sum() / len(entries)) / epochs)
+
+        for epoch in range(first, epochs):
+            in_threads(kernel, shares, beat)
             if epoch + 1 < epochs:
                 passes.keep(epoch + 1, state)
-        return float(total.sum())
+        return float(losses.sum())
 
 
 def chunks(text: Text) -> Iterator[np.ndarray]:

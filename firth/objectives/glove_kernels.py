@@ -12,6 +12,8 @@ from firth.objectives.word_kernels import fetch
 
 _AHEAD = 4
 """Entries whose rows are asked for before their turn."""
+_TELL = 1 << 16
+"""Entries after which a thread says how far it is: saying so after each would make the others wait."""
 
 
 @cache
@@ -26,9 +28,10 @@ def glove_kernel(width: int) -> Any:
             squares[d] = square + slope * slope
 
     @nb.njit(fastmath=True, nogil=True)
-    def run(first, last, keys, logs, pulls, vocab_size, rows, others, row_sums, other_sums, rate, total, me):
-        """The entries from first to last; their loss goes to total[me]."""
-        loss = 0.0
+    def run(first, last, keys, weights, most, power, vocab_size, tables, rate, done, losses, me):
+        """The entries from first to last; how many are done goes to done[me], their loss to losses[me]."""
+        rows, others, row_sums, other_sums = tables
+        before, loss = done[me], 0.0
         row_slopes, other_slopes = np.empty(width + 1, np.float32), np.empty(width + 1, np.float32)
         for entry in range(first, last):
             if entry + _AHEAD < last:
@@ -39,10 +42,12 @@ def glove_kernel(width: int) -> Any:
                 fetch(other_sums, j)
             i, j = keys[entry] // vocab_size, keys[entry] % vocab_size
             x, y = rows[i], others[j]
-            miss = x[width] + y[width] - logs[entry]
+            log = np.log(weights[entry])
+            pull = np.exp(power * min(np.float32(0), log - np.log(most)))  # (x / most)^power, at most 1
+            miss = x[width] + y[width] - log
             for d in range(width):
                 miss += x[d] * y[d]
-            slope = pulls[entry] * miss
+            slope = pull * miss
             loss += 0.5 * slope * miss
             for d in range(width):
                 row_slopes[d] = slope * y[d]
@@ -50,6 +55,8 @@ def glove_kernel(width: int) -> Any:
             row_slopes[width] = other_slopes[width] = slope
             descend(x, row_sums[i], row_slopes, rate)
             descend(y, other_sums[j], other_slopes, rate)
-        total[me] = loss
+            if entry % _TELL == 0:
+                done[me] = before + entry - first
+        done[me], losses[me] = before + last - first, loss
 
     return run

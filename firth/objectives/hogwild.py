@@ -4,8 +4,7 @@ In: a stream, an encoder's table and a kernel. Out: the table, filled. One threa
 several write to the same rows without waiting for each other (Hogwild, Recht et al. 2011).
 """
 
-import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Thread
@@ -17,6 +16,7 @@ from torch import Tensor
 from firth import chance
 from firth.data.stream import Stream
 from firth.errors import BadInput, Unsupported
+from firth.files import forget_pages
 from firth.objectives.passes import Passes
 from firth.objectives.sampling import as_bits, keep_rates
 from firth.tokenizers.vocab import Vocab
@@ -62,14 +62,6 @@ class Text:
             raise BadInput(f"{shards.folder} has no word of the vocabulary; lower min_count or give more text.")
         return cls(np.asarray(shards.ids).view(np.ndarray), starts_C, ends_C, words_V, counts_V)
 
-    def forget(self) -> None:
-        """Lets go of the pages of a mapped file that were read: they would count as this process's memory."""
-        base: Any = self.ids
-        while isinstance(base, np.ndarray):
-            base = base.base
-        if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-            base.madvise(mmap.MADV_DONTNEED)
-
 
 def compiled(width: int) -> Any:
     """The module of kernels, and its loops for a width; numba is needed only here."""
@@ -114,13 +106,34 @@ def run_epochs(
     for epoch in range(first, epochs):
         keys = chance.bits(chance.key(seed, "windows", epoch), np.arange(len(text.starts_C)))
         shares = [(text.starts_C[a:b], text.ends_C[a:b], keys[a:b]) for a, b in pairwise(bounds)]
-        workers = [Thread(target=work, args=(share, plan, done, me), daemon=True) for me, share in enumerate(shares)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            while worker.is_alive():
-                worker.join(_WAIT)
-                text.forget()
-                report(float(done.sum() / plan[2]))
+
+        def beat() -> None:
+            forget_pages(text.ids)
+            report(float(done.sum() / plan[2]))
+
+        in_threads(work, [(share, plan, done, me) for me, share in enumerate(shares)], beat)
         if epoch + 1 < epochs:
             passes.keep(epoch + 1, tables)
+
+
+def in_threads(
+    work: Callable[..., None], calls: Sequence[tuple[Any, ...]], beat: Callable[[], None] = lambda: None
+) -> None:
+    """Makes all calls at once, each in a thread; `beat` is called now and then until all have ended."""
+    failures = list[Exception]()
+
+    def guarded(*call: Any) -> None:
+        try:
+            work(*call)
+        except Exception as error:
+            failures.append(error)
+
+    workers = [Thread(target=guarded, args=call, daemon=True) for call in calls]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        while worker.is_alive():
+            worker.join(_WAIT)
+            beat()
+    if failures:
+        raise failures[0]

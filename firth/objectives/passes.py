@@ -15,6 +15,8 @@ import numpy as np
 from firth.errors import Damaged
 from firth.files import atomic_file
 
+ROOM = "room"
+"""The name of a folder in which a solver keeps what does not fit into memory; a killed one leaves it behind."""
 SECONDS = 60.0
 """Nothing is kept before so much time has gone by: writing a large table may take longer than a pass."""
 
@@ -24,6 +26,11 @@ class Passes:
     path: Path | None = None
     """Where to keep them; None keeps nothing."""
     _last: float = field(default_factory=time.monotonic)
+
+    @property
+    def folder(self) -> Path | None:
+        """Where that room is to be; None leaves it to the system."""
+        return self.path.parent if self.path else None
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> int:
         """Fills the arrays as they were after the last kept pass; gives the number of passes behind it."""

@@ -6,7 +6,6 @@ weights found by compiled loops in a few passes, one text at a time.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from threading import Thread
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig
 from firth.nn.tree import Paths, TreeHead
-from firth.objectives.hogwild import compiled, first_rows
+from firth.objectives.hogwild import compiled, first_rows, in_threads
 from firth.recipes.labelled import Labelled
 from firth.recipes.start import Start
 from firth.tasks.classify import Classify
@@ -96,11 +95,5 @@ def solve(
     for epoch in range(epochs):
         order = chance.permutation(chance.key(seed, "texts", epoch), len(items))
         shares = np.array_split(order, config.threads)
-        workers = [
-            Thread(target=kernel, args=(share, bags, golds, paths, x_in, x_out, plan, done, me, module.SIGMOID))
-            for me, share in enumerate(shares)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
+        same = (bags, golds, paths, x_in, x_out, plan, done)
+        in_threads(kernel, [(share, *same, me, module.SIGMOID) for me, share in enumerate(shares)])

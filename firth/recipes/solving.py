@@ -27,7 +27,7 @@ from firth.data.stream import Stream
 from firth.data.vocabulary import train_tokenizer
 from firth.errors import BadConfig, BadInput
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
-from firth.objectives.passes import Passes
+from firth.objectives.passes import ROOM, Passes
 from firth.recipes import lineage
 from firth.recipes.finished import say_finished
 from firth.recipes.lineage import Recipe
@@ -128,7 +128,7 @@ def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Rec
     kept = {name: read_json(out / "source.json").get(name) for name in ("min_count", "threads")}
     if new != plan or any(getattr(wanted, name) not in (None, value) for name, value in kept.items()):
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    for name in (*checkpoints.WRITTEN, saved.name, "source.json", FIGURES, PASSES):
+    for name in (*checkpoints.WRITTEN, saved.name, "source.json", FIGURES, PASSES, ROOM):
         remove_leftovers(out, f"{name}.")
     return plan, replace(wanted, **kept)
 

@@ -10,9 +10,11 @@ from scipy.stats import chisquare
 from torch.nn import functional as F
 
 from firth import chance
-from firth.data.counts import count_pairs
+from firth.data import counts
+from firth.data.counts import count_pairs, shuffled
 from firth.nn.tree import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
+from firth.objectives.hogwild import in_threads
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
 from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread, step_kernel
@@ -196,8 +198,11 @@ def test_first_rows_are_drawn_by_chance() -> None:
     assert np.allclose(rows, (chance.uniform(key, np.arange(7)[:, None], np.arange(5)) - 0.5) / 2)
 
 
-@pytest.mark.parametrize("slots", [1 << 16, 256])
-def test_counting_is_exact_whether_it_spills_or_not(slots: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("slots", "piece"), [(1 << 16, 1 << 20), (256, 1 << 20), (256, 64)])
+def test_counting_is_exact_whether_it_spills_or_not(
+    slots: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counts, "_MERGE", piece)
     rows = [chance.below(chance.key("row", i), SIZE, np.arange(60)) for i in range(8)]
     expected = np.zeros((SIZE, SIZE))
     for row in rows:
@@ -210,26 +215,46 @@ def test_counting_is_exact_whether_it_spills_or_not(slots: int, tmp_path: Path) 
     dense[found.keys_E] = found.weights_E
     assert np.allclose(dense.reshape(SIZE, SIZE), expected, atol=1e-4)
     assert (np.diff(found.keys_E) > 0).all()
-    assert not list(tmp_path.iterdir())
+    assert set(tmp_path.iterdir()) == set(found.files)
+
+
+@pytest.mark.parametrize("bucket", [1000, 7])
+def test_entries_are_shuffled_by_chance_in_buckets_of_any_size(bucket: int, tmp_path: Path) -> None:
+    rows = [chance.below(chance.key("row", i), SIZE, np.arange(60)) for i in range(8)]
+    ordered, key = count_pairs(iter(rows), SIZE, window=4, folder=tmp_path), chance.key("pairs")
+    mixed, order = shuffled(ordered, key, folder=tmp_path, bucket=bucket), chance.permutation(key, len(ordered))
+    assert (mixed.keys_E == ordered.keys_E[order]).all()
+    assert (mixed.weights_E == ordered.weights_E[order]).all()
+    ordered.remove()
+    assert set(tmp_path.iterdir()) == set(mixed.files)
 
 
 def test_glove_steps_as_adagrad_by_hand() -> None:
     tables = [table(name, width=WIDTH + 1) for name in ("rows", "others")]
     sums = [np.ones_like(one) for one in tables]
-    keys, logs = np.array([1 * SIZE + 2, 4 * SIZE + 2], np.int64), np.log(np.array([3.0, 50.0], np.float32))
-    pulls, loss = np.array([0.1, 0.6], np.float32), np.zeros(1)
+    keys, weights = np.array([1 * SIZE + 2, 4 * SIZE + 2], np.int64), np.array([3.0, 250.0], np.float32)
+    done, loss = np.zeros(1, np.int64), np.zeros(1)
     w, v = (torch.tensor(one, dtype=torch.float64, requires_grad=True) for one in tables)
     squares, expected = [torch.ones(SIZE, WIDTH + 1, dtype=torch.float64) for _ in range(2)], 0.0
     for entry, (i, j) in enumerate([(1, 2), (4, 2)]):
-        miss = w[i, :-1] @ v[j, :-1] + w[i, -1] + v[j, -1] - float(logs[entry])
-        value = 0.5 * float(pulls[entry]) * miss**2
+        miss = w[i, :-1] @ v[j, :-1] + w[i, -1] + v[j, -1] - float(np.log(weights[entry]))
+        value = 0.5 * min(1.0, float(weights[entry]) / 100) ** 0.75 * miss**2
         expected += value.item()
         slopes = torch.autograd.grad(value, [w, v])
         with torch.no_grad():
             for one, slope, square in zip((w, v), slopes, squares, strict=True):
                 one -= 0.05 * slope / square.sqrt()
                 square += slope**2
-    glove_kernel(WIDTH)(0, 2, keys, logs, pulls, SIZE, *tables, *sums, np.float32(0.05), loss, 0)
+    most, power, rate = np.float32(100), np.float32(0.75), np.float32(0.05)
+    glove_kernel(WIDTH)(0, 2, keys, weights, most, power, SIZE, (*tables, *sums), rate, done, loss, 0)
+    assert done[0] == 2
     assert loss[0] == pytest.approx(expected, rel=1e-4)
     assert np.allclose(tables[0], w.detach().numpy(), atol=1e-5)
     assert np.allclose(tables[1], v.detach().numpy(), atol=1e-5)
+
+
+def test_what_goes_wrong_in_a_thread_is_not_lost() -> None:
+    seen = list[int]()
+    with pytest.raises(ZeroDivisionError):
+        in_threads(lambda number: seen.append(1 // number), [(1,), (0,)])
+    assert seen == [1]
