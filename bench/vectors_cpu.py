@@ -1,192 +1,146 @@
-"""Word vectors against gensim and the fasttext program on the same text and the same number of threads, two by default.
+"""Word vectors against gensim and the fasttext program on the same text, the same rates and the same number of threads.
 
     python bench/vectors_cpu.py --words 10_000_000 --kinds sg-ns sg-hs cbow-ns cbow-hs fasttext glove --runs 1
 
 The text is $FIRTH_DATA/en/pretrain, cut to so many words. Every run is a process of its own: it says its seconds of
-training (without reading, counting and compiling), its peak of memory in MB (and that of a
-run over next to nothing, which is what the libraries take), and MEN and WordSim-353 by Spearman. Peers:
-gensim's `corpus_file` mode with two workers, and fasttext's train_unsupervised. `--sizes` trains skip-gram on 1M, 10M
-and 40M words to show that the cost grows in a straight line.
+training (without reading, counting and compiling), its peak of memory in MB (and that of a run over next to nothing,
+which is what the libraries take), and MEN and WordSim-353 by Spearman. Peers: gensim's `corpus_file` mode and the
+fasttext program. `--sizes` trains skip-gram on 1M, 10M and 40M words to show that the cost grows in a straight line.
 """
 
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tarfile
 import tempfile
-import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.table import peak_memory
+from bench.word_peers import GOALS, RATES, WINDOW, gensim, program, write_lines
+
 DATA = Path(os.environ.get("FIRTH_DATA", Path(__file__).parents[2] / "shared" / "data"))
-WIDTH, WINDOW, THREADS, MIN_COUNT = 100, 5, 2, 5
-KINDS = ("sg-ns", "sg-hs", "cbow-ns", "cbow-hs", "fasttext", "glove")
-RATES = {"sg-ns": 0.05, "sg-hs": 0.05, "cbow-ns": 0.1, "cbow-hs": 0.05, "fasttext": 0.05}
-"""Of the peer's first word. fasttext's falls in a straight line to nothing; each of gensim's workers counts only its
-own words, so with two of them its rate falls to half. Ours always falls to nothing, from `first_rate`."""
-GOALS = {"sg-ns": "skip_gram", "sg-hs": "skip_gram", "cbow-ns": "cbow", "cbow-hs": "cbow", "fasttext": "subwords"}
+KINDS = (*RATES, "glove")
 SIMILARITY = {"men": "EN-MEN-TR-3k.txt", "wordsim": "EN-WS-353-ALL.txt"}
 
 
-def prepare(folder: Path, num_words: int) -> None:
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of a table have in common."""
+
+    folder: str
+    threads: int = 2
+    width: int = 100
+    min_count: int = 5
+
+    @property
+    def place(self) -> Path:
+        return Path(self.folder)
+
+    @property
+    def num_tokens(self) -> int:
+        return int(json.loads((self.place / "words" / "shards.json").read_text())["channels"]["ids"]["size"])
+
+
+def prepare(setting: Setting, num_words: int) -> None:
     """Shards of whole words, the same words as lines for the peers, and the similarity files."""
     import firth
-    from firth import tokenizers
     from firth.corpus.readers import find_files, read_documents
 
-    text, left = folder / "text.txt", num_words
-    with text.open("w") as file:
+    folder, left = setting.place, num_words
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "text.txt").open("w") as file:
         files = find_files([DATA / "en" / "pretrain" / f"{name}.txt.xz" for name in ("wiki-0", "wiki-1", "books-0")])
         for document in read_documents(files, documents="blank-line", field="text"):
-            words = sum(len(line.split()) for line in document.lines)
             file.write("\n".join(document.lines) + "\n\n")
-            left -= words
+            left -= sum(len(line.split()) for line in document.lines)
             if left < 0:
                 break
-    firth.prepare(text, out=folder / "words", tokenizer="words", min_count=MIN_COUNT, processes=2)
-    from firth.data.shards import Shards
-    from firth.data.stream import Stream
-    from firth.objectives.hogwild import Text
-
-    shards, listed = Shards.open(folder / "words"), tokenizers.load(folder / "words" / "tokenizer").vocab
-    chunks = Text.of(Stream(shards, np.arange(shards.num_documents)), listed)
-    with (folder / "lines.txt").open("w") as file:
-        for start, end in zip(chunks.starts_C.tolist(), chunks.ends_C.tolist(), strict=True):
-            kept = [listed.tokens[i] for i in shards.ids[start:end] if i not in listed.specials]
-            file.write(" ".join(kept) + "\n")
+    same = {"min_count": setting.min_count, "processes": 2}
+    firth.prepare(folder / "text.txt", out=folder / "words", tokenizer="words", **same)
+    firth.prepare(folder / "text.txt", out=folder / "subwords", tokenizer="subwords", **same)
     with tarfile.open(DATA / "en" / "words.tar.xz") as archive:
         for member in archive:
             if Path(member.name).name in SIMILARITY.values():
                 member.name = Path(member.name).name
                 archive.extract(member, folder, filter="data")
+    write_lines(folder / "words", folder / "lines.txt")  # last: it says that all is there
 
 
-def first_rate(kind: str) -> float:
-    """The first rate of ours whose mean over the run is the peer's."""
-    return RATES[kind] * (1 if kind == "fasttext" else 2 - 1 / THREADS)
-
-
-def ours(kind: str, folder: Path, seed: int) -> dict[str, Any]:
+def ours(setting: Setting, kind: str, seed: int) -> dict[str, Any]:
     import firth
 
     recipe = kind if kind in ("fasttext", "glove") else f"word2vec-{kind}"
     epochs, window = (10, 10) if kind == "glove" else (1, WINDOW)
-    rate = [f"objectives.{GOALS[kind]}.rate={first_rate(kind)}"] if kind in RATES else []
-    empty = warm(folder, recipe)
-    with tempfile.TemporaryDirectory(dir=folder) as place:
-        out = Path(place) / "run"
-        data: Path = folder / "words"
-        if kind == "fasttext":
-            data = folder / "subwords"
-            if not data.exists():
-                firth.prepare(folder / "text.txt", out=data, tokenizer="subwords", min_count=MIN_COUNT, processes=2)
+    rate = [f"objectives.{GOALS[kind]}.rate={RATES[kind]}"] if kind in RATES else []
+    empty = warm(setting, recipe)
+    with tempfile.TemporaryDirectory(dir=setting.place) as place:
         figures = firth.pretrain(
-            data, out=out, recipe=recipe, width=WIDTH, window=window, epochs=epochs, threads=THREADS,
+            setting.place / ("subwords" if kind == "fasttext" else "words"), out=Path(place) / "run", recipe=recipe,
+            width=setting.width, window=window, epochs=epochs, threads=setting.threads,
             changes=[f"train.seed={seed}", *rate],
         )  # fmt: skip
-        memory = peak()
-        model = firth.load(out)
+        memory, model = peak_memory(), firth.load(Path(place) / "run")
         words = model.tokenizer.vocab.tokens[5:]
         vectors = model.embed(list(words), normalise=True) if kind == "fasttext" else _table(model)[5:]
+    speed = {name: figures[name] for name in ("seconds", "cpu_seconds", "words_per_second")}
     more = {"pairs_per_second": figures["pairs"] * epochs / figures["seconds"]} if kind == "glove" else {}
-    speed = {
-        "seconds": figures["seconds"],
-        "cpu_seconds": figures["cpu_seconds"],
-        "words_per_second": figures["words_per_second"],
-        "memory": memory,
-        "empty": empty,
-    }
-    return {**speed, **more} | scores(folder, words, vectors)
+    return {**speed, "memory": memory, "empty": empty, **more} | scores(setting, words, vectors)
 
 
-def warm(folder: Path, recipe: str) -> float:
+def warm(setting: Setting, recipe: str) -> float:
     """The memory of a run over next to nothing: torch, numba and the compiled loops."""
     import firth
 
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+    with tempfile.TemporaryDirectory(dir=setting.place) as place:
         text = Path(place) / "text.txt"
         text.write_text("a b c d e f g h\n" * 20)
         few = ["tokenizer.subwords.num_buckets=100"] if recipe == "fasttext" else []
-        firth.pretrain(text, out=Path(place) / "run", recipe=recipe, width=WIDTH, epochs=1, threads=1, changes=few)
-    return peak()
-
-
-def peak() -> float:
-    """The most memory this process had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        same = {"recipe": recipe, "width": setting.width, "epochs": 1, "threads": 1}
+        firth.pretrain(text, out=Path(place) / "run", changes=few, **same)
+    return peak_memory()
 
 
 def _table(model: Any) -> np.ndarray:
     return np.asarray(model.encoder.table.weight.detach().numpy())
 
 
-def gensim(kind: str, folder: Path, seed: int) -> dict[str, Any]:
-    from gensim.models.word2vec import Word2Vec
-
-    empty = peak()
-    lines = str(folder / "lines.txt")
-    way = {
-        "sg": int(kind.startswith("sg")),
-        "hs": int(kind.endswith("hs")),
-        "negative": 0 if kind.endswith("hs") else 5,
-    }
-    rates = {"alpha": RATES[kind], "min_alpha": 1e-5}
-    model = Word2Vec(
-        vector_size=WIDTH, window=WINDOW, min_count=1, workers=THREADS, seed=seed, epochs=1, **rates, **way
-    )
-    model.build_vocab(corpus_file=lines)
-    start, cpu = time.perf_counter(), time.process_time()
-    model.train(corpus_file=lines, total_words=model.corpus_total_words, total_examples=model.corpus_count, epochs=1)
-    seconds = time.perf_counter() - start
-    memory = {"cpu_seconds": time.process_time() - cpu, "memory": peak(), "empty": empty}
-    return {"seconds": seconds, "words_per_second": _raw(folder) / seconds, **memory} | scores(
-        folder, model.wv.index_to_key, model.wv.vectors
-    )
+def peer(setting: Setting, kind: str, seed: int) -> dict[str, Any]:
+    lines, same = setting.place / "lines.txt", {"width": setting.width, "threads": setting.threads}
+    found = program(lines, **same)[0] if kind == "fasttext" else gensim(lines, kind, seed=seed, **same)
+    words, vectors, figures = found
+    speed = {"words_per_second": setting.num_tokens / figures["seconds"]}
+    return figures | speed | scores(setting, words, vectors)
 
 
-def program(kind: str, folder: Path, seed: int) -> dict[str, Any]:
-    import fasttext
-
-    start = time.perf_counter()
-    settings = {"dim": WIDTH, "ws": WINDOW, "epoch": 1, "thread": THREADS, "minCount": 1, "neg": 5, "verbose": 0}
-    model = fasttext.train_unsupervised(str(folder / "lines.txt"), model="skipgram", lr=RATES[kind], **settings)
-    seconds = time.perf_counter() - start  # reading and counting included: the program does not tell them apart
-    words = model.get_words()
-    return {"seconds": seconds, "words_per_second": _raw(folder) / seconds} | scores(
-        folder, words, np.stack([model.get_word_vector(word) for word in words])
-    )
-
-
-def _raw(folder: Path) -> int:
-    return int(json.loads((folder / "words" / "shards.json").read_text())["channels"]["ids"]["size"])
-
-
-def scores(folder: Path, words: Any, vectors: np.ndarray) -> dict[str, float]:
+def scores(setting: Setting, words: Any, vectors: np.ndarray) -> dict[str, float]:
     from firth.metrics import spearman
 
     index = {word: i for i, word in enumerate(words)}
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     found = {}
     for name, file in SIMILARITY.items():
-        rows = [line.lower().split() for line in (folder / file).read_text().splitlines()]
+        rows = [line.lower().split() for line in (setting.place / file).read_text().splitlines()]
         rows = [row for row in rows if row[0] in index and row[1] in index]
         near = [float(unit[index[a]] @ unit[index[b]]) for a, b, _ in rows]
         found[name] = spearman([float(row[2]) for row in rows], near)
     return found
 
 
-PEERS = {"gensim": gensim, "program": program, "ours": ours}
+RUNS = {"peer": peer, "ours": ours}
 
 
-def measure(who: str, kind: str, folder: Path, seed: int) -> dict[str, Any]:
-    """One run in its own process; `memory` is its peak in MB."""
-    call = [sys.executable, __file__, "--threads", str(THREADS), "--one", who, kind, str(folder), str(seed)]
+def measure(setting: Setting, who: str, kind: str, seed: int) -> dict[str, Any]:
+    """One run in its own process."""
+    call = [sys.executable, __file__, "--one", json.dumps(asdict(setting)), who, kind, str(seed)]
     answer = subprocess.run(call, check=True, capture_output=True, text=True)
     return dict(json.loads(answer.stdout.splitlines()[-1]))
 
@@ -198,10 +152,11 @@ def rows() -> list[Any]:
     from bench.table import Row
 
     with tempfile.TemporaryDirectory() as folder:
-        prepare(Path(folder), 1_000_000)
-        runs = {who: [measure(who, "sg-ns", Path(folder), seed) for seed in (1, 2)] for who in ("gensim", "ours")}
+        setting = Setting(folder)
+        prepare(setting, 1_000_000)
+        runs = {who: [measure(setting, who, "sg-ns", seed) for seed in (1, 2)] for who in RUNS}
     speeds = {who: [run["words_per_second"] for run in found] for who, found in runs.items()}
-    return [Row("word2vec skip-gram, 1M words", "words/s", speeds["ours"], "gensim", speeds["gensim"])]
+    return [Row("word2vec skip-gram, 1M words", "words/s", speeds["ours"], "gensim", speeds["peer"])]
 
 
 def main() -> None:
@@ -210,38 +165,34 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", default=KINDS, choices=KINDS)
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--sizes", nargs="*", type=int, default=[], help="millions of words for the straight line")
-    parser.add_argument("--threads", type=int, default=THREADS)
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--width", type=int, default=100)
+    parser.add_argument("--min-count", type=int, default=5)
     parser.add_argument("--folder", type=Path, help="keep the prepared text here")
+    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args()
-    globals()["THREADS"] = given.threads
     if given.one:
-        who, kind, folder, seed = given.one
-        row = PEERS[who](kind, Path(folder), int(seed))
-        row.setdefault("memory", peak())
-        print(json.dumps(row))
+        setting, who, kind, seed = given.one
+        print(json.dumps(RUNS[who](Setting(**json.loads(setting)), kind, int(seed))))
         return
     with tempfile.TemporaryDirectory() as place:
         for millions in given.sizes or [given.words / 1e6]:
-            folder = (given.folder or Path(place)) / f"{millions:g}M"
+            name = f"{millions:g}M" + (f"-{given.min_count}" if given.min_count != 5 else "")
+            folder = (given.folder or Path(place)) / name
+            setting = Setting(str(folder), given.threads, given.width, given.min_count)
             if not (folder / "lines.txt").exists():
-                folder.mkdir(parents=True, exist_ok=True)
-                prepare(folder, int(millions * 1e6))
-            table(folder, ["sg-ns"] if given.sizes else given.kinds, given.runs, alone=bool(given.sizes))
+                prepare(setting, int(millions * 1e6))
+            table(setting, ["sg-ns"] if given.sizes else given.kinds, given.runs, alone=bool(given.sizes))
 
 
-def table(folder: Path, kinds: Any, runs: int, *, alone: bool) -> None:
-    print(f"{folder.name} words: {_raw(folder):,} tokens")
+def table(setting: Setting, kinds: Any, runs: int, *, alone: bool) -> None:
+    print(f"{setting.place.name} words: {setting.num_tokens:,} tokens")
     for kind in kinds:
-        peers = {"fasttext": ["program"], "glove": []}.get(kind, ["gensim"])
-        found = {
-            who: [measure(who, kind, folder, seed) for seed in range(1, runs + 1)]
-            for who in ([] if alone else peers) + ["ours"]
-        }
-        for who, rows in found.items():
-            means = {name: statistics.mean(row[name] for row in rows) for name in rows[0]}
+        for who in ("ours",) if alone or kind == "glove" else RUNS:
+            found = [measure(setting, who, kind, seed) for seed in range(1, runs + 1)]
+            means = {name: statistics.mean(row[name] for row in found) for name in found[0]}
             print(
-                f"{kind:<9} {who:<8} " + "  ".join(f"{name} {value:,.4g}" for name, value in means.items()), flush=True
+                f"{kind:<9} {who:<5} " + "  ".join(f"{name} {value:,.4g}" for name, value in means.items()), flush=True
             )
 
 

@@ -14,7 +14,6 @@ the text for a trial.
 import argparse
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -26,8 +25,13 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from bench.table import peak_memory
+from bench.word_peers import GOALS, RATES, WINDOW, gensim, program, write_lines
+
 DATA = Path(os.environ.get("FIRTH_DATA", Path(__file__).parents[2] / "shared" / "data"))
-WIDTH, WINDOW, MIN_COUNT, PASSES = 100, 5, 5, 12
+WIDTH, MIN_COUNT, PASSES = 100, 5, 12
 TEXTS = {"en": ("wiki-0", "wiki-1", "books-0"), "zh": ("zh-0",)}
 TITLES = {
     "EN-WS-353-ALL.txt": "WordSim-353",
@@ -40,7 +44,6 @@ TITLES = {
     "morphological.txt": "CA8 morphological",
 }
 TESTS = {"en": tuple(TITLES)[:4], "zh": tuple(TITLES)[4:]}
-RATES = {"sg-ns": 0.05, "sg-hs": 0.05, "cbow-ns": 0.1, "cbow-hs": 0.05, "fasttext": 0.05}
 PEERS = {"sg-ns": "gensim", "cbow-ns": "gensim", "fasttext": "program", "sg-hs": "gensim", "cbow-hs": "gensim"}
 KINDS = (*PEERS, "lsa", "glove")
 
@@ -78,35 +81,18 @@ def _cut(source: Path, out: Path, num_words: int) -> Path:
     return out
 
 
-def write_lines(shards_folder: Path, out: Path) -> None:
-    """The chunks that our loops read, one a line; what is on no list is left out."""
-    from firth import tokenizers
-    from firth.data.shards import Shards
-    from firth.data.stream import Stream
-    from firth.objectives.hogwild import Text
-
-    shards, listed = Shards.open(shards_folder), tokenizers.load(shards_folder / "tokenizer").vocab
-    text = Text.of(Stream(shards, np.arange(shards.num_documents)), listed)
-    tokens = np.array(listed.tokens, object)
-    with out.open("w") as file:
-        for start, end in zip(text.starts_C.tolist(), text.ends_C.tolist(), strict=True):
-            row = text.words_V[shards.ids[start:end]]
-            file.write(" ".join(tokens[row[row >= 0]]) + "\n")
-
-
 def ours(folder: Path, language: str, kind: str) -> dict[str, Any]:
     import firth
 
     recipe = kind if kind in ("fasttext", "glove", "lsa") else f"word2vec-{kind}"
     data = folder / f"{language}-{'subwords' if kind == 'fasttext' else 'words'}"
-    goal = {"fasttext": "subwords", "sg-ns": "skip_gram", "sg-hs": "skip_gram"}.get(kind, "cbow")
-    settings: dict[str, Any] = {"epochs": 1, "window": WINDOW, "changes": [f"objectives.{goal}.rate={RATES.get(kind)}"]}
-    if kind not in RATES:
-        settings = {"lsa": {}, "glove": {"epochs": PASSES, "window": 10}}[kind]
+    settings: dict[str, Any] = {"lsa": {}, "glove": {"epochs": PASSES, "window": 10}}.get(kind, {})
+    if kind in RATES:
+        settings = {"epochs": 1, "window": WINDOW, "changes": [f"objectives.{GOALS[kind]}.rate={RATES[kind]}"]}
     out = folder / f"{language}-{kind}"
     shutil.rmtree(out, ignore_errors=True)  # of a process that was ended before its row was there
     figures = firth.pretrain(data, out=out, recipe=recipe, width=WIDTH, threads=1, **settings)
-    row = {"memory": peak(), "seconds": figures["seconds"], "cpu_seconds": figures["cpu_seconds"]}
+    row = {"memory": peak_memory(), "seconds": figures["seconds"], "cpu_seconds": figures["cpu_seconds"]}
     if kind == "glove":
         row |= {name: figures[name] for name in ("pairs", "counting_seconds", "loss")}
         row["pairs_per_second"] = figures["pairs"] * PASSES / figures["cpu_seconds"]
@@ -117,31 +103,13 @@ def ours(folder: Path, language: str, kind: str) -> dict[str, Any]:
     return row | {"tests": tests, "test_seconds": time.perf_counter() - started}
 
 
-def gensim(folder: Path, language: str, kind: str) -> dict[str, Any]:
-    from gensim.models.word2vec import Word2Vec
-
-    lines, tree = str(folder / f"{language}.lines"), kind.endswith("hs")
-    way = {"sg": int(kind.startswith("sg")), "hs": int(tree), "negative": 0 if tree else 5}
-    rates = {"alpha": RATES[kind], "min_alpha": 1e-5}
-    model = Word2Vec(vector_size=WIDTH, window=WINDOW, min_count=1, workers=1, seed=1, epochs=1, **rates, **way)
-    model.build_vocab(corpus_file=lines)
-    start, cpu = time.perf_counter(), time.process_time()
-    model.train(corpus_file=lines, total_words=model.corpus_total_words, total_examples=model.corpus_count, epochs=1)
-    row = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "memory": peak()}
-    return row | {"tests": judged(folder, language, model.wv.index_to_key, model.wv.vectors)}
-
-
-def program(folder: Path, language: str, kind: str) -> dict[str, Any]:
-    """The fasttext program; its seconds have reading and counting in them, which it does not tell apart."""
-    import fasttext
-
-    start, cpu = time.perf_counter(), time.process_time()
-    settings = {"dim": WIDTH, "ws": WINDOW, "epoch": 1, "thread": 1, "minCount": 1, "neg": 5, "verbose": 0}
-    model = fasttext.train_unsupervised(str(folder / f"{language}.lines"), lr=RATES[kind], **settings)
-    row = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu, "memory": peak()}
-    words = model.get_words()
-    vectors = np.stack([model.get_word_vector(word) for word in words])
-    return row | {"tests": judged(folder, language, words, vectors, compose=model.get_word_vector)}
+def peer(folder: Path, language: str, kind: str) -> dict[str, Any]:
+    lines, how = folder / f"{language}.lines", {}
+    if kind == "fasttext":
+        (words, vectors, figures), how["compose"] = program(lines, width=WIDTH, threads=1)
+    else:
+        words, vectors, figures = gensim(lines, kind, width=WIDTH, threads=1)
+    return figures | {"tests": judged(folder, language, words, vectors, **how)}
 
 
 def judged(folder: Path, language: str, words: Sequence[str], vectors: np.ndarray, **how: Any) -> dict[str, Any]:
@@ -152,16 +120,11 @@ def judged(folder: Path, language: str, words: Sequence[str], vectors: np.ndarra
     return {Path(name).stem: judge(lexicon, folder / name) for name in TESTS[language]}
 
 
-def peak() -> float:
-    """The most memory this process had, in MB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-
-
 def one(folder: Path, language: str, kind: str, who: str) -> None:
     """One row, added to the file when all of it is there."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    row = {"ours": ours, "gensim": gensim, "program": program}[who](folder, language, kind)
+    row = (ours if who == "ours" else peer)(folder, language, kind)
     tokens = json.loads((folder / f"{language}-words" / "shards.json").read_text())["channels"]["ids"]["size"]
     passes = PASSES if kind == "glove" else 1
     row |= {"tokens": tokens, "words_per_second": passes * tokens / row["seconds"]}

@@ -41,7 +41,7 @@ def word2vec(kind: str, ids: np.ndarray, counts: np.ndarray) -> float:
         getattr(kernels(WIDTH), name)(
             ids, (starts[:chunks], np.minimum(starts + CHUNK, len(ids))[:chunks], keys[:chunks]),
             (np.arange(len(counts), dtype=np.int32), keep), (tree.bounds_V1, tree.nodes_P, tree.turns_P),
-            (sampler.limit_V, sampler.alias_V), WINDOW, negatives, room, *tables, np.array([0.05, 1e-5, 1e12]),
+            (sampler.limit_V, sampler.alias_V), room, WINDOW, negatives, *tables, np.array([0.05, 1e-5, 1e12]),
             np.zeros(1, np.int64), 0, SIGMOID,
         )  # fmt: skip
 

@@ -178,7 +178,9 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, ours: Mapping[str, Any]) -
         raise Damaged(f"{folder}/{HEAD} cannot be read ({error}); fetch or make it again.") from None
     if wanted.keys() != found.keys():
         strange = sorted(wanted.keys() ^ found.keys())
-        raise Damaged(f"{folder}/{HEAD} and firth.json differ: {strange[0]} is in one of them only.")
+        raise Damaged(
+            f"{folder}/{HEAD} and firth.json differ: {strange[0]} is in one of them only; make the model again."
+        )
     with torch.no_grad():
         for name, tensor in wanted.items():
             if tensor.shape != found[name].shape:

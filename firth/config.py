@@ -23,6 +23,8 @@ from firth.errors import BadConfig, BadInput
 
 T = TypeVar("T")
 
+_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+
 
 def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
     """The class behind a table's name; the module is imported only now."""
@@ -73,10 +75,10 @@ def override(config: T, changes: Iterable[str]) -> T:
         place, *_, last = [values, *path.split(".")]
         for name in path.split(".")[:-1]:
             if not isinstance(place, dict) or name not in place:
-                raise BadConfig(f"'{path}' is not a known key{_nearest(name, place)}")
+                raise BadConfig(f"'{path}' is not a known key{_nearest(name, place, _elsewhere(values, last))}")
             place = place[name]
         if not isinstance(place, dict) or last not in place:
-            raise BadConfig(f"'{path}' is not a known key{_nearest(last, place)}")
+            raise BadConfig(f"'{path}' is not a known key{_nearest(last, place, _elsewhere(values, last))}")
         place[last] = read_value(text)
     return from_dict(type(config), values)
 
@@ -164,8 +166,8 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         return json.dumps(value)  # a name that looks like a number, such as the label 1
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint in (int, float, str, bool) and type(value) is not hint:
-        raise BadConfig(f"'{where}' must be a {hint.__name__}; it is {value!r}.")
+    if hint in _KINDS and type(value) is not hint:
+        raise BadConfig(f"'{where}' must be {_KINDS[hint]}; it is {json.dumps(value, ensure_ascii=False)}.")
     if hint is float and not math.isfinite(value):
         raise BadConfig(f"'{where}' must be a finite number; it is {value}.")
     return value
@@ -182,9 +184,22 @@ def _is_leaf(value: Any) -> bool:
     return value is not None and not isinstance(value, Mapping)
 
 
-def _nearest(name: str, known: Any) -> str:
+def _elsewhere(values: Mapping[str, Any], name: str) -> str:
+    """The shortest path to a key of this name, wherever it stands."""
+
+    def places(inside: Mapping[str, Any], before: str) -> Iterable[str]:
+        for key, value in inside.items():
+            if key == name:
+                yield before + key
+            if isinstance(value, Mapping):
+                yield from places(value, f"{before}{key}.")
+
+    return min(places(values, ""), key=lambda path: path.count("."), default="")
+
+
+def _nearest(name: str, known: Any, elsewhere: str = "") -> str:
     names = list(known) if isinstance(known, Mapping) else []
-    close = get_close_matches(name, names, n=1)
+    close = [*get_close_matches(name, names, n=1), *filter(None, [elsewhere])]
     return f"; did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})." if names else "."
 
 

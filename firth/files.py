@@ -26,8 +26,9 @@ MANIFEST = "manifest.json"
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears under `path` only once it is complete and on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -44,8 +45,9 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 @contextmanager
 def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
     """A folder that appears under `path` only once its files and its manifest are on disk."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    with _naming(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield temporary
         write_manifest(temporary)
@@ -57,6 +59,36 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     _sync_folder(path.parent)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """What goes wrong beside `path` is told of `path`, the name that a person knows."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+def check_writable(path: Path) -> None:
+    """Raises if nothing can be written at `path`; its folder need not exist, and nothing is left."""
+    folder = next(place for place in path.absolute().parents if place.exists())
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise BadInput(trouble(OSError(error.errno, error.strerror, str(path)))) from None
+
+
+def trouble(error: OSError) -> str:
+    """A sentence about a file that could not be read or written, with what to do."""
+    path = Path(error.filename or "A file")
+    blocking = next((place for place in path.parents if place.is_file()), None)
+    if blocking:
+        return f"{blocking} is a file, not a folder, so there can be no {path}; choose another place."
+    if isinstance(error, IsADirectoryError):
+        return f"{path} is a folder; name a file."
+    why = error.strerror or error
+    return f"{path} could not be read or written ({why}); check the path, its permissions and the room on the disk."
 
 
 def forget_pages(array: Any) -> None:
@@ -147,7 +179,7 @@ def ending(path: Path) -> str:
 def open_binary(path: Path) -> IO[bytes]:
     """Opens a plain, .gz, .xz or .zst file for reading."""
     if not path.is_file():
-        raise BadInput(f"{path} does not exist." if not path.exists() else f"{path} is not a file.")
+        raise BadInput(f"{path} does not exist." if not path.exists() else f"{path} is not a file; name one.")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if path.suffix == ".xz":

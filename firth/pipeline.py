@@ -3,14 +3,15 @@
 Each function brings in only the rooms it walks through: preparation never loads torch.
 """
 
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firth.console import bar, say
-from firth.errors import BadConfig, BadInput
-from firth.files import write_bytes
+from firth.errors import BadConfig, BadInput, FirthError
+from firth.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -39,11 +40,17 @@ def prepare(
 
     Chinese words are rjieba's, or those of a `segmenter` made by `finetune`, which works in this one process.
     """
+    from firth import tokenizers
     from firth.data import prepare as preparation
+    from firth.data.simhash import drop_near_duplicates
     from firth.tokenizers.word_list import Words
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    if near_duplicates is not None:
+        next(drop_near_duplicates((), within=near_duplicates, tally=Counter()), None)  # raises on a bad distance
+    check_writable(Path(out))
+    segmented = _segmented_by(segmenter)
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     reading: dict[str, Any] = {"documents": documents, "field": field, "repair": repair}
     sizes = {"vocab_size": vocab_size, "min_count": min_count}
@@ -53,13 +60,14 @@ def prepare(
             "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
             "are used, so leave out --segmenter."
         )
-    with _segmented_by(segmenter), bar("preparing", None, unit="MB") as advance:
+    with segmented, bar("preparing", None, unit="MB") as advance:
         health = preparation.prepare(
             paths,
             Path(out),
             tokenizer=encoder,
             processes=0 if segmenter else processes,
             near=near_duplicates,
+            fresh=str(tokenizer) in tokenizers.TABLE,
             progress=lambda read, expected, tokens: advance(
                 read / 1e6, f"of about {expected / 1e6:,.0f} MB", expected / 1e6
             ),
@@ -96,6 +104,19 @@ def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
     return segmented_by(model.segment)
 
 
+@contextmanager
+def _resumable(out: Path) -> Iterator[None]:
+    """Who stops a run before its first step, or after its last, should know that what is there can be continued."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not out.exists():
+            raise
+        stopped = FirthError("Stopped. Continue with --resume.")
+        stopped.exit_code = 130
+        raise stopped from None
+
+
 def pretrain(
     data: str | Path,
     *,
@@ -124,13 +145,17 @@ def pretrain(
     saved = Path(out) / "run.toml"
     if solving.is_solved(plan := planning.named(asked, saved if resume and saved.exists() else None)):
         if steps is not None or minutes is not None or start_from is not None:
-            raise BadConfig(f"{plan.recipe} takes --epochs, not --steps, --minutes or --from.")
+            raise BadConfig(f"{plan.recipe} is solved without gradients: leave out --steps, --minutes and --from.")
+        planning.tell_of_unused(plan, size=size, device=device)
         wanted = solving.Wanted(epochs=epochs, changes=tuple(changes), **words)
-        return solving.pretrain(Path(data), Path(out), plan, wanted=wanted, resume=resume)
+        with _resumable(Path(out)):
+            return solving.pretrain(Path(data), Path(out), plan, wanted=wanted, resume=resume)
     if words:
         option = min(words).replace("_", "-")
         raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
-    return pretraining.pretrain(Path(data), Path(out), asked=asked, resume=resume, start_from=start_from, device=device)
+    how: dict[str, Any] = {"asked": asked, "resume": resume, "start_from": start_from, "device": device}
+    with _resumable(Path(out)):
+        return pretraining.pretrain(Path(data), Path(out), **how)
 
 
 def check(
@@ -193,7 +218,8 @@ def finetune(
     tasks = (task,) if isinstance(task, str) else tuple(task)
     asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
     walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
-    summary = walk(Path(out), asked, resume=resume, device=device)
+    with _resumable(Path(out)):
+        summary = walk(Path(out), asked, resume=resume, device=device)
     write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
     say(f"The model and its card are in {out}; {Path(out) / 'report.html'} shows the run.")
     return summary
@@ -269,11 +295,18 @@ def embed(
     import numpy as np
 
     from firth.corpus.readers import read_texts
+    from firth.recipes.inputs import tell_of_long
     from firth.serve.predictor import load
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
-    vectors = load(model, precision=precision).embed(read_texts(Path(file)), pooling=pooling)
+    if Path(out).suffix != ".npy":
+        raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
+    check_writable(Path(out))
+    texts = read_texts(Path(file))
+    loaded = load(model, precision=precision)
+    tell_of_long(loaded, texts)
+    vectors = loaded.embed(texts, pooling=pooling)
     buffer = BytesIO()
     np.save(buffer, vectors)
     write_bytes(Path(out), buffer.getvalue())
@@ -299,6 +332,8 @@ def import_model(
     from firth.recipes import importing
     from firth.serve.predictor import Model
 
+    if not Path(source).exists():
+        raise BadInput(f"{source} does not exist.")
     said = importing.Said(unsafe_pickle, cased, skip_bad)
     return Model(importing.import_model(Path(source), Path(out), said=said)).info()
 

@@ -121,8 +121,9 @@ class Goal(nn.Module):
 
     Config: ClassVar[type]
     config: Any
-    word_loss: ClassVar[str] = ""
-    """The part of its loss over the vocabulary, which a model without context would bring to the unigram floor."""
+    word_losses: ClassVar[Mapping[str, str]] = {}
+    """Its losses over the vocabulary, which a model without context would bring to the unigram floor, and what each
+    predicts (such as `next token`); it always has the first."""
 
     def loss(self, states: States, batch: Batch) -> Loss:
         raise NotImplementedError
@@ -144,6 +145,10 @@ class Objective(Goal):
 
     def meet(self, tokenizer: Any) -> None:
         """Told once, before any training, what made the ids; overridden by objectives that read words of their own."""
+
+    def warning(self) -> str:
+        """What a person should know before they train with it; overridden where there is something."""
+        return ""
 
     def sequences(self, stream: Any, epoch: int) -> Any:
         """Cuts a stream of documents into a plan: which tokens make up each sequence of this epoch."""

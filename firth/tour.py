@@ -5,11 +5,13 @@ from random weights, and a page; run again, it goes on where it stopped. `serve`
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from firth import pipeline
 from firth.console import say
+from firth.errors import FirthError
 from firth.files import MANIFEST, write_bytes
 
 STARTS = {"pre-trained": "", "random": "random"}
@@ -21,11 +23,26 @@ def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tunin
 
     `tuning` are changes of the fine-tunings, each with so many `seeds`; the usual numbers stand in recipes/demo.py.
     """
+    with _run_again():
+        return _demo(Path(out), minutes, seeds, tuning)
+
+
+@contextmanager
+def _run_again() -> Iterator[None]:
+    """The tour has no --resume: it goes on by itself."""
+    try:
+        yield
+    except FirthError as error:
+        told = str(error).replace("Continue with --resume", "Run it again to continue")
+        error.args = (told.replace("use --resume", "run it again"),)
+        raise
+
+
+def _demo(folder: Path, minutes: float | None, seeds: int, tuning: Iterable[str]) -> Path:
     from firth import samples
     from firth.data.health import describe
     from firth.recipes import demo as numbers
 
-    folder = Path(out)
     data, run = folder / "data", folder / "run"
     if not data.exists():
         say("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
@@ -40,7 +57,7 @@ def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tunin
     rows = list(_compared(folder, seeds or numbers.SEEDS, tuning))
     say("   Mean and deviation over the seeds, on rows that no training saw:\n   " + "\n   ".join(rows))
     say(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
-    here = "" if str(out) == "demo" else f" {' '.join(_models(folder))} --runs {folder}"
+    here = "" if str(folder) == "demo" else f" {' '.join(_models(folder))} --runs {folder}"
     say(f"6. All of it on a page, to try: firth serve{here}, then open http://127.0.0.1:8080.")
     return page
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firth.console import say
 from firth.errors import BadConfig, BadInput
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def evaluate_words(model: str | Path, files: Sequence[str | Path]) -> dict[str, 
     from firth.serve.lexicon import open_lexicon
     from firth.serve.word_tests import judge
 
-    lexicon = open_lexicon(Path(model))
-    return {Path(file).stem: judge(lexicon, Path(file)) for file in files}
+    lexicon, stems = open_lexicon(Path(model)), [Path(file).stem for file in files]
+    names = [stem if stems.count(stem) == 1 else str(file) for stem, file in zip(stems, files, strict=True)]
+    return {name: judge(lexicon, Path(file)) for name, file in zip(names, files, strict=True)}
 
 
 def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> None:
@@ -67,35 +69,55 @@ def ratios(
 
     `data` is prepared text, or a run that was made from it.
     """
+    import numpy as np
+
     from firth import tokenizers
     from firth.data.ratios import shares
     from firth.data.shards import Shards
-    from firth.files import read_json
+    from firth.serve.lexicon import Lexicon, reads_lowercase
 
-    if window < 1 or not words:
-        raise BadConfig("Ratios need a window of at least 1 and some words to look for.")
-    folder = Path(data)
-    if (folder / "source.json").exists():  # a run, which has its own shards or says where they lay
-        made_from = read_json(folder / "source.json").get("data", data)
-        folder = folder / "data" if (folder / "data").exists() else Path(made_from)
-    shards = Shards.open(folder)
-    known = tokenizers.load(shards.tokenizer_folder).vocab.ids
-    if strange := [word for word in (first, second, *words) if word not in known]:
-        raise BadInput(f"{data}: '{strange[0]}' is not in the vocabulary.")
-    ids = [known[word] for word in words]
-    ours, theirs = (shares(shards, known[word], ids, window=window) for word in (first, second))
+    asked = (first, second, *words)
+    if window < 1 or not words or not all(word.strip() for word in asked):
+        raise BadConfig("Ratios need a window of at least 1 and some words to look for, none of them empty.")
+    shards = Shards.open(_text_of(Path(data)))
+    tokenizer = tokenizers.load(shards.tokenizer_folder)
+    vocab = tokenizer.vocab
+    no_rows = np.empty((len(vocab), 0), np.float32)
+    lexicon = Lexicon(vocab.ids, no_rows, lowercase=reads_lowercase(tokenizer), hidden=vocab.specials)
+    places = {word: place for word in asked if (place := lexicon.place(word)) is not None}
+    if strange := [word for word in asked if word not in places]:
+        raise BadInput(f"{data}: '{strange[0]}' is not in the vocabulary{lexicon.near(strange[0])}")
+    ids = [places[word] for word in words]
+    ours, theirs = (
+        shares(shards, places[word], ids, window=window, without=vocab.specials) for word in (first, second)
+    )
     return {
         word: {first: float(a), second: float(b), "ratio": float(a / b) if b else float("inf" if a else "nan")}
         for word, a, b in zip(words, ours, theirs, strict=True)
     }
 
 
+def _text_of(folder: Path) -> Path:
+    """The prepared text of a folder: itself, or that of a run, which has its own or says where it lay."""
+    from firth.files import read_json
+
+    found = folder
+    if (folder / "source.json").exists():
+        made_from = read_json(folder / "source.json").get("data", folder)
+        found = folder / "data" if (folder / "data").exists() else Path(made_from)
+    if found == folder and (folder / "config.json").exists():
+        raise BadInput(f"{folder} is a model that has no text; name the folder that `firth prepare` made.")
+    return found
+
+
 def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[str, float]]:
     """The words of a text that many of its others stand beside (TextRank)."""
-    from firth.corpus.readers import read_lines
+    from firth.corpus.readers import read_lines, tell_of_table
     from firth.data.keywords import keywords as rank_words
 
-    return rank_words(read_lines(Path(file)), top=top, window=window)
+    lines = read_lines(Path(file))
+    tell_of_table(Path(file))
+    return rank_words(lines, top=top, window=window)
 
 
 def duplicates(
@@ -116,4 +138,5 @@ def duplicates(
         sources.append(document.source)
         marks.append(fingerprint("\n".join(document.lines), shingle=shingle))
     pairs = sorted(near_pairs(marks, within=within), key=lambda pair: (pair[2], pair[1], pair[0]))
+    say(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")
     return [{"bits": bits, "first": sources[a], "second": sources[b]} for a, b, bits in pairs]

@@ -9,7 +9,9 @@ import typer
 def serve(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME=PATH]...", help="Model folders under the names clients use; none: the demo's."),
+        typer.Argument(
+            metavar="[NAME=PATH]...", help="Model folders under the names clients use; none: the demo's, trained first."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
         "127.0.0.1"
@@ -26,7 +28,10 @@ def serve(
         list[str] | None, typer.Option(help="Change a limit, as in queued=100; `firth serve --limit help` lists them.")
     ] = None,
 ) -> None:
-    """Answer over HTTP: embeddings, fills, predictions, and a page to look inside."""
+    """Answer over HTTP: embeddings, fills, predictions, and a page to look inside.
+
+    Without models it serves those of `firth demo`; where they are not there yet, it trains them for some minutes first.
+    """
     from firth import tour
 
     if limit == ["help"]:

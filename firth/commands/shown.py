@@ -39,6 +39,8 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: "-"}[value]
     if isinstance(value, float):
+        if abs(value) >= 1000:
+            return f"{value:,.0f}"
         return f"{value:,.4f}" if not value or abs(value) >= 1e-3 else f"{value:.3g}"
     if isinstance(value, list | tuple | Mapping):
         return ", ".join(map(_cell, value)) or "none"

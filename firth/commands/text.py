@@ -6,6 +6,13 @@ from typing import Annotated
 import typer
 
 from firth.commands.shown import Json, ModelFolder, show
+from firth.errors import BadConfig
+
+RECIPES = (
+    "tf-idf, lsa, lda, nnlm, word2vec-sg-ns, word2vec-sg-hs, word2vec-cbow-ns, word2vec-cbow-hs, fasttext, glove, "
+    "elmo, ulmfit, gpt, bert, ernie, bert-wwm, spanbert, gpt-2, roberta, albert, distilbert, electra"
+)
+"""The lineage, which is too heavy to bring in for a help text."""
 
 
 def prepare(
@@ -18,7 +25,8 @@ def prepare(
     ] = "wordpiece",
     vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: up to 30000]")] = None,
     min_count: Annotated[
-        int | None, typer.Option(help="How often a word must occur to be in a new vocabulary.")
+        int | None,
+        typer.Option(help="How often a word must occur to be in a new vocabulary. [default: the tokenizer's own]"),
     ] = None,
     cased: Annotated[bool, typer.Option(help="Keep capitals and accents in a new vocabulary.")] = False,
     documents: Annotated[
@@ -41,6 +49,8 @@ def prepare(
     """Turn text into a vocabulary and shards, and report the text's health."""
     from firth import pipeline
 
+    if processes < 1:
+        raise BadConfig(f"--processes must be at least 1; it is {processes}.")
     health = pipeline.prepare(
         texts,
         out=out,
@@ -68,18 +78,25 @@ def pretrain(
     data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare`; for word vectors also plain text.")],
     changes: Annotated[list[str] | None, typer.Argument(help="Config changes such as train.optim.rate=1e-3.")] = None,
     out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
-    recipe: Annotated[str | None, typer.Option(help="Name in the lineage. [default: bert]")] = None,
-    size: Annotated[str | None, typer.Option(help="tiny, mini, small, medium, base or large. [default: tiny]")] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"One of {RECIPES}. [default: bert]")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="tiny, mini, small, medium, base or large; of word vectors only the width. [default: tiny]"),
+    ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps. [default: 1000]")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the text instead of steps.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Time limit instead of steps.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Time limit instead of steps; evaluations count.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
     start_from: Annotated[Path | None, typer.Option("--from", help="A model whose weights to start from.")] = None,
     config: Annotated[Path | None, typer.Option(help="A run.toml to take every number from.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
-    width: Annotated[int | None, typer.Option(help="Width of word vectors.")] = None,
-    window: Annotated[int | None, typer.Option(help="Words on either side that word vectors look at.")] = None,
-    min_count: Annotated[int | None, typer.Option(help="How often a word must occur to get a vector.")] = None,
+    width: Annotated[int | None, typer.Option(help="Width of word vectors. [default: the recipe's own]")] = None,
+    window: Annotated[
+        int | None, typer.Option(help="Words on either side that word vectors look at. [default: the recipe's own]")
+    ] = None,
+    min_count: Annotated[
+        int | None, typer.Option(help="How often a word must occur to get a vector. [default: the recipe's own]")
+    ] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of recipes solved without gradients. [default: 2]")
     ] = None,

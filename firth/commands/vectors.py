@@ -127,7 +127,8 @@ def show_tests(figures: dict[str, Any], *, as_json: bool) -> None:
         for part, values in ({name: row} | {f"  {s}": v for s, v in row.get("sections", {}).items()}).items():
             kind = "spearman" if "spearman" in values else "accuracy"
             asked = values.get("pairs", values.get("questions"))
-            typer.echo(f"{part:<36} {kind} {values[kind]:.4f}   {values['coverage']:.1%} of {asked:,}")
+            figure = f"{values[kind]:.4f}" if values["coverage"] else "-"  # nothing could be asked
+            typer.echo(f"{part:<36} {kind} {figure:<6}   {values['coverage']:.1%} of {asked:,}")
 
 
 def _ranked(rows: list[tuple[str, float]], *, as_json: bool) -> None:

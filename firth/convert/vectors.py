@@ -6,9 +6,12 @@ and `.vec` have a first line with the number of words and the width, GloVe has n
 then for each word its bytes, a space and the row as little-endian float32.
 """
 
+import lzma
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+import warnings
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Literal
@@ -16,7 +19,7 @@ from typing import IO, Literal
 import numpy as np
 
 from firth.errors import BadConfig, BadInput
-from firth.files import atomic_file, open_binary
+from firth.files import COMPRESSED, atomic_file, open_binary
 
 FORMATS = ("word2vec", "word2vec-binary", "vec")
 Kind = Literal["text", "headless", "binary"]
@@ -43,11 +46,8 @@ class VectorFile:
     """Where each word was first met: a line, or a byte in a binary file."""
 
     def blocks(self) -> Iterator[Block]:
-        with open_binary(self.path) as file:
-            try:
-                yield from _binary(self, file) if self.kind == "binary" else _text(self, file)
-            except (EOFError, OSError) as error:
-                raise BadInput(f"{self.path} cannot be read to its end ({error}); fetch it again.") from None
+        with _opened(self.path) as file:
+            yield from _binary(self, file) if self.kind == "binary" else _text(self, file)
 
     @property
     def place(self) -> str:
@@ -85,7 +85,7 @@ class VectorFile:
 
 def open_vectors(path: Path, *, skip_bad: bool = False) -> VectorFile:
     """Finds out by its first bytes what a file is; raises where it holds no word vectors."""
-    with open_binary(path) as file:
+    with _opened(path) as file:
         first, start = file.readline(_LONGEST), file.read(1 << 16)
     if header := _header.match(first):
         count, width = (int(number) for number in header.groups())
@@ -100,6 +100,17 @@ def open_vectors(path: Path, *, skip_bad: bool = False) -> VectorFile:
         )
     width = next((i for i, word in enumerate(reversed(words[1:])) if not _are_numbers([word])), len(words) - 1)
     return VectorFile(path, "headless", width, None, skip_bad)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, whatever its compression; one that cannot be read to its end is refused."""
+    try:
+        with open_binary(path) as file:
+            yield file
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        what = f"cut short or not a {path.suffix} file" if path.suffix in COMPRESSED else "unreadable"
+        raise BadInput(f"{path} is {what} ({error}); fetch or make it again.") from None
 
 
 def write_vectors(path: Path, blocks: Iterable[Block], *, count: int, width: int, kind: str) -> None:
@@ -165,8 +176,9 @@ def _row(source: VectorFile, line: bytes, number: int) -> tuple[bytes | None, by
 
 
 def _parse(source: VectorFile, numbers: list[bytes], places: list[int]) -> np.ndarray:
-    with suppress(ValueError):
-        return np.fromiter(map(float, b" ".join(numbers).split()), np.float32).reshape(-1, source.width)
+    with suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
+        warnings.simplefilter("error", DeprecationWarning)  # so it tells of text that is no number
+        return np.fromstring(b" ".join(numbers), np.float32, sep=" ").reshape(-1, source.width)
     rows = np.full((len(numbers), source.width), np.nan, np.float32)  # what cannot be read is refused as NaN is
     for i, (values, place) in enumerate(zip(numbers, places, strict=True)):
         fields = values.split()
@@ -183,22 +195,21 @@ def _parse(source: VectorFile, numbers: list[bytes], places: list[int]) -> np.nd
 
 def _binary(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
     assert source.count is not None
-    at, size = len(file.readline()), 4 * source.width
-    read = _counted(file)
+    pieces, size = _Pieces(file), 4 * source.width
+    pieces.until(b"\n")
     left = source.count
     while left:
         rows = np.empty((min(_ROWS, left), source.width), np.float32)
         words: list[str] = []
         places: list[int] = []
         for _ in range(len(rows)):
-            place, word = at, _word(source, read, at)
-            values = read(size)
-            at += len(word) + 1 + len(values)
+            place, word = pieces.place, _word(source, pieces)
+            values = pieces.read(size)
             if len(values) < size:
                 done = source.count - left
                 raise BadInput(
-                    f"{source.path} ends at byte {at:,}, within word {done + 1:,} of the {source.count:,} that its "
-                    "header promises; fetch it again."
+                    f"{source.path} ends at byte {pieces.place:,}, within word {done + 1:,} of the {source.count:,} "
+                    "that its header promises; fetch it again."
                 )
             left -= 1
             if (text := source.take(word.lstrip(b"\r\n"), place)) is not None:
@@ -207,35 +218,53 @@ def _binary(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
                 places.append(place)
         if words:
             yield source.keep(words, rows[: len(words)], places)
-    if rest := read(_LONGEST).strip():
+    if rest := pieces.read(_LONGEST).strip():
         raise BadInput(f"{source.path} goes on after the {source.count:,} words of its header ({len(rest):,} bytes or "
                        "more); its header is wrong.")  # fmt: skip
 
 
-def _word(source: VectorFile, read: Callable[[int], bytes], at: int) -> bytes:
+def _word(source: VectorFile, pieces: "_Pieces") -> bytes:
     """The bytes before the next space; one written after a row's newline keeps it."""
-    word = bytearray()
-    while (byte := read(1)) != b" ":
-        word += byte
-        if not byte or len(word) > _LONGEST:
-            what = f"ends at byte {at + len(word):,}, within a word" if not byte else f"has no word at byte {at:,}"
-            raise BadInput(f"{source.path} {what}, though its header promises {source.count:,}; fetch it again.")
-    return bytes(word)
+    start = pieces.place
+    if (word := pieces.until(b" ")) is None:
+        over = len(pieces.read(_LONGEST)) < _LONGEST
+        what = f"ends at byte {pieces.place:,}, within a word" if over else f"has no word at byte {start:,}"
+        raise BadInput(f"{source.path} {what}, though its header promises {source.count:,}; fetch it again.")
+    return word
 
 
-def _counted(file: IO[bytes]) -> Callable[[int], bytes]:
-    """`read` over large pieces: a binary file is read in thousands of small steps."""
-    buffer, at = b"", 0
+class _Pieces:
+    """A file read in large pieces and given out in small ones, of which a binary file has millions."""
 
-    def read(size: int) -> bytes:
-        nonlocal buffer, at
-        if at + size > len(buffer):
-            buffer, at = buffer[at:] + file.read(max(1 << 20, size)), 0
-        piece = buffer[at : at + size]
-        at += len(piece)
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file, self.buffer, self.at, self.before = file, b"", 0, 0
+
+    @property
+    def place(self) -> int:
+        """The byte of the file that comes next."""
+        return self.before + self.at
+
+    def read(self, size: int) -> bytes:
+        self._hold(size)
+        piece = self.buffer[self.at : self.at + size]
+        self.at += len(piece)
         return piece
 
-    return read
+    def until(self, end: bytes) -> bytes | None:
+        """What stands before the next `end`, which is passed over; None where there is none within `_LONGEST`."""
+        if (found := self.buffer.find(end, self.at, self.at + _LONGEST)) < 0:
+            self._hold(_LONGEST)
+            found = self.buffer.find(end, self.at, self.at + _LONGEST)
+        if found < 0:
+            return None
+        piece = self.buffer[self.at : found]
+        self.at = found + 1
+        return piece
+
+    def _hold(self, size: int) -> None:
+        if self.at + size > len(self.buffer):
+            self.before += self.at
+            self.buffer, self.at = self.buffer[self.at :] + self.file.read(max(1 << 20, size)), 0
 
 
 def _is_binary(start: bytes) -> bool:

@@ -30,7 +30,9 @@ MAX_DOCUMENT = 1 << 22
 _MAX_ROW = 1 << 24  # a JSON row cannot be cut, so one this long is refused
 _BLOCK = 1 << 20
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+_BINARY = "a NUL byte; this is a binary file, give text"
 _ROWS = (".jsonl", ".json")
+TABLES = (".csv", ".tsv")
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")  # .json is read when named: in folders it is mostly something else
 
 Lines = Iterator[tuple[int, str]]
@@ -174,7 +176,7 @@ def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
             raise BadInput(f"{path} is UTF-16; {conversion(block)}.")
         if b"\0" in block:
             line += _line_ends(block[: block.index(b"\0")])
-            raise BadInput(f"{path}, line {line}: a NUL byte; this is a binary file, give text, JSON lines or Parquet.")
+            raise BadInput(f"{path}, line {line}: {_BINARY}, JSON lines or Parquet.")
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
@@ -268,6 +270,8 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a small UTF-8 file, such as texts to embed, one a line."""
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder; name a file in it.")
     try:
         text = path.read_text("utf-8-sig")
     except FileNotFoundError:
@@ -276,6 +280,8 @@ def read_lines(path: Path) -> list[str]:
         raise BadInput(f"{path} is not UTF-8 (byte {error.start}); {conversion(error.object)}.") from None
     if not text:
         raise BadInput(f"{path} is empty; put one text on each line.")
+    if "\0" in text:
+        raise BadInput(f"{path}, line {1 + text[: text.index(chr(0))].count(chr(10))}: {_BINARY}.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.
     return text.removesuffix("\n").split("\n")
 
@@ -283,6 +289,16 @@ def read_lines(path: Path) -> list[str]:
 def read_texts(path: Path) -> list[str]:
     """The same where every line is a text to answer; blank ones too, so that answers stay beside their lines."""
     lines = read_lines(path)
+    tell_of_table(path)
     if blank := sum(not line.strip() for line in lines):
         say(f"{path} has {blank:,} blank {'line' if blank == 1 else 'lines'}, answered like the others.")
     return lines
+
+
+def tell_of_table(path: Path) -> None:
+    """Says so where the lines of a file, which are about to be read as texts, are rows by its name."""
+    if ending(path) in (*TABLES, *_ROWS, ".conll"):
+        say(
+            f"Warning: {path}: every line of a file of rows is read as one text, with all its columns; write the texts "
+            "to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt)."
+        )

@@ -2,10 +2,21 @@
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
+from contextlib import suppress
+from typing import Any
+
 import numba as nb
 import numpy as np
 
 
+def kept_on_disk(function: Any) -> Any:
+    """A compiled function that the next process need not compile again, where numba finds a folder to keep it in."""
+    with suppress(RuntimeError):  # neither beside the file nor in the person's own cache
+        function.enable_caching()
+    return function
+
+
+@kept_on_disk
 @nb.njit(nogil=True)
 def tally(row, start, window, vocab_size, keys, weights, used, limit):
     """Adds the pairs of a row from a place on, until the table is full; gives where it stopped and the slots used.

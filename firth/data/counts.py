@@ -18,6 +18,9 @@ from firth.files import forget_pages
 
 SLOTS = 1 << 24
 """Entries of the table, a power of two (12 bytes each); it is written out when three quarters of it are used."""
+_WORDS = 1 << 24
+"""Words after which the table is written out even if it is not full: it adds up in float32, which is right to 0.2 % for
+weights of up to a million, and no pair of words in a text gets there so soon. Merging adds in float64."""
 _MERGE = 1 << 20
 """Entries of each part that are read or written at once."""
 BUCKET = 1 << 22
@@ -100,14 +103,14 @@ def _blocks(rows: Iterable[np.ndarray], vocab_size: int, *, window: int, slots: 
     except ImportError:
         raise Unsupported("Counting neighbours needs numba: pip install 'firth[vectors]'.") from None
     keys, weights, used = np.full(slots, -1, np.int64), np.zeros(slots, np.float32), 0
-    limit = slots * 3 // 4 - 2 * window
+    limit, words = slots * 3 // 4 - 2 * window, 0
     for row in rows:
-        at = 0
+        at, words = 0, words + len(row)
         while at < len(row):
             at, used = tally(row.astype(np.int32), at, window, vocab_size, keys, weights, used, limit)
-            if used > limit:
+            if used > limit or words > _WORDS:
                 yield _taken(keys, weights)
-                used = 0
+                used = words = 0
     if used:
         yield _taken(keys, weights)
 

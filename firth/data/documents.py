@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -47,15 +48,16 @@ def _blocks(
     """Entries of each document, and their words and counts, for some documents at a time: sorting needs room."""
     starts = stream.starts_S[stream.bounds_D1[:-1]]
     ends = stream.ends_S[stream.bounds_D1[1:] - 1]
-    blocks = np.cumsum(ends - starts) // _BLOCK_TOKENS
+    lengths = ends - starts
+    blocks = np.cumsum(lengths) // _BLOCK_TOKENS
     kept = np.ones(vocab_size, bool)
     kept[sorted(without)] = False
-    for block in np.unique(blocks):
-        inside = np.flatnonzero(blocks == block)
+    for first, last in pairwise([*np.unique(blocks, return_index=True)[1].tolist(), len(blocks)]):  # they ascend
+        inside = slice(first, last)
         ids = stream.shards.ids[ranges(starts[inside], ends[inside])].astype(np.int64)
-        owners = np.repeat(np.arange(len(inside)), (ends - starts)[inside])
+        owners = np.repeat(np.arange(last - first), lengths[inside])
         keys, counts = np.unique((owners * vocab_size + ids)[kept[ids]], return_counts=True)
-        sizes = np.bincount(keys // vocab_size, minlength=len(inside))
+        sizes = np.bincount(keys // vocab_size, minlength=last - first)
         yield sizes, (keys % vocab_size).astype(np.int32), counts.astype(np.int32)
 
 

@@ -33,8 +33,13 @@ class Measures:
         self.sequences += int((-(-documents // _ROOM)).sum())
 
 
-def health(measures: Measures, counts: np.ndarray, *, unknown: int, tally: Counter[str]) -> dict[str, Any]:
-    """Everything worth knowing about a prepared corpus, as plain JSON values; `warnings` says what is off."""
+def health(
+    measures: Measures, counts: np.ndarray, *, unknown: int, tally: Counter[str], fresh: bool = False
+) -> dict[str, Any]:
+    """Everything worth knowing about a prepared corpus, as plain JSON values; `warnings` says what is off.
+
+    `fresh` says that the vocabulary was trained on this very text.
+    """
     tokens, sentences = int(counts.sum()), int(measures.sentence_lengths.sum())
     result: dict[str, Any] = {
         "documents": int(measures.document_lengths.sum()),
@@ -54,7 +59,7 @@ def health(measures: Measures, counts: np.ndarray, *, unknown: int, tally: Count
         "filled_by_documents": (tokens + 2 * measures.sequences) / max(SEQUENCE * measures.sequences, 1),
         "filled_by_sentences": measures.sentence_positions / max(SEQUENCE * sentences, 1),
     }
-    return {**result, "warnings": warnings(result)}
+    return {**result, "warnings": warnings(result, fresh=fresh)}
 
 
 _COUNTED = (
@@ -75,15 +80,16 @@ def entropy(counts: np.ndarray) -> float:
     return float(-(shares * np.log(shares)).sum())
 
 
-def warnings(h: Mapping[str, Any]) -> list[str]:
+def warnings(h: Mapping[str, Any], *, fresh: bool = False) -> list[str]:
     """One plain sentence for each thing that is off."""
     lines_rate = h["duplicate_lines"] / max(h["lines_read"], 1)
     documents_rate = h["duplicate_documents"] / max(h["documents_read"], 1)
     used = h["vocab_used"] / max(h["vocab_size"], 1)
     long = h["long_sentences"] / max(h["sentences"], 1)
+    larger = "a lower --min-count or a larger --vocab-size lets more into the vocabulary"
+    remedy = larger if fresh else "train the vocabulary on this text, or on more of it"
     checks = [
-        (h["unknown_rate"] > 0.01, f"{h['unknown_rate']:.1%} of the tokens are unknown: "
-         "train the vocabulary on this text, or on more of it."),
+        (h["unknown_rate"] > 0.01, f"{h['unknown_rate']:.1%} of the tokens are unknown: {remedy}."),
         (lines_rate > 0.1, f"{lines_rate:.0%} of the lines repeated earlier ones and were dropped: is it boilerplate?"),
         (documents_rate > 0.1, f"{documents_rate:.0%} of the documents repeated earlier ones and were dropped."),
         (h["documents"] < 2, "There are fewer than two documents, and next-sentence pairs need two: "

@@ -24,7 +24,7 @@ import numpy as np
 
 from firth import chance, tokenizers
 from firth.corpus.cleaning import clean_documents, drop_duplicates
-from firth.corpus.readers import Documents, Paths, expected_bytes, find_files, read_documents
+from firth.corpus.readers import TABLES, Documents, Paths, expected_bytes, find_files, read_documents
 from firth.corpus.sentences import split
 from firth.data.health import Measures, health
 from firth.data.shards import TOKENIZER, id_dtype, write_shards
@@ -53,11 +53,13 @@ def prepare(
     processes: int = 2,
     replace: bool = False,
     near: int | None = None,
+    fresh: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Writes shards of the text in `paths` to the folder `out`, and gives its health.
 
     With `near`, documents whose fingerprints differ from an earlier one's in at most so many bits are left out too.
+    `fresh` says that the vocabulary was trained on this very text.
     """
     if processes < 0:
         raise BadConfig(f"processes must be 0 (no workers) or more; it is {processes}.")
@@ -76,7 +78,7 @@ def prepare(
                 progress(tally["bytes"], expected, writer.num_tokens)
         if not writer.num_tokens:
             raise BadInput(f"Nothing is left of {files[0]} after cleaning; check that it holds text.")
-        report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally)
+        report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally, fresh=fresh)
         report["warnings"] += _tables(files)
         writer.info = {"documents_by": documents, "repair": repair, "health": report}
     return report
@@ -84,7 +86,7 @@ def prepare(
 
 def _tables(files: list[Path]) -> Iterator[str]:
     """A sentence where files end as tables do."""
-    tables = [path for path in files if ending(path) in (".csv", ".tsv")]
+    tables = [path for path in files if ending(path) in TABLES]
     if tables:
         others = f" and {len(tables) - 1:,} more" if len(tables) > 1 else ""
         yield (

@@ -1,5 +1,6 @@
 """Goals that make their own labels. One file holds an objective's cut, its corruption and its loss."""
 
+from functools import cache
 from typing import Any
 
 from firth.config import resolve as _resolve
@@ -24,3 +25,9 @@ TABLE = {
 
 def resolve(name: str) -> Any:
     return _resolve(TABLE, name, "objective")
+
+
+@cache
+def word_losses() -> dict[str, str]:
+    """Every loss over the vocabulary, and what it predicts."""
+    return {loss: what for name in TABLE for loss, what in resolve(name).word_losses.items()}

@@ -32,7 +32,7 @@ FORWARD, BACKWARD = "causal_lm", "causal_lm_backward"
 
 
 class CausalLM(Objective):
-    word_loss = FORWARD
+    word_losses = {FORWARD: "next token", BACKWARD: "token before"}
 
     @dataclass(frozen=True)
     class Config:

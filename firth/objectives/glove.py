@@ -84,12 +84,9 @@ class Glove(Objective):
 
     def _begin(self, width: int) -> list[np.ndarray]:
         """Both tables with their biases, and their sums of squared gradients, which begin at 1."""
-        compiled(width)
-        from firth.objectives.word_kernels import spread
-
         tables = [np.empty((len(self.vocab), width + 1), np.float32) for _ in range(2)]
         for place, table in enumerate(tables):
-            spread(table, 0.5 / (width + 1), chance.key(self.seed, "glove", place))
+            compiled().spread(table, 0.5 / (width + 1), chance.key(self.seed, "glove", place))
         return [*tables, *(np.ones_like(table) for table in tables)]
 
     def _descend(

@@ -8,6 +8,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
+from firth.data.count_kernels import kept_on_disk
 from firth.objectives.word_kernels import fetch
 
 _AHEAD = 4
@@ -16,17 +17,19 @@ _TELL = 1 << 16
 """Entries after which a thread says how far it is: saying so after each would make the others wait."""
 
 
+@nb.njit(inline="always", fastmath=True)
+def descend(width, row, squares, slopes, rate):
+    for d in range(width + 1):
+        slope, square = slopes[d], squares[d]
+        row[d] -= rate * slope / np.sqrt(square)
+        squares[d] = square + slope * slope
+
+
 @cache
 def glove_kernel(width: int) -> Any:
     """The loop for one width; a row is a vector and its bias."""
 
-    @nb.njit(fastmath=True, nogil=True)
-    def descend(row, squares, slopes, rate):
-        for d in range(width + 1):
-            slope, square = slopes[d], squares[d]
-            row[d] -= rate * slope / np.sqrt(square)
-            squares[d] = square + slope * slope
-
+    @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def run(first, last, keys, weights, most, power, vocab_size, tables, rate, done, losses, me):
         """The entries from first to last; how many are done goes to done[me], their loss to losses[me]."""
@@ -53,8 +56,8 @@ def glove_kernel(width: int) -> Any:
                 row_slopes[d] = slope * y[d]
                 other_slopes[d] = slope * x[d]
             row_slopes[width] = other_slopes[width] = slope
-            descend(x, row_sums[i], row_slopes, rate)
-            descend(y, other_sums[j], other_slopes, rate)
+            descend(width, x, row_sums[i], row_slopes, rate)
+            descend(width, y, other_sums[j], other_slopes, rate)
             if entry % _TELL == 0:
                 done[me] = before + entry - first
         done[me], losses[me] = before + last - first, loss

@@ -4,6 +4,7 @@ Solved without gradients: for some documents at a time the posterior over their 
 are (`encoders/topics.py`), and the topics move towards what these documents say, less and less as time goes by.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,12 +46,15 @@ class Lda(Objective):
             raise BadConfig("LDA fills a table of topics; its encoder must be topics.")
 
     @torch.no_grad()
-    def solve(self, encoder: Encoder, stream: Stream, *, epochs: int = 5, **_: Any) -> dict[str, float]:
+    def solve(
+        self, encoder: Encoder, stream: Stream, *, epochs: int, report: Callable[[float], None], **_: Any
+    ) -> dict[str, float]:
         assert isinstance(encoder, Topics)
         config, counts = self.config, count_words(stream, encoder.vocab_size, without=self.vocab.specials)
         eta = config.eta or 1 / encoder.width
         lambda_VK = encoder.table.weight.clone()
-        step = 0
+        step, steps = 0, epochs * -(-len(counts) // config.documents)
+        report(0.0)
         for epoch in range(epochs):
             order = chance.permutation(chance.key(self.seed, "lda", epoch), len(counts))
             for start in range(0, len(order), config.documents):
@@ -60,6 +64,7 @@ class Lda(Objective):
                 said_VK = eta + tallies(encoder, some) * (len(counts) / len(some))
                 lambda_VK += rate * (said_VK - lambda_VK)
                 step += 1
+                report(step / steps)
         encoder.table.weight.copy_(expected(lambda_VK))
         encoder.table.weight[sorted(self.vocab.specials)] = 0
         return {"documents": len(counts), "steps": step, "perplexity": perplexity(encoder, counts, lambda_VK)}

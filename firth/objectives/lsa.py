@@ -4,6 +4,7 @@ Solved without gradients by random projection and power iterations (Halko et al.
 is its right singular vector times its idf, so a text's mean vector points where its folded-in document would.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -41,8 +42,9 @@ class Lsa(Objective):
             raise BadConfig("LSA fills a table of word vectors; its encoder must be static.")
 
     @torch.no_grad()
-    def solve(self, encoder: Encoder, stream: Stream, **_: Any) -> dict[str, float]:
+    def solve(self, encoder: Encoder, stream: Stream, *, report: Callable[[float], None], **_: Any) -> dict[str, float]:
         assert isinstance(encoder, Static)
+        report(0.0)
         counts = count_words(stream, encoder.vocab_size, without=self.vocab.specials)
         weights_V = idf(counts, encoder.vocab_size, self.config.idf)
         num_words = len(np.unique(counts.words_M))
@@ -54,6 +56,7 @@ class Lsa(Objective):
         matrix_DV = tf_idf_rows(counts, weights_V)
         values_K, vectors_VK = truncated_svd(matrix_DV, encoder.width, config=self.config, seed=self.seed)
         encoder.table.weight.copy_(vectors_VK * torch.from_numpy(weights_V).float()[:, None])
+        report(1.0)
         explained = float((values_K**2).sum() / (matrix_DV.values() ** 2).sum())
         return {"documents": len(counts), "share_of_variation": explained}
 

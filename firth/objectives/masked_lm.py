@@ -14,7 +14,6 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from firth import chance
-from firth.console import say
 from firth.data.packing import Pack, Plan, runs
 from firth.data.stream import Stream
 from firth.errors import BadConfig
@@ -29,7 +28,7 @@ IGNORE = -100
 
 
 class MaskedLM(Objective):
-    word_loss = "masked_lm"
+    word_losses = {"masked_lm": "masked token"}
 
     @dataclass(frozen=True)
     class Config:
@@ -71,12 +70,15 @@ class MaskedLM(Objective):
         self._entities = Entities()
         self._ordinary_ids = np.setdiff1d(np.arange(len(vocab)), sorted(vocab.specials))
 
+    def warning(self) -> str:
+        if self.config.unit != "entity" or self.config.entities:
+            return ""
+        return (
+            "without a list of names and phrases whole words are masked, as in bert-wwm; "
+            "give one with objectives.masked_lm.entities=FILE."
+        )
+
     def meet(self, tokenizer: Tokenizer) -> None:
-        if self.config.unit == "entity" and not self.config.entities:
-            say(
-                "Warning: without a list of names and phrases whole words are masked, as in bert-wwm; "
-                "give one with objectives.masked_lm.entities=FILE."
-            )
         if self.config.entities:
             self._entities = Entities.read(Path(self.config.entities), tokenizer)
 

@@ -24,7 +24,7 @@ from firth.tokenizers.vocab import Vocab
 
 
 class Nnlm(Objective):
-    word_loss = "nnlm"
+    word_losses = {"nnlm": "next word"}
 
     @dataclass(frozen=True)
     class Config:

@@ -41,7 +41,7 @@ class Generator:
 
 
 class ReplacedToken(Objective):
-    word_loss = MaskedLM.word_loss  # its generator's
+    word_losses = MaskedLM.word_losses  # its generator's
 
     @dataclass(frozen=True)
     class Config:
@@ -68,6 +68,9 @@ class ReplacedToken(Objective):
             if self.generator
             else None
         )
+
+    def warning(self) -> str:
+        return self._trainable().warning()
 
     def meet(self, tokenizer: Tokenizer) -> None:
         self._trainable().meet(tokenizer)

@@ -31,6 +31,10 @@ class Sampler:
     alias_V: np.ndarray
 
     @classmethod
+    def none(cls) -> "Sampler":
+        return cls(np.zeros(0, np.uint32), np.zeros(0, np.int32))
+
+    @classmethod
     def of(cls, weights_V: np.ndarray) -> "Sampler":
         filled = weights_V * (len(weights_V) / weights_V.sum())
         alias_V = np.arange(len(weights_V), dtype=np.int32)

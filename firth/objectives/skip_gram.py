@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from firth.data.stream import Stream
+from firth.encoders.bag import Bag
 from firth.encoders.static import Static
 from firth.errors import BadConfig
 from firth.nn.tree import Paths, huffman
@@ -24,6 +25,9 @@ from firth.tokenizers.vocab import Vocab
 
 class SkipGram(Objective):
     kernel = "skip_gram"
+    fills: type[Encoder] = Static
+    reach = 0.5
+    """First rows go from minus to plus this, divided by the width."""
 
     @dataclass(frozen=True)
     class Config:
@@ -49,8 +53,9 @@ class SkipGram(Objective):
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
         self.config, self.vocab, self.seed = config, vocab, seed
-        if not isinstance(encoder, Static):
-            raise BadConfig(f"{type(self).__name__} fills a table of word vectors; its encoder must be static.")
+        if not isinstance(encoder, self.fills):
+            name = self.fills.__name__.lower()
+            raise BadConfig(f"{type(self).__name__} fills a table of vectors; its encoder must be {name}.")
 
     @torch.no_grad()
     def solve(
@@ -61,20 +66,19 @@ class SkipGram(Objective):
         epochs: int,
         threads: int,
         report: Report,
+        tokenizer: Any = None,
         passes: Passes | None = None,
-        **_: Any,
     ) -> dict[str, float]:
-        assert isinstance(encoder, Static)
-        config, text = self.config, Text.of(stream, self.vocab)
-        module, loops = compiled(encoder.width)
-        kernel, keep = getattr(loops, self.kernel), text.keep(config.sample)
-        words, tree, sampler, room = aims(text, config.num_negatives, config.power)
-        x_in = first_rows(encoder.table.weight, seed=self.seed, reach=0.5 / encoder.width)
+        assert isinstance(encoder, Static | Bag)
+        config, text, module = self.config, Text.of(stream, self.vocab), compiled()
+        kernel, arrays = self.loop(encoder.width, text, tokenizer)
+        keep = text.keep(config.sample)
+        x_in = first_rows(encoder.table.weight, seed=self.seed, reach=self.reach / encoder.width)
         x_out = np.zeros((len(self.vocab), encoder.width), np.float32)
 
         def work(chunks: Any, plan: np.ndarray, done: np.ndarray, me: int) -> None:
             kernel(
-                text.ids, chunks, (words, keep), tree, sampler, config.window, config.num_negatives, room, x_in, x_out,
+                text.ids, chunks, (text.words_V, keep), *arrays, config.window, config.num_negatives, x_in, x_out,
                 plan, done, me, module.SIGMOID,
             )  # fmt: skip
 
@@ -86,14 +90,11 @@ class SkipGram(Objective):
         encoder.table.weight[sorted(self.vocab.specials)] = 0
         return {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
 
-
-Arrays = tuple[np.ndarray, ...]
-
-
-def aims(text: Text, num_negatives: int, power: float) -> tuple[np.ndarray, Arrays, Arrays, int]:
-    """Rows of words, the tree, the sampler, and the most targets a word has: what decides which rows predict it."""
-    tree = Paths.none() if num_negatives else huffman(text.counts_V)
-    sampler = Sampler.of_counts(text.counts_V, power)
-    longest = 0 if num_negatives else int(np.diff(tree.bounds_V1).max())
-    arrays = (tree.bounds_V1, tree.nodes_P, tree.turns_P), (sampler.limit_V, sampler.alias_V)
-    return text.words_V, *arrays, max(longest, num_negatives + 1)
+    def loop(self, width: int, text: Text, tokenizer: Any) -> tuple[Any, tuple[Any, ...]]:
+        """The compiled loop, and what decides which rows predict a word: a tree or negatives, and how many at most."""
+        negatives = self.config.num_negatives
+        tree = Paths.none() if negatives else huffman(text.counts_V)
+        sampler = Sampler.of_counts(text.counts_V, self.config.power) if negatives else Sampler.none()
+        room = negatives + 1 if negatives else int(np.diff(tree.bounds_V1).max())
+        paths = tree.bounds_V1, tree.nodes_P, tree.turns_P
+        return getattr(compiled().kernels(width), self.kernel), (paths, (sampler.limit_V, sampler.alias_V), room)

@@ -13,9 +13,11 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from firth.objectives.word_kernels import _GOLDEN, LONGEST, aim, keep_some, mix, rate_now, step_kernel
+from firth.data.count_kernels import kept_on_disk
+from firth.objectives.word_kernels import _GOLDEN, SOURCE, aim, keep_some, longest, mix, rate_now, step
 
 
+@kept_on_disk
 @nb.njit(nogil=True)
 def ngram_parts(data, bounds_V1, least, most, num_buckets, first_bucket, own_V):
     """The parts of many words, each given as the UTF-8 of `<word>`: parts end to end, and where each word's begin.
@@ -45,46 +47,53 @@ def ngram_parts(data, bounds_V1, least, most, num_buckets, first_bucket, own_V):
     return np.array(parts, np.int32), bounds
 
 
-@cache
-def bag_rows(width: int) -> Any:
-    """How a word's rows are read, and how they are changed."""
-
-    @nb.njit(fastmath=True, nogil=True)
-    def gather(parts, bounds, word, x_in, mean):
-        """The mean of a word's rows."""
-        first, last = bounds[word], bounds[word + 1]
-        mean[:] = 0
-        for p in range(first, last):
-            row = x_in[parts[p]]
-            for d in range(width):
-                mean[d] += row[d]
-        share = np.float32(1.0 / max(1, last - first))
+@nb.njit(inline="always", fastmath=True)
+def gather(width, parts, bounds, word, x_in, mean):
+    """The mean of a word's rows."""
+    first, last = bounds[word], bounds[word + 1]
+    mean[:] = 0
+    for p in range(first, last):
+        row = x_in[parts[p]]
         for d in range(width):
-            mean[d] *= share
+            mean[d] += row[d]
+    share = np.float32(1.0 / max(1, last - first))
+    for d in range(width):
+        mean[d] *= share
 
-    @nb.njit(fastmath=True, nogil=True)
-    def scatter(parts, bounds, word, x_in, change, share):
-        """Adds a share of the change to each of a word's rows."""
-        for p in range(bounds[word], bounds[word + 1]):
-            row = x_in[parts[p]]
-            for d in range(width):
-                row[d] += share * change[d]
 
-    return gather, scatter
+@nb.njit(inline="always", fastmath=True)
+def scatter(width, parts, bounds, word, x_in, change, share):
+    """Adds a share of the change to each of a word's rows."""
+    for p in range(bounds[word], bounds[word + 1]):
+        row = x_in[parts[p]]
+        for d in range(width):
+            row[d] += share * change[d]
+
+
+@kept_on_disk
+@nb.njit(nogil=True)
+def bag_means(parts, bounds, x_in):
+    """The mean of every word's rows."""
+    means = np.empty((len(bounds) - 1, x_in.shape[1]), np.float32)
+    for word in range(len(means)):
+        gather(x_in.shape[1], parts, bounds, word, x_in, means[word])
+    return means
 
 
 @cache
 def skip_gram_kernel(width: int) -> Any:
-    step, (gather, scatter) = step_kernel(width), bag_rows(width)
+    fixed = width, SOURCE
 
+    @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(ids, chunks, text, bags, sampler, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
+        width = fixed[0]
         starts, ends, keys = chunks
         words_V, keep_V = text
         parts, bounds = bags
         limit_V, alias_V = sampler
         no_bounds, no_nodes, no_turns = np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int8)
-        kept = np.empty(LONGEST, np.int32)
+        kept = np.empty(longest(starts, ends), np.int32)
         targets, labels = np.empty(num_negatives + 1, np.int32), np.empty(num_negatives + 1, np.float32)
         change, mean = np.empty(width, np.float32), np.empty(width, np.float32)
         slopes = np.empty(num_negatives + 1, np.float32)
@@ -94,7 +103,7 @@ def skip_gram_kernel(width: int) -> Any:
             for i in range(count):
                 state += _GOLDEN
                 reach = window - int(mix(state) % np.uint64(window))
-                gather(parts, bounds, kept[i], x_in, mean)
+                gather(width, parts, bounds, kept[i], x_in, mean)
                 change[:] = 0
                 for j in range(max(0, i - reach), min(count, i + reach + 1)):
                     if j != i:
@@ -102,45 +111,42 @@ def skip_gram_kernel(width: int) -> Any:
                             kept[j], False, no_bounds, no_nodes, no_turns, limit_V, alias_V, num_negatives, state,
                             targets, labels,
                         )  # fmt: skip
-                        step(mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
-                scatter(parts, bounds, kept[i], x_in, change, np.float32(1))
+                        step(width, mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
+                scatter(width, parts, bounds, kept[i], x_in, change, np.float32(1))
             done[me] += ends[c] - starts[c]
 
     return skip_gram
 
 
-@cache
-def softmax_kernel(width: int) -> Any:
-    @nb.njit(fastmath=True, nogil=True)
-    def softmax_step(x, change, out, gold, rate, scores):
-        top = np.float32(-np.inf)
-        for t in range(len(scores)):
-            score = np.float32(0)
-            for d in range(width):
-                score += x[d] * out[t, d]
-            scores[t] = score
-            top = max(top, score)
-        total = np.float32(0)
-        for t in range(len(scores)):
-            scores[t] = np.exp(scores[t] - top)
-            total += scores[t]
-        for t in range(len(scores)):
-            slope = rate * ((np.float32(1) if t == gold else np.float32(0)) - scores[t] / total)
-            row = out[t]
-            for d in range(width):
-                change[d] += slope * row[d]
-                row[d] += slope * x[d]
-
-    return softmax_step
+@nb.njit(inline="always", fastmath=True)
+def softmax_step(width, x, change, out, gold, rate, scores):
+    for t in range(len(scores)):
+        score = np.float32(0)
+        for d in range(width):
+            score += x[d] * out[t, d]
+        scores[t] = score
+    top = scores.max()
+    total = np.float32(0)
+    for t in range(len(scores)):
+        scores[t] = np.exp(scores[t] - top)
+        total += scores[t]
+    for t in range(len(scores)):
+        slope = rate * ((np.float32(1) if t == gold else np.float32(0)) - scores[t] / total)
+        row = out[t]
+        for d in range(width):
+            change[d] += slope * row[d]
+            row[d] += slope * x[d]
 
 
 @cache
 def classify_kernel(width: int) -> Any:
-    step, softmax_step, (gather, scatter) = step_kernel(width), softmax_kernel(width), bag_rows(width)
+    fixed = width, SOURCE
 
+    @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def classify(order, bags, golds, tree, x_in, x_out, plan, done, me, sigmoid):
         """Texts in this order; a tree of labels, or where it is empty one softmax over all of them."""
+        width = fixed[0]
         parts, bounds = bags
         bounds_V1, nodes_P, turns_P = tree
         num_labels = len(x_out)
@@ -154,7 +160,7 @@ def classify_kernel(width: int) -> Any:
             if size == 0:
                 continue
             rate = rate_now(plan, done)
-            gather(parts, bounds, text, x_in, mean)
+            gather(width, parts, bounds, text, x_in, mean)
             change[:] = 0
             gold = golds[text]
             if len(nodes_P):
@@ -162,10 +168,10 @@ def classify_kernel(width: int) -> Any:
                 for p in range(bounds_V1[gold], bounds_V1[gold + 1]):
                     targets[count], labels[count] = nodes_P[p], np.float32(turns_P[p])
                     count += 1
-                step(mean, change, x_out, targets, labels, scores, count, rate, sigmoid)
+                step(width, mean, change, x_out, targets, labels, scores, count, rate, sigmoid)
             else:
-                softmax_step(mean, change, x_out, gold, rate, scores)
-            scatter(parts, bounds, text, x_in, change, np.float32(1.0 / size))
+                softmax_step(width, mean, change, x_out, gold, rate, scores)
+            scatter(width, parts, bounds, text, x_in, change, np.float32(1.0 / size))
 
     return classify
 

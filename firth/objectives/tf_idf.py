@@ -4,6 +4,7 @@ Solved by counting, without gradients. With `idf=none` the encoder stays plain o
 bag of words, the maximum says which words it has.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,10 +31,12 @@ class TfIdf(Objective):
             raise BadConfig("tf-idf weighs one-hot vectors; its encoder must be one_hot.")
 
     @torch.no_grad()
-    def solve(self, encoder: Encoder, stream: Stream, **_: Any) -> dict[str, float]:
+    def solve(self, encoder: Encoder, stream: Stream, *, report: Callable[[float], None], **_: Any) -> dict[str, float]:
         assert isinstance(encoder, OneHot)
+        report(0.0)
         counts = count_words(stream, encoder.vocab_size, without=self.vocab.specials)
         weights = idf(counts, encoder.vocab_size, self.config.idf)
         weights[sorted(self.vocab.specials)] = 0
         encoder.weight_V.copy_(torch.from_numpy(weights))
+        report(1.0)
         return {"documents": len(counts), "entries": len(counts.words_M)}

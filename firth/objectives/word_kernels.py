@@ -1,16 +1,19 @@
 """The inner loops of word2vec and fastText, compiled: no Python and no allocation per word.
 
-`kernels(width)` compiles them for one width, so that every loop over a vector has a fixed length. All read
-chunks of a token stream, drop words that are not on the list and frequent ones by chance, draw a window, and step after
-each word. Threads share the tables without locks (Hogwild, Recht et al. 2011). A window's negatives are drawn once and
-shared by its words (Ji et al. 2016). Chance is splitmix64 from a chunk's key, as in `firth.chance`.
+`kernels(width)` has them for one width, so that every loop over a vector has a fixed length; numba compiles each once
+and keeps it on disk. All read chunks of a token stream, drop words that are not on the list and frequent ones by
+chance, draw a window, and step after each word. Threads share the tables without locks (Hogwild, Recht et al. 2011). A
+window's negatives are drawn once and shared by its words (Ji et al. 2016). Chance is splitmix64 from a chunk's key, as
+in `firth.chance`.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
 from functools import cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from zlib import crc32
 
 import numba as nb
 import numpy as np
@@ -19,12 +22,15 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+from firth.data.count_kernels import kept_on_disk
+
 _REACH, _BINS = 8.0, 2048
 _edges = np.linspace(-_REACH, _REACH, _BINS + 1)
 SIGMOID = (1 / (1 + np.exp(-_edges))).astype(np.float32)
 """The logistic function at the edges of its bins; between them it is taken for straight (off by at most 2e-6)."""
-LONGEST = 10_000
-"""Words of a chunk at most."""
+SOURCE = crc32(Path(__file__).read_bytes())
+"""This file's version. numba looks for a kept loop by the loop's own file and what it closes over, so that loops of
+other files which use functions of this one close over this."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -53,6 +59,7 @@ def draws(key, limit_V, alias_V, count):
     return found
 
 
+@kept_on_disk
 @nb.njit(nogil=True)
 def spread(rows, reach, key):
     """Fills rows with uniform numbers from -reach to reach, as `chance.uniform(key, row, column)` draws them."""
@@ -61,6 +68,15 @@ def spread(rows, reach, key):
         for d in range(rows.shape[1]):
             bits = mix(state + np.uint64(d + 1) * _GOLDEN)
             rows[i, d] = ((bits >> np.uint64(11)) * (1.0 / (1 << 53)) - 0.5) * (2 * reach)
+
+
+@nb.njit(nogil=True)
+def longest(starts, ends):
+    """Words of the longest chunk."""
+    size = 0
+    for c in range(len(starts)):
+        size = max(size, ends[c] - starts[c])
+    return size
 
 
 @nb.njit(nogil=True)
@@ -147,38 +163,33 @@ def ask(x_in, x_out, kept, count, place, targets, num_targets):
         fetch(x_in, kept[place])
 
 
-@cache
-def step_kernel(width: int) -> Any:
-    @nb.njit(fastmath=True, nogil=True)
-    def step(x, change, out, targets, labels, slopes, num_targets, rate, sigmoid):
-        """One logistic step of every target's row against x; the change of x is added to `change`."""
-        for t in range(num_targets):  # all scores before all steps: no score waits for the one before
-            row = out[targets[t]]
-            score = np.float32(0)
-            for d in range(width):
-                score += x[d] * row[d]
-            slopes[t] = rate * (labels[t] - logistic(score, sigmoid))
-        for t in range(num_targets):
-            row = out[targets[t]]
-            slope = slopes[t]
-            for d in range(width):
-                change[d] += slope * row[d]
-                row[d] += slope * x[d]
-
-    return step
+@nb.njit(inline="always", fastmath=True)
+def step(width, x, change, out, targets, labels, slopes, num_targets, rate, sigmoid):
+    """One logistic step of every target's row against x; the change of x is added to `change`."""
+    for t in range(num_targets):  # all scores before all steps: no score waits for the one before
+        row = out[targets[t]]
+        score = np.float32(0)
+        for d in range(width):
+            score += x[d] * row[d]
+        slopes[t] = rate * (labels[t] - logistic(score, sigmoid))
+    for t in range(num_targets):
+        row = out[targets[t]]
+        slope = slopes[t]
+        for d in range(width):
+            change[d] += slope * row[d]
+            row[d] += slope * x[d]
 
 
 @cache
 def skip_gram_kernel(width: int) -> Any:
-    step = step_kernel(width)
-
+    @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
-    def skip_gram(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
+    def skip_gram(ids, chunks, text, tree, sampler, room, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
         starts, ends, keys = chunks
         words_V, keep_V = text
         bounds_V1, nodes_P, turns_P = tree
         limit_V, alias_V = sampler
-        kept = np.empty(LONGEST, np.int32)
+        kept = np.empty(longest(starts, ends), np.int32)
         targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
         change, slopes = np.empty(width, np.float32), np.empty(room, np.float32)
         for c in range(len(starts)):
@@ -196,7 +207,7 @@ def skip_gram_kernel(width: int) -> Any:
                     if j != i:
                         x = x_in[kept[j]]
                         change[:] = 0
-                        step(x, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
+                        step(width, x, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
                         for d in range(width):
                             x[d] += change[d]
             done[me] += ends[c] - starts[c]
@@ -206,15 +217,14 @@ def skip_gram_kernel(width: int) -> Any:
 
 @cache
 def cbow_kernel(width: int) -> Any:
-    step = step_kernel(width)
-
+    @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
-    def cbow(ids, chunks, text, tree, sampler, window, num_negatives, room, x_in, x_out, plan, done, me, sigmoid):
+    def cbow(ids, chunks, text, tree, sampler, room, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
         starts, ends, keys = chunks
         words_V, keep_V = text
         bounds_V1, nodes_P, turns_P = tree
         limit_V, alias_V = sampler
-        kept = np.empty(LONGEST, np.int32)
+        kept = np.empty(longest(starts, ends), np.int32)
         targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
         change, mean, slopes = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(room, np.float32)
         for c in range(len(starts)):
@@ -241,7 +251,7 @@ def cbow_kernel(width: int) -> Any:
                 for d in range(width):
                     mean[d] *= share
                 change[:] = 0
-                step(mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
+                step(width, mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
                 for j in range(low, high):
                     if j != i:  # each word takes the whole step, as in the released program
                         row = x_in[kept[j]]

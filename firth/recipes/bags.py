@@ -75,7 +75,7 @@ def solve(
     """Finds the weights of the bag and of the head."""
     assert isinstance(task, Classify)
     assert isinstance(encoder, Bag)
-    module, _ = compiled(encoder.width)
+    sigmoid = compiled().SIGMOID
     from firth.objectives.subword_kernels import bag_kernels
 
     parts = [np.concatenate([w.parts for w in item.windows if w.parts is not None]) for item in items]
@@ -92,8 +92,9 @@ def solve(
     kernel, done = bag_kernels(encoder.width).classify, np.zeros(config.threads, np.int64)
     plan = np.array([config.rate, 0.0, float(len(items) * epochs)])
     paths = (tree.bounds_V1, tree.nodes_P, tree.turns_P)
+    same = (bags, golds, paths, x_in, x_out, plan, done)
+    kernel(golds[:0], *same, 0, sigmoid)  # compiles, in this thread
     for epoch in range(epochs):
         order = chance.permutation(chance.key(seed, "texts", epoch), len(items))
         shares = np.array_split(order, config.threads)
-        same = (bags, golds, paths, x_in, x_out, plan, done)
-        in_threads(kernel, [(share, *same, me, module.SIGMOID) for me, share in enumerate(shares)])
+        in_threads(kernel, [(share, *same, me, sigmoid) for me, share in enumerate(shares)])

@@ -18,6 +18,7 @@ from firth.config import from_dict, to_dict, to_toml
 from firth.data.items import Item, ItemBatches
 from firth.files import read_json, remove_leftovers, write_bytes, write_json
 from firth.nn.features import Features
+from firth.objectives.hogwild import interrupted_late
 from firth.recipes import bags, chains, labelled
 from firth.recipes.auxiliary import beside, kept_heads
 from firth.recipes.figures import card, summarise
@@ -125,11 +126,12 @@ def _solved(
     """The figures of a task whose weights are found without the loop."""
     tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
     ((name, task),) = tasks.items()
-    if job.plan.encoder == "fasttext":
-        epochs = max(1, round(job.plan.epochs))
-        bags.solve(task, learner.encoder, items["train"][name], config=job.plan.fasttext, epochs=epochs, seed=seed)
-    else:
-        chains.solve(task, learner.encoder, items["train"][name], job.start.tokenizer)
+    with interrupted_late():
+        if job.plan.encoder == "fasttext":
+            epochs = max(1, round(job.plan.epochs))
+            bags.solve(task, learner.encoder, items["train"][name], config=job.plan.fasttext, epochs=epochs, seed=seed)
+        else:
+            chains.solve(task, learner.encoder, items["train"][name], job.start.tokenizer)
     values = _measure(job, learner.encoder, tasks, items["dev"])
     keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
     best = read_best(folder)
@@ -256,7 +258,8 @@ def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summ
 
 
 def _nothing(job: Job) -> str:
-    return "features written by hand" if job.plan.encoder == "bag" else "random weights"
+    names = {"bag": "features written by hand", "fasttext": "the words of the training rows"}
+    return names.get(job.plan.encoder, "random weights")
 
 
 def _embedding(tasks: Mapping[str, Task]) -> Embedding:

@@ -1,6 +1,8 @@
 """A file of inputs for a fine-tuned model: rows like those it was trained on, or plain lines."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from firth.checkpoint import Checkpoint, only_task
 from firth.console import say
@@ -24,6 +26,15 @@ def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Exam
             raise BadInput(told)
         say(f"Warning: {told}")
     return examples
+
+
+def tell_of_long(model: Any, texts: Sequence[str]) -> None:
+    """Says so where a model's folder asks to cut texts that are to be embedded; without, long ones go in windows."""
+    limit = model.checkpoint.embedding.max_length
+    blocks = (texts[start : start + 1000] for start in range(0, len(texts), 1000)) if limit else ()
+    room = limit - model.tokenizer.vocab.frame.size() if limit else 0
+    if cut := sum(len(ids) > room for block in blocks for ids in model.tokenizer.ids_batch(list(block))):
+        say(f"{cut:,} of {len(texts):,} texts are longer than the {limit:,} tokens this model reads and are cut.")
 
 
 def _example(goal: Task, line: str, where: str) -> Example:

@@ -48,7 +48,7 @@ class Recipe:
     train: TrainConfig = field(default_factory=TrainConfig)
     """The loop and its optimizer; of a recipe that is solved only the seed counts."""
     epochs: int = 1
-    """Passes over the text of a recipe that is solved without gradients."""
+    """Passes over the text of a recipe that is solved without gradients; 0 leaves them to the width."""
     tokenizer: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.tokenizers"})
     """The tokenizer, by name, with its config, where the recipe takes plain text."""
     layout: str = ""

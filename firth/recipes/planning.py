@@ -6,11 +6,12 @@ from pathlib import Path
 from firth import encoders
 from firth.checkpoint import Checkpoint
 from firth.config import from_dict, load_toml, override
+from firth.console import say
 from firth.data.loader import Packs
 from firth.errors import BadConfig
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
-from firth.train.loop import TrainConfig
+from firth.train.loop import TrainConfig, chosen_device
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,16 @@ def fitted(plan: Recipe, start: Checkpoint | None, vocab_size: int) -> Recipe:
     # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
     rows = -(-vocab_size // 64) * 64
     return replace(plan, encoder={name: replace(shape, vocab_size=rows) for name, shape in plan.encoder.items()})
+
+
+def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> None:
+    """What was asked of a recipe that is solved without gradients though it has little or no use for it."""
+    if device and chosen_device(device).type != "cpu":
+        say(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")
+    if size:
+        has_width = hasattr(next(iter(plan.encoder.values())), "width")
+        use = "only sets the width of the vectors" if has_width else "changes nothing"
+        say(f"--size {size} {use} in {plan.recipe}.")
 
 
 def _limits(plan: Recipe, asked: Asked) -> Recipe:

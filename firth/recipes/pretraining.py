@@ -17,6 +17,7 @@ from firth.data.shards import Shards
 from firth.data.stream import Stream, split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
+from firth.objectives import word_losses
 from firth.recipes import solving
 from firth.recipes.finished import say_finished
 from firth.recipes.lineage import Recipe
@@ -24,6 +25,7 @@ from firth.recipes.planning import Asked, fitted, named, settled, whole_epochs
 from firth.recipes.transfer import rate_share
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
+from firth.train.limit import PLAN, Extent
 from firth.train.loop import Learner, chosen_device, compiled, reseed
 from firth.train.run import Run, held_out_figures
 from firth.train.run import evaluate as measure
@@ -38,9 +40,11 @@ class Parts:
     held_out: Packs | None
     tokenizer: Tokenizer
 
-    def measure(self, precision: str) -> Callable[[], dict[str, float]] | None:
+    def measure(self, precision: str, extent: Extent) -> Callable[[], dict[str, float]] | None:
         """Gives means over the held-out documents, with the masks and pairs of epoch 0."""
-        return partial(measure, self.learner, self.held_out, precision=precision) if self.held_out else None
+        if not self.held_out:
+            return None
+        return partial(measure, self.learner, self.held_out, precision=precision, extent=extent)
 
     def check(self) -> None:
         """Raises if the text cannot be cut into sequences, before anything is written."""
@@ -78,20 +82,23 @@ def pretrain(
         return _figures(out)
     if resume and not saved:
         checkpoints.refuse_foreign(out)
-        say(f"{out} holds no run yet: a new one begins.")
+        if not (out / "data").exists():  # text that was made ready for this run
+            say(f"{out} holds no run yet: a new one begins.")
     if resume:
-        for name in (*checkpoints.WRITTEN, "run.toml", "source.json"):
+        for name in (*checkpoints.WRITTEN, "run.toml", "source.json", PLAN):
             remove_leftovers(out, f"{name}.")
     else:
         parts.check()
     write_json(out / "source.json", source)
     write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
     floor = shards.info["health"]["entropy_nats"]
+    extent = Extent()
     run = Run(
         out,
         parts.learner,
         packs=parts.packs,
-        measure=parts.measure(plan.train.precision),
+        measure=parts.measure(plan.train.precision, extent),
+        extent=extent,
         config=plan.train,
         floor=floor,
         resume=resume,
@@ -122,7 +129,7 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     batches = BatchConfig(max_length=length, tokens=max(4096, length))
     everything = Stream(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
-    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32")
+    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32", extent=Extent())
     return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
 
 
@@ -135,12 +142,12 @@ def _as_shards(data: Path, folder: Path, asked: Asked) -> Path:
 
 def _figures(out: Path) -> dict[str, float]:
     figures = held_out_figures(out)
-    return _with_perplexity(figures) if {"nnlm", "causal_lm"} & figures.keys() else figures
+    return figures if "masked_lm" in figures else _with_perplexity(figures)  # to fill masks is not to tell a text
 
 
 def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:
     """The loss over words also as the number of words a model is as unsure as if it chose among."""
-    losses = [figures[name] for name in ("masked_lm", "causal_lm", "nnlm") if name in figures]
+    losses = [figures[name] for name in word_losses() if name in figures]
     return figures | ({"perplexity": float(np.exp(losses[0]))} if losses else {})
 
 
@@ -193,6 +200,8 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
         if missing := set(made.after) - set(list(goals)[:place]):
             raise BadConfig(f"The objective {goal} needs {', '.join(missing)} before it.")
         made.meet(tokenizer)
+        if warning := made.warning():
+            say(f"Warning: {warning}")
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
         for goal in goals.keys() & start.goals.keys():

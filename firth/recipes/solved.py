@@ -46,8 +46,12 @@ def fasttext(size: str) -> Recipe:
 
 def glove(size: str) -> Recipe:
     """Vectors from counts of neighbours (Pennington et al. 2014): 50 passes, 100 from a width of 300 on."""
-    passes = 50 if WIDTHS.get(size, _WIDEST) < 300 else 100
-    return _vectors("glove", size, {"glove": Glove.Config()}, epochs=passes)
+    return _vectors("glove", size, {"glove": Glove.Config()}, epochs=0)
+
+
+def usual_epochs(width: int) -> int:
+    """Passes of a recipe that leaves them to its width, which a person may change."""
+    return 50 if width < 300 else 100
 
 
 def words() -> dict[str, Words.Config]:

@@ -5,9 +5,11 @@ RUN/source.json what the run was made from, RUN/timing.jsonl the seconds and the
 the run gave, RUN itself the model.
 """
 
+import inspect
+import shutil
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,12 +27,13 @@ from firth.data import prepare as preparation
 from firth.data.shards import INFO, Shards
 from firth.data.stream import Stream
 from firth.data.vocabulary import train_tokenizer
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig, BadInput, FirthError
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
+from firth.objectives.hogwild import interrupted_late
 from firth.objectives.passes import ROOM, Passes
-from firth.recipes import lineage
 from firth.recipes.finished import say_finished
 from firth.recipes.lineage import Recipe
+from firth.recipes.solved import usual_epochs
 from firth.recipes.word_tables import TABLE
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -71,34 +74,21 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
     With `resume` a run that was killed goes on after the last pass that it kept, or begins again where it kept none.
     """
     plan, wanted = begun(out, plan, wanted, resume=resume)
-    threads = wanted.threads or THREADS
-    folder = data if data.is_dir() and (data / INFO).exists() else prepared(data, out / "data", plan, wanted)
-    if _same_data(out, folder) and (out / MANIFEST).exists():
-        say_finished(out)
-        return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
-    shards, tokenizer = open_words(folder, wanted.min_count)
-    ((name, shape),), ((goal_name, config),) = plan.encoder.items(), plan.objectives.items()
-    plan = replace(plan, encoder={name: replace(shape, vocab_size=_rows(tokenizer))})
-    reseed(plan.train.seed, "initial weights")
-    encoder: Encoder = encoders.resolve(name)(plan.encoder[name])
-    goal = make_goal(goal_name, config, encoder, tokenizer, seed=plan.train.seed)
-    _remember(out, plan, folder, wanted)
-    stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)
-    with _interruptible(), bar(plan.recipe, 100, unit="%") as advance:
-        figures = goal.solve(
-            encoder,
-            stream,
-            epochs=plan.epochs,
-            threads=threads,
-            tokenizer=tokenizer,
-            report=lambda share: advance(100 * share, clock.told(share)),
-            passes=Passes(out / PASSES),
-        )
-    rates = clock.figures()
-    Journal(out).timing(plan.epochs, rates | {"threads": threads})
+    with _gone_if_refused(out):
+        folder = data if data.is_dir() and (data / INFO).exists() else prepared(data, out / "data", plan, wanted)
+        if _same_data(out, folder) and (out / MANIFEST).exists():
+            say_finished(out)
+            return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
+        shards, tokenizer = open_words(folder, wanted.min_count)
+        ((name, shape),) = plan.encoder.items()
+        plan = replace(plan, encoder={name: replace(shape, vocab_size=_rows(tokenizer))})
+        _remember(out, plan, folder, wanted)
+        encoder, figures, rates = _solve(out, plan, shards, tokenizer=tokenizer, threads=wanted.threads or THREADS)
+    threads = {"threads": wanted.threads or THREADS} if "threads" in _takes(plan) else {}
+    Journal(out).timing(plan.epochs, rates | threads)
     if isinstance(tokenizer, Subwords):
         write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, encoder.state_dict()["table.weight"].numpy()))
-    info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, "threads": threads, **figures}
+    info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, **threads, **figures}
     write_json(out / FIGURES, figures | rates)
     checkpoints.save(out, Checkpoint(encoder.eval(), {}, tokenizer, info=info))
     (out / PASSES).unlink(missing_ok=True)
@@ -109,10 +99,52 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
 def _interruptible() -> Iterator[None]:
     """Ctrl-C says how to go on, as it does in the loop's runs."""
     try:
-        yield
+        with interrupted_late():
+            yield
     except KeyboardInterrupt:
         text = "Stopped. Continue with --resume, after the last pass that was kept or from the beginning."
         raise Interrupted(text, number=signal.SIGINT) from None
+
+
+@_interruptible()
+def _solve(
+    out: Path, plan: Recipe, shards: Shards, *, tokenizer: Tokenizer, threads: int
+) -> tuple[Encoder, dict[str, float], dict[str, float]]:
+    """The encoder, filled; what its objective says of that, and how quick it was."""
+    ((name, shape),), ((goal_name, config),) = plan.encoder.items(), plan.objectives.items()
+    reseed(plan.train.seed, "initial weights")
+    encoder: Encoder = encoders.resolve(name)(shape)
+    goal = make_goal(goal_name, config, encoder, tokenizer, seed=plan.train.seed)
+    stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)
+    with bar(plan.recipe, 100, unit="%") as advance:
+        figures = goal.solve(
+            encoder,
+            stream,
+            epochs=plan.epochs,
+            threads=threads,
+            tokenizer=tokenizer,
+            report=lambda share: advance(100 * share, clock.told(share)),
+            passes=Passes(out / PASSES),
+        )
+    return encoder, figures, clock.figures()
+
+
+@contextmanager
+def _gone_if_refused(out: Path) -> Iterator[None]:
+    """What a run wrote that is refused before it kept a pass would stand in the way of the next one."""
+    new = [path for path in (out / "run.toml", out / "source.json", out / "data", out) if not path.exists()]
+    try:
+        yield
+    except FirthError as error:
+        if not isinstance(error, Interrupted) and not (out / PASSES).exists():
+            for path in filter(Path.exists, new):
+                if path.is_file():
+                    path.unlink()
+                elif path != out:
+                    shutil.rmtree(path)
+                elif not any(out.iterdir()):  # a person may have put something there meanwhile
+                    out.rmdir()
+        raise
 
 
 def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Recipe, Wanted]:
@@ -153,14 +185,36 @@ def settled(plan: Recipe, wanted: Wanted) -> Recipe:
     """The plan with what was asked for by name and by changes."""
     if wanted.threads is not None and wanted.threads < 1:
         raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
-    if wanted.epochs is not None:
-        if wanted.epochs != int(wanted.epochs) or wanted.epochs < 1:
-            raise BadConfig(f"{plan.recipe} takes whole passes over the text; --epochs is {wanted.epochs}.")
-        plan = replace(plan, epochs=int(wanted.epochs))
-    (encoder,), (goal,) = plan.encoder, plan.objectives
-    named = {f"encoder.{encoder}.width": wanted.width, f"objectives.{goal}.window": wanted.window}
-    changes: Iterable[str] = (f"{key}={value}" for key, value in named.items() if value is not None)
-    return override(plan, [*changes, *wanted.changes])
+    passes = plan.epochs if wanted.epochs is None else wanted.epochs
+    changed = replace(plan, epochs=0 if passes % 1 else int(passes))
+    changed = override(changed, [*_named(plan, wanted), *wanted.changes])
+    if "epochs" not in _takes(plan) and (wanted.epochs is not None or changed.epochs != plan.epochs):
+        raise BadConfig(f"{plan.recipe} needs no passes over the text; leave out --epochs.")
+    if plan.epochs == 0 and wanted.epochs is None and changed.epochs == 0:
+        (shape,) = changed.encoder.values()
+        changed = replace(changed, epochs=usual_epochs(shape.width))
+    if changed.epochs < 1:
+        raise BadConfig(f"{plan.recipe} takes whole passes over the text, at least 1; --epochs is {passes:g}.")
+    return changed
+
+
+def _named(plan: Recipe, wanted: Wanted) -> Iterator[str]:
+    """The changes that have a name on the command line."""
+    for name, part in (("width", "encoder"), ("window", "objectives")):
+        ((owner, config),) = getattr(plan, part).items()
+        if (value := getattr(wanted, name)) is None:
+            continue
+        if not hasattr(config, name):
+            raise BadConfig(f"{plan.recipe} has no --{name}.")
+        if value < 1:
+            raise BadConfig(f"--{name} must be at least 1; it is {value}.")
+        yield f"{part}.{owner}.{name}={value}"
+
+
+def _takes(plan: Recipe) -> Collection[str]:
+    """What the solver of a plan's objective looks at: not all know passes or threads."""
+    (goal,) = plan.objectives
+    return inspect.signature(objectives.resolve(goal).solve).parameters
 
 
 def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
@@ -197,6 +251,8 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
     if min_count <= counts[len(tokenizer.vocab.specials) :].min(initial=min_count):
         return shards, tokenizer
     fewer, new = replace_counts(tokenizer, counts).at_least(min_count)
+    if len(fewer.vocab) == len(fewer.vocab.specials):
+        raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower --min-count.")
     mapped = new.astype(shards.ids.dtype)[shards.ids]
     return replace(shards, ids=mapped, counts=np.bincount(mapped, minlength=len(fewer.vocab))), fewer
 
@@ -230,4 +286,4 @@ class _Clock:
         return {"seconds": seconds, "cpu_seconds": busy, "words_per_second": words / seconds}
 
 
-__all__ = ["Wanted", "is_solved", "lineage", "pretrain", "settled"]
+__all__ = ["Wanted", "is_solved", "pretrain", "settled"]

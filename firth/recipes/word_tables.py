@@ -1,6 +1,6 @@
 """Files of word vectors <-> model folders. Rows go from one to the other in blocks: memory holds words, not vectors."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from firth.convert.mapped import WORD_ROWS, map_tensor, word_rows, write_rows
 from firth.convert.vectors import VectorFile, open_vectors
 from firth.encoders.bag import Bag
 from firth.encoders.static import Static
-from firth.errors import Unsupported
+from firth.errors import BadInput, Unsupported
 from firth.files import atomic_folder
 from firth.tensors import Task
 from firth.tokenizers.subwords import Subwords
@@ -37,6 +37,8 @@ def import_vectors(source: Path, out: Path, *, skip_bad: bool = False) -> Checkp
     opened, words = open_vectors(source, skip_bad=skip_bad), list[str]()
     with atomic_folder(out) as folder:
         rows = write_rows(folder / "model.safetensors", TABLE, _rows(opened, words))
+        if not words:
+            _refuse_nothing(opened)
         if opened.skipped:
             say(f"{source}: {opened.skipped:,} rows that could not be used were left out.")
         with torch.device("meta"):  # the weights are in the file already
@@ -47,11 +49,19 @@ def import_vectors(source: Path, out: Path, *, skip_bad: bool = False) -> Checkp
     return made
 
 
+def _refuse_nothing(opened: VectorFile) -> None:
+    what = f"{opened.path}: none of its {opened.skipped:,} rows can be used"
+    if opened.count is None:
+        raise BadInput(f"{what}; it is no file of word vectors.")
+    promised = f"the header promises {opened.count:,} words of width {opened.width}"
+    raise BadInput(f"{what}, though {promised} (line 1); mend the header or the rows.")
+
+
 def _rows(opened: VectorFile, words: list[str]) -> Iterator[np.ndarray]:
     """Zeros for the special tokens, then the file's rows; their words are added to `words`."""
     yield np.zeros((len(SPECIALS), opened.width), np.float32)
     for some, rows in opened.blocks():
-        ordinary = np.array([word not in SPECIALS for word in some])
+        ordinary = np.array([word not in SPECIALS for word in some], bool)
         words += [word for word, kept in zip(some, ordinary, strict=True) if kept]
         yield rows[ordinary]
 
@@ -73,7 +83,7 @@ def import_fasttext(source: Path, out: Path) -> Checkpoint:
     tokenizer = Subwords.of(read.words, config, counts=read.word_counts)
     rows = tokenizer.num_rows - len(SPECIALS)  # buckets that nothing is hashed into are left out
     with atomic_folder(out) as folder:
-        blocks = (read.input_VD[i : min(i + _BLOCK, rows)] for i in range(0, rows, _BLOCK))
+        blocks = _finite(read.input_VD[:rows], source, "input", read.words)
         zeros = np.zeros((len(SPECIALS), read.width), np.float32)
         write_rows(folder / "model.safetensors", TABLE, chain([zeros], blocks))
         means = word_rows(tokenizer, map_tensor(folder / "model.safetensors", TABLE))
@@ -84,6 +94,21 @@ def import_fasttext(source: Path, out: Path) -> Checkpoint:
         made = Checkpoint(encoder, {}, tokenizer, info={"imported_from": source.name}, tasks=tasks)
         checkpoints.save(folder, made, weights=False)
     return made
+
+
+def _finite(rows_VD: np.ndarray, source: Path, matrix: str, names: Sequence[str]) -> Iterator[np.ndarray]:
+    """The rows in blocks; one that is no vector is told by its name or, a bucket of n-grams, by its number."""
+    for start in range(0, len(rows_VD), _BLOCK):
+        block = rows_VD[start : start + _BLOCK]
+        bad = np.flatnonzero(~np.isfinite(block).all(1))
+        if len(bad):
+            row = start + int(bad[0])
+            name = f" ({names[row]!r})" if row < len(names) else ""
+            raise BadInput(
+                f"{source}: row {row + 1:,} of its {matrix} matrix{name} holds NaN or infinity, and no row of a .bin "
+                "file can be left out; fetch or train it again."
+            )
+        yield block
 
 
 def _classifier(read: FastText, encoder: Bag, source: Path) -> Task:
@@ -97,7 +122,9 @@ def _classifier(read: FastText, encoder: Bag, source: Path) -> Task:
     config = {"kind": "one" if tree or read.loss == "softmax" else "many", "head": "tree" if tree else "linear"}
     task = checkpoints.make_task("classify", config, encoder, labels={"label": names})
     head: Any = task.head
+    names = [] if tree else read.labels  # of a tree the rows are inner nodes
     with torch.no_grad():
-        head.weight.copy_(torch.from_numpy(read.output_TD[: len(head.weight)].copy()))
+        rows = np.concatenate([*_finite(read.output_TD[: len(head.weight)], source, "output", names)])
+        head.weight.copy_(torch.from_numpy(rows))
         head.plant(read.label_counts) if tree else head.bias.zero_()
     return task

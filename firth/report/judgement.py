@@ -1,16 +1,12 @@
 """The metrics of a pre-training run in; one plain sentence, remarks and good-or-not out."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-WORD_LOSSES = {
-    "masked_lm": "masked-token",
-    "causal_lm": "next-token",
-    "causal_lm_backward": "token-before",
-    "span_boundary": "span-boundary",
-}
-"""Losses over the vocabulary, which counting tokens brings down to the unigram floor; a run is judged by its first."""
+from firth.objectives import word_losses
+
 _LITTLE = 0.5
 """Nats below the floor under which we would not say that a model has learned."""
 _NOTHING = 0.05
@@ -22,9 +18,10 @@ Judgement = tuple[str, list[str], bool]
 
 def judge(metrics: Sequence[Mapping[str, Any]], unigram_floor: float | None) -> Judgement:
     held_out = [row for row in metrics if row.get("split") == "held-out"]
-    name = next((name for name in WORD_LOSSES if any(name in row for row in metrics)), "masked_lm")
+    titles = word_losses()  # a run is judged by the first it has
+    name = next((name for name in titles if any(name in row for row in metrics)), "masked_lm")
     losses = [(row.get("step"), row[name]) for row in held_out if isinstance(row.get(name), int | float)]
-    broken = [row.get("step") for row in metrics if not all(math.isfinite(row.get(n) or 0.0) for n in WORD_LOSSES)]
+    broken = [row.get("step") for row in metrics if not all(math.isfinite(row.get(n) or 0.0) for n in titles)]
     if broken:
         return f"The run broke down: at step {broken[0]} its loss was no longer a number.", [], False
     if not losses:
@@ -32,7 +29,7 @@ def judge(metrics: Sequence[Mapping[str, Any]], unigram_floor: float | None) -> 
     loss = losses[-1][1]
     sentence, good = _against_floor(loss, unigram_floor)
     remarks = [
-        _doubt(loss, unigram_floor, "next" if name == "causal_lm" else "masked"),
+        _doubt(loss, unigram_floor, titles[name]),
         _accuracies(held_out),
         _rising(losses),
     ]
@@ -59,7 +56,7 @@ def _against_floor(loss: float, floor: float | None) -> tuple[str, bool]:
 def _doubt(loss: float, floor: float | None, which: str) -> str:
     """Perplexity in plain words."""
     than = "" if floor is None or floor <= loss else f", where token counts alone leave {_choices(floor)}"
-    return f"At a {which} token it is left with {_choices(loss)} equally likely choices{than}."
+    return f"At a {which} it is left with {_choices(loss)} equally likely choices{than}."
 
 
 def _choices(loss: float) -> str:
@@ -71,8 +68,7 @@ def _accuracies(held_out: Sequence[Mapping[str, Any]]) -> str:
     def last(key: str) -> float | None:
         return next((row[key] for row in reversed(held_out) if isinstance(row.get(key), int | float)), None)
 
-    names = {"masked_lm": "masked tokens", "causal_lm": "next tokens", "causal_lm_backward": "tokens before"}
-    found = {what: last(f"{name}_accuracy") for name, what in names.items()}
+    found = {plural(what): last(f"{name}_accuracy") for name, what in word_losses().items()}
     guessed = [f"{share:.0%} of {what}" for what, share in found.items() if share is not None]
     recall, precision = last("replaced_token_recall"), last("replaced_token_precision")
     pairs = next(
@@ -85,6 +81,11 @@ def _accuracies(held_out: Sequence[Mapping[str, Any]]) -> str:
         told = f"tells {pairs:.0%} of sentence pairs right"
         said.append(f"{told}, hardly more than the 50% of chance" if pairs < 0.55 else f"{told} (chance: 50%)")
     return f"It {' and '.join(said)}." if said else ""
+
+
+def plural(what: str) -> str:
+    """Several of what a loss over the vocabulary predicts: `tokens before`."""
+    return re.sub("token|word", r"\g<0>s", what)
 
 
 def _rising(losses: Sequence[tuple[Any, float]]) -> str:

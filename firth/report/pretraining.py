@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from firth.objectives import word_losses
 from firth.report.axes import Points
 from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
-from firth.report.judgement import WORD_LOSSES, judge
+from firth.report.judgement import judge, plural
 from firth.report.markup import Html, tag
 from firth.report.page import (
     Section,
@@ -29,23 +30,13 @@ MASK = "[MASK]"
 _MOST_TOKENS = 32
 _MOST_ROWS = 40
 _ACCURACIES: dict[str, tuple[str, dict[str, float]]] = {
-    "masked_lm_accuracy": ("Masked tokens guessed right", {}),
-    "causal_lm_accuracy": ("Next tokens guessed right", {}),
-    "causal_lm_backward_accuracy": ("Tokens before guessed right", {}),
-    "span_boundary_accuracy": ("Tokens of spans guessed from the borders", {}),
     "replaced_token_recall": ("Replaced tokens found (recall)", {}),
     "replaced_token_precision": ("Tokens rightly called replaced (precision)", {}),
     "next_sentence_accuracy": ("Sentence pairs told right", {"chance": 0.5}),
     "sentence_order_accuracy": ("Orders of sentences told right", {"chance": 0.5}),
 }
-"""Shares of a run's rows, with what they are called and what guessing reaches."""
-_HELD_OUT = {
-    **{name: f"{what} loss" for name, what in WORD_LOSSES.items()},
-    "replaced_token": "replaced-token loss",
-    "next_sentence": "next-sentence loss",
-    "sentence_order": "sentence-order loss",
-    **{name: label.lower() for name, (label, _) in _ACCURACIES.items()},
-}
+"""Shares of a run's rows besides the words guessed right, with what they are called and what guessing reaches."""
+_OTHER_LOSSES = ("replaced_token", "next_sentence", "sentence_order")
 
 Ranked = Sequence[tuple[str, Sequence[tuple[str, float]]]]
 
@@ -94,15 +85,24 @@ def _splits(run: PretrainingReport, key: str) -> dict[str, Points]:
     return {split: curve for split, curve in curves.items() if curve}
 
 
+def _losses() -> dict[str, str]:
+    return {name: f"{what.replace(' ', '-')} loss" for name, what in word_losses().items()}
+
+
+def _accuracies() -> dict[str, tuple[str, dict[str, float]]]:
+    words = {name: f"{plural(what).capitalize()} guessed right" for name, what in word_losses().items()}
+    return {f"{name}_accuracy": (label, dict[str, float]()) for name, label in words.items()} | _ACCURACIES
+
+
 def _loss(run: PretrainingReport) -> Section | None:
-    found = {what: curves for name, what in WORD_LOSSES.items() if (curves := _splits(run, name))}
+    found = {what: curves for name, what in _losses().items() if (curves := _splits(run, name))}
     if not found:
         return None
     floor = {} if run.unigram_floor is None else {"unigram floor": run.unigram_floor}
     many = len(found) > 1
     curves = {f"{split}, {what}" if many else split: c for what, each in found.items() for split, c in each.items()}
     whose = "Generator's m" if _splits(run, "replaced_token") else "M"
-    label = "Loss over words" if many else f"{next(iter(found)).capitalize()} loss".replace("M", whose, 1)
+    label = "Loss over words" if many else next(iter(found)).capitalize().replace("M", whose, 1)
 
     def draw(width: int, height: int) -> Html:
         return lines(
@@ -119,16 +119,18 @@ def _loss(run: PretrainingReport) -> Section | None:
 def _held_out_table(run: PretrainingReport) -> str:
     rows = [row for row in run.metrics if row.get("split") == "held-out"]
     rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int))] if rows else []
-    names = [name for name in _HELD_OUT if any(name in row for row in rows)]
+    others = {name: f"{name.replace('_', '-')} loss" for name in _OTHER_LOSSES}
+    labels = _losses() | others | {name: label.lower() for name, (label, _) in _accuracies().items()}
+    names = [name for name in labels if any(name in row for row in rows)]
     if not names:
         return ""
     cells = [[row.get(name) for name in ("step", *names)] for row in rows]
-    return fold("The held-out measurements as a table", table(["step", *map(_HELD_OUT.__getitem__, names)], cells))
+    return fold("The held-out measurements as a table", table(["step", *map(labels.__getitem__, names)], cells))
 
 
 def _accuracy(run: PretrainingReport) -> Section | None:
     charts = []
-    for key, (label, references) in _ACCURACIES.items():
+    for key, (label, references) in _accuracies().items():
         if curves := _splits(run, key):
             svg = lines(curves, x_label="step", y_label=label, references=references, percent=True, smooth=True)
             charts.append(figure(svg))

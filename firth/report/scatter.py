@@ -72,9 +72,11 @@ def _png(path: Path, words: Sequence[str], points: np.ndarray) -> None:
     try:
         from matplotlib import rc_context
         from matplotlib.figure import Figure
+        from matplotlib.font_manager import fontManager
     except ImportError:
         raise Unsupported("A .png map needs matplotlib: pip install 'firth[plot]', or write an .svg.") from None
-    with rc_context({"font.family": list(_FONTS)}), atomic_file(path) as file:
+    fonts = [name for name in _FONTS if name in fontManager.get_font_names()]  # of others it complains at every word
+    with rc_context({"font.family": fonts}), atomic_file(path) as file:
         figure = Figure(figsize=(9, 6.75), layout="constrained")
         axes = figure.add_subplot(aspect="equal", xticks=[], yticks=[])
         axes.scatter(points[:, 0], points[:, 1], s=14, color="#0072b2")

@@ -16,7 +16,9 @@ from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
 from firth.errors import BadInput, Unsupported
 from firth.files import MANIFEST, check_manifest
+from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import Subwords
+from firth.tokenizers.words import has_chinese
 
 TABLES = ("encoder.table.weight", "bert.embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight")
 """What a table of words may be called in `model.safetensors`."""
@@ -73,6 +75,8 @@ class Lexicon:
 
     def vector(self, word: str) -> np.ndarray:
         """The unit vector of a word; one that is not listed may have parts that are."""
+        if not word.strip():
+            raise BadInput("An empty word has no vector; give a word.")
         vector = self._unit(word)
         if vector is None:
             raise BadInput(f"The model does not know the word '{word}'{self.near(word)}")
@@ -82,7 +86,8 @@ class Lexicon:
         """The end of a sentence that offers words spelled almost so."""
         wanted = word.lower() if self.lowercase else word
         alike = [w for w in self.words[: self.searched] if abs(len(w) - len(wanted)) < 3 and {*w} & {*wanted}]
-        close = get_close_matches(wanted, alike, n=3, cutoff=0.5 if len(wanted) < 4 else 0.7)
+        short = len(wanted) < 4 or has_chinese(wanted)  # a character more or less is a great part of such a word
+        close = get_close_matches(wanted, alike, n=3, cutoff=0.5 if short else 0.7)
         return f"; near spellings: {', '.join(close)}." if close else ", and no word is spelled like it."
 
     def neighbours(self, word: str, *, top: int = 10) -> list[tuple[str, float]]:
@@ -97,11 +102,20 @@ class Lexicon:
 
     def nearest_of(self, vectors_QD: np.ndarray, without: Sequence[Sequence[str]]) -> list[int]:
         """For each vector the place of the nearest word, leaving out the words named beside it."""
-        cosines_QV = vectors_QD @ self.rows_VD.T / self.norms_V
-        cosines_QV[:, self.hidden] = -np.inf
-        for cosines_V, words in zip(cosines_QV, without, strict=True):
-            cosines_V[self._listed(words)] = -np.inf
-        return [int(place) for place in cosines_QV.argmax(1)]
+        banned = [(query, place) for query, words in enumerate(without) for place in self._listed(words)]
+        banned += [(query, place) for query in range(len(without)) for place in self.hidden]
+        queries_X, places_X = np.array(banned, np.int64).reshape(-1, 2).T
+        best_Q, highest_Q = np.zeros(len(without), np.int64), np.full(len(without), -np.inf)
+        for start in range(0, len(self.rows_VD), _BLOCK):  # all cosines at once would need room for every pair
+            rows_WD, norms_W = self.rows_VD[start : start + _BLOCK], self.norms_V[start : start + _BLOCK]
+            cosines_QW = vectors_QD @ rows_WD.T / norms_W
+            inside = (places_X >= start) & (places_X < start + len(rows_WD))
+            cosines_QW[queries_X[inside], places_X[inside] - start] = -np.inf
+            nearest_Q = cosines_QW.argmax(1)
+            found_Q = cosines_QW[np.arange(len(nearest_Q)), nearest_Q]
+            best_Q = np.where(found_Q > highest_Q, nearest_Q + start, best_Q)
+            highest_Q = np.maximum(found_Q, highest_Q)
+        return [int(place) for place in best_Q]
 
     def likeness(self, first: str, second: str) -> float:
         return float(self.vector(first) @ self.vector(second))
@@ -128,25 +142,43 @@ class Lexicon:
 def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
     """The words of a model folder; raises where its model has no table of words."""
     weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise BadInput(f"{folder} does not hold a model with word vectors; make one with `firth pretrain` or `import`.")
+    unfinished = (folder / "run.toml").exists() and not (folder / MANIFEST).exists()
+    if unfinished or not weights.is_file():
+        raise BadInput(f"{folder} {_nothing(folder, unfinished=unfinished)}.")
     if (folder / MANIFEST).exists():
         check_manifest(folder, hashes=False)  # reading it all to hash it would take longer than the answer
     name = next((name for name in TABLES if name in tensor_places(weights)), None)
     if name is None:
-        raise Unsupported(f"{folder} is a model without a table of words.")
+        raise Unsupported(
+            f"{folder} is a model without a table of words; take word vectors (`firth pretrain --recipe "
+            "word2vec-sg-ns`, `firth import`) or a BERT, or compare whole texts with `firth embed`."
+        )
     tokenizer = tokenizers.load(folder)
     vocab, rows = tokenizer.vocab, map_tensor(weights, name)
     if len(vocab) > len(rows):
         raise BadInput(f"{folder}: the tokenizer has {len(vocab)} tokens, the model {len(rows)}.")
-    settings = getattr(tokenizer, "config", None) or getattr(tokenizer, "rules", None)
-    lowercase = bool(getattr(settings, "lowercase", False))
-    how: dict[str, Any] = {"lowercase": lowercase, "hidden": vocab.specials, "searched": searched}
+    how: dict[str, Any] = {"lowercase": reads_lowercase(tokenizer), "hidden": vocab.specials, "searched": searched}
     if isinstance(tokenizer, Subwords):
         made = folder / WORD_ROWS
         means = map_tensor(made, name) if made.exists() else np.concatenate([*word_rows(tokenizer, rows)])
         return Lexicon(vocab.ids, means, compose=_composed(tokenizer, rows), **how)
     return Lexicon(vocab.ids, rows, **how)
+
+
+def reads_lowercase(tokenizer: Tokenizer) -> bool:
+    settings = getattr(tokenizer, "config", None) or getattr(tokenizer, "rules", None)
+    return bool(getattr(settings, "lowercase", False))
+
+
+def _nothing(folder: Path, *, unfinished: bool) -> str:
+    """Why a folder holds no model, and what to do."""
+    if not folder.exists():
+        return "does not exist; name a model's folder"
+    if unfinished:
+        return "does not hold a model: the run is not finished; continue it with `--resume`"
+    if (folder / "shards.json").exists():
+        return "does not hold a model: it is prepared text; `firth pretrain` makes a model of it"
+    return "does not hold a model with word vectors; make one with `firth pretrain` or `firth import`"
 
 
 def _composed(tokenizer: Subwords, rows: np.ndarray) -> Callable[[str], np.ndarray | None]:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from firth.data.items import cut_window, pack_windows
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig, BadInput, Unsupported
 from firth.serve.grouping import group
 from firth.serve.predictor import BATCH_TOKENS, Model
 from firth.tasks.predicting import token_batches
@@ -50,6 +50,10 @@ def senses(
     model: Model, word: str, lines: Sequence[str], *, count: int | None = None, layer: int = -1, near: int = 3
 ) -> Senses:
     """The senses of `word` in `lines`; `count` fixes how many, `layer` chooses the states (0: before any context)."""
+    if not word.strip():
+        raise BadInput("An empty word has no senses; give a word.")
+    if not model.encoder.num_layers:
+        raise Unsupported("The model gives a word one vector whatever stands around it; take a BERT or an ELMo.")
     found = occurrences(word, lines)
     if len(found) < 3:
         raise BadInput(f"'{word}' occurs {len(found)} times in the text; grouping needs at least 3 occurrences.")

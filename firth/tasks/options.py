@@ -84,7 +84,9 @@ def _named(path: Path) -> Iterator[Row]:
 
 def _by_name(row: int, fields: Sequence[str], rows: Rows) -> Any:
     if len(fields) != len(rows.columns):
-        return Problem(row, f"{len(fields)} columns where {len(rows.columns)} are expected", "mend or remove the row")
+        return Problem(
+            row, f"the number of columns is {len(fields)}, not {len(rows.columns)}", "mend or remove the row"
+        )
     return dict(zip(rows.columns, fields, strict=True))
 
 
@@ -94,7 +96,7 @@ def _codah(path: Path) -> Iterator[Row]:
         if isinstance(fields, Problem):
             yield row, fields
         elif len(fields) not in (6, 7):
-            yield row, Problem(row, f"{len(fields)} columns where 7 are expected", "mend or remove the row")
+            yield row, Problem(row, f"the number of columns is {len(fields)}, not 7", "mend or remove the row")
         else:
             label = {"label": fields[6]} if len(fields) == 7 else {}
             yield row, {"prompt": fields[1], "options": list(fields[2:6]), **label}

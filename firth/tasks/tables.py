@@ -84,7 +84,7 @@ class Rows:
         places = list(map(self._place, wanted))
         expected, exact = max(places) + 1 if numbered else len(self.columns), not numbered
         if len(fields) < max(places) + 1 or (exact and len(fields) > expected):
-            return Problem(number, f"{len(fields)} columns where {expected} are expected", "mend or remove the row")
+            return Problem(number, f"the number of columns is {len(fields)}, not {expected}", "mend or remove the row")
         return {name: fields[place] for name, place in zip(wanted, places, strict=True)}
 
 

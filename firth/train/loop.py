@@ -20,10 +20,8 @@ from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
 from firth.train.optim import OptimConfig, scheduled_rate
 
-CALIBRATION_STEPS = 50
-"""With a time limit, the number of steps is settled after this many."""
 PROVISIONAL_STEPS = 5_000
-"""Until then the schedule goes by this many."""
+"""With a time limit, the schedule goes by this many steps until their number is settled."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +65,8 @@ class Progress:
 
     steps: int
     step: int = 0
+    settled: int = 0
+    """With a time limit, the step after which the number of steps was settled; 0 before."""
     place: Place = field(default_factory=Place)
     """The first batch not yet used."""
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -90,7 +90,7 @@ class Learner(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.goals, self.beside = nn.ModuleDict(goals), nn.ModuleDict(beside or {})
-        self.word_losses = [goal.word_loss for goal in goals.values() if goal.word_loss]
+        self.word_losses = [name for goal in goals.values() for name in goal.word_losses]
 
     def forward(self, batch: Batch) -> Loss:
         sharing = [goal for goal in self._goals(batch) if type(goal).step is Goal.step]
@@ -137,7 +137,7 @@ def train(
         _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, device)
         norm = nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf"))
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(progress.step, progress.steps, config) * group.get("scale", 1.0)
+            group["lr"] = rate_at(progress.step, progress, config) * group.get("scale", 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         last = micro_batches[-1][0]
@@ -146,9 +146,9 @@ def train(
         on_step(progress, norm)
 
 
-def rate_at(step: int, steps: int, config: TrainConfig) -> float:
-    provisional = config.minutes > 0 and step < CALIBRATION_STEPS
-    return scheduled_rate(step, PROVISIONAL_STEPS if provisional else steps, config.optim)
+def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
+    provisional = config.minutes > 0 and not 0 < progress.settled <= step
+    return scheduled_rate(step, PROVISIONAL_STEPS if provisional else progress.steps, config.optim)
 
 
 def in_precision(learner: Learner, precision: str) -> Callable[[Batch], Loss]:

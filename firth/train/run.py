@@ -3,8 +3,9 @@
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 
@@ -14,12 +15,12 @@ from torch import Tensor
 from firth.console import bar, say
 from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError
+from firth.files import write_json
 from firth.train import state
 from firth.train.journal import Journal, read_rows
-from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, reseed, train
+from firth.train.limit import PLAN, SHARE, Extent, Limit, Plan, read_plan
+from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, reseed, train
 from firth.train.optim import make_optimizer
-
-WARM_STEPS = 10
 
 
 class Interrupted(FirthError):
@@ -45,7 +46,9 @@ class Run:
         floor: float = 0.0,
         scale: Callable[[str], float] = lambda name: 1.0,
         label: str = "pre-training",
+        extent: Extent | None = None,
     ) -> None:
+        """`extent` bounds what `measure` reads where there is a time limit."""
         self.folder, self.learner, self.packs, self.measure = folder, learner, packs, measure
         self.config, self.floor, self.label = config, floor, label
         self.device = next(learner.parameters()).device
@@ -53,12 +56,17 @@ class Run:
         restored = (
             state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=say) if resume else None
         )
-        self.progress, lengths = restored or (Progress(config.steps), {})
+        self.progress, lengths = restored or (Progress(PROVISIONAL_STEPS if config.minutes else config.steps), {})
         self.journal = Journal(folder, lengths=lengths)
         self.stop_asked = 0  # the signal that asked
         self.last: dict[str, float] = {}
-        self._clock = self._started = self._warm = time.perf_counter()
-        self._warm_step = self.progress.step
+        self._clock = time.perf_counter()
+        self.evaluate_every, self.checkpoint_every = config.evaluate_every, config.checkpoint_every
+        self.extent = extent or Extent()
+        wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
+        self.limit = Limit(config.minutes, first=self.progress.step, wait=wait) if config.minutes else None
+        if self.limit and resume and (plan := read_plan(folder)):
+            self._follow(plan)
 
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
@@ -78,14 +86,17 @@ class Run:
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
         step, config = progress.step, self.config
-        settled = config.minutes > 0 and self._settle_steps()
         end = step == progress.steps
         if step % config.log_every == 0 or end:
             self._log(norm)
-        if self.measure and (step % config.evaluate_every == 0 or end):
-            self.last |= {f"held_out_{k}": v for k, v in self.evaluate().items()}
-        if (step % config.checkpoint_every == 0 or settled) and not end:
-            self.save()
+        if self.limit and not progress.settled:
+            if self.limit.due(step):
+                self._settle(self.limit)
+        elif step >= progress.settled:
+            if self.measure and (step % self.evaluate_every == 0 or end or step == progress.settled):
+                self.evaluate()
+            if (step % self.checkpoint_every == 0 or step == progress.settled) and not end:
+                self.save()
         if step == floor_step(progress.steps):
             self._compare_with_floor()
         shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*self.learner.word_losses, "rate"))
@@ -110,12 +121,13 @@ class Run:
         assert self.measure is not None
         values = self.measure()
         self.journal.metrics(self.progress.step, "held-out", values)
+        self.last |= {f"held_out_{k}": v for k, v in values.items()}
         return values
 
     def _log(self, norm: Tensor) -> None:
         progress, now = self.progress, time.perf_counter()
         values = means(progress.sums, progress.counts)
-        values |= {"rate": rate_at(progress.step - 1, progress.steps, self.config), "gradient_norm": float(norm)}
+        values |= {"rate": rate_at(progress.step - 1, progress, self.config), "gradient_norm": float(norm)}
         self.journal.metrics(progress.step, "train", values)
         self.last |= values
         if not math.isfinite(sum(values.values())):
@@ -128,22 +140,32 @@ class Run:
         progress.sums, progress.counts, progress.waited, progress.tokens = {}, {}, 0.0, 0
         self._clock = now
 
-    def _settle_steps(self) -> bool:
-        """With a time limit: as many steps as the first ones say will fit. True in the step that settles it."""
-        if self.progress.step not in (WARM_STEPS, CALIBRATION_STEPS):
-            return False
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        now = time.perf_counter()
-        if self.progress.step == WARM_STEPS:  # the first steps compile and fill caches
-            self._warm, self._warm_step = now, WARM_STEPS
-            return False
-        per_step = (now - self._warm) / (CALIBRATION_STEPS - self._warm_step)
-        left = self.config.minutes * 60 - (now - self._started)
-        self.progress.steps = CALIBRATION_STEPS + max(1, int(left / per_step))
-        limit = "1 minute is" if self.config.minutes == 1 else f"{self.config.minutes:g} minutes are"
-        say(f"{limit} {self.progress.steps:,} steps at {per_step:.3f} s a step.")
-        return True
+    def _settle(self, limit: Limit) -> None:
+        """Plans as many steps as the time allows, going by the first ones, an evaluation and a saved state."""
+        step, config = self.progress.step, self.config
+        per_step, began = limit.per_step(step), time.perf_counter()
+        if self.measure:
+            self.extent.seconds = limit.seconds * SHARE / 2  # there is another one at the end
+            self.evaluate()
+            self.extent.seconds = math.inf
+        evaluated = time.perf_counter()
+        self.save()
+        plan = limit.plan(
+            step,
+            per_step=per_step,
+            evaluation=evaluated - began,
+            saving=time.perf_counter() - evaluated,
+            every=(config.evaluate_every, config.checkpoint_every),
+            held_out=self.extent.packs,
+        )
+        write_json(self.folder / PLAN, asdict(plan))
+        self._follow(plan)
+        say(limit.told(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
+
+    def _follow(self, plan: Plan) -> None:
+        self.progress.steps, self.progress.settled = plan.steps, plan.settled
+        self.evaluate_every, self.checkpoint_every = plan.evaluate_every, plan.checkpoint_every
+        self.extent.packs = plan.held_out
 
     def _compare_with_floor(self) -> None:
         loss = next((self.last[name] for name in self.learner.word_losses if name in self.last), 0.0)
@@ -166,20 +188,26 @@ def floor_step(steps: int) -> int:
 
 
 @torch.no_grad()
-def evaluate(learner: Learner, packs: Packs, *, precision: str) -> dict[str, float]:
+def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Extent) -> dict[str, float]:
     device = next(learner.parameters()).device
     was_training = learner.training
     learner.eval()
     forward = in_precision(learner, precision)
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
-    for place, batch in load(packs, _all_places(packs), workers=0):
+    number, began = packs.num_packs(0), time.perf_counter()
+    places = [Place(0, index) for index in range(extent.packs or number)]
+    for place, batch in load(packs, places, workers=0):
         reseed("evaluation", place.index)  # a generator's samples are the same each time
         for name, count in learner.counts(batch).items():
             counts[name] = counts.get(name, 0) + count
         loss = forward(batch.to(device))
         for name, total in {**loss.sums, **loss.tallies}.items():
             sums[name] = sums.get(name, torch.zeros((), device=device)) + total.double()
+        if time.perf_counter() - began > extent.seconds and place.index + 1 < len(places):
+            extent.packs = place.index + 1
+            break
+    extent.share = (extent.packs or number) / number
     learner.train(was_training)
     return means(sums, counts)
 
@@ -195,10 +223,6 @@ def means(sums: dict[str, Tensor], counts: dict[str, int]) -> dict[str, float]:
         for name, total in sorted(sums.items())  # sums that come from a saved state are in no other order
         if not name.endswith("_of")
     }
-
-
-def _all_places(packs: Packs) -> Sequence[Place]:
-    return [Place(0, index) for index in range(packs.num_packs(0))]
 
 
 @contextmanager

@@ -111,14 +111,15 @@ def _load(
                 "exp_avg_sq": moments[f"{name}.exp_avg_sq"].to(parameter.device),
             }
     sums = {n: t.to(next(learner.parameters()).device) for n, t in load_file(source / "sums.safetensors").items()}
-    progress = Progress(facts["steps"], facts["step"], Place(**facts["place"]), sums, facts["counts"])
+    progress = Progress(facts["steps"], facts["step"], place=Place(**facts["place"]), sums=sums, counts=facts["counts"])
     return progress, facts["files"]
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     """What bit-identical results depend on besides the config."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {"torch": torch.__version__, "threads": torch.get_num_threads(), "device": name, "world": 1}
+    same = {"torch": torch.__version__, "device": name, "world": 1}
+    return same if device.type == "cuda" else same | {"threads": torch.get_num_threads()}
 
 
 def _facts(progress: Progress, files: dict[str, int], device: torch.device) -> dict[str, Any]:

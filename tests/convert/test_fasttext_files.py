@@ -1,5 +1,6 @@
 """fastText's own files, written in the test by the fasttext program."""
 
+import re
 from pathlib import Path
 
 import fasttext
@@ -113,3 +114,33 @@ def test_an_imported_classifier_gives_the_programs_probabilities(text: Path, los
         assert said.probabilities == pytest.approx(wanted, abs=0.01 if loss in ("ova", "ns") else 2e-5)
     if loss in ("softmax", "hs"):
         assert said.label == max(wanted, key=wanted.__getitem__)
+
+
+@pytest.mark.parametrize(("matrix", "row", "name"), [("input", 2, "word"), ("input", 30, ""), ("output", 1, "label")])
+def test_a_matrix_with_nan_is_refused(text: Path, matrix: str, row: int, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    fasttext.train_supervised(str(text), minn=2, maxn=3, **SMALL).save_model(str(path))
+    read = read_fasttext(path)
+    ends = {"output": read.output_TD.nbytes, "input": read.output_TD.nbytes + 17 + read.input_VD.nbytes}
+    data = bytearray(path.read_bytes())
+    place = len(data) - ends[matrix] + 4 * (10 * row + 3)
+    data[place : place + 4] = np.float32(np.nan).tobytes()
+    path.write_bytes(data)
+    named = {"word": read.words, "label": read.labels}
+    shown = f" ({named[name][row]!r})" if name else ""
+    says = f"row {row + 1} of its {matrix} matrix{shown} holds NaN or infinity, and no row of a .bin file can be left"
+    with pytest.raises(BadInput, match=re.escape(says)):
+        firth.import_model(path, out=tmp_path / "ours", skip_bad=True)
+    assert not (tmp_path / "ours").exists()
+
+
+def test_the_program_takes_our_vec_as_pretrained(text: Path, model: Path, tmp_path: Path) -> None:
+    firth.import_model(model, out=tmp_path / "ours")
+    firth.export(tmp_path / "ours", out=tmp_path / "ours.vec", kind="vec")
+    # With a rate of zero nothing moves, so what comes back is what was taken.
+    settings = {**SMALL, "lr": 0.0, "bucket": 0, "pretrainedVectors": str(tmp_path / "ours.vec")}
+    taken = fasttext.train_supervised(str(text), **settings)
+    ours = firth.load(tmp_path / "ours").embed(WORDS)
+    found = np.stack([taken.get_word_vector(word) for word in WORDS])
+    assert np.allclose(found, ours, atol=1e-6)
+    assert np.abs(found).max() > 1e-3

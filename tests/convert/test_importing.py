@@ -106,8 +106,8 @@ def test_several_files_with_an_index(source: Path, run: Path) -> None:
     assert all(torch.equal(made[name], tensor) for name, tensor in read_tensors(run).items())
 
 
-def test_out_must_be_new_and_the_source_a_folder(source: Path) -> None:
+def test_out_must_be_new_and_the_source_there(source: Path) -> None:
     with pytest.raises(BadInput, match="already exists"):
         firth.import_model(source, out=source)
-    with pytest.raises(BadInput, match="neither a folder"):
+    with pytest.raises(BadInput, match="does not exist"):
         firth.import_model(source / "absent", out=source.parent / "out")

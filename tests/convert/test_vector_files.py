@@ -1,12 +1,16 @@
 """Word vector files: round trips with gensim, and what is wrong with a file told by line or byte."""
 
 import gzip
+import lzma
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from gensim.models import KeyedVectors
 
+import firth
 from firth import chance
 from firth.convert.vectors import FORMATS, open_vectors, write_vectors
 from firth.errors import BadConfig, BadInput
@@ -137,3 +141,54 @@ def test_words_and_formats_that_cannot_be_written(rows: np.ndarray, tmp_path: Pa
     with pytest.raises(BadConfig, match="word2vec, word2vec-binary, vec"):
         write_vectors(tmp_path / "v", [], count=0, width=5, kind="word2vec-text")
     assert not (tmp_path / "v").exists()
+
+
+@pytest.mark.parametrize("ending", ["gz", "xz"])
+def test_a_compressed_file_cut_short_is_told_as_prepare_tells_it(
+    ending: str, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    lines = [f"w{i} {i * 7919 % 1009} {i * 104729 % 1013}" for i in range(3000)]
+    squeeze = gzip.compress if ending == "gz" else lzma.compress
+    path = tmp_path / f"cut.txt.{ending}"
+    path.write_bytes(squeeze("\n".join(lines).encode())[:3000])
+    code, _, err = command("import", path, "--out", tmp_path / "model")
+    wanted = command("prepare", path, "--out", tmp_path / "data")
+    assert code == wanted.code == 2
+    assert f"cut.txt.{ending} is cut short or not a .{ending} file" in err
+    assert err.strip().splitlines()[-1] == wanted.err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("2 3\na 1 2\nb 3 4\n", r"none of its 2 rows .*the header promises 2 words of width 3 \(line 1\); mend"),
+        ("a nan 2\nb 3 nan\n", "none of its 2 rows can be used; it is no file of word vectors"),
+    ],
+)
+def test_a_file_of_which_nothing_is_left_makes_no_model(content: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "bad.txt").write_text(content)
+    with pytest.raises(BadInput, match=says):
+        firth.import_model(tmp_path / "bad.txt", out=tmp_path / "model", skip_bad=True)
+    assert not (tmp_path / "model").exists()
+
+
+def test_long_words_and_missing_spaces_in_binary_files(tmp_path: Path) -> None:
+    path, row = tmp_path / "v.bin", np.array([1, 2], "<f4").tobytes()
+    long = b"w" * 1_200_000  # beyond one piece, and beyond what is taken for a word
+    path.write_bytes(b"3 2\na " + row + long[:900_000] + b" " + row + b"\nb " + row)
+    assert read(path)[0] == ["a", "w" * 900_000, "b"]
+    path.write_bytes(b"2 2\na " + row + long + b" " + row)
+    with pytest.raises(BadInput, match="has no word at byte 14, though its header promises 2"):
+        read(path)
+
+
+@pytest.mark.parametrize("odd", ["1_0", "+1", "1e-3", ".5", "1E2", "-0", "0x10", "1d3", "--1", "1,5"])
+def test_numbers_are_what_python_takes_for_numbers(odd: str, tmp_path: Path) -> None:
+    (tmp_path / "v.txt").write_text(f"a 1 2 3\nb 4 {odd} 5\n")
+    try:
+        value = float(odd)
+    except ValueError:
+        with pytest.raises(BadInput, match=f"line 2: '{odd}' is not a number"):
+            read(tmp_path / "v.txt")
+    else:
+        assert read(tmp_path / "v.txt")[1][1].tolist() == [4, np.float32(value), 5]

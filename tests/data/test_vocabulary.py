@@ -16,7 +16,7 @@ def test_a_small_text_gets_as_many_pieces_as_it_supports(
     name: str, command: Callable[..., Any], tmp_path: Path
 ) -> None:
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n你好，世界。你好。\n" * 3)
-    settings = ("prepare", tmp_path / "text.txt", "--tokenizer", name, "--processes", 0)
+    settings = ("prepare", tmp_path / "text.txt", "--tokenizer", name, "--processes", 1)
     made = command(*settings, "--out", tmp_path / "data")
     size = len(tokenizers.load(tmp_path / "data" / "tokenizer").vocab)
     assert made.code == 0

@@ -83,7 +83,7 @@ def test_options_of_prepare(refused: Callable[..., str], tmp_path: Path, run: Pa
     [
         (("batches.max_lenght=64",), "did you mean 'max_length'?"),
         (("encoder.bert.widht=64",), "did you mean 'width'?"),
-        (("train.optim.rate=fast",), "'train.optim.rate' must be a float"),
+        (("train.optim.rate=fast",), "'train.optim.rate' must be a number"),
         (("train.optim.schedule=wavy",), "linear, cosine, trapezoid, constant"),
         (("train.keep=0",), "train.keep must be at least 1"),
         (("batches.max_length=1024", "batches.tokens=2048"), "more than the model's 512 positions"),
@@ -165,6 +165,8 @@ def test_places_that_cannot_be_written(refused: Callable[..., str], run: Path, t
     (tmp_path / "file").write_text("in the way")
     lines = tmp_path / "lines.txt"
     lines.write_text("a text\n")
-    assert "could not be" in refused("embed", run, "--file", lines, "--out", tmp_path / "file" / "v.npy")
+    assert "is a file, not a folder" in refused("embed", run, "--file", lines, "--out", tmp_path / "file" / "v.npy")
     changes = ("batches.tokens=512", "batches.max_length=64")
-    assert "could not be" in refused("pretrain", data, "--out", tmp_path / "file" / "run", "--steps", 1, *changes)
+    assert "is a file, not a folder" in refused(
+        "pretrain", data, "--out", tmp_path / "file" / "run", "--steps", 1, *changes
+    )

@@ -17,7 +17,7 @@ from firth import __version__, cli, encoders, objectives, samples, tokenizers
 from firth.config import describe, resolve
 from firth.recipes.lineage import Recipe
 
-COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
 
 
 def test_help_lists_every_command_and_is_quick(tmp_path: Path) -> None:
@@ -90,12 +90,12 @@ def test_info_and_fill_through_the_command(command: Callable[..., Any], run: Pat
 
 def test_results_stand_on_standard_output_and_nothing_else_does(command: Callable[..., Any], tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
-    plain = command("prepare", tmp_path / "text.txt", "--out", tmp_path / "one", "--vocab-size", 30, "--processes", 0)
+    plain = command("prepare", tmp_path / "text.txt", "--out", tmp_path / "one", "--vocab-size", 30, "--processes", 1)
     assert plain.out.startswith("documents           1\n")
     assert "warning: " in plain.err
     assert "documents           1" not in plain.err
     told = command(
-        "prepare", tmp_path / "text.txt", "--out", tmp_path / "two", "--vocab-size", 30, "--processes", 0, "--json"
+        "prepare", tmp_path / "text.txt", "--out", tmp_path / "two", "--vocab-size", 30, "--processes", 1, "--json"
     )
     assert json.loads(told.out)["documents"] == 1
 

@@ -15,7 +15,7 @@ from firth import cli, samples
 ROOT = Path(__file__).parents[2]
 READMES = {"en": ROOT / "README.md", "zh": ROOT / "README.zh.md"}
 PAGES = [*READMES.values(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
-COMMANDS = typer.main.get_command(cli.app).commands  # type: ignore[attr-defined]
+COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
 SMALLER = {
     "--minutes 3": "--steps 20",
     "--vocab-size 6000": "--vocab-size 800",

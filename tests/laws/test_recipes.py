@@ -13,6 +13,7 @@ import torch
 
 import firth
 from firth.config import from_dict, to_dict, to_toml
+from firth.data.shards import Shards
 from firth.encoders import resolve
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
@@ -67,10 +68,10 @@ def test_two_steps_run(name: str, shrink: Callable[[Any], Any], data: Path, tmp_
 
 @pytest.mark.parametrize("name", SOLVED)
 def test_a_solved_recipe_is_a_model_and_one_thread_repeats_it(name: str, texts: list[Path], tmp_path: Path) -> None:
-    vectors = []
+    vectors, asked = [], {} if name in ("tf-idf", "lsa") else {"epochs": 2}
     for run in ("one", "two"):
         figures = firth.pretrain(
-            texts[0], out=tmp_path / run, recipe=name, threads=1, epochs=2, min_count=2, changes=SMALL.get(name, ())
+            texts[0], out=tmp_path / run, recipe=name, threads=1, min_count=2, changes=SMALL.get(name, ()), **asked
         )
         assert all(value == value for value in figures.values())
         assert figures["words_per_second"] > 0
@@ -78,7 +79,11 @@ def test_a_solved_recipe_is_a_model_and_one_thread_repeats_it(name: str, texts: 
     assert np.array_equal(*vectors)
     assert np.isfinite(vectors[0]).all()
     assert np.abs(vectors[0]).max() > 0
-    assert [row["step"] for row in read_rows(tmp_path / "one" / "timing.jsonl")] == [2]
+    (timing,) = read_rows(tmp_path / "one" / "timing.jsonl")
+    assert timing["step"] == asked.get("epochs", 1)
+    assert ("threads" in timing) == (name not in ("tf-idf", "lsa", "lda"))
+    rate = Shards.open(tmp_path / "one" / "data").num_tokens * timing["step"] / timing["seconds"]
+    assert timing["words_per_second"] == pytest.approx(rate, rel=1e-3)
 
 
 @pytest.mark.parametrize(("size", "millions"), PUBLISHED.items())

@@ -51,3 +51,22 @@ def test_probabilities_sum_to_one(size: int) -> None:
     shares = head(torch.randn(6, 8)).exp()
     assert torch.allclose(shares.sum(1), torch.ones(6), atol=1e-5)
     assert shares.std() > 0.01
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 40])
+def test_scores_are_the_sums_along_the_paths(size: int) -> None:
+    head = TreeHead(8, size)
+    torch.nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(size))
+    paths = head.plant(2 ** (np.arange(size) % 30))  # as deep as a tree can be
+    x_BD = torch.randn(5, 8, generator=torch.Generator().manual_seed(1))
+    signs = 2.0 * torch.from_numpy(paths.turns_P).float() - 1
+    steps = torch.nn.functional.logsigmoid(x_BD @ head.weight[paths.nodes_P.astype(int)].T * signs)
+    wanted = torch.stack(
+        [steps[:, a:b].sum(1) for a, b in zip(paths.bounds_V1, paths.bounds_V1[1:], strict=False)], dim=1
+    )
+    assert torch.allclose(head(x_BD), wanted, atol=1e-5)
+
+
+def test_a_tree_takes_room_as_it_has_names() -> None:
+    small, large = (sum(t.nbytes for t in TreeHead(4, size).state_dict().values()) for size in (300, 3000))
+    assert large < 11 * small < 1_000_000

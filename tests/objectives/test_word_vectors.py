@@ -1,8 +1,14 @@
 """The compiled loops of word2vec, fastText and GloVe against brute force."""
 
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import llvmlite.binding as llvm
+import numba as nb
 import numpy as np
 import pytest
 import torch
@@ -11,13 +17,14 @@ from torch.nn import functional as F
 
 from firth import chance
 from firth.data import counts
+from firth.data.count_kernels import kept_on_disk
 from firth.data.counts import count_pairs, shuffled
 from firth.nn.tree import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
-from firth.objectives.hogwild import in_threads
+from firth.objectives.hogwild import in_threads, interrupted_late
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
-from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread, step_kernel
+from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread, step
 from firth.tokenizers.subwords import ngram_hashes
 
 WIDTH, SIZE, RATE = 10, 30, 0.1
@@ -57,7 +64,7 @@ def test_a_step_is_the_gradient() -> None:
     tensors = [torch.tensor(array, requires_grad=True) for array in (x, out)]
     scores = tensors[1][torch.from_numpy(targets).long()] @ tensors[0]
     F.binary_cross_entropy_with_logits(scores, torch.from_numpy(labels), reduction="sum").backward()
-    step_kernel(WIDTH)(x, change, out, targets, labels, np.empty(3, np.float32), 3, np.float32(RATE), SIGMOID)
+    step(WIDTH, x, change, out, targets, labels, np.empty(3, np.float32), 3, np.float32(RATE), SIGMOID)
     assert np.allclose(change, -RATE * tensors[0].grad.numpy(), atol=1e-6)  # type: ignore[union-attr]
     assert np.allclose(out, (tensors[1] - RATE * tensors[1].grad).detach().numpy(), atol=1e-6)  # type: ignore[operator]
 
@@ -124,7 +131,7 @@ def test_word2vec_is_the_same_as_by_hand(kind: str, negatives: int) -> None:
     ids, chunks, text, tree, sampler, limits, key = setting(negatives)
     x, u, done = table("in"), table("other"), np.zeros(1, np.int64)
     plan = np.array([RATE, RATE, 1.0])
-    getattr(kernels(WIDTH), kind)(ids, chunks, text, tree, sampler, 3, negatives, 40, x, u, plan, done, 0, SIGMOID)
+    getattr(kernels(WIDTH), kind)(ids, chunks, text, tree, sampler, 40, 3, negatives, x, u, plan, done, 0, SIGMOID)
     brute = Brute(key, negatives)
     kept = brute.keep(ids, limits)
     assert 20 < len(kept) < 80
@@ -198,11 +205,14 @@ def test_first_rows_are_drawn_by_chance() -> None:
     assert np.allclose(rows, (chance.uniform(key, np.arange(7)[:, None], np.arange(5)) - 0.5) / 2)
 
 
-@pytest.mark.parametrize(("slots", "piece"), [(1 << 16, 1 << 20), (256, 1 << 20), (256, 64)])
+@pytest.mark.parametrize(
+    ("slots", "piece", "words"), [(1 << 16, 1 << 20, 999), (256, 1 << 20, 999), (256, 64, 999), (1 << 16, 64, 100)]
+)
 def test_counting_is_exact_whether_it_spills_or_not(
-    slots: int, piece: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slots: int, piece: int, words: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counts, "_MERGE", piece)
+    monkeypatch.setattr(counts, "_WORDS", words)
     rows = [chance.below(chance.key("row", i), SIZE, np.arange(60)) for i in range(8)]
     expected = np.zeros((SIZE, SIZE))
     for row in rows:
@@ -210,6 +220,8 @@ def test_counting_is_exact_whether_it_spills_or_not(
             for distance in range(1, min(4, len(row) - 1 - i) + 1):
                 expected[word, row[i + distance]] += 1 / distance
                 expected[row[i + distance], word] += 1 / distance
+    blocks = counts._blocks(iter(rows), SIZE, window=4, slots=slots)
+    assert (sum(len(list(block)) > 0 for block in blocks) > 1) == (slots == 256 or words == 100)
     found = count_pairs(iter(rows), SIZE, window=4, folder=tmp_path, slots=slots)
     dense = np.zeros(SIZE * SIZE)
     dense[found.keys_E] = found.weights_E
@@ -251,6 +263,60 @@ def test_glove_steps_as_adagrad_by_hand() -> None:
     assert loss[0] == pytest.approx(expected, rel=1e-4)
     assert np.allclose(tables[0], w.detach().numpy(), atol=1e-5)
     assert np.allclose(tables[1], v.detach().numpy(), atol=1e-5)
+
+
+def test_a_loop_is_compiled_where_it_can_be_kept_and_where_it_cannot() -> None:
+    place = dict[str, Any]()
+    exec("def more(x): return x + 1", place)  # of no file, so that numba has nowhere to keep it
+    assert kept_on_disk(nb.njit(place["more"]))(1) == 2
+    for loop in (kernels(WIDTH).skip_gram, bag_kernels(WIDTH).classify, glove_kernel(WIDTH), spread):
+        assert Path(loop.stats.cache_path).is_dir()
+
+
+def test_a_second_process_finds_what_the_first_compiled() -> None:
+    code = (
+        "import numpy as np\nfrom firth.objectives.glove_kernels import glove_kernel as made\n"
+        "tables = tuple(np.ones((4, 3, 8), np.float32))\nkernel = made(7)\n"
+        "one = np.float32(1)\nkeys, done = np.zeros(0, np.int64), np.zeros(1, np.int64)\n"
+        "kernel(0, 0, keys, np.zeros(0, np.float32), one, one, 3, tables, one, done, np.zeros(1), 0)\n"
+        "print(sum(kernel.stats.cache_hits.values()))"
+    )
+    call = [sys.executable, "-c", code]
+    _, second = (subprocess.run(call, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert int(second) == 1
+
+
+def test_large_scores_of_the_classifier_stay_finite() -> None:
+    x, out, done = table("in"), table("labels", 3), np.zeros(1, np.int64)
+    out[:] = [[1e4], [-1e4], [2e4]]
+    x[:] = -1
+    bags, nothing = (np.array([2], np.int32), np.array([0, 1])), Paths.none()
+    tree = nothing.bounds_V1, nothing.nodes_P, nothing.turns_P
+    plan = np.array([RATE, RATE, 1.0])
+    bag_kernels(WIDTH).classify(np.array([0]), bags, np.array([0]), tree, x, out, plan, done, 0, SIGMOID)
+    assert np.allclose(out[:, 0], [1e4 - RATE, -1e4 + RATE, 2e4])
+
+
+def test_ctrl_c_is_not_lost_where_llvm_calls_back() -> None:
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_default_triple().create_target_machine()
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("define i32 @f() { ret i32 1 }"), machine)
+    engine.set_object_cache(lambda module, code: signal.raise_signal(signal.SIGINT))
+
+    def compile_and_go_on() -> None:
+        with interrupted_late():
+            engine.finalize_object()
+            for _ in range(100):
+                time.sleep(0.1)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            compile_and_go_on()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_what_goes_wrong_in_a_thread_is_not_lost() -> None:

@@ -35,7 +35,7 @@ def test_everything_wrong_is_named_with_its_row(run: Path, tmp_path: Path) -> No
     for wanted in (
         "14 rows that can be used, 2 that cannot",
         "row 5: an empty text",
-        "row 6: 1 columns where 2 are expected",
+        "row 6: the number of columns is 1, not 2",
         "rows 2, 3 (bad / good)",
         "also stand in train, such as row 2 (train row 4)",
         "fewer than 5 training rows for the label bad, ugly",

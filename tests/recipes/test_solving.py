@@ -5,7 +5,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from firth import chance, samples
 from firth.checkpoint import load as load_checkpoint
 from firth.convert.mapped import WORD_ROWS
 from firth.errors import BadConfig, BadInput, Damaged
-from firth.recipes.solving import PASSES
+from firth.recipes import lineage, solving
+from firth.recipes.solving import PASSES, Wanted, settled
 from firth.serve.lexicon import open_lexicon
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
@@ -92,9 +94,16 @@ def test_unseen_words_have_vectors_by_their_parts(text: Path, tmp_path: Path) ->
     ("options", "said"),
     [
         ({"recipe": "word2vec-sg-ns", "epochs": 0.5}, "whole passes"),
-        ({"recipe": "word2vec-sg-ns", "steps": 3}, "--epochs"),
+        ({"recipe": "word2vec-sg-ns", "steps": 3}, "leave out --steps"),
         ({"recipe": "word2vec-sg-ns", "threads": 0}, "--threads"),
-        ({"recipe": "word2vec-sg-ns", "window": 0}, "window of at least 1"),
+        ({"recipe": "word2vec-sg-ns", "epochs": float("inf")}, "whole passes"),
+        ({"recipe": "word2vec-sg-ns", "changes": ["epochs=0"]}, "whole passes"),
+        ({"recipe": "word2vec-sg-ns", "window": 0}, "--window must be at least 1"),
+        ({"recipe": "lda", "width": 0}, "--width must be at least 1"),
+        ({"recipe": "tf-idf", "width": 5}, "tf-idf has no --width"),
+        ({"recipe": "lsa", "window": 5}, "lsa has no --window"),
+        ({"recipe": "tf-idf", "epochs": 1}, "leave out --epochs"),
+        ({"recipe": "lsa", "changes": ["epochs=2"]}, "leave out --epochs"),
         ({"recipe": "bert", "window": 3}, "--window"),
         ({"recipe": "word2vec-sg", "epochs": 1}, "word2vec-sg-"),
     ],
@@ -113,6 +122,70 @@ def test_a_run_is_never_overwritten_and_other_tokens_have_no_counts(words: Path,
         firth.pretrain(data, out=tmp_path / "other", recipe="glove", min_count=3)
 
 
+@pytest.mark.parametrize(
+    ("recipe", "refused", "said"),
+    [
+        ("lsa", {"width": 500}, "lower the width"),
+        ("word2vec-cbow-ns", {"min_count": 100_000}, "lower (--)?min.count"),
+        ("lda", {"min_count": 100_000}, "lower (--)?min.count"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["text", "shards"])
+def test_what_was_refused_is_not_in_the_way(
+    recipe: str, refused: dict[str, Any], said: str, kind: str, text: Path, words: Path, tmp_path: Path
+) -> None:
+    data, out = text if kind == "text" else words, tmp_path / "run"
+    with pytest.raises(BadInput, match=said):
+        firth.pretrain(data, out=out, recipe=recipe, threads=1, **refused)
+    assert not out.exists()
+    firth.pretrain(data, out=out, recipe=recipe, threads=1, width=3)
+    assert firth.load(out).encoder.width == 3
+
+
+def test_a_refused_run_leaves_what_others_put_there(text: Path, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for width in (500, 400):
+        with pytest.raises(BadInput, match="lower the width"):
+            firth.pretrain(text, out=tmp_path, recipe="lsa", width=width, threads=1, resume=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "data").mkdir()
+    with pytest.raises(BadInput, match="No word of the text"):
+        firth.pretrain(text, out=tmp_path, recipe="lsa", width=3, min_count=9999, threads=1, resume=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "notes.txt"]
+
+
+def test_the_passes_of_glove_follow_the_width() -> None:
+    plan = lineage.make("glove", "tiny")
+    assert settled(plan, Wanted()).epochs == 50
+    assert settled(plan, Wanted(width=300)).epochs == 100
+    assert settled(plan, Wanted(changes=("encoder.static.width=400",))).epochs == 100
+    assert settled(lineage.make("glove", "base"), Wanted(width=299)).epochs == 50
+    assert settled(plan, Wanted(width=300, epochs=7)).epochs == 7
+    assert settled(plan, Wanted(width=300, changes=("epochs=50",))).epochs == 50
+    begun = settled(plan, Wanted(width=300, epochs=7))
+    assert settled(begun, Wanted()) == begun
+
+
+@pytest.mark.parametrize("recipe", ["tf-idf", "lsa", "lda"])
+def test_counting_tells_how_far_it_is(
+    recipe: str, words: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares = list[float]()
+
+    @contextmanager
+    def watched(*_: Any, **__: Any) -> Iterator[Callable[..., None]]:
+        yield lambda done, *_: shares.append(done)
+
+    monkeypatch.setattr(solving, "bar", watched)
+    changes = ["objectives.lda.documents=50"] if recipe == "lda" else []
+    options = {} if recipe == "tf-idf" else {"width": 4}
+    firth.pretrain(words, out=tmp_path / "run", recipe=recipe, changes=changes, **options)
+    assert shares[0] == 0
+    assert shares[-1] == 100
+    assert shares == sorted(shares)
+    assert len(shares) > 30 or recipe != "lda"
+
+
 @pytest.mark.parametrize("head", ["linear", "tree"])
 def test_the_classifier_learns_and_answers(head: str, tmp_path: Path, command: Callable[..., Any]) -> None:
     rows, out = samples.labelled("classify", "en"), tmp_path / "run"
@@ -122,6 +195,7 @@ def test_the_classifier_learns_and_answers(head: str, tmp_path: Path, command: C
     )  # fmt: skip
     assert answer.code == 0, answer.err
     assert json.loads(command("evaluate", out, "--data", rows, "--json").out)["accuracy"] > 0.85
+    assert load_checkpoint(out).info["fine_tuned_from"] == "the words of the training rows"
     said = firth.load(out).predict(["some text"])[0]
     assert sum(said.probabilities.values()) == pytest.approx(1, abs=1e-5)
 
@@ -175,16 +249,24 @@ def test_a_killed_run_goes_on_after_its_last_pass_with_the_same_bits(
     assert firth.pretrain(words, out=tmp_path / "run", resume=True) == resumed
 
 
+_STOPPED = """
+import sys
+from firth.cli import main
+from firth.objectives import passes
+passes.SECONDS = 0.0
+main()
+"""
+
+
 def test_ctrl_c_tells_how_to_go_on(words: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     asked = ["pretrain", words, "--recipe", "word2vec-sg-ns", "--epochs", 100_000, "--width", 8, "--out", out]
-    call = [sys.executable, "-m", "firth", *map(str, asked)]
+    call = [sys.executable, "-c", _STOPPED, *map(str, asked)]
     # What a shell starts in the background is deaf to this signal, and so are its children.
     heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     child = subprocess.Popen(call, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
-    while not (out / "run.toml").exists() and child.poll() is None:
+    while not (out / PASSES).exists() and child.poll() is None:
         time.sleep(0.01)
-    time.sleep(0.5)
     child.send_signal(signal.SIGINT)
     _, said = child.communicate(timeout=60)
     assert child.returncode == 130, said
@@ -216,5 +298,6 @@ def test_a_model_of_parts_keeps_the_vectors_of_its_words(text: Path, tmp_path: P
     (tmp_path / "run" / WORD_ROWS).unlink()
     with pytest.raises(Damaged, match=WORD_ROWS):
         open_lexicon(tmp_path / "run")
-    (tmp_path / "run" / "manifest.json").unlink()
+    for name in ("manifest.json", "run.toml"):  # as in a folder that someone else put together
+        (tmp_path / "run" / name).unlink()
     assert np.array_equal(open_lexicon(tmp_path / "run").rows_VD, stored.rows_VD)

@@ -180,6 +180,7 @@ CURVES: dict[str, list[str]] = {
         "Tokens rightly called replaced (precision)",
     ],
     "masked_lm span_boundary": ["Loss over words"],
+    "nnlm nnlm_accuracy": ["Next-word loss", "Next words guessed right"],
     "masked_lm sentence_order_accuracy": ["Masked-token loss", "Orders of sentences told right"],
 }
 
@@ -213,5 +214,9 @@ def test_the_verdict_on_a_causal_model_and_on_a_judge_of_tokens() -> None:
     sentence, remarks, good = judge([{"step": 3, "split": "held-out", **electra}], 6.5)
     assert not good
     assert "finds 7% of replaced tokens (of those it names, 60% are)" in " ".join(remarks)
+    words = {"step": 3, "split": "held-out", "nnlm": 5.0, "nnlm_accuracy": 0.2}
+    assert "At a next word" in " ".join(judge([words], 6.5)[1])
+    assert "20% of next words" in " ".join(judge([words], 6.5)[1])
+    assert "broke down" in judge([words | {"nnlm": float("nan")}], 6.5)[0]
     backward = [{"step": 3, "split": "train", "causal_lm": 5.0, "causal_lm_backward": float("nan")}]
     assert "broke down" in judge(backward, 6.5)[0]

@@ -18,7 +18,7 @@ from firth.convert.mapped import map_tensor, tensor_places, write_rows
 from firth.convert.vectors import open_vectors, write_vectors
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.report.scatter import plane, write_map
-from firth.serve.lexicon import open_lexicon
+from firth.serve.lexicon import Lexicon, open_lexicon
 
 WORDS = [
     *(f"word{i}" for i in range(90)),
@@ -203,10 +203,11 @@ def test_a_map_shows_every_word(model: Path, tmp_path: Path, command: Callable[.
         firth.map_words(model, ["king"], out=tmp_path / "one.svg")
 
 
-def test_a_map_as_png(model: Path, tmp_path: Path) -> None:
+def test_a_map_as_png(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("matplotlib")
     firth.map_words(model, ["king", "queen", "frog"], out=tmp_path / "map.png")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    assert "not found" not in caplog.text
 
 
 def test_commands_print_and_speak_json(model: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
@@ -223,12 +224,28 @@ def test_commands_print_and_speak_json(model: Path, tmp_path: Path, command: Cal
     assert (code, "--data or --words" in err) == (2, True)
 
 
-def test_folders_without_words_are_refused(tmp_path: Path) -> None:
+def test_folders_without_words_are_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"absent does not exist; name a model's folder"):
+        firth.neighbours(tmp_path / "absent", "king")
     with pytest.raises(BadInput, match="does not hold a model with word vectors"):
         firth.neighbours(tmp_path, "king")
+    with pytest.raises(BadInput, match="it is prepared text; `firth pretrain` makes a model of it"):
+        firth.export(data, out=tmp_path / "out")
     write_rows(tmp_path / "model.safetensors", "strange", [np.ones((2, 2))])
-    with pytest.raises(Unsupported, match="without a table of words"):
+    with pytest.raises(Unsupported, match=r"without a table of words; take word vectors .* or a BERT"):
+        firth.map_words(tmp_path, ["king", "queen"], out=tmp_path / "map.svg")
+    (tmp_path / "run.toml").touch()
+    with pytest.raises(BadInput, match="the run is not finished; continue it with `--resume`"):
         firth.neighbours(tmp_path, "king")
+
+
+def test_empty_words_and_words_written_twice() -> None:
+    small = Lexicon({"医院": 0, "病人": 1}, np.eye(2), compose=lambda _: None)
+    with pytest.raises(BadInput, match="'医院院院'; near spellings: 医院"):
+        small.vector("医院院院")
+    for word in ("", " "):
+        with pytest.raises(BadInput, match="An empty word has no vector; give a word"):
+            small.neighbours(word)
 
 
 def test_mapped_tensors(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import firth
 from firth.checkpoint import Checkpoint
 from firth.encoders.static import Static
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig, BadInput, Unsupported
 from firth.serve.predictor import Model
 from firth.serve.senses import occurrence_vectors, occurrences, senses
 from firth.tokenizers.wordpiece import WordPiece
@@ -66,11 +66,10 @@ def test_before_any_context_the_senses_are_mixed(minilm: Path) -> None:
     assert sum((one.nearest[0][0] <= 10) == (one.line <= 10) for one in occurring) == 4
 
 
-def test_a_word_vector_is_the_same_everywhere(tokenizer: WordPiece, shrink: Callable[[Any], Any]) -> None:
+def test_a_word_vector_has_no_senses(tokenizer: WordPiece, shrink: Callable[[Any], Any]) -> None:
     model = Model(Checkpoint(Static(shrink(Static.Config())).eval(), {}, tokenizer))
-    found = senses(model, "the", ["the house", "in the long rain", "over the river and the bridge"])
-    assert len(found.groups) == 1
-    assert found.silhouette == 0
+    with pytest.raises(Unsupported, match="one vector whatever stands around it; take a BERT or an ELMo"):
+        senses(model, "the", ["the house", "in the long rain", "over the river and the bridge"])
 
 
 def test_vectors_do_not_depend_on_what_is_far_away(run: Path) -> None:
@@ -84,6 +83,8 @@ def test_vectors_do_not_depend_on_what_is_far_away(run: Path) -> None:
 
 def test_mistakes(run: Path) -> None:
     model = firth.load(run)
+    with pytest.raises(BadInput, match="An empty word has no senses"):
+        senses(model, " ", LINES)
     with pytest.raises(BadInput, match="'bank' occurs 1 times in the text"):
         senses(model, "bank", LINES[:1])
     with pytest.raises(BadConfig, match="can form 1 to 19 groups, not 20"):

@@ -75,7 +75,7 @@ def test_bad_rows_are_told_with_their_number_and_the_others_are_kept(read: Reade
     assert [e.texts[0] for e in examples] == ["good", "last"]
     assert sorted(p.row for p in problems) == [2, 3, 4, 5, 6, 7]
     assert all(p.bad and p.what and p.remedy for p in problems)
-    assert read("text\tlabel\na\n b\tc\td\ne\tf\n")[1][0].what == "1 columns where 2 are expected"
+    assert read("text\tlabel\na\n b\tc\td\ne\tf\n")[1][0].what == "the number of columns is 1, not 2"
 
 
 def test_a_line_of_a_megabyte_is_a_mistake_not_a_text(read: Reader) -> None:

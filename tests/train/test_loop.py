@@ -20,7 +20,7 @@ from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_sentence import NextSentence
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import CALIBRATION_STEPS, Learner, Progress, TrainConfig, rate_at, train
+from firth.train.loop import Learner, Progress, TrainConfig, rate_at, train
 from firth.train.optim import OptimConfig, make_optimizer
 
 STILL = TrainConfig(steps=1, precision="fp32", optim=OptimConfig(rate=0.0, weight_decay=0.0, clip=0.0))
@@ -207,5 +207,7 @@ def test_numbers_below_one_are_refused(name: str) -> None:
 
 def test_until_the_steps_are_settled_the_schedule_is_provisional() -> None:
     config = TrainConfig(steps=100, minutes=1.0)
-    assert rate_at(CALIBRATION_STEPS - 1, 100, config) == rate_at(CALIBRATION_STEPS - 1, 300, config)
-    assert rate_at(CALIBRATION_STEPS, 100, config) != rate_at(CALIBRATION_STEPS, 300, config)
+    short, long, unsettled = Progress(100, settled=50), Progress(300, settled=50), Progress(100)
+    assert rate_at(49, short, config) == rate_at(49, long, config) == rate_at(49, unsettled, config)
+    assert rate_at(50, short, config) != rate_at(50, long, config)
+    assert rate_at(50, unsettled, config) == rate_at(50, Progress(300), config)

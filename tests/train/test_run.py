@@ -1,6 +1,8 @@
 """What happens around the steps: logs, evaluation, saved states, time limits, warnings."""
 
 import json
+import shutil
+import time
 import tomllib
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from firth.errors import BadConfig, BadInput, FirthError
 from firth.recipes.lineage import Recipe
 from firth.recipes.pretraining import build
 from firth.train.journal import read_rows
+from firth.train.limit import Limit
 from firth.train.run import floor_step
 
 
@@ -60,11 +63,67 @@ def test_minutes_become_steps_and_are_saved(
     changes = [*tiny, "train.checkpoint_every=1000"]
     firth.pretrain(data, out=tmp_path / "run", minutes=0.02, changes=changes)
     steps = json.loads((tmp_path / "run" / "firth.json").read_text())["steps"]
-    assert steps > 50
     assert f"0.02 minutes are {steps:,} steps" in capsys.readouterr().err
-    states = {p.name: json.loads((p / "progress.json").read_text()) for p in tmp_path.glob("run/checkpoints/*")}
-    assert {name: facts["steps"] for name, facts in states.items()} == {"step-50": steps, f"step-{steps}": steps}
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    assert plan["steps"] == steps > plan["settled"] > 2
+    assert {p.name for p in tmp_path.glob("run/checkpoints/*")} == {f"step-{plan['settled']}", f"step-{steps}"}
     assert read_rows(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == steps
+
+
+def test_a_timed_run_resumed_goes_by_its_plan(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    firth.pretrain(data, out=run, minutes=0.02, changes=[*tiny, "train.checkpoint_every=1000"])
+    whole = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors", "plan.json")}
+    for kept in ("settled", ""):  # the state before the last, then none
+        (run / "manifest.json").unlink()
+        settled = json.loads(whole["plan.json"])["settled"]
+        for state in run.glob("checkpoints/*"):
+            if not kept or state.name != f"step-{settled}":
+                shutil.rmtree(state)
+        firth.pretrain(data, out=run, resume=True)
+        assert {name: (run / name).read_bytes() for name in whole} == whole
+
+
+def test_evaluations_count_in_a_time_limit(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changes = [*tiny, "train.evaluate_every=1", "batches.held_out_rate=0.7", "batches.tokens=64"]
+    firth.pretrain(data, out=tmp_path / "run", minutes=0.01, changes=changes)
+    plan = json.loads((tmp_path / "run" / "plan.json").read_text())
+    rows = [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["split"] == "held-out"]
+    assert plan["evaluate_every"] > 2
+    later = range(plan["settled"] + 1, plan["steps"])
+    between = [step for step in later if step % plan["evaluate_every"] == 0]
+    assert rows == [plan["settled"], *between, plan["steps"]]
+    assert plan["held_out"] > 0
+    assert "of the held-out text, for all would take too long" in capsys.readouterr().err
+
+
+def test_the_plan_of_a_time_limit_adds_up() -> None:
+    limit = Limit(10.0, first=0)
+    plan = limit.plan(50, per_step=0.1, evaluation=30.0, saving=6.0, every=(100, 1000), held_out=0)
+    assert (plan.settled, plan.evaluate_every, plan.checkpoint_every) == (50, 3000, 1000)
+    steps = plan.steps - 50
+    seconds = steps * 0.1 + steps / 3000 * 30 + steps / 1000 * 6 + 30 + 2 * 6
+    assert seconds == pytest.approx(600, abs=1)
+    assert limit.plan(50, per_step=9e9, evaluation=1.0, saving=0.0, every=(1, 1), held_out=0).steps == 51
+
+
+def test_steps_are_timed_for_a_tenth_of_the_limit() -> None:
+    slow, quick = Limit(100.0, first=0), Limit(0.001, first=7)
+    assert not any(slow.due(step) for step in range(1, 200))
+    assert slow.due(200)
+    assert not quick.due(8)
+    time.sleep(0.02)
+    assert not quick.due(9)
+    assert quick.due(10)  # a third of the time is gone
+
+
+def test_a_first_step_that_compiles_is_no_measure_of_the_others() -> None:
+    limit = Limit(0.5 / 60, first=0)
+    time.sleep(0.3)
+    assert not any(limit.due(step) for step in (1, 2, 3, 4, 5))
+    assert limit.per_step(5) < 0.03
 
 
 def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
