@@ -332,8 +332,6 @@ def import_model(
     from firth.recipes import importing
     from firth.serve.predictor import Model
 
-    if not Path(source).exists():
-        raise BadInput(f"{source} does not exist.")
     said = importing.Said(unsafe_pickle, cased, skip_bad)
     return Model(importing.import_model(Path(source), Path(out), said=said)).info()
 

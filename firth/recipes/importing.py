@@ -35,7 +35,7 @@ def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
     if source.is_file():
         return word_tables.import_file(source, out, skip_bad=said.skip_bad)
     if not source.is_dir():
-        raise BadInput(f"{source} is neither a folder with a model's files nor a file of word vectors.")
+        raise BadInput(f"{source} does not exist.")
     loaded = _loaded(source, said)
     made = replace(loaded, info={**loaded.info, "imported_from": source.resolve().name})
     with atomic_folder(out) as folder:
