@@ -112,7 +112,9 @@ def _resumable(out: Path) -> Iterator[None]:
     except KeyboardInterrupt:
         if not out.exists():
             raise
-        stopped = FirthError("Stopped. Continue with --resume.")
+        begun = (out / "run.toml").exists()  # without it nothing knows what was asked
+        way = "Continue" if begun else "Nothing was trained yet: give the whole command again,"
+        stopped = FirthError(f"Stopped. {way} with --resume.")
         stopped.exit_code = 130
         raise stopped from None
 

@@ -31,16 +31,17 @@ class Glove(Objective):
     class Config:
         window: int = 10
         """Words on either side that count, each by one over its distance."""
-        most: float = 100.0
-        """Pairs that occur more often than this weigh no more (x_max in the paper)."""
+        most: float = 10.0
+        """Pairs that occur more often than this weigh no more (x_max in the paper: 100, for billions of words; for tens
+        of millions 10 gives better vectors)."""
         power: float = 0.75
         """How fast the weight of rarer pairs falls (alpha in the paper)."""
         rate: float = 0.05
         """AdaGrad's rate."""
 
         def __post_init__(self) -> None:
-            if self.window < 1 or self.most <= 0 or self.rate <= 0:
-                raise BadConfig("GloVe needs a window of at least 1 and most and rate above 0.")
+            if self.window < 1 or self.most <= 0 or self.rate <= 0 or self.power < 0:
+                raise BadConfig("GloVe needs a window of at least 1, most and rate above 0 and a power of at least 0.")
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def glove_kernel(width: int) -> Any:
     """The loop for one width; a row is a vector and its bias."""
 
     @kept_on_disk
-    @nb.njit(fastmath=True, nogil=True)
+    @nb.njit(fastmath=True, nogil=True, error_model="numpy")
     def run(first, last, keys, weights, most, power, vocab_size, tables, rate, done, losses, me):
         """The entries from first to last; how many are done goes to done[me], their loss to losses[me]."""
         rows, others, row_sums, other_sums = tables

@@ -49,6 +49,8 @@ class SkipGram(Objective):
                 raise BadConfig(
                     "Word vectors need a window of at least 1, negatives of at least 0, rate >= end_rate >= 0."
                 )
+            if self.sample < 0 or self.power < 0:
+                raise BadConfig("Word vectors need a sample and a power of at least 0.")
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()

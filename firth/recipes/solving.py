@@ -6,6 +6,7 @@ the run gave, RUN itself the model.
 """
 
 import inspect
+import math
 import shutil
 import signal
 import time
@@ -126,6 +127,9 @@ def _solve(
             report=lambda share: advance(100 * share, clock.told(share)),
             passes=Passes(out / PASSES),
         )
+    if not all(math.isfinite(float(rows.detach().sum())) for rows in encoder.parameters()):
+        (out / PASSES).unlink(missing_ok=True)
+        raise BadConfig(f"The vectors of {plan.recipe} grew beyond all numbers; lower objectives.{goal_name}.rate.")
     return encoder, figures, clock.figures()
 
 

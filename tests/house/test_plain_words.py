@@ -218,8 +218,15 @@ def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: P
 
     monkeypatch.setattr(pretraining, "to_toml", stopped)  # as early as a folder is there
     code, _, err = command("pretrain", data, "--out", tmp_path / "run")
-    assert (code, err) == (130, "firth: Stopped. Continue with --resume.\n")
+    assert (code, err) == (
+        130,
+        "firth: Stopped. Nothing was trained yet: give the whole command again, with --resume.\n",
+    )
     assert (tmp_path / "run").exists()
+    monkeypatch.undo()
+    monkeypatch.setattr(pretraining, "Run", stopped)
+    code, _, err = command("pretrain", data, "--out", tmp_path / "run", "--resume")
+    assert (code, err.splitlines()[-1]) == (130, "firth: Stopped. Continue with --resume.")
     monkeypatch.setattr(firth.pipeline, "info", stopped)
     assert command("info", tmp_path)[::2] == (130, "firth: Stopped.\n")
 

@@ -301,3 +301,13 @@ def test_a_model_of_parts_keeps_the_vectors_of_its_words(text: Path, tmp_path: P
     for name in ("manifest.json", "run.toml"):  # as in a folder that someone else put together
         (tmp_path / "run" / name).unlink()
     assert np.array_equal(open_lexicon(tmp_path / "run").rows_VD, stored.rows_VD)
+
+
+@pytest.mark.parametrize(("recipe", "goal"), [("word2vec-sg-ns", "skip_gram"), ("glove", "glove")])
+def test_vectors_without_bounds_are_refused_and_leave_nothing(
+    recipe: str, goal: str, words: Path, tmp_path: Path
+) -> None:
+    out, options = tmp_path / "run", {"recipe": recipe, "width": 8, "epochs": 2}
+    with pytest.raises(BadConfig, match=f"lower objectives.{goal}.rate"):
+        firth.pretrain(words, out=out, changes=[f"objectives.{goal}.rate=1e9"], **options)
+    assert not out.exists()
