@@ -16,6 +16,7 @@ from firth.errors import BadConfig, BadInput
 from firth.files import read_json, sha256
 from firth.recipes import bags, chains, checking, labelled
 from firth.recipes.bags import FastTextConfig
+from firth.recipes.finished import refuse_existing
 from firth.recipes.labelled import PARTS, Labelled
 from firth.recipes.start import Start, begin, usual_rate
 from firth.recipes.transfer import TransferConfig
@@ -148,8 +149,7 @@ def _refuse_with_bag(model: str, data: Mapping[str, Labelled]) -> None:
 
 def _resumes(out: Path, asked: Asked, *, resume: bool) -> bool:
     """Whether there is a run to continue: one that was killed before its run.toml was written begins anew."""
-    if out.exists() and not resume:
-        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    refuse_existing(out, resume=resume)
     if (out / "run.toml").exists():
         return True
     strange = out.exists() and any(p.name not in BEFORE and not p.name.startswith(".") for p in out.iterdir())

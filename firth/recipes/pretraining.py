@@ -19,7 +19,7 @@ from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.objectives import word_losses
 from firth.recipes import solving
-from firth.recipes.finished import say_finished
+from firth.recipes.finished import refuse_existing, say_finished
 from firth.recipes.lineage import Recipe
 from firth.recipes.planning import Asked, fitted, named, settled, whole_epochs
 from firth.recipes.transfer import rate_share
@@ -63,8 +63,7 @@ def pretrain(
     device: str | None = None,
 ) -> dict[str, float]:
     """Trains a new run, or the rest of one, and writes the model; gives the last held-out figures."""
-    if out.exists() and not resume:
-        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    refuse_existing(out, resume=resume)
     shards = Shards.open(_as_shards(data, out / "data", asked), verify=not resume)
     saved = out / "run.toml" if (out / "run.toml").exists() else None
     source = _source(out, shards, start_from) if saved else _new_source(shards, start_from)

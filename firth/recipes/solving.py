@@ -32,7 +32,7 @@ from firth.errors import BadConfig, BadInput, FirthError
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.objectives.hogwild import interrupted_late
 from firth.objectives.passes import ROOM, Passes
-from firth.recipes.finished import say_finished
+from firth.recipes.finished import refuse_existing, say_finished
 from firth.recipes.lineage import Recipe
 from firth.recipes.solved import usual_epochs
 from firth.recipes.word_tables import TABLE
@@ -153,8 +153,7 @@ def _gone_if_refused(out: Path) -> Iterator[None]:
 
 def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Recipe, Wanted]:
     """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
-    if out.exists() and not resume:
-        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    refuse_existing(out, resume=resume)
     new, saved = settled(plan, wanted), out / "run.toml"
     if not saved.exists():
         if resume:

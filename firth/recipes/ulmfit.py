@@ -20,9 +20,10 @@ from firth.config import read_value, to_dict
 from firth.console import say
 from firth.data import prepare as preparation
 from firth.data.shards import Shards
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig
 from firth.files import MANIFEST, write_bytes
 from firth.recipes import downstream, planning, pretraining
+from firth.recipes.finished import refuse_existing
 from firth.recipes.jobs import Asked, settle
 
 SLANTED = (
@@ -43,8 +44,7 @@ STEPS = 50
 
 def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | None = None) -> dict[str, Any]:
     """Both stages; changes that begin with `lm.` are for the language model, `lm.epochs` are its passes."""
-    if out.exists() and not resume:
-        raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+    refuse_existing(out, resume=resume)
     own = tuple(change for change in asked.changes if not change.startswith("lm."))
     usual = () if (out / "run.toml").exists() else (*TASK, *(CLASSIFIER if "classify" in asked.tasks else ()))
     if not (out / "lm" / MANIFEST).exists():

@@ -197,6 +197,14 @@ def test_an_existing_folder_is_refused_without_resume(command: Command, data: Pa
     assert files(run) == before
 
 
+@pytest.mark.parametrize("resume", [[], ["--resume"]])
+def test_a_file_in_the_place_of_a_run_is_told(resume: list[str], command: Command, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("mine")
+    code, _, err = command("pretrain", data, "--out", tmp_path / "run", *resume)
+    assert (code, err) == (2, f"firth: {tmp_path}/run is a file, and a run needs a folder; choose another --out.\n")
+    assert (tmp_path / "run").read_text() == "mine"
+
+
 def test_resume_keeps_the_runs_own_numbers(
     unfinished: Path, data: Path, long_shards: Shards, tiny: tuple[str, ...]
 ) -> None:
