@@ -18,7 +18,16 @@ from firth import __version__, convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert.mapped import WORD_ROWS, write_weights
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
-from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_bytes, write_json, write_manifest
+from firth.files import (
+    MANIFEST,
+    atomic_folder,
+    check_manifest,
+    read_json,
+    without_model,
+    write_bytes,
+    write_json,
+    write_manifest,
+)
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
 from firth.objectives import resolve
@@ -111,12 +120,10 @@ def load(folder: Path) -> Checkpoint:
     """Opens a folder of ours or one of Hugging Face's layouts."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
-    unfinished = (folder / "run.toml").exists() and not (folder / MANIFEST).exists()
-    if unfinished or not (folder / "config.json").exists():
-        prepared = "it is prepared text; `firth pretrain` makes a model of it"
-        nothing = prepared if (folder / "shards.json").exists() else "it has no config.json; `firth pretrain` makes one"
-        remedy = "the run is not finished; continue it with `--resume`" if unfinished else nothing
-        raise BadInput(f"{folder} does not hold a model: {remedy}.")
+    if why := without_model(folder):
+        raise BadInput(f"{folder} {why}.")
+    if not (folder / "config.json").exists():
+        raise BadInput(f"{folder} does not hold a model: it has no config.json; `firth pretrain` makes one.")
     ours = read_json(folder / "firth.json") if (folder / "firth.json").exists() else {}
     if ours:
         if ours.get("format") != FORMAT:

@@ -91,6 +91,14 @@ def trouble(error: OSError) -> str:
     return f"{path} could not be read or written ({why}); check the path, its permissions and the room on the disk."
 
 
+def without_model(folder: Path) -> str:
+    """Why a folder that has no model's files has none, and what to do; empty where nothing is known of it."""
+    if (folder / "run.toml").exists() and not (folder / MANIFEST).exists():
+        return "does not hold a model: the run is not finished; continue it with `--resume`"
+    prepared = "does not hold a model: it is prepared text; `firth pretrain` makes a model of it"
+    return prepared if (folder / "shards.json").exists() else ""
+
+
 def forget_pages(array: Any) -> None:
     """Lets go of the pages of a mapped file that were read: they would count as this process's memory."""
     while array is not None and not isinstance(array, mmap.mmap):

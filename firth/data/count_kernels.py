@@ -2,18 +2,10 @@
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
-from contextlib import suppress
-from typing import Any
-
 import numba as nb
 import numpy as np
 
-
-def kept_on_disk(function: Any) -> Any:
-    """A compiled function that the next process need not compile again, where numba finds a folder to keep it in."""
-    with suppress(RuntimeError):  # neither beside the file nor in the person's own cache
-        function.enable_caching()
-    return function
+from firth.compiling import kept_on_disk
 
 
 @kept_on_disk

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from firth.compiling import kept_on_disk
 from firth.errors import Unsupported
 
 try:
@@ -20,7 +21,8 @@ except ImportError:
 _VANISHED = 1e-250
 
 
-@njit(cache=True)
+@kept_on_disk
+@njit
 def viterbi(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
     """The best path through each sequence; -1 where a sequence has none."""
     num_tokens, num_tags = unary_NT.shape
@@ -51,7 +53,8 @@ def viterbi(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
     return tags_N
 
 
-@njit(cache=True)
+@kept_on_disk
+@njit
 def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any, scale_B: Any) -> Any:
     """The log partition of each sequence, the marginals of each token, and the expected transitions of all together,
     each sequence's times its scale."""
@@ -90,7 +93,8 @@ def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any, scale_B
     return log_z_B, marginals_NT, pairs_TT
 
 
-@njit(cache=True)
+@kept_on_disk
+@njit
 def _arrive(alpha: Any, transitions_TT: Any, weights_TT: Any, shift: Any, weight: Any, out: Any) -> None:
     """log sum_i exp(alpha_i + transitions_ij) for every j."""
     num_tags, top = len(alpha), alpha.max()
@@ -115,7 +119,8 @@ def _arrive(alpha: Any, transitions_TT: Any, weights_TT: Any, shift: Any, weight
             out[j] = best + math.log(total) if best > -np.inf else -np.inf
 
 
-@njit(cache=True)
+@kept_on_disk
+@njit
 def _add_pairs(
     alpha: Any,
     ahead: Any,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from firth.compiling import kept_on_disk
 from firth.nn.chain_kernels import forward_backward, njit
 
 CHUNK = 1 << 16
@@ -132,7 +133,8 @@ def _places(bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return bounds[:-1][real], bounds[1:][real] - 1, np.flatnonzero(inner)
 
 
-@njit(cache=True)
+@kept_on_disk
+@njit
 def gather(table_RT: Any, parts_M: Any, part_bounds_N1: Any) -> Any:
     """The sum of each token's rows."""
     num_tokens, num_tags = len(part_bounds_N1) - 1, table_RT.shape[1]
@@ -144,7 +146,8 @@ def gather(table_RT: Any, parts_M: Any, part_bounds_N1: Any) -> Any:
     return out_NT
 
 
-@njit(cache=True)
+@kept_on_disk
+@njit
 def scatter(slope_NT: Any, parts_M: Any, part_bounds_N1: Any, out_RT: Any) -> None:
     """Adds each token's slope to all its rows."""
     for n in range(len(part_bounds_N1) - 1):

@@ -4,14 +4,11 @@ In: a stream, an encoder's table and a kernel. Out: the table, filled. One threa
 several write to the same rows without waiting for each other (Hogwild, Recht et al. 2011).
 """
 
-import signal
-from _thread import interrupt_main
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from threading import Thread, Timer, current_thread, main_thread
-from types import FrameType, ModuleType
+from threading import Thread
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -29,7 +26,6 @@ Report = Callable[[float], None]
 CHUNK = 10_000
 """Words of a chunk at most; no window goes over its border."""
 _WAIT = 0.5
-_AGAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -75,31 +71,6 @@ def compiled() -> ModuleType:
     except ImportError:
         raise Unsupported("Training word vectors needs numba: pip install 'firth[vectors]'.") from None
     return word_kernels
-
-
-@contextmanager
-def interrupted_late() -> Iterator[None]:
-    """Ctrl-C waits while numba compiles: what is raised where LLVM calls back into Python would be lost."""
-    before = signal.getsignal(signal.SIGINT)
-    if current_thread() is not main_thread() or not callable(before):
-        yield  # other threads hear no signals, nor does a process that ignores them
-        return
-    usual = before
-
-    def heard(number: int, frame: FrameType | None) -> None:
-        caller = frame
-        while caller is not None:
-            if caller.f_globals.get("__name__", "").partition(".")[0] in ("numba", "llvmlite"):
-                Timer(_AGAIN, interrupt_main).start()
-                return
-            caller = caller.f_back
-        usual(number, frame)
-
-    signal.signal(signal.SIGINT, heard)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def first_rows(table: Tensor, *, seed: int, reach: float) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from firth.data.count_kernels import kept_on_disk
+from firth.compiling import kept_on_disk
 from firth.objectives.word_kernels import _GOLDEN, SOURCE, aim, keep_some, longest, mix, rate_now, step
 
 

@@ -22,7 +22,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from firth.data.count_kernels import kept_on_disk
+from firth.compiling import kept_on_disk
 
 _REACH, _BINS = 8.0, 2048
 _edges = np.linspace(-_REACH, _REACH, _BINS + 1)

@@ -14,11 +14,11 @@ from typing import Any
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding, make_task
+from firth.compiling import interrupted_late
 from firth.config import from_dict, to_dict, to_toml
 from firth.data.items import Item, ItemBatches
 from firth.files import read_json, remove_leftovers, write_bytes, write_json
 from firth.nn.features import Features
-from firth.objectives.hogwild import interrupted_late
 from firth.recipes import bags, chains, labelled
 from firth.recipes.auxiliary import beside, kept_heads
 from firth.recipes.figures import card, summarise

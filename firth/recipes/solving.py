@@ -21,6 +21,7 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import encoders, objectives, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
+from firth.compiling import interrupted_late
 from firth.config import override, to_dict, to_toml
 from firth.console import bar, say
 from firth.convert.mapped import WORD_ROWS, word_rows, write_rows
@@ -30,7 +31,6 @@ from firth.data.stream import Stream
 from firth.data.vocabulary import train_tokenizer
 from firth.errors import BadConfig, BadInput, FirthError
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
-from firth.objectives.hogwild import interrupted_late
 from firth.objectives.passes import ROOM, Passes
 from firth.recipes.finished import refuse_existing, say_finished
 from firth.recipes.lineage import Recipe

@@ -15,7 +15,7 @@ import numpy as np
 from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
 from firth.errors import BadInput, Unsupported
-from firth.files import MANIFEST, check_manifest
+from firth.files import MANIFEST, check_manifest, without_model
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.words import has_chinese
@@ -142,9 +142,14 @@ class Lexicon:
 def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
     """The words of a model folder; raises where its model has no table of words."""
     weights = folder / "model.safetensors"
-    unfinished = (folder / "run.toml").exists() and not (folder / MANIFEST).exists()
-    if unfinished or not weights.is_file():
-        raise BadInput(f"{folder} {_nothing(folder, unfinished=unfinished)}.")
+    if not folder.exists():
+        raise BadInput(f"{folder} does not exist; name a model's folder.")
+    if why := without_model(folder):
+        raise BadInput(f"{folder} {why}.")
+    if not weights.is_file():
+        raise BadInput(
+            f"{folder} does not hold a model with word vectors; make one with `firth pretrain` or `firth import`."
+        )
     if (folder / MANIFEST).exists():
         check_manifest(folder, hashes=False)  # reading it all to hash it would take longer than the answer
     name = next((name for name in TABLES if name in tensor_places(weights)), None)
@@ -168,17 +173,6 @@ def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
 def reads_lowercase(tokenizer: Tokenizer) -> bool:
     settings = getattr(tokenizer, "config", None) or getattr(tokenizer, "rules", None)
     return bool(getattr(settings, "lowercase", False))
-
-
-def _nothing(folder: Path, *, unfinished: bool) -> str:
-    """Why a folder holds no model, and what to do."""
-    if not folder.exists():
-        return "does not exist; name a model's folder"
-    if unfinished:
-        return "does not hold a model: the run is not finished; continue it with `--resume`"
-    if (folder / "shards.json").exists():
-        return "does not hold a model: it is prepared text; `firth pretrain` makes a model of it"
-    return "does not hold a model with word vectors; make one with `firth pretrain` or `firth import`"
 
 
 def _composed(tokenizer: Subwords, rows: np.ndarray) -> Callable[[str], np.ndarray | None]:

@@ -16,12 +16,12 @@ from scipy.stats import chisquare
 from torch.nn import functional as F
 
 from firth import chance
+from firth.compiling import interrupted_late, kept_on_disk
 from firth.data import counts
-from firth.data.count_kernels import kept_on_disk
 from firth.data.counts import count_pairs, shuffled
 from firth.nn.tree import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
-from firth.objectives.hogwild import in_threads, interrupted_late
+from firth.objectives.hogwild import in_threads
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
 from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread, step
