@@ -27,7 +27,8 @@ from firth.recipes import labelled
 from firth.tasks.classify import Classify
 from firth.tensors import Batch
 from firth.train.loop import Learner
-from firth.train.optim import OptimConfig, make_optimizer
+from firth.train.optim import make_optimizer
+from firth.train.settings import OptimConfig
 
 RATE = 1e-4
 

@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from bench.table import peak_memory
-from bench.word_peers import GOALS, RATES, WINDOW, gensim, program, write_lines
+from bench.word_peers import GOALS, RATES, WINDOW, gensim, keep_loop, program, write_lines
 
 DATA = Path(os.environ.get("FIRTH_DATA", Path(__file__).parents[2] / "shared" / "data"))
 WIDTH, MIN_COUNT, PASSES = 100, 5, 12
@@ -90,6 +90,8 @@ def ours(folder: Path, language: str, kind: str) -> dict[str, Any]:
     if kind in RATES:
         settings = {"epochs": 1, "window": WINDOW, "changes": [f"objectives.{GOALS[kind]}.rate={RATES[kind]}"]}
     out = folder / f"{language}-{kind}"
+    if kind in RATES:
+        keep_loop(data, kind, recipe, WIDTH)
     shutil.rmtree(out, ignore_errors=True)  # of a process that was ended before its row was there
     figures = firth.pretrain(data, out=out, recipe=recipe, width=WIDTH, threads=1, **settings)
     row = {"memory": peak_memory(), "seconds": figures["seconds"], "cpu_seconds": figures["cpu_seconds"]}

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from firth.nn.tree import Paths, huffman
+from firth.nn.huffman import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.word_kernels import SIGMOID, kernels

@@ -4,6 +4,9 @@ The rates of all fall in a straight line from the same first rate to nothing. ge
 lines, so they are told of as many as each will see; a lone worker counts words, since lines are of any length.
 """
 
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -28,12 +31,21 @@ def write_lines(shards_folder: Path, out: Path) -> None:
     from firth.objectives.hogwild import Text
 
     shards, listed = Shards.open(shards_folder), tokenizers.load(shards_folder / "tokenizer").vocab
-    text = Text.of(Stream(shards, np.arange(shards.num_documents)), listed)
+    text = Text.of(Stream(shards, np.arange(shards.num_documents)), len(listed), listed.specials)
     tokens = np.array(listed.tokens, object)
     with out.open("w") as file:
         for start, end in zip(text.starts_C.tolist(), text.ends_C.tolist(), strict=True):
             row = text.words_V[shards.ids[start:end]]
             file.write(" ".join(tokens[row[row >= 0]]) + "\n")
+
+
+def keep_loop(data: Path, kind: str, recipe: str, width: int) -> None:
+    """Has the loop compiled and kept on disk, as anyone's first run does, by a process that drops nearly all words."""
+    with tempfile.TemporaryDirectory() as place:
+        same = {"out": f"{place}/run", "recipe": recipe, "width": width, "epochs": 1, "threads": 1}
+        changes = [f"objectives.{GOALS[kind]}.sample=1e-12"] if kind in GOALS else []
+        code = f"import firth; firth.pretrain({str(data)!r}, changes={changes!r}, **{same!r})"
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=Path(__file__).parents[1])
 
 
 def gensim(lines: Path, kind: str, *, width: int, threads: int, seed: int = 1) -> Peer:

@@ -33,6 +33,12 @@ def uniform(k: np.uint64, *counters: Any) -> np.ndarray:
     return np.asarray((bits(k, *counters) >> np.uint64(11)) * (1.0 / (1 << 53)))
 
 
+def normal(k: np.uint64, *counters: Any) -> np.ndarray:
+    """Numbers in a normal distribution of mean 0 and variance 1 (Box & Muller 1958)."""
+    radius = np.sqrt(-2 * np.log1p(-uniform(k, *counters, 0)))
+    return np.asarray(radius * np.cos(2 * np.pi * uniform(k, *counters, 1)))
+
+
 def below(k: np.uint64, limit: Any, *counters: Any) -> np.ndarray:
     """Uniform integers in [0, limit); limit may be an array."""
     return np.asarray(uniform(k, *counters) * np.asarray(limit)).astype(np.int64)

@@ -14,20 +14,13 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from firth import __version__, convert, encoders, tokenizers
+from firth import convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert.mapped import WORD_ROWS, write_weights
-from firth.errors import BadConfig, BadInput, Damaged, Unsupported
-from firth.files import (
-    MANIFEST,
-    atomic_folder,
-    check_manifest,
-    read_json,
-    without_model,
-    write_bytes,
-    write_json,
-    write_manifest,
-)
+from firth.convert.mapped import write_weights
+from firth.convert.sentences import Embedding, read_embedding, write_embedding
+from firth.errors import BadConfig, BadInput, Damaged
+from firth.files import atomic_folder, check_manifest, read_json, without_model, write_bytes
+from firth.folder import FORMAT, HEAD, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
 from firth.objectives import resolve
@@ -35,30 +28,8 @@ from firth.tasks import resolve as resolve_task
 from firth.tensors import UNLIMITED, Encoder, Objective, Task, parameter_count
 from firth.tokenizers import Tokenizer
 
-FORMAT = 1
-HEAD = "head.safetensors"
-"""What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
-FILES = ("model.safetensors", "config.json", "firth.json", "README.md")
-"""What every model folder has; the tokenizer names its own files."""
-_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
-WRITTEN = (*FILES, *_TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
-"""Files and folders that a killed process may have left half of."""
 OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
 """Keys of `firth.json` that say what the model is made of; the others say where it comes from."""
-SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json")
-"""What sentence-transformers keeps beside a BERT: how its vectors are pooled, normalised and cut."""
-POOLINGS = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens", "last": "lasttoken"}
-"""What it calls our poolings."""
-
-
-@dataclass(frozen=True)
-class Embedding:
-    """How a model turns a text's states into one vector."""
-
-    pooling: str = "mean"
-    normalise: bool = False
-    max_length: int | None = None
-    """Cut longer texts here, as the folder asks; None reads them whole, in windows."""
 
 
 @dataclass(frozen=True)
@@ -86,34 +57,28 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
 
     Without `weights`, `model.safetensors` is there already: it was written in pieces, because it may be large.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    for stale in (MANIFEST, *SENTENCE_FILES, HEAD):  # of a model that was here before
-        (folder / stale).unlink(missing_ok=True)
-    encoder, tokenizer = checkpoint.encoder, checkpoint.tokenizer
-    layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
+    begin(folder)
+    encoder, tokenizer, goals, tasks = checkpoint.encoder, checkpoint.tokenizer, checkpoint.goals, checkpoint.tasks
+    layout, pad = convert.layout(checkpoint.layout or encoders.name_of(encoder)), tokenizer.vocab.pad
     if weights:
-        tensors = layout.tensors_of(encoder, checkpoint.goals, pad_id=tokenizer.vocab.pad)
-        write_weights(folder / "model.safetensors", tensors)
-    write_json(folder / "config.json", layout.config_json(encoder, checkpoint.goals, pad_id=tokenizer.vocab.pad))
-    limit = None if encoder.max_positions == UNLIMITED else encoder.max_positions
-    files = tokenizer.save(folder, max_length=limit)
-    write_json(folder / "firth.json", _ours(checkpoint))
-    write_bytes(folder / "README.md", (checkpoint.text or card(checkpoint)).encode())
-    extra = [*([HEAD] if checkpoint.tasks else []), *([WORD_ROWS] if (folder / WORD_ROWS).exists() else [])]
-    if checkpoint.tasks:
+        write_weights(folder / "model.safetensors", layout.tensors_of(encoder, goals, pad_id=pad))
+    beside = [*write_embedding(folder, checkpoint.embedding), *([HEAD] if tasks else [])]
+    if tasks:
         heads = {name: t.detach().cpu().contiguous().clone() for name, t in _added(checkpoint).items()}
         write_bytes(folder / HEAD, to_bytes(heads))
-    for name, (part, goals) in layout.beside(checkpoint.goals).items():
+    for name, (part, own) in layout.beside(goals).items():
         with atomic_folder(folder / name, replace=True) as inner:
-            save(inner, Checkpoint(part, goals, tokenizer, layout=checkpoint.layout))
-        extra += [f"{name}/{file}" for file in ("model.safetensors", "config.json")]
-    write_manifest(folder, [*FILES, *files, *extra, *_write_embedding(folder, checkpoint.embedding)])
-
-
-def refuse_foreign(folder: Path) -> None:
-    """A folder without a run of ours keeps the files that a model's would take the place of."""
-    if found := next((name for name in FILES if (folder / name).exists()), None):
-        raise BadInput(f"{folder} holds no run but a {found} of its own; choose another --out.")
+            save(inner, Checkpoint(part, own, tokenizer, layout=checkpoint.layout))
+        beside += [f"{name}/{file}" for file in ("model.safetensors", "config.json")]
+    finish(
+        folder,
+        settings=layout.config_json(encoder, goals, pad_id=pad),
+        tokenizer=tokenizer,
+        notes=_notes(checkpoint),
+        text=checkpoint.text or _card(checkpoint),
+        beside=beside,
+        max_length=None if encoder.max_positions == UNLIMITED else encoder.max_positions,
+    )
 
 
 def load(folder: Path) -> Checkpoint:
@@ -151,7 +116,7 @@ def load(folder: Path) -> Checkpoint:
         goals[name] = make_goal(name, config, encoder, tokenizer)
         _fill(goals[name], tensors, folder)
     info = {key: value for key, value in ours.items() if key not in OURS}
-    plain = Checkpoint(encoder.eval(), goals, tokenizer, _read_embedding(folder), info, layout=kind)
+    plain = Checkpoint(encoder.eval(), goals, tokenizer, read_embedding(folder), info, layout=kind)
     return _with_tasks(folder, plain, ours) if ours.get("tasks") else plain
 
 
@@ -240,26 +205,16 @@ def make_goal(
     return goal.eval()
 
 
-def card(checkpoint: Checkpoint) -> str:
-    """The model card: what this is, where it comes from, how to use it."""
-    info = checkpoint.info
-    count = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
-    told = {key.replace("_", " ").capitalize(): v for key, v in info.items() if isinstance(v, str | int | float)}
-    facts = {
-        "Encoder": described(checkpoint.encoder),
-        "Parameters": f"{count:,}",
-        "Vocabulary": f"{len(checkpoint.tokenizer.vocab):,} tokens",
-        "Heads": ", ".join(checkpoint.goals) or "none",
-        **told,
-    }
-    writes = checkpoint.encoder.causal and "causal_lm" in checkpoint.goals
-    ask = 'model.generate("The")\n' if writes else 'model.fill("The [MASK] is open.")\n'
-    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
-    measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
-    return (
-        f"# A model made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
-        f'model = firth.load("FOLDER")\n{ask}model.embed(["a text", "another"])\n```\n'
+def _card(checkpoint: Checkpoint) -> str:
+    goals, encoder = checkpoint.goals, checkpoint.encoder
+    question = 'model.fill("The [MASK] is open.")\n' if {"masked_lm", "replaced_token"} & goals.keys() else ""
+    return card(
+        described(encoder),
+        parameter_count([encoder, *goals.values()]),
+        len(checkpoint.tokenizer.vocab),
+        info=checkpoint.info,
+        goals=list(goals),
+        question='model.generate("The")\n' if encoder.causal and "causal_lm" in goals else question,
     )
 
 
@@ -270,10 +225,9 @@ def described(encoder: Encoder) -> str:
     return f"{type(encoder).__name__}{layers}, width {encoder.width}{heads}"
 
 
-def _ours(checkpoint: Checkpoint) -> dict[str, Any]:
+def _notes(checkpoint: Checkpoint) -> dict[str, Any]:
+    """What `firth.json` says."""
     return {
-        "format": FORMAT,
-        "firth": __version__,
         **{key: value for key, value in checkpoint.info.items() if key != "firth"},
         "goals": {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()},
         **(_fine_tuned(checkpoint) if checkpoint.tasks else {}),
@@ -292,41 +246,4 @@ def _fine_tuned(checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _read_embedding(folder: Path) -> Embedding:
-    if not (folder / "modules.json").exists():
-        return Embedding()
-    paths = {module["type"].rsplit(".", 1)[-1]: module["path"] for module in read_json(folder / "modules.json")}
-    kinds = list(paths)
-    if unknown := [kind for kind in kinds if kind not in ("Transformer", "Pooling", "Normalize")]:
-        raise Unsupported(f"{folder}/modules.json has a {unknown[0]} layer, which firth does not have.")
-    pooling = read_json(folder / paths["Pooling"] / "config.json") if "Pooling" in kinds else {}
-    modes = [
-        name.removeprefix("pooling_mode_") for name, on in pooling.items() if "pooling_mode_" in name and on is True
-    ]
-    if pooling and (len(modes) != 1 or modes[0] not in POOLINGS.values()):
-        raise Unsupported(f"{folder}/{paths['Pooling']}/config.json asks for a pooling firth does not have.")
-    settings = folder / "sentence_bert_config.json"
-    length = read_json(settings).get("max_seq_length") if settings.exists() else None
-    ours = {theirs: name for name, theirs in POOLINGS.items()}
-    return Embedding(ours[modes[0]] if modes else "mean", "Normalize" in kinds, length)
-
-
-def _write_embedding(folder: Path, embedding: Embedding) -> tuple[str, ...]:
-    """The same settings as sentence-transformers' files, where the model has any of its own."""
-    if embedding == Embedding():
-        return ()
-    kinds = ["Transformer", "Pooling"] + ["Normalize"] * embedding.normalise
-    paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    rows = [
-        {"idx": i, "name": str(i), "path": paths[kind], "type": f"sentence_transformers.models.{kind}"}
-        for i, kind in enumerate(kinds)
-    ]
-    write_json(folder / "modules.json", rows)
-    modes = {f"pooling_mode_{theirs}": name == embedding.pooling for name, theirs in POOLINGS.items()}
-    length = {} if embedding.max_length is None else {"max_seq_length": embedding.max_length}
-    write_json(folder / "sentence_bert_config.json", {**length, "do_lower_case": False})
-    write_json(folder / "1_Pooling/config.json", modes)
-    return SENTENCE_FILES
-
-
-__all__ = ["Checkpoint", "Embedding", "card", "load", "make_goal", "make_task", "only_task", "refuse_foreign", "save"]
+__all__ = ["Checkpoint", "Embedding", "load", "make_goal", "make_task", "only_task", "save"]

@@ -136,13 +136,20 @@ def describe(cls: type) -> Mapping[str, str]:
     return found
 
 
+def part_config(table_module: str, name: str) -> Any:
+    """The config class of a table's row; where the module has it apart from what it is for, that is not imported."""
+    room = import_module(table_module)
+    apart = getattr(room, "CONFIGS", {})
+    return resolve(apart, name, "part") if name in apart else resolve(room.TABLE, name, "part").Config
+
+
 def _parts(table_module: str, value: Any, where: str) -> dict[str, Any]:
-    table = import_module(table_module).TABLE
     if not isinstance(value, Mapping):
-        raise BadConfig(f"'{where[:-1]}' must name its parts, as in {{{next(iter(table))}: {{}}}}.")
+        first = next(iter(import_module(table_module).TABLE))
+        raise BadConfig(f"'{where[:-1]}' must name its parts, as in {{{first}: {{}}}}.")
     return {
         # `classify-2` is a second part of the kind `classify`.
-        name: from_dict(resolve(table, name.partition("-")[0], "part").Config, inner, f"{where}{name}.")
+        name: from_dict(part_config(table_module, name.partition("-")[0]), inner, f"{where}{name}.")
         for name, inner in value.items()
     }
 

@@ -21,3 +21,11 @@ class Damaged(FirthError):
 
 class Unsupported(FirthError):
     """A thing this model, machine or installation cannot do."""
+
+
+class Interrupted(FirthError):
+    """The person or the machine asked the run to stop; what is kept of it can be resumed."""
+
+    def __init__(self, text: str, *, number: int) -> None:
+        super().__init__(text)
+        self.exit_code = 128 + number  # what a shell says of a command that a signal ended

@@ -1,16 +1,17 @@
 """The walk: prepare, pretrain, evaluate, fill, embed, info ... One short function each; `firth.prepare` etc. are these.
 
-Each function brings in only the rooms it walks through: preparation never loads torch.
+Each function brings in only the rooms it walks through: preparation and word vectors never load torch.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from firth.console import bar, say
-from firth.errors import BadConfig, BadInput, FirthError
+from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
@@ -114,9 +115,7 @@ def _resumable(out: Path) -> Iterator[None]:
             raise
         begun = (out / "run.toml").exists()  # without it nothing knows what was asked
         way = "Continue" if begun else "Nothing was trained yet: give the whole command again,"
-        stopped = FirthError(f"Stopped. {way} with --resume.")
-        stopped.exit_code = 130
-        raise stopped from None
+        raise Interrupted(f"Stopped. {way} with --resume.", number=SIGINT) from None
 
 
 def pretrain(
@@ -139,7 +138,7 @@ def pretrain(
     threads: int | None = None,
 ) -> dict[str, float]:
     """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
-    from firth.recipes import planning, pretraining, solving
+    from firth.recipes import planning, solving
 
     asked = planning.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
     given = {"width": width, "window": window, "min_count": min_count, "threads": threads}
@@ -155,6 +154,8 @@ def pretrain(
     if words:
         option = min(words).replace("_", "-")
         raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
+    from firth.recipes import pretraining
+
     how: dict[str, Any] = {"asked": asked, "resume": resume, "start_from": start_from, "device": device}
     with _resumable(Path(out)):
         return pretraining.pretrain(Path(data), Path(out), **how)

@@ -12,7 +12,7 @@ Sequences lie end to end, without padding: attention never crosses a bound, ever
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -138,7 +138,10 @@ class Goal(nn.Module):
 
 
 class Objective(Goal):
-    """A goal that makes its own labels. Of several, the first cuts the stream, and all corrupt in order."""
+    """A goal that makes its own labels. Of several, the first cuts the stream, and all corrupt in order.
+
+    What needs no gradients is no goal of the loop but a `firth/objectives/solver.py`.
+    """
 
     after: ClassVar[tuple[str, ...]] = ()
     """Objectives that must have corrupted a pack before this one can."""
@@ -157,31 +160,6 @@ class Objective(Goal):
     def corrupt(self, pack: Any, epoch: int) -> None:
         """Changes a pack's ids and adds the targets of this objective, as numpy arrays."""
         raise NotImplementedError
-
-    def solve(
-        self,
-        encoder: Encoder,
-        stream: Any,
-        *,
-        epochs: int,
-        threads: int,
-        tokenizer: Any,
-        report: Callable[[float], None],
-        passes: Any = None,
-    ) -> dict[str, float]:
-        """Overridden by objectives that need no gradients: counts, decompositions, word2vec's own loops.
-
-        Fills the encoder from the documents of a `firth.data.stream.Stream` in so many passes and gives figures about
-        it; `report` is told now and then which share of the work is done; `passes` (`firth/objectives/passes.py`) keeps
-        whole passes, so that a killed run can go on. `threads` above one may cost bit-equal repetition, one never does.
-        An objective that solves is not cut, corrupted or trained by the loop, and `firth/recipes/solving.py` runs it.
-        Take `**_` for what is not needed.
-        """
-        raise NotImplementedError
-
-    @classmethod
-    def solves(cls) -> bool:
-        return cls.solve is not Objective.solve
 
 
 Labels = Mapping[str, tuple[str, ...]]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 WORD_ROWS = "words.safetensors"
 """Beside a table of parts: the mean of every listed word's parts, made once so that a question need not make it."""
+TABLE = "encoder.table.weight"
+"""What a folder's files call the table of an encoder that is one."""
 LARGE = 64_000_000
 """Bytes of weights above which they are not copied to be written."""
 COMPILED = 50_000
@@ -99,19 +101,19 @@ def write_weights(path: Path, tensors: "Mapping[str, Tensor]") -> None:
     """Writes tensors; large ones and a lone table go to disk as they lie: the library would hold two more copies."""
     size = sum(tensor.nbytes for tensor in tensors.values())
     if (size > LARGE or len(tensors) == 1) and all(str(tensor.dtype) == "torch.float32" for tensor in tensors.values()):
-        _write_arrays(path, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+        write_arrays(path, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
         return
     from safetensors.torch import save
 
     write_bytes(path, save({name: tensor.cpu() for name, tensor in tensors.items()}, {"format": "pt"}))
 
 
-def _write_arrays(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
+def write_arrays(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     """Writes float32 arrays as they lie in memory."""
     places, end = dict[str, Any](), 0
     for name, array in tensors.items():
-        places[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
-        end += array.nbytes
+        places[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + 4 * array.size]}
+        end += 4 * array.size
     header = json.dumps({"__metadata__": {"format": "pt"}, **places}).encode()
     header += b" " * (-len(header) % 8)
     with atomic_file(path) as file:

@@ -14,25 +14,10 @@ from torch.utils.data import DataLoader, Dataset
 from firth import chance
 from firth.data.order import deal
 from firth.data.packing import Plan, Specials, finish, lay_out, usual_sequences
+from firth.data.settings import BatchConfig
 from firth.data.stream import Stream
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadInput
 from firth.tensors import Batch, Objective
-
-
-@dataclass(frozen=True)
-class BatchConfig:
-    max_length: int = 128
-    """Longest sequence, special tokens included."""
-    tokens: int = 4096
-    """Tokens of a micro-batch, filler included."""
-    held_out_rate: float = 0.02
-    """Share of the documents held out for evaluation (at least 2, at most 2,000 documents)."""
-    workers: int = 0
-    """Processes that make batches; 0 makes them in the training process."""
-
-    def __post_init__(self) -> None:
-        if self.workers < 0 or not 0 <= self.held_out_rate < 1:
-            raise BadConfig("batches.workers must be at least 0, and held_out_rate at least 0 and below 1.")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,14 @@ TABLE = {
     "albert": "firth.encoders.albert:Albert",
 }
 
+CONFIGS = {
+    "one_hot": "firth.encoders.tables:OneHotConfig",
+    "topics": "firth.encoders.tables:TopicsConfig",
+    "static": "firth.encoders.tables:StaticConfig",
+    "bag": "firth.encoders.tables:BagConfig",
+}
+"""Configs that can be had without their encoder, and so without torch."""
+
 
 def resolve(name: str) -> Any:
     return _resolve(TABLE, name, "encoder")

@@ -5,35 +5,19 @@ token, and for every sequence the mean over all parts of all its tokens, which i
 al. 2016). A token without parts has a vector of zeros.
 """
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from firth.errors import BadConfig
+from firth.encoders.tables import BagConfig
 from firth.nn.blocks import initialise
 from firth.tensors import Batch, Encoder, States
 
 
 class Bag(Encoder):
-    @dataclass(frozen=True)
-    class Config:
-        vocab_size: int = 30000
-        """Rows of the table: words, hashed n-grams, features."""
-        width: int = 100
-        """Width of a vector."""
-        combine: Literal["mean", "sum"] = "mean"
-        """How the rows of a token's parts become its vector."""
-        init_std: float = 0.02
-        """Standard deviation of the initial vectors."""
+    Config = BagConfig
 
-        def __post_init__(self) -> None:
-            if self.vocab_size < 1 or self.width < 1 or self.init_std < 0:
-                raise BadConfig("A bag needs a vocab_size and a width of at least 1 and an init_std of at least 0.")
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: BagConfig) -> None:
         super().__init__()
         self.config = config
         self.width, self.vocab_size = config.width, config.vocab_size

@@ -4,30 +4,21 @@ In: a batch. Out: weighted one-hot rows. Their mean over a text is its bag of wo
 Jones 1972), up to its length; their maximum tells which words occur.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import nn
 
-from firth.errors import BadConfig
+from firth.encoders.tables import OneHotConfig
 from firth.nn.pooling import mean_rows
 from firth.tensors import Batch, Encoder, States
 
 
 class OneHot(Encoder):
-    @dataclass(frozen=True)
-    class Config:
-        vocab_size: int = 30000
-        """Places of a vector: one for each token."""
-
-        def __post_init__(self) -> None:
-            if self.vocab_size < 1:
-                raise BadConfig("One-hot vectors need a vocab_size of at least 1.")
+    Config = OneHotConfig
 
     max_positions = 512
     """Longer texts are read in windows, whose mean is the text's: vectors this wide should not be many at a time."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: OneHotConfig) -> None:
         super().__init__()
         self.config = config
         self.width = self.vocab_size = config.vocab_size

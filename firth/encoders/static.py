@@ -4,33 +4,18 @@ In: a batch. Out: the rows of one table, and their mean for every sequence. word
 (Pennington et al. 2014) fill it.
 """
 
-from dataclasses import dataclass
-
 from torch import nn
 
-from firth.errors import BadConfig
+from firth.encoders.tables import StaticConfig
 from firth.nn.blocks import initialise
 from firth.nn.pooling import mean_rows
 from firth.tensors import Batch, Encoder, States
 
 
 class Static(Encoder):
-    @dataclass(frozen=True)
-    class Config:
-        vocab_size: int = 30000
-        """Rows of the table."""
-        width: int = 100
-        """Width of a vector."""
-        init_std: float = 0.02
-        """Standard deviation of the initial vectors."""
+    Config = StaticConfig
 
-        def __post_init__(self) -> None:
-            if self.vocab_size < 1 or self.width < 1 or self.init_std < 0:
-                raise BadConfig(
-                    "Word vectors need a vocab_size and a width of at least 1 and an init_std of at least 0."
-                )
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: StaticConfig) -> None:
         super().__init__()
         self.config = config
         self.width, self.vocab_size = config.width, config.vocab_size

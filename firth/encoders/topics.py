@@ -4,35 +4,18 @@ In: a batch whose sequences are documents. Out: for every token how likely each 
 rest of its document; the mean over a document is its mixture of topics.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
-from firth.errors import BadConfig
+from firth.encoders.tables import TopicsConfig
 from firth.nn.pooling import mean_rows
 from firth.tensors import Batch, Encoder, States
 
 
 class Topics(Encoder):
-    @dataclass(frozen=True)
-    class Config:
-        vocab_size: int = 30000
-        """Words."""
-        width: int = 100
-        """Topics."""
-        alpha: float = 0.0
-        """Pseudo-count of every topic in every document; 0 shares one among all topics."""
-        num_iterations: int = 30
-        """How often mixtures and tokens are settled in turn."""
-        init_std: float = 0.1
-        """How far apart the topics are before training, as the standard deviation of a logarithm."""
+    Config = TopicsConfig
 
-        def __post_init__(self) -> None:
-            if min(self.vocab_size, self.width, self.num_iterations) < 1 or min(self.alpha, self.init_std) < 0:
-                raise BadConfig("Topics need sizes and num_iterations of at least 1, alpha and init_std of at least 0.")
-
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: TopicsConfig) -> None:
         super().__init__()
         self.config = config
         self.width, self.vocab_size = config.width, config.vocab_size

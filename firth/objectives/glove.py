@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from firth import chance
 from firth.data.counts import Entries, count_pairs, shuffled
 from firth.data.stream import Stream
-from firth.encoders.static import Static
 from firth.errors import BadConfig, BadInput
-from firth.objectives.hogwild import Report, Text, compiled, in_threads
+from firth.objectives.hogwild import Text, compiled, in_threads
 from firth.objectives.passes import ROOM, Passes
-from firth.tensors import Encoder, Objective
-from firth.tokenizers.vocab import Vocab
+from firth.objectives.solver import TABLE, Report, Solved, Solver
 
 
-class Glove(Objective):
+class Glove(Solver):
+    fills = "static"
+
     @dataclass(frozen=True)
     class Config:
         window: int = 10
@@ -43,40 +42,20 @@ class Glove(Objective):
             if self.window < 1 or self.most <= 0 or self.rate <= 0 or self.power < 0:
                 raise BadConfig("GloVe needs a window of at least 1, most and rate above 0 and a power of at least 0.")
 
-    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
-        super().__init__()
-        self.config, self.vocab, self.seed = config, vocab, seed
-        if not isinstance(encoder, Static):
-            raise BadConfig("GloVe fills a table of word vectors; its encoder must be static.")
-
-    @torch.no_grad()
-    def solve(
-        self,
-        encoder: Encoder,
-        stream: Stream,
-        *,
-        epochs: int,
-        threads: int,
-        report: Report,
-        passes: Passes | None = None,
-        **_: Any,
-    ) -> dict[str, float]:
-        assert isinstance(encoder, Static)
-        kept, began = passes or Passes(), time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix=f".{ROOM}.", dir=kept.folder) as place:
+    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes, **_: Any) -> Solved:
+        began = time.perf_counter()
+        with tempfile.TemporaryDirectory(prefix=f".{ROOM}.", dir=passes.folder) as place:
             entries = self.entries(stream, Path(place))
-            counting, tables = time.perf_counter() - began, self._begin(encoder.width)
-            loss = self._descend(tables, entries, epochs=epochs, threads=threads, report=report, passes=kept)
-        encoder.table.weight.zero_()
-        both = tables[0][:, :-1] + tables[1][:, :-1]
-        encoder.table.weight[: len(self.vocab)] = torch.from_numpy(both)
-        encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"pairs": len(entries), "counting_seconds": counting, "loss": loss / len(entries)}
+            counting, tables = time.perf_counter() - began, self._begin(self.shape.width)
+            loss = self._descend(tables, entries, epochs=epochs, threads=threads, report=report, passes=passes)
+        rows = tables[0][:, :-1] + tables[1][:, :-1]
+        rows[sorted(self.specials)] = 0
+        return {TABLE: rows}, {"pairs": len(entries), "counting_seconds": counting, "loss": loss / len(entries)}
 
     def entries(self, stream: Stream, folder: Path) -> Entries:
         """How often words of the stream stand near each other, in files; shuffled once, as in the released program."""
-        rows = chunks(Text.of(stream, self.vocab))
-        ordered = count_pairs(rows, len(self.vocab), window=self.config.window, folder=folder)
+        rows = chunks(Text.of(stream, self.num_tokens, self.specials))
+        ordered = count_pairs(rows, self.num_tokens, window=self.config.window, folder=folder)
         if not len(ordered):
             raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
         mixed = shuffled(ordered, chance.key(self.seed, "pairs"), folder=folder)
@@ -85,7 +64,7 @@ class Glove(Objective):
 
     def _begin(self, width: int) -> list[np.ndarray]:
         """Both tables with their biases, and their sums of squared gradients, which begin at 1."""
-        tables = [np.empty((len(self.vocab), width + 1), np.float32) for _ in range(2)]
+        tables = [np.empty((self.num_tokens, width + 1), np.float32) for _ in range(2)]
         for place, table in enumerate(tables):
             compiled().spread(table, 0.5 / (width + 1), chance.key(self.seed, "glove", place))
         return [*tables, *(np.ones_like(table) for table in tables)]
@@ -106,7 +85,7 @@ class Glove(Objective):
         kernel, config = glove_kernel(tables[0].shape[1] - 1), self.config
         done, losses = np.zeros(threads, np.int64), np.zeros(threads)
         most, power, rate = np.float32(config.most), np.float32(config.power), np.float32(config.rate)
-        same = (entries.keys_E, entries.weights_E, most, power, len(self.vocab), tuple(tables), rate, done, losses)
+        same = (entries.keys_E, entries.weights_E, most, power, self.num_tokens, tuple(tables), rate, done, losses)
         kernel(0, 0, *same, 0)  # compiles
         cuts = np.linspace(0, len(entries), threads + 1).astype(np.int64)
         shares = [(first, last, *same, me) for me, (first, last) in enumerate(pairwise(cuts.tolist()))]

@@ -4,7 +4,7 @@ In: a stream, an encoder's table and a kernel. Out: the table, filled. One threa
 several write to the same rows without waiting for each other (Hogwild, Recht et al. 2011).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from threading import Thread
@@ -12,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from firth import chance
 from firth.data.stream import Stream
@@ -20,9 +19,8 @@ from firth.errors import BadInput, Unsupported
 from firth.files import forget_pages
 from firth.objectives.passes import Passes
 from firth.objectives.sampling import as_bits, keep_rates
-from firth.tokenizers.vocab import Vocab
+from firth.objectives.solver import Report
 
-Report = Callable[[float], None]
 CHUNK = 10_000
 """Words of a chunk at most; no window goes over its border."""
 _WAIT = 0.5
@@ -47,17 +45,18 @@ class Text:
         return as_bits(keep_rates(self.counts_V, sample))
 
     @classmethod
-    def of(cls, stream: Stream, vocab: Vocab) -> "Text":
+    def of(cls, stream: Stream, num_tokens: int, specials: Collection[int]) -> "Text":
         """The stream's documents, long ones in several chunks."""
         shards = stream.shards
         starts = np.asarray(shards.sentences[shards.documents[stream.documents_D]])
         ends = np.asarray(shards.sentences[shards.documents[stream.documents_D + 1]])
+        forget_pages(shards.sentences)
         pieces = -(-(ends - starts) // CHUNK)
         first = np.repeat(np.cumsum(pieces) - pieces, pieces)
         starts_C = np.repeat(starts, pieces) + (np.arange(pieces.sum()) - first) * CHUNK
         ends_C = np.minimum(starts_C + CHUNK, np.repeat(ends, pieces))
-        words_V, counts_V = np.arange(len(vocab), dtype=np.int32), np.array(shards.counts, np.int64)
-        special = sorted(vocab.specials)
+        words_V, counts_V = np.arange(num_tokens, dtype=np.int32), np.array(shards.counts, np.int64)
+        special = sorted(specials)
         words_V[special], counts_V[special] = -1, 0
         if not counts_V.any():
             raise BadInput(f"{shards.folder} has no word of the vocabulary; lower min_count or give more text.")
@@ -73,9 +72,8 @@ def compiled() -> ModuleType:
     return word_kernels
 
 
-def first_rows(table: Tensor, *, seed: int, reach: float) -> np.ndarray:
-    """The encoder's own rows, spread evenly from -reach to reach: kernels train them in place."""
-    rows: np.ndarray = table.detach().numpy()
+def spread(rows: np.ndarray, *, reach: float, seed: int) -> np.ndarray:
+    """The rows, now spread evenly from -reach to reach: what kernels begin with and train in place."""
     compiled().spread(rows, reach, chance.key(seed, "word vectors"))
     return rows
 

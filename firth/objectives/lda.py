@@ -4,7 +4,6 @@ Solved without gradients: for some documents at a time the posterior over their 
 are (`encoders/topics.py`), and the topics move towards what these documents say, less and less as time goes by.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,12 @@ from firth.data.documents import Counts, count_words
 from firth.data.stream import Stream
 from firth.encoders.topics import Topics
 from firth.errors import BadConfig
-from firth.tensors import Encoder, Objective
-from firth.tokenizers.vocab import Vocab
+from firth.objectives.solver import TABLE, Report, Solved, Solver
 
 
-class Lda(Objective):
+class Lda(Solver):
+    fills = "topics"
+
     @dataclass(frozen=True)
     class Config:
         eta: float = 0.0
@@ -39,20 +39,14 @@ class Lda(Objective):
                     "LDA needs eta and offset of at least 0, some documents and a decay above 0.5, up to 1."
                 )
 
-    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
-        super().__init__()
-        self.config, self.vocab, self.seed = config, vocab, seed
-        if not isinstance(encoder, Topics):
-            raise BadConfig("LDA fills a table of topics; its encoder must be topics.")
-
     @torch.no_grad()
-    def solve(
-        self, encoder: Encoder, stream: Stream, *, epochs: int, report: Callable[[float], None], **_: Any
-    ) -> dict[str, float]:
-        assert isinstance(encoder, Topics)
-        config, counts = self.config, count_words(stream, encoder.vocab_size, without=self.vocab.specials)
-        eta = config.eta or 1 / encoder.width
-        lambda_VK = encoder.table.weight.clone()
+    def solve(self, stream: Stream, *, epochs: int, report: Report, **_: Any) -> Solved:
+        config, shape = self.config, self.shape
+        encoder, counts = Topics(shape), count_words(stream, shape.vocab_size, without=self.specials)
+        eta = config.eta or 1 / shape.width
+        places = np.arange(shape.vocab_size)[:, None], np.arange(shape.width)
+        spread_VK = shape.init_std * chance.normal(chance.key(self.seed, "topics"), *places)
+        lambda_VK = torch.from_numpy(np.exp(spread_VK)).float()
         step, steps = 0, epochs * -(-len(counts) // config.documents)
         report(0.0)
         for epoch in range(epochs):
@@ -66,8 +60,9 @@ class Lda(Objective):
                 step += 1
                 report(step / steps)
         encoder.table.weight.copy_(expected(lambda_VK))
-        encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"documents": len(counts), "steps": step, "perplexity": perplexity(encoder, counts, lambda_VK)}
+        encoder.table.weight[sorted(self.specials)] = 0
+        figures = {"documents": len(counts), "steps": step, "perplexity": perplexity(encoder, counts, lambda_VK)}
+        return {TABLE: encoder.table.weight.detach().numpy()}, figures
 
 
 def expected(lambda_VK: Tensor) -> Tensor:

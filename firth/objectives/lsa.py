@@ -4,7 +4,6 @@ Solved without gradients by random projection and power iterations (Halko et al.
 is its right singular vector times its idf, so a text's mean vector points where its folded-in document would.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,13 +14,13 @@ from torch import Tensor
 from firth import chance
 from firth.data.documents import Counts, count_words, idf
 from firth.data.stream import Stream
-from firth.encoders.static import Static
 from firth.errors import BadConfig, BadInput
-from firth.tensors import Encoder, Objective
-from firth.tokenizers.vocab import Vocab
+from firth.objectives.solver import TABLE, Report, Solved, Solver
 
 
-class Lsa(Objective):
+class Lsa(Solver):
+    fills = "static"
+
     @dataclass(frozen=True)
     class Config:
         idf: Literal["smooth", "plain", "none"] = "smooth"
@@ -35,30 +34,23 @@ class Lsa(Objective):
             if self.num_iterations < 0 or self.spare < 0:
                 raise BadConfig("LSA needs num_iterations and spare dimensions of at least 0.")
 
-    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
-        super().__init__()
-        self.config, self.vocab, self.seed = config, vocab, seed
-        if not isinstance(encoder, Static):
-            raise BadConfig("LSA fills a table of word vectors; its encoder must be static.")
-
-    @torch.no_grad()
-    def solve(self, encoder: Encoder, stream: Stream, *, report: Callable[[float], None], **_: Any) -> dict[str, float]:
-        assert isinstance(encoder, Static)
+    def solve(self, stream: Stream, *, report: Report, **_: Any) -> Solved:
         report(0.0)
-        counts = count_words(stream, encoder.vocab_size, without=self.vocab.specials)
-        weights_V = idf(counts, encoder.vocab_size, self.config.idf)
+        size, width = self.shape.vocab_size, self.shape.width
+        counts = count_words(stream, size, without=self.specials)
+        weights_V = idf(counts, size, self.config.idf)
         num_words = len(np.unique(counts.words_M))
-        if encoder.width > min(len(counts), num_words):
+        if width > min(len(counts), num_words):
             raise BadInput(
-                f"The text has {len(counts)} documents and {num_words} words, too few for {encoder.width} dimensions; "
+                f"The text has {len(counts)} documents and {num_words} words, too few for {width} dimensions; "
                 "lower the width."
             )
         matrix_DV = tf_idf_rows(counts, weights_V)
-        values_K, vectors_VK = truncated_svd(matrix_DV, encoder.width, config=self.config, seed=self.seed)
-        encoder.table.weight.copy_(vectors_VK * torch.from_numpy(weights_V).float()[:, None])
+        values_K, vectors_VK = truncated_svd(matrix_DV, width, config=self.config, seed=self.seed)
+        rows_VK = vectors_VK.numpy() * weights_V.astype(np.float32)[:, None]
         report(1.0)
         explained = float((values_K**2).sum() / (matrix_DV.values() ** 2).sum())
-        return {"documents": len(counts), "share_of_variation": explained}
+        return {TABLE: rows_VK}, {"documents": len(counts), "share_of_variation": explained}
 
 
 def tf_idf_rows(counts: Counts, weights_V: np.ndarray) -> Tensor:
@@ -77,9 +69,7 @@ def truncated_svd(matrix_DV: Tensor, rank: int, *, config: Lsa.Config, seed: int
     size = min(rank + config.spare, *matrix_DV.shape)
     key = chance.key(seed, "lsa")
     places = np.arange(matrix_DV.shape[1])[:, None], np.arange(size)
-    # Normal numbers by Box and Muller.
-    radius = np.sqrt(-2 * np.log1p(-chance.uniform(key, *places, 0)))
-    start_VK = torch.from_numpy(radius * np.cos(2 * np.pi * chance.uniform(key, *places, 1))).float()
+    start_VK = torch.from_numpy(chance.normal(key, *places)).float()
     across = matrix_DV.t().coalesce()
     basis_DK = torch.linalg.qr(torch.sparse.mm(matrix_DV, start_VK)).Q
     for _ in range(config.num_iterations):

@@ -9,23 +9,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from firth.data.stream import Stream
-from firth.encoders.bag import Bag
-from firth.encoders.static import Static
 from firth.errors import BadConfig
-from firth.nn.tree import Paths, huffman
-from firth.objectives.hogwild import Report, Text, compiled, first_rows, run_epochs
+from firth.nn.huffman import Paths, huffman
+from firth.objectives.hogwild import Text, compiled, run_epochs, spread
 from firth.objectives.passes import Passes
 from firth.objectives.sampling import Sampler
-from firth.tensors import Encoder, Objective
-from firth.tokenizers.vocab import Vocab
+from firth.objectives.solver import TABLE, Report, Solved, Solver
 
 
-class SkipGram(Objective):
+class SkipGram(Solver):
     kernel = "skip_gram"
-    fills: type[Encoder] = Static
+    fills = "static"
     reach = 0.5
     """First rows go from minus to plus this, divided by the width."""
 
@@ -52,31 +48,13 @@ class SkipGram(Objective):
             if self.sample < 0 or self.power < 0:
                 raise BadConfig("Word vectors need a sample and a power of at least 0.")
 
-    def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
-        super().__init__()
-        self.config, self.vocab, self.seed = config, vocab, seed
-        if not isinstance(encoder, self.fills):
-            name = self.fills.__name__.lower()
-            raise BadConfig(f"{type(self).__name__} fills a table of vectors; its encoder must be {name}.")
-
-    @torch.no_grad()
-    def solve(
-        self,
-        encoder: Encoder,
-        stream: Stream,
-        *,
-        epochs: int,
-        threads: int,
-        report: Report,
-        tokenizer: Any = None,
-        passes: Passes | None = None,
-    ) -> dict[str, float]:
-        assert isinstance(encoder, Static | Bag)
-        config, text, module = self.config, Text.of(stream, self.vocab), compiled()
-        kernel, arrays = self.loop(encoder.width, text, tokenizer)
+    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
+        config, module, width = self.config, compiled(), self.shape.width
+        text = Text.of(stream, self.num_tokens, self.specials)
+        kernel, arrays = self.loop(width, text)
         keep = text.keep(config.sample)
-        x_in = first_rows(encoder.table.weight, seed=self.seed, reach=self.reach / encoder.width)
-        x_out = np.zeros((len(self.vocab), encoder.width), np.float32)
+        x_in = spread(np.empty((self.shape.vocab_size, width), np.float32), reach=self.reach / width, seed=self.seed)
+        x_out = np.zeros((self.num_tokens, width), np.float32)
 
         def work(chunks: Any, plan: np.ndarray, done: np.ndarray, me: int) -> None:
             kernel(
@@ -87,12 +65,12 @@ class SkipGram(Objective):
         rates = (config.rate, config.end_rate)
         run_epochs(
             text, work, {"in": x_in, "out": x_out}, epochs=epochs, threads=threads, seed=self.seed, rates=rates,
-            report=report, passes=passes or Passes(),
+            report=report, passes=passes,
         )  # fmt: skip
-        encoder.table.weight[sorted(self.vocab.specials)] = 0
-        return {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
+        x_in[sorted(self.specials)] = 0
+        return {TABLE: x_in}, {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
 
-    def loop(self, width: int, text: Text, tokenizer: Any) -> tuple[Any, tuple[Any, ...]]:
+    def loop(self, width: int, text: Text) -> tuple[Any, tuple[Any, ...]]:
         """The compiled loop, and what decides which rows predict a word: a tree or negatives, and how many at most."""
         negatives = self.config.num_negatives
         tree = Paths.none() if negatives else huffman(text.counts_V)

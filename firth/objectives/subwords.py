@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from firth.encoders.bag import Bag
 from firth.errors import BadConfig
 from firth.objectives.hogwild import Text
 from firth.objectives.sampling import Sampler
 from firth.objectives.skip_gram import SkipGram
-from firth.tensors import Encoder
 from firth.tokenizers.subwords import END
 
 
 class Subwords(SkipGram):
-    fills: type[Encoder] = Bag
+    fills = "bag"
     reach = 1.0
 
     @dataclass(frozen=True)
@@ -39,14 +37,18 @@ class Subwords(SkipGram):
             if self.num_negatives < 1:
                 raise BadConfig("Subwords are trained against negatives: num_negatives must be at least 1.")
 
-    def loop(self, width: int, text: Text, tokenizer: Any) -> tuple[Any, tuple[Any, ...]]:
-        """The compiled loop, the parts of all words, and what negatives are drawn from."""
+    def __init__(self, config: Any, shape: Any, *, tokenizer: Any, seed: int) -> None:
+        super().__init__(config, shape, tokenizer=tokenizer, seed=seed)
         if not hasattr(tokenizer, "word_parts"):
             raise BadConfig("fastText needs words with parts: prepare the text with --tokenizer subwords.")
+        self.tokenizer = tokenizer
+
+    def loop(self, width: int, text: Text) -> tuple[Any, tuple[Any, ...]]:
+        """The compiled loop, the parts of all words, and what negatives are drawn from."""
         from firth.objectives.subword_kernels import bag_kernels
 
         sampler = Sampler.of_counts(text.counts_V, self.config.power)
-        return bag_kernels(width).skip_gram, (all_parts(tokenizer), (sampler.limit_V, sampler.alias_V))
+        return bag_kernels(width).skip_gram, (all_parts(self.tokenizer), (sampler.limit_V, sampler.alias_V))
 
 
 def all_parts(tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -2,12 +2,11 @@
 
 from dataclasses import replace
 
-from firth.data.loader import BatchConfig
+from firth.data.settings import BatchConfig
 from firth.encoders.gpt import GPT
 from firth.objectives.causal_lm import CausalLM
 from firth.recipes.lineage import SIZES, Recipe
-from firth.train.loop import TrainConfig
-from firth.train.optim import OptimConfig
+from firth.train.settings import OptimConfig, TrainConfig
 
 
 def gpt(size: str) -> Recipe:

@@ -14,8 +14,9 @@ from firth import chance
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig
-from firth.nn.tree import Paths, TreeHead
-from firth.objectives.hogwild import compiled, first_rows, in_threads
+from firth.nn.huffman import Paths
+from firth.nn.tree import TreeHead
+from firth.objectives.hogwild import compiled, in_threads, spread
 from firth.recipes.labelled import Labelled
 from firth.recipes.start import Start
 from firth.tasks.classify import Classify
@@ -85,7 +86,7 @@ def solve(
     tree = (
         task.head.plant(np.bincount(golds, minlength=len(names))) if isinstance(task.head, TreeHead) else Paths.none()
     )
-    x_in = first_rows(encoder.table.weight, seed=seed, reach=1 / encoder.width)
+    x_in = spread(encoder.table.weight.detach().numpy(), reach=1 / encoder.width, seed=seed)
     for parameter in task.head.parameters():
         parameter.zero_()
     x_out = task.head.weight.detach().numpy()

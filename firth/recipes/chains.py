@@ -16,7 +16,7 @@ from torch import nn
 from firth.console import bar, say
 from firth.data.items import Item
 from firth.encoders.bag import Bag
-from firth.encoders.static import Static
+from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig
 from firth.nn import chain as chains
 from firth.nn import hmm
@@ -61,7 +61,7 @@ def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
     return Start("bag", shape, tokenizer)
 
 
-def begin_vectors(data: Mapping[str, Labelled], shape: Static.Config) -> Start:
+def begin_vectors(data: Mapping[str, Labelled], shape: StaticConfig) -> Start:
     """A list of the training rows' units (characters or words), and random vectors for them."""
     texts = [" ".join(map(normal, _units(row))) for part in data.values() for row in part.examples["train"]]
     tokenizer = Words.train(texts, Words.Config(min_count=2, lowercase=False, split="spaces"))

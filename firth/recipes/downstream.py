@@ -18,6 +18,7 @@ from firth.compiling import interrupted_late
 from firth.config import from_dict, to_dict, to_toml
 from firth.data.items import Item, ItemBatches
 from firth.files import read_json, remove_leftovers, write_bytes, write_json
+from firth.folder import WRITTEN
 from firth.nn.features import Features
 from firth.recipes import bags, chains, labelled
 from firth.recipes.auxiliary import beside, kept_heads
@@ -206,7 +207,7 @@ def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
 def _remove_leftovers(out: Path) -> None:
     """Deletes halves of files that killed writes left."""
     ours = ("source.json", "run.toml", "results.json", "report.html")
-    for name in (*ours, *checkpoints.WRITTEN):
+    for name in (*ours, *WRITTEN):
         remove_leftovers(out, f"{name}.")
     for folder in out.glob("seed-*"):
         for name in ("result.json", "best.json", BEST):

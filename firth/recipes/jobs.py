@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from firth.config import from_dict, load_toml, override, to_dict
 from firth.console import say
-from firth.encoders.static import Static
+from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
 from firth.files import read_json, sha256
 from firth.recipes import bags, chains, checking, labelled
@@ -22,8 +22,8 @@ from firth.recipes.start import Start, begin, usual_rate
 from firth.recipes.transfer import TransferConfig
 from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
-from firth.train.loop import TrainConfig, chosen_device
-from firth.train.optim import OptimConfig
+from firth.train.loop import chosen_device
+from firth.train.settings import OptimConfig, TrainConfig
 
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
 """How long to train when nobody says: three passes, more where three would be a handful of steps."""
@@ -55,7 +55,7 @@ class Plan:
     encoder: Literal["model", "bag", "static", "fasttext"] = "model"
     """What reads the rows: the model (or random weights of its kind), a bag of features, new vectors of words or
     characters, or fastText's bag of words."""
-    static: Static.Config = field(default_factory=lambda: Static.Config(init_std=0.1))
+    static: StaticConfig = field(default_factory=lambda: StaticConfig(init_std=0.1))
     """The vectors, with encoder=static; their number is that of the units of the training rows."""
     fasttext: FastTextConfig = field(default_factory=FastTextConfig)
     """Its numbers, with encoder=fasttext."""

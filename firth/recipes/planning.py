@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from firth import encoders
-from firth.checkpoint import Checkpoint
 from firth.config import from_dict, load_toml, override
 from firth.console import say
-from firth.data.loader import Packs
 from firth.errors import BadConfig
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
-from firth.train.loop import TrainConfig, chosen_device
+from firth.train.settings import TrainConfig
+
+if TYPE_CHECKING:
+    from firth.checkpoint import Checkpoint
+    from firth.data.loader import Packs
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ def named(asked: Asked, saved: Path | None = None) -> Recipe:
     return plan
 
 
-def settled(asked: Asked, saved: Path | None, *, start: Checkpoint | None, vocab_size: int) -> Recipe:
+def settled(asked: Asked, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int) -> Recipe:
     """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
     plan = named(asked, saved) if saved or not start else _continued(asked, start)
     changed = _limits(override(plan, asked.changes), asked)
@@ -51,7 +54,7 @@ def settled(asked: Asked, saved: Path | None, *, start: Checkpoint | None, vocab
     return changed
 
 
-def _continued(asked: Asked, start: Checkpoint) -> Recipe:
+def _continued(asked: Asked, start: "Checkpoint") -> Recipe:
     """The recipe a person named, or the model's own, with the shape and size that the model has."""
     encoder, own = start.encoder, str(start.info.get("size", ""))
     if not own:
@@ -65,7 +68,7 @@ def _continued(asked: Asked, start: Checkpoint) -> Recipe:
     return replace(named(asked), size=own, encoder={encoders.name_of(encoder): encoder.config})
 
 
-def fitted(plan: Recipe, start: Checkpoint | None, vocab_size: int) -> Recipe:
+def fitted(plan: Recipe, start: "Checkpoint | None", vocab_size: int) -> Recipe:
     """The plan with the number of rows its embedding will have: the tokenizer decides, so that run.toml tells."""
     if start:
         return plan
@@ -76,7 +79,10 @@ def fitted(plan: Recipe, start: Checkpoint | None, vocab_size: int) -> Recipe:
 
 def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> None:
     """What was asked of a recipe that is solved without gradients though it has little or no use for it."""
-    if device and chosen_device(device).type != "cpu":
+    if device and device != "cpu":
+        from firth.train.loop import chosen_device  # needs torch, which who leaves the device alone does not
+
+        chosen_device(device)  # raises where there is no such device
         say(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")
     if size:
         has_width = hasattr(next(iter(plan.encoder.values())), "width")
@@ -97,7 +103,7 @@ def _limits(plan: Recipe, asked: Asked) -> Recipe:
     return replace(plan, train=train)
 
 
-def whole_epochs(plan: Recipe, epochs: float, packs: Packs) -> Recipe:
+def whole_epochs(plan: Recipe, epochs: float, packs: "Packs") -> Recipe:
     """The plan with as many steps as so many passes over the packs take."""
     steps = max(1, round(epochs * packs.num_packs(0) / plan.train.accumulate))
     return replace(plan, train=replace(plan.train, steps=steps, minutes=0.0))

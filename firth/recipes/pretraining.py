@@ -12,11 +12,13 @@ from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
 from firth.config import to_dict, to_toml
 from firth.console import say
-from firth.data.loader import BatchConfig, Packs
+from firth.data.loader import Packs
+from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream, split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
+from firth.folder import WRITTEN, refuse_foreign
 from firth.objectives import word_losses
 from firth.recipes import solving
 from firth.recipes.finished import refuse_existing, say_finished
@@ -80,11 +82,11 @@ def pretrain(
         say_finished(out)
         return _figures(out)
     if resume and not saved:
-        checkpoints.refuse_foreign(out)
+        refuse_foreign(out)
         if not (out / "data").exists():  # text that was made ready for this run
             say(f"{out} holds no run yet: a new one begins.")
     if resume:
-        for name in (*checkpoints.WRITTEN, "run.toml", "source.json", PLAN):
+        for name in (*WRITTEN, "run.toml", "source.json", PLAN):
             remove_leftovers(out, f"{name}.")
     else:
         parts.check()

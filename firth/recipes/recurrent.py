@@ -4,14 +4,13 @@ Both read sequences token after token, so nothing is compiled, and both train in
 numbers over a whole sequence.
 """
 
-from firth.data.loader import BatchConfig
+from firth.data.settings import BatchConfig
 from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.elmo import Elmo
 from firth.objectives.causal_lm import CausalLM
 from firth.recipes.lineage import Recipe
 from firth.tokenizers.characters import Characters
-from firth.train.loop import TrainConfig
-from firth.train.optim import OptimConfig
+from firth.train.settings import OptimConfig, TrainConfig
 
 FEW_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256))
 SHAPES = {

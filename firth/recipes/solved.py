@@ -3,8 +3,7 @@
 A size is a width here: 100, 200 or 300.
 """
 
-from firth.encoders.bag import Bag
-from firth.encoders.static import Static
+from firth.encoders.tables import BagConfig, StaticConfig
 from firth.objectives.cbow import CBOW
 from firth.objectives.glove import Glove
 from firth.objectives.skip_gram import SkipGram
@@ -39,7 +38,7 @@ def word2vec_cbow_hs(size: str) -> Recipe:
 
 def fasttext(size: str) -> Recipe:
     """Skip-gram whose words are the mean of their character n-grams (Bojanowski et al. 2017)."""
-    shape = Bag.Config(width=WIDTHS.get(size, _WIDEST))
+    shape = BagConfig(width=WIDTHS.get(size, _WIDEST))
     tokenizer = {"subwords": subwords.Subwords.Config()}
     return Recipe("fasttext", size, {"bag": shape}, {"subwords": Subwords.Config()}, epochs=5, tokenizer=tokenizer)
 
@@ -60,5 +59,5 @@ def words() -> dict[str, Words.Config]:
 
 
 def _vectors(name: str, size: str, objectives: dict[str, object], *, epochs: int = 5) -> Recipe:
-    shape = Static.Config(width=WIDTHS.get(size, _WIDEST))
+    shape = StaticConfig(width=WIDTHS.get(size, _WIDEST))
     return Recipe(name, size, {"static": shape}, objectives, epochs=epochs, tokenizer=words())

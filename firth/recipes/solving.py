@@ -14,35 +14,28 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from firth import checkpoint as checkpoints
-from firth import encoders, objectives, tokenizers
-from firth.checkpoint import Checkpoint, make_goal
+from firth import objectives, tokenizers
 from firth.compiling import interrupted_late
 from firth.config import override, to_dict, to_toml
 from firth.console import bar, say
-from firth.convert.mapped import WORD_ROWS, word_rows, write_rows
-from firth.data import prepare as preparation
+from firth.convert.mapped import TABLE, WORD_ROWS, word_rows, write_rows
 from firth.data.shards import INFO, Shards
 from firth.data.stream import Stream
-from firth.data.vocabulary import train_tokenizer
-from firth.errors import BadConfig, BadInput, FirthError
+from firth.errors import BadConfig, BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
+from firth.folder import TOKENIZERS, WRITTEN, refuse_foreign, save_table
+from firth.objectives import solver
 from firth.objectives.passes import ROOM, Passes
 from firth.recipes.finished import refuse_existing, say_finished
 from firth.recipes.lineage import Recipe
 from firth.recipes.solved import usual_epochs
-from firth.recipes.word_tables import TABLE
-from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
 from firth.train.journal import Journal
-from firth.train.loop import reseed
-from firth.train.run import Interrupted
 
 THREADS = 2
 """Where nobody said how many."""
@@ -66,7 +59,8 @@ class Wanted:
 
 def is_solved(plan: Recipe) -> bool:
     """Whether all objectives of a plan need no gradients."""
-    return bool(plan.objectives) and all(objectives.resolve(name).solves() for name in plan.objectives)
+    classes = [objectives.resolve(name) for name in plan.objectives]
+    return bool(classes) and all(issubclass(cls, solver.Solver) for cls in classes)
 
 
 def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: bool = False) -> dict[str, float]:
@@ -80,20 +74,34 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
         if _same_data(out, folder) and (out / MANIFEST).exists():
             say_finished(out)
             return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
-        shards, tokenizer = open_words(folder, wanted.min_count)
-        ((name, shape),) = plan.encoder.items()
-        plan = replace(plan, encoder={name: replace(shape, vocab_size=_rows(tokenizer))})
+        plan, goal, shards = _ready(out, folder, plan, wanted)
         _remember(out, plan, folder, wanted)
-        encoder, figures, rates = _solve(out, plan, shards, tokenizer=tokenizer, threads=wanted.threads or THREADS)
+        arrays, figures, rates = _solve(out, plan, goal, shards, threads=wanted.threads or THREADS)
     threads = {"threads": wanted.threads or THREADS} if "threads" in _takes(plan) else {}
     Journal(out).timing(plan.epochs, rates | threads)
+    tokenizer = tokenizers.load(out)
     if isinstance(tokenizer, Subwords):
-        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, encoder.state_dict()["table.weight"].numpy()))
+        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, arrays[solver.TABLE]))
     info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, **threads, **figures}
     write_json(out / FIGURES, figures | rates)
-    checkpoints.save(out, Checkpoint(encoder.eval(), {}, tokenizer, info=info))
+    ((name, shape),) = plan.encoder.items()
+    save_table(out, name, shape, arrays, tokenizer=tokenizer, info=info)
     (out / PASSES).unlink(missing_ok=True)
     return figures | rates
+
+
+def _ready(out: Path, folder: Path, plan: Recipe, wanted: Wanted) -> tuple[Recipe, solver.Solver, Shards]:
+    """The plan with as many rows as the text asks for, its solver, and the text.
+
+    The tokenizer goes to `out`, where it waits for the vectors: its words need not lie in memory meanwhile.
+    """
+    shards, tokenizer = open_words(folder, wanted.min_count)
+    ((name, shape),), ((goal, config),) = plan.encoder.items(), plan.objectives.items()
+    shape = replace(shape, vocab_size=getattr(tokenizer, "num_rows", len(tokenizer.vocab)))  # of words, or their parts
+    made = objectives.resolve(goal)(config, shape, tokenizer=tokenizer, seed=plan.train.seed)
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(out)
+    return replace(plan, encoder={name: shape}), made, shards
 
 
 @contextmanager
@@ -109,34 +117,30 @@ def _interruptible() -> Iterator[None]:
 
 @_interruptible()
 def _solve(
-    out: Path, plan: Recipe, shards: Shards, *, tokenizer: Tokenizer, threads: int
-) -> tuple[Encoder, dict[str, float], dict[str, float]]:
-    """The encoder, filled; what its objective says of that, and how quick it was."""
-    ((name, shape),), ((goal_name, config),) = plan.encoder.items(), plan.objectives.items()
-    reseed(plan.train.seed, "initial weights")
-    encoder: Encoder = encoders.resolve(name)(shape)
-    goal = make_goal(goal_name, config, encoder, tokenizer, seed=plan.train.seed)
+    out: Path, plan: Recipe, goal: solver.Solver, shards: Shards, *, threads: int
+) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, float]]:
+    """The encoder's arrays; what its objective says of them, and how quick it was."""
     stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)
     with bar(plan.recipe, 100, unit="%") as advance:
-        figures = goal.solve(
-            encoder,
+        arrays, figures = goal.solve(
             stream,
             epochs=plan.epochs,
             threads=threads,
-            tokenizer=tokenizer,
             report=lambda share: advance(100 * share, clock.told(share)),
             passes=Passes(out / PASSES),
         )
-    if not all(math.isfinite(float(rows.detach().sum())) for rows in encoder.parameters()):
+    if not all(math.isfinite(float(array.sum())) for array in arrays.values()):
         (out / PASSES).unlink(missing_ok=True)
-        raise BadConfig(f"The vectors of {plan.recipe} grew beyond all numbers; lower objectives.{goal_name}.rate.")
-    return encoder, figures, clock.figures()
+        (name,) = plan.objectives
+        raise BadConfig(f"The vectors of {plan.recipe} grew beyond all numbers; lower objectives.{name}.rate.")
+    return arrays, figures, clock.figures()
 
 
 @contextmanager
 def _gone_if_refused(out: Path) -> Iterator[None]:
     """What a run wrote that is refused before it kept a pass would stand in the way of the next one."""
-    new = [path for path in (out / "run.toml", out / "source.json", out / "data", out) if not path.exists()]
+    written = [out / name for name in ("run.toml", "source.json", *TOKENIZERS, "data")]
+    new = [path for path in (*written, out) if not path.exists()]
     try:
         yield
     except FirthError as error:
@@ -157,13 +161,13 @@ def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Rec
     new, saved = settled(plan, wanted), out / "run.toml"
     if not saved.exists():
         if resume:
-            checkpoints.refuse_foreign(out)
+            refuse_foreign(out)
             say(f"{out} holds no run yet: a new one begins.")
         return new, wanted
     kept = {name: read_json(out / "source.json").get(name) for name in ("min_count", "threads")}
     if new != plan or any(getattr(wanted, name) not in (None, value) for name, value in kept.items()):
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    for name in (*checkpoints.WRITTEN, saved.name, "source.json", FIGURES, PASSES, ROOM):
+    for name in (*WRITTEN, saved.name, "source.json", FIGURES, PASSES, ROOM):
         remove_leftovers(out, f"{name}.")
     return plan, replace(wanted, **kept)
 
@@ -228,11 +232,14 @@ def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
         )
     if (folder / MANIFEST).exists():
         return folder  # of the run that is resumed
+    from firth.data.prepare import prepare
+    from firth.data.vocabulary import train_tokenizer
+
     ((name, config),) = plan.tokenizer.items()
     config = config if wanted.min_count is None else replace(config, min_count=wanted.min_count)
     tokenizer = train_tokenizer(name, [data], config=config)
     with bar("preparing", None, unit="MB") as advance:
-        preparation.prepare(
+        prepare(
             [data],
             folder,
             tokenizer=tokenizer,
@@ -262,11 +269,6 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
 
 def replace_counts(tokenizer: Words, counts: np.ndarray) -> Words:
     return type(tokenizer)(tokenizer.vocab, tokenizer.config, counts=counts)
-
-
-def _rows(tokenizer: Any) -> int:
-    """Rows of the encoder's table: one a token, unless tokens are made of parts."""
-    return int(getattr(tokenizer, "num_rows", len(tokenizer.vocab)))
 
 
 class _Clock:

@@ -12,7 +12,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.console import say
 from firth.convert.fasttext import LABEL, FastText, is_fasttext, read_fasttext
-from firth.convert.mapped import WORD_ROWS, map_tensor, word_rows, write_rows
+from firth.convert.mapped import TABLE, WORD_ROWS, map_tensor, word_rows, write_rows
 from firth.convert.vectors import VectorFile, open_vectors
 from firth.encoders.bag import Bag
 from firth.encoders.static import Static
@@ -23,7 +23,6 @@ from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.vocab import SPECIALS
 from firth.tokenizers.word_list import Words
 
-TABLE = "encoder.table.weight"
 _BLOCK = 1 << 14
 
 

@@ -54,10 +54,11 @@ class Vocab:
     """Where the frame is not BERT's `[CLS] first [SEP] second [SEP]`."""
 
     def __post_init__(self) -> None:
-        if len(self.ids) < len(self.tokens):
+        # The dictionary is not made for this: a long list whose words are only counted never needs it.
+        if len(set(self.tokens)) < len(self.tokens):
             twice = next(token for i, token in enumerate(self.tokens) if self.ids[token] != i)
             raise BadInput(f"the token {twice!r} stands twice in the vocabulary.")
-        if missing := [role for role in self.roles if role not in self.ids]:
+        if missing := [role for role in self.roles if role not in self.tokens]:
             raise BadInput(f"the vocabulary has no {' '.join(missing)}.")
 
     def __len__(self) -> int:
@@ -77,7 +78,8 @@ class Vocab:
 
     @cached_property
     def specials(self) -> frozenset[int]:
-        return frozenset(self.ids[token] for token in {*self.roles, *self.other_specials})
+        special = {*self.roles, *self.other_specials}
+        return frozenset(i for i, token in enumerate(self.tokens) if token in special)
 
     @cached_property
     def continues(self) -> np.ndarray:
@@ -86,25 +88,25 @@ class Vocab:
         pieces = [piece and i not in self.specials for i, piece in enumerate(pieces)]
         return np.array(pieces, bool)
 
-    @property
+    @cached_property
     def pad(self) -> int:
-        return self.ids[self.roles[0]]
+        return self.tokens.index(self.roles[0])
 
-    @property
+    @cached_property
     def unk(self) -> int:
-        return self.ids[self.roles[1]]
+        return self.tokens.index(self.roles[1])
 
-    @property
+    @cached_property
     def cls(self) -> int:
-        return self.ids[self.roles[2]]
+        return self.tokens.index(self.roles[2])
 
-    @property
+    @cached_property
     def sep(self) -> int:
-        return self.ids[self.roles[3]]
+        return self.tokens.index(self.roles[3])
 
-    @property
+    @cached_property
     def mask(self) -> int:
-        return self.ids[self.roles[4]]
+        return self.tokens.index(self.roles[4])
 
 
 def windows(length: int, size: int, stride: int) -> list[tuple[int, int]]:

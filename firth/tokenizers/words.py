@@ -11,7 +11,6 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 
 import numpy as np
-from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from firth.errors import Unsupported
 
@@ -90,6 +89,8 @@ def _starts(text: str, segment: Segment) -> np.ndarray:
 
 def chinese_borders(text: str) -> np.ndarray:
     """The positions in `text` where a word begins, Chinese or not."""
+    from tokenizers.pre_tokenizers import BertPreTokenizer  # a large library, which most who are here do not need
+
     positions, begins = chinese_starts(text)
     border, chinese = np.zeros(len(text), bool), np.zeros(len(text), bool)
     chinese[positions] = True

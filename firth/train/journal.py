@@ -2,6 +2,7 @@
 
 import json
 import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ class Journal:
             path = folder / name
             path.touch()
             os.truncate(path, min((lengths or {}).get(name, 0), path.stat().st_size))
-        self._board = _tensorboard(folder)
+
+    @cached_property
+    def _board(self) -> Any:
+        """TensorBoard's own log, where it is installed and there are curves to show."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.folder / "tensorboard"))  # type: ignore[no-untyped-call]
 
     def metrics(self, step: int, split: str, values: dict[str, float]) -> None:
         self._append("metrics.jsonl", {"step": step, "split": split, **{k: _short(v) for k, v in values.items()}})
@@ -47,11 +56,3 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 def _short(value: float) -> float:
     return float(f"{value:.7g}")
-
-
-def _tensorboard(folder: Path) -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"))  # type: ignore[no-untyped-call]

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,45 +17,11 @@ from firth.data.loader import Place
 from firth.errors import BadConfig
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
-from firth.train.optim import OptimConfig, scheduled_rate
+from firth.train.optim import scheduled_rate
+from firth.train.settings import TrainConfig
 
 PROVISIONAL_STEPS = 5_000
 """With a time limit, the schedule goes by this many steps until their number is settled."""
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    steps: int = 1000
-    """Optimizer steps of the whole run."""
-    minutes: float = 0.0
-    """Time limit in place of a number of steps; 0 for none."""
-    accumulate: int = 1
-    """Micro-batches of a step."""
-    seed: int = 1
-    """Decides initial weights, order, pairs, masks and dropout."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the matrix products; auto is bf16 on a GPU and fp32 elsewhere."""
-    compile: Literal["auto", "yes", "no"] = "auto"
-    """Whether torch.compile is used; auto compiles on a GPU."""
-    graphs: bool = True
-    """Whether a compiled step is recorded and replayed as one CUDA graph, which spares the host its launches."""
-    recompute: bool = False
-    """Keep only the blocks' inputs and compute the rest again in the backward pass: less memory, slower."""
-    log_every: int = 20
-    """Steps between rows of metrics.jsonl."""
-    evaluate_every: int = 500
-    """Steps between evaluations on held-out documents."""
-    checkpoint_every: int = 500
-    """Steps between saved states."""
-    keep: int = 2
-    """Saved states kept."""
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    """The optimizer and its schedule."""
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "accumulate", "log_every", "evaluate_every", "checkpoint_every", "keep"):
-            if getattr(self, name) < 1:
-                raise BadConfig(f"train.{name} must be at least 1; it is {getattr(self, name)}.")
 
 
 @dataclass

@@ -2,44 +2,14 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import nn
 
-from firth.errors import BadConfig
+from firth.train.settings import OptimConfig
 
 SLANT = 32
 """How many times higher the highest rate of a slanted schedule is than its lowest."""
-
-
-@dataclass(frozen=True)
-class OptimConfig:
-    rate: float = 1e-4
-    """Highest learning rate."""
-    schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted"] = "linear"
-    """How the rate falls after warm-up; trapezoid stays high and falls over the last fifth; slanted is linear from and
-    to a 32nd of the highest rate (Howard & Ruder 2018)."""
-    warmup_rate: float = 0.01
-    """Share of the steps over which the rate rises from 0."""
-    weight_decay: float = 0.01
-    """Decay of matrices; biases and norms never decay."""
-    beta1: float = 0.9
-    """Adam's memory of the gradient."""
-    beta2: float = 0.999
-    """Adam's memory of the squared gradient."""
-    eps: float = 1e-6
-    """Adam's small number."""
-    clip: float = 1.0
-    """Largest norm of the gradient; 0 does not clip."""
-
-    def __post_init__(self) -> None:
-        shares = self.beta1, self.beta2, self.warmup_rate
-        if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not all(0 <= share < 1 for share in shares):
-            raise BadConfig(
-                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, warmup_rate in [0, 1)."
-            )
 
 
 def make_optimizer(

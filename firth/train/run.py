@@ -14,21 +14,14 @@ from torch import Tensor
 
 from firth.console import bar, say
 from firth.data.loader import Batches, Packs, Place, load, places
-from firth.errors import FirthError
+from firth.errors import FirthError, Interrupted
 from firth.files import write_json
 from firth.train import state
 from firth.train.journal import Journal, read_rows
 from firth.train.limit import PLAN, SHARE, Extent, Limit, Plan, read_plan
-from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, TrainConfig, in_precision, rate_at, reseed, train
+from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, in_precision, rate_at, reseed, train
 from firth.train.optim import make_optimizer
-
-
-class Interrupted(FirthError):
-    """The person or the machine asked the run to stop; what is kept of it can be resumed."""
-
-    def __init__(self, text: str, *, number: int) -> None:
-        super().__init__(text)
-        self.exit_code = 128 + number  # what a shell says of a command that a signal ended
+from firth.train.settings import TrainConfig
 
 
 class Run:

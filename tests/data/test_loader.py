@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from firth.checkpoint import make_goal
-from firth.data.loader import BatchConfig, Packs, Place, load, places
+from firth.data.loader import Packs, Place, load, places
+from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert

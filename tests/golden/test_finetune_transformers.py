@@ -19,8 +19,9 @@ from firth.tasks.classify import Classify
 from firth.tasks.tag import Tag
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import Learner, Progress, TrainConfig, train
-from firth.train.optim import OptimConfig, make_optimizer, scheduled_rate
+from firth.train.loop import Learner, Progress, train
+from firth.train.optim import make_optimizer, scheduled_rate
+from firth.train.settings import OptimConfig, TrainConfig
 
 transformers = pytest.importorskip("transformers")
 STEPS = 50

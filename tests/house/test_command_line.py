@@ -14,7 +14,7 @@ import pytest
 import typer
 
 from firth import __version__, cli, encoders, objectives, samples, tokenizers
-from firth.config import describe, resolve
+from firth.config import describe, part_config, resolve
 from firth.recipes.lineage import Recipe
 
 COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
@@ -46,13 +46,22 @@ def test_help_and_the_package_bring_in_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_preparation_does_not_load_torch(tmp_path: Path) -> None:
+VECTORS = "firth.pretrain('text.txt', out='run', min_count=1, width=10, epochs=1, threads=1, recipe="
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "firth.prepare('text.txt', out='data', vocab_size=30, processes=0)",
+        f"{VECTORS}'word2vec-sg-ns')",
+        f"{VECTORS}'word2vec-cbow-hs', device='cpu')",
+        f"{VECTORS}'fasttext', changes=['tokenizer.subwords.num_buckets=500'])",
+        f"{VECTORS}'glove')",
+    ],
+)
+def test_preparation_and_word_vectors_do_not_load_torch(step: str, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
-    script = (
-        "import sys, firth\n"
-        "firth.prepare('text.txt', out='data', vocab_size=30, processes=0)\n"
-        "print('torch' in sys.modules)"
-    )
+    script = f"import sys, firth\n{step}\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "False"
 
@@ -150,3 +159,9 @@ def test_every_row_of_a_table_resolves(room: str) -> None:
     assert table
     for name in table:
         assert resolve(table, name, "part")
+
+
+def test_configs_that_stand_apart_are_their_encoders_own() -> None:
+    assert encoders.CONFIGS
+    for name in encoders.CONFIGS:
+        assert part_config("firth.encoders", name) is encoders.resolve(name).Config

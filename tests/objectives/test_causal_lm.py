@@ -11,8 +11,9 @@ from torch.nn.functional import cross_entropy
 from firth import chance
 from firth.checkpoint import make_goal
 from firth.data.joined import join
-from firth.data.loader import BatchConfig, Packs, Place
+from firth.data.loader import Packs, Place
 from firth.data.packing import lay_out, pack_tokens
+from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert

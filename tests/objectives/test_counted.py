@@ -9,12 +9,11 @@ from sklearn.decomposition import LatentDirichletAllocation, TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 import firth
-from firth import chance, samples
-from firth.checkpoint import make_goal
+from firth import chance, objectives, samples
 from firth.data.documents import count_words
 from firth.data.shards import Shards
 from firth.data.stream import Stream
-from firth.encoders.static import Static
+from firth.encoders.tables import StaticConfig, TopicsConfig
 from firth.encoders.topics import Topics
 from firth.errors import BadConfig, BadInput
 from firth.objectives.lda import Lda, expected, tallies
@@ -150,13 +149,11 @@ def test_lda_finds_topics_that_made_the_text(tmp_path: Path) -> None:
 
 
 def test_objectives_refuse_what_they_cannot_fill(shards: Shards, tokenizer: WordPiece) -> None:
-    static, topics = Static(Static.Config(vocab_size=1200, width=500)), Topics(Topics.Config(vocab_size=1200, width=3))
-    for name, encoder in (("tf_idf", static), ("lsa", topics), ("lda", static)):
+    static, topics = StaticConfig(vocab_size=1200, width=500), TopicsConfig(vocab_size=1200, width=3)
+    for name, shape in (("tf_idf", static), ("lsa", topics), ("lda", static), ("glove", topics), ("skip_gram", topics)):
         with pytest.raises(BadConfig, match="its encoder must be"):
-            make_goal(name, None, encoder, tokenizer)
+            objectives.resolve(name)(None, shape, tokenizer=tokenizer, seed=1)
     with pytest.raises(BadInput, match="too few for 500 dimensions"):
-        make_goal("lsa", Lsa.Config(), static, tokenizer).solve(
-            static, stream_of(shards), epochs=1, threads=1, tokenizer=tokenizer, report=print
-        )
+        Lsa(Lsa.Config(), static, tokenizer=tokenizer, seed=1).solve(stream_of(shards), report=print)
     with pytest.raises(BadConfig, match="decay"):
         Lda.Config(decay=0.5)

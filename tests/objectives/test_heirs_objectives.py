@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from firth.checkpoint import make_goal
-from firth.data.loader import BatchConfig, Packs, Place
+from firth.data.loader import Packs, Place
 from firth.data.packing import lay_out
+from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert

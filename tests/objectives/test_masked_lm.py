@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from firth.checkpoint import make_goal
-from firth.data.loader import BatchConfig, Packs, Place
+from firth.data.loader import Packs, Place
 from firth.data.packing import Pack, lay_out
+from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert

@@ -19,7 +19,7 @@ from firth import chance
 from firth.compiling import interrupted_late, kept_on_disk
 from firth.data import counts
 from firth.data.counts import count_pairs, shuffled
-from firth.nn.tree import Paths, huffman
+from firth.nn.huffman import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
 from firth.objectives.hogwild import in_threads
 from firth.objectives.sampling import Sampler, as_bits, keep_rates

@@ -14,7 +14,8 @@ from firth import chance, samples
 from firth.errors import BadConfig, BadInput
 from firth.recipes.transfer import rate_share
 from firth.train.journal import read_rows
-from firth.train.optim import OptimConfig, make_optimizer, scheduled_rate
+from firth.train.optim import make_optimizer, scheduled_rate
+from firth.train.settings import OptimConfig
 
 OFTEN = ("train.checkpoint_every=4", "train.log_every=4", "train.evaluate_every=40", "batches.tokens=512")
 SHAPES = {

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import make_goal
-from firth.data.loader import BatchConfig, Packs, Place, load, places
+from firth.data.loader import Packs, Place, load, places
 from firth.data.packing import finish, lay_out
+from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
@@ -20,8 +21,9 @@ from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_sentence import NextSentence
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import Learner, Progress, TrainConfig, rate_at, train
-from firth.train.optim import OptimConfig, make_optimizer
+from firth.train.loop import Learner, Progress, rate_at, train
+from firth.train.optim import make_optimizer
+from firth.train.settings import OptimConfig, TrainConfig
 
 STILL = TrainConfig(steps=1, precision="fp32", optim=OptimConfig(rate=0.0, weight_decay=0.0, clip=0.0))
 LENGTH = 64

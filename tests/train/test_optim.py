@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from firth.encoders.bert import Bert
-from firth.train.optim import OptimConfig, make_optimizer, scheduled_rate
+from firth.train.optim import make_optimizer, scheduled_rate
+from firth.train.settings import OptimConfig
 
 
 def rates(schedule: str, steps: int = 100, warmup: float = 0.1) -> list[float]:

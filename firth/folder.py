@@ -1,0 +1,100 @@
+"""A model's folder beside its weights: settings, tokenizer, our own notes, the card, and the manifest, written last.
+
+Without torch, so that a table of vectors can be saved by who made it without torch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firth import __version__
+from firth.convert import own
+from firth.convert.mapped import WORD_ROWS, write_arrays
+from firth.convert.sentences import SENTENCE_FILES
+from firth.errors import BadInput
+from firth.files import MANIFEST, write_bytes, write_json, write_manifest
+from firth.tokenizers import Tokenizer
+
+FORMAT = 1
+HEAD = "head.safetensors"
+"""What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
+FILES = ("model.safetensors", "config.json", "firth.json", "README.md")
+"""What every model folder has; the tokenizer names its own files."""
+TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
+"""What a tokenizer may have."""
+WRITTEN = (*FILES, *TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
+"""Files and folders that a killed process may have left half of."""
+
+
+def refuse_foreign(folder: Path) -> None:
+    """A folder without a run of ours keeps the files that a model's would take the place of."""
+    if found := next((name for name in FILES if (folder / name).exists()), None):
+        raise BadInput(f"{folder} holds no run but a {found} of its own; choose another --out.")
+
+
+def begin(folder: Path) -> None:
+    """Makes the folder; what a model that was here before had and the next one may not have is removed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for stale in (MANIFEST, *SENTENCE_FILES, HEAD):
+        (folder / stale).unlink(missing_ok=True)
+
+
+def finish(
+    folder: Path,
+    *,
+    settings: Mapping[str, Any],
+    tokenizer: Tokenizer,
+    notes: Mapping[str, Any],
+    text: str,
+    beside: Iterable[str] = (),
+    max_length: int | None = None,
+) -> None:
+    """Writes all but weights, each file atomically; `beside` are files that are there already."""
+    write_json(folder / "config.json", settings)
+    files = tokenizer.save(folder, max_length=max_length)
+    write_json(folder / "firth.json", {"format": FORMAT, "firth": __version__, **notes})
+    write_bytes(folder / "README.md", text.encode())
+    made = [WORD_ROWS] if (folder / WORD_ROWS).exists() else []
+    write_manifest(folder, [*FILES, *files, *made, *beside])
+
+
+def save_table(
+    folder: Path, name: str, shape: Any, arrays: Mapping[str, np.ndarray], *, tokenizer: Tokenizer, info: dict[str, Any]
+) -> None:
+    """The folder of an encoder without context, from the arrays that it is made of."""
+    begin(folder)
+    write_arrays(folder / "model.safetensors", own.named(arrays))
+    width = f", width {shape.width}" if hasattr(shape, "width") else ""
+    count = sum(array.size for array in arrays.values())
+    text = card(f"{name}{width}", count, len(tokenizer.vocab), info=info)
+    settings = own.settings(name, shape, goals=())
+    finish(folder, settings=settings, tokenizer=tokenizer, notes={**info, "goals": {}}, text=text)
+
+
+def card(
+    encoder: str,
+    parameters: int,
+    tokens: int,
+    *,
+    info: Mapping[str, Any],
+    goals: Sequence[str] = (),
+    question: str = "",
+) -> str:
+    """The model card: what this is, where it comes from, how to use it; `question` is a line that asks it something."""
+    told = {key.replace("_", " ").capitalize(): v for key, v in info.items() if isinstance(v, str | int | float)}
+    facts = {
+        "Encoder": encoder,
+        "Parameters": f"{parameters:,}",
+        "Vocabulary": f"{tokens:,} tokens",
+        "Heads": ", ".join(goals) or "none",
+        **told,
+    }
+    rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
+    scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
+    measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
+    return (
+        f"# A model made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
+        f'model = firth.load("FOLDER")\n{question}model.embed(["a text", "another"])\n```\n'
+    )

@@ -1,0 +1,69 @@
+"""A training run as numbers: what a recipe tells the loop and its optimizer, without what they need to do it."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from firth.errors import BadConfig
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    rate: float = 1e-4
+    """Highest learning rate."""
+    schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted"] = "linear"
+    """How the rate falls after warm-up; trapezoid stays high and falls over the last fifth; slanted is linear from and
+    to a 32nd of the highest rate (Howard & Ruder 2018)."""
+    warmup_rate: float = 0.01
+    """Share of the steps over which the rate rises from 0."""
+    weight_decay: float = 0.01
+    """Decay of matrices; biases and norms never decay."""
+    beta1: float = 0.9
+    """Adam's memory of the gradient."""
+    beta2: float = 0.999
+    """Adam's memory of the squared gradient."""
+    eps: float = 1e-6
+    """Adam's small number."""
+    clip: float = 1.0
+    """Largest norm of the gradient; 0 does not clip."""
+
+    def __post_init__(self) -> None:
+        shares = self.beta1, self.beta2, self.warmup_rate
+        if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not all(0 <= share < 1 for share in shares):
+            raise BadConfig(
+                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, warmup_rate in [0, 1)."
+            )
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    steps: int = 1000
+    """Optimizer steps of the whole run."""
+    minutes: float = 0.0
+    """Time limit in place of a number of steps; 0 for none."""
+    accumulate: int = 1
+    """Micro-batches of a step."""
+    seed: int = 1
+    """Decides initial weights, order, pairs, masks and dropout."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the matrix products; auto is bf16 on a GPU and fp32 elsewhere."""
+    compile: Literal["auto", "yes", "no"] = "auto"
+    """Whether torch.compile is used; auto compiles on a GPU."""
+    graphs: bool = True
+    """Whether a compiled step is recorded and replayed as one CUDA graph, which spares the host its launches."""
+    recompute: bool = False
+    """Keep only the blocks' inputs and compute the rest again in the backward pass: less memory, slower."""
+    log_every: int = 20
+    """Steps between rows of metrics.jsonl."""
+    evaluate_every: int = 500
+    """Steps between evaluations on held-out documents."""
+    checkpoint_every: int = 500
+    """Steps between saved states."""
+    keep: int = 2
+    """Saved states kept."""
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    """The optimizer and its schedule."""
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "accumulate", "log_every", "evaluate_every", "checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                raise BadConfig(f"train.{name} must be at least 1; it is {getattr(self, name)}.")
