@@ -51,10 +51,10 @@ class SkipGram(Solver):
     def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
         config, module, width = self.config, compiled(), self.shape.width
         text = Text.of(stream, self.num_tokens, self.specials)
-        kernel, arrays = self.loop(width, text)
+        kernel, arrays, spare = self.loop(width, text, threads)
         keep = text.keep(config.sample)
         x_in = spread(np.empty((self.shape.vocab_size, width), np.float32), reach=self.reach / width, seed=self.seed)
-        x_out = np.zeros((self.num_tokens, width), np.float32)
+        x_out = np.zeros((self.num_tokens + spare, width), np.float32)
 
         def work(chunks: Any, plan: np.ndarray, done: np.ndarray, me: int) -> None:
             kernel(
@@ -62,19 +62,29 @@ class SkipGram(Solver):
                 plan, done, me, module.SIGMOID,
             )  # fmt: skip
 
-        rates = (config.rate, config.end_rate)
+        tables, rates = {"in": x_in, "out": x_out[: self.num_tokens]}, (config.rate, config.end_rate)
         run_epochs(
-            text, work, {"in": x_in, "out": x_out}, epochs=epochs, threads=threads, seed=self.seed, rates=rates,
-            report=report, passes=passes,
-        )  # fmt: skip
+            text,
+            work,
+            tables,
+            epochs=epochs,
+            threads=threads,
+            seed=self.seed,
+            rates=rates,
+            report=report,
+            passes=passes,
+        )
         x_in[sorted(self.specials)] = 0
         return {TABLE: x_in}, {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
 
-    def loop(self, width: int, text: Text) -> tuple[Any, tuple[Any, ...]]:
-        """The compiled loop, and what decides which rows predict a word: a tree or negatives, and how many at most."""
-        negatives = self.config.num_negatives
+    def loop(self, width: int, text: Text, threads: int) -> tuple[Any, tuple[Any, ...], int]:
+        """The compiled loop; what decides which rows predict a word: a tree or negatives, and how many at most; and how
+        many rows the threads have for themselves."""
+        negatives, num_nodes = self.config.num_negatives, int((text.counts_V > 0).sum()) - 1
         tree = Paths.none() if negatives else huffman(text.counts_V)
         sampler = Sampler.of_counts(text.counts_V, self.config.power) if negatives else Sampler.none()
         room = negatives + 1 if negatives else int(np.diff(tree.bounds_V1).max())
-        paths = tree.bounds_V1, tree.nodes_P, tree.turns_P
-        return getattr(compiled().kernels(width), self.kernel), (paths, (sampler.limit_V, sampler.alias_V), room)
+        near = 0 if negatives or threads == 1 else min(compiled().NEAR, num_nodes)  # the root is the last node
+        paths = tree.bounds_V1, tree.nodes_P, tree.turns_P, (num_nodes - near, near)
+        arrays = paths, (sampler.limit_V, sampler.alias_V), room
+        return getattr(compiled().kernels(width), self.kernel), arrays, 2 * near * threads

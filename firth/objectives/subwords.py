@@ -43,12 +43,12 @@ class Subwords(SkipGram):
             raise BadConfig("fastText needs words with parts: prepare the text with --tokenizer subwords.")
         self.tokenizer = tokenizer
 
-    def loop(self, width: int, text: Text) -> tuple[Any, tuple[Any, ...]]:
+    def loop(self, width: int, text: Text, threads: int) -> tuple[Any, tuple[Any, ...], int]:
         """The compiled loop, the parts of all words, and what negatives are drawn from."""
         from firth.objectives.subword_kernels import bag_kernels
 
         sampler = Sampler.of_counts(text.counts_V, self.config.power)
-        return bag_kernels(width).skip_gram, (all_parts(self.tokenizer), (sampler.limit_V, sampler.alias_V))
+        return bag_kernels(width).skip_gram, (all_parts(self.tokenizer), (sampler.limit_V, sampler.alias_V)), 0
 
 
 def all_parts(tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:

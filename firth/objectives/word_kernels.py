@@ -31,6 +31,10 @@ SIGMOID = (1 / (1 + np.exp(-_edges))).astype(np.float32)
 SOURCE = crc32(Path(__file__).read_bytes())
 """This file's version. numba looks for a kept loop by the loop's own file and what it closes over, so that loops of
 other files which use functions of this one close over this."""
+NEAR, VISITS = 512, 8
+"""Nodes of a tree of which every thread has a copy of its own, those nearest the root, and how often a thread goes by
+one before it exchanges the changes with the others: all words pass them, and a row that several threads write at once
+goes to and fro between their caches."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -154,6 +158,34 @@ def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_n
     return count, state
 
 
+@nb.njit(inline="always", fastmath=True)
+def exchange(width, shared, mine, before):
+    """Gives the others what a thread changed of its own copy of a row, and takes what they changed."""
+    for d in range(width):
+        shared[d] += mine[d] - before[d]
+        mine[d] = before[d] = shared[d]
+
+
+@nb.njit(inline="always")
+def take_own(width, x_out, targets, num_targets, first, own, visits):
+    """Puts a thread's own copies, which begin at row `own`, in the place of the nodes from `first` on."""
+    for t in range(num_targets):
+        node = targets[t] - first
+        if node >= 0:
+            if visits[node] == 0:
+                exchange(width, x_out[first + node], x_out[own + node], x_out[own + len(visits) + node])
+                visits[node] = VISITS
+            visits[node] -= 1
+            targets[t] = own + node
+
+
+@nb.njit(inline="always")
+def give_own(width, x_out, first, own, visits):
+    """The last exchange of all copies."""
+    for node in range(len(visits)):
+        exchange(width, x_out[first + node], x_out[own + node], x_out[own + len(visits) + node])
+
+
 @nb.njit(nogil=True)
 def ask(x_in, x_out, kept, count, place, targets, num_targets):
     """Brings near the targets' rows and that of the word which comes into reach next."""
@@ -187,7 +219,8 @@ def skip_gram_kernel(width: int) -> Any:
     def skip_gram(ids, chunks, text, tree, sampler, room, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
         starts, ends, keys = chunks
         words_V, keep_V = text
-        bounds_V1, nodes_P, turns_P = tree
+        bounds_V1, nodes_P, turns_P, (first, size) = tree
+        own, visits = len(x_out) - 2 * size * (len(done) - me), np.zeros(size, np.int32)
         limit_V, alias_V = sampler
         kept = np.empty(longest(starts, ends), np.int32)
         targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
@@ -202,6 +235,8 @@ def skip_gram_kernel(width: int) -> Any:
                     kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
                     targets, labels,
                 )  # fmt: skip
+                if size > 0:
+                    take_own(width, x_out, targets, num_targets, first, own, visits)
                 ask(x_in, x_out, kept, count, i + 1 + window, targets, num_targets)
                 for j in range(max(0, i - reach), min(count, i + reach + 1)):
                     if j != i:
@@ -211,6 +246,7 @@ def skip_gram_kernel(width: int) -> Any:
                         for d in range(width):
                             x[d] += change[d]
             done[me] += ends[c] - starts[c]
+        give_own(width, x_out, first, own, visits)
 
     return skip_gram
 
@@ -222,7 +258,8 @@ def cbow_kernel(width: int) -> Any:
     def cbow(ids, chunks, text, tree, sampler, room, window, num_negatives, x_in, x_out, plan, done, me, sigmoid):
         starts, ends, keys = chunks
         words_V, keep_V = text
-        bounds_V1, nodes_P, turns_P = tree
+        bounds_V1, nodes_P, turns_P, (first, size) = tree
+        own, visits = len(x_out) - 2 * size * (len(done) - me), np.zeros(size, np.int32)
         limit_V, alias_V = sampler
         kept = np.empty(longest(starts, ends), np.int32)
         targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
@@ -240,6 +277,8 @@ def cbow_kernel(width: int) -> Any:
                     kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
                     targets, labels,
                 )  # fmt: skip
+                if size > 0:
+                    take_own(width, x_out, targets, num_targets, first, own, visits)
                 ask(x_in, x_out, kept, count, i + 1 + window, targets, num_targets)
                 mean[:] = 0
                 for j in range(low, high):
@@ -258,6 +297,7 @@ def cbow_kernel(width: int) -> Any:
                         for d in range(width):
                             row[d] += change[d]
             done[me] += ends[c] - starts[c]
+        give_own(width, x_out, first, own, visits)
 
     return cbow
 

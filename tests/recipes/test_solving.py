@@ -43,10 +43,12 @@ def words(text: Path) -> Path:
     return out
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("recipe", ["word2vec-sg-ns", "word2vec-sg-hs", "word2vec-cbow-ns", "fasttext", "glove"])
-def test_words_of_one_topic_come_close(recipe: str, text: Path, tmp_path: Path) -> None:
+def test_words_of_one_topic_come_close(recipe: str, threads: int, text: Path, tmp_path: Path) -> None:
     changes = {"fasttext": ["tokenizer.subwords.num_buckets=500", "objectives.subwords.sample=0"]}.get(recipe, [])
-    figures = firth.pretrain(text, out=tmp_path / "run", recipe=recipe, epochs=20, width=10, threads=1, changes=changes)
+    same = {"epochs": 20, "width": 10, "changes": changes}
+    figures = firth.pretrain(text, out=tmp_path / "run", recipe=recipe, threads=threads, **same)
     assert figures["words_per_second"] > 0
     counts = [figures[name] for name in ("words", "vocabulary", "pairs") if name in figures]
     assert counts
