@@ -32,20 +32,33 @@ from firth.tokenizers.word_list import Words
 from firth.train.lbfgs import minimise
 
 
-def settle(config: Any, encoder: str) -> Any:
-    """A tagger's config with what the encoder implies; others as they are."""
+def in_the_loop(config: Any) -> Any:
+    """A tagger's config where gradients find its weights; others as they are."""
     if not isinstance(config, Tag.Config):
-        if encoder in ("bag", "static"):
-            raise BadConfig(f"--encoder {encoder} reads the words of sentences for taggers; use it with --task tag.")
         return config
-    if encoder != "bag":
-        if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
-            raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add --encoder bag.")
-        return replace(config, solver="loop")
+    if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
+        raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add --encoder bag.")
+    return replace(config, solver="loop")
+
+
+def over_vectors(config: Any) -> Any:
+    """A tagger's config over new vectors of words or characters."""
+    _refuse_others(config, "static")
+    return in_the_loop(config)
+
+
+def over_features(config: Any) -> Any:
+    """A tagger's config over features written by hand."""
+    _refuse_others(config, "bag")
     usual: Any = "counts" if config.tagger == "hmm" else "lbfgs"
     if config.solver != "auto" and (config.tagger == "hmm") != (config.solver == "counts"):
         raise BadConfig("solver=counts and tagger=hmm go together; the others learn by lbfgs or in the loop.")
     return replace(config, head="none", dropout=0.0, solver=usual if config.solver == "auto" else config.solver)
+
+
+def _refuse_others(config: Any, encoder: str) -> None:
+    if not isinstance(config, Tag.Config):
+        raise BadConfig(f"--encoder {encoder} reads the words of sentences for taggers; use it with --task tag.")
 
 
 def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
@@ -77,8 +90,8 @@ def with_head(config: Any, start: Start, transfer: TransferConfig) -> Any:
     return replace(config, head="linear" if sees_neighbours else "lstm")
 
 
-def solves(tasks: Mapping[str, Task]) -> bool:
-    return any(isinstance(task, Tag) and task.config.solver in ("lbfgs", "counts") for task in tasks.values())
+def solves(task: Task) -> bool:
+    return isinstance(task, Tag) and task.config.solver in ("lbfgs", "counts")
 
 
 def solve(task: Task, encoder: Encoder, items: Sequence[Item], tokenizer: Any) -> None:

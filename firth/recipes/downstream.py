@@ -20,11 +20,12 @@ from firth.data.items import Item, ItemBatches
 from firth.files import read_json, remove_leftovers, write_bytes, write_json
 from firth.folder import WRITTEN
 from firth.nn.features import Features
-from firth.recipes import bags, chains, labelled
+from firth.recipes import labelled
 from firth.recipes.auxiliary import beside, kept_heads
 from firth.recipes.figures import card, summarise
 from firth.recipes.finished import say_finished
 from firth.recipes.jobs import Asked, Job, settle
+from firth.recipes.kinds import KINDS
 from firth.recipes.labelled import PARTS
 from firth.recipes.picking import BEST, PickingRun, keep, load_best, read_best
 from firth.recipes.transfer import adapt, rate_share, thaw
@@ -89,7 +90,7 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
         labelled.tell_of_cuts(f"{name}, train", rows)
     for name, task in tasks.items():
         task.weigh(job.data[name].examples["train"])
-    if chains.solves(tasks) or plan.encoder == "fasttext":
+    if any(map(KINDS[plan.encoder].solves, tasks.values())):
         return _solved(job, folder, seed, learner=learner, items=items)
     batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
     layers = job.start.num_blocks
@@ -127,12 +128,10 @@ def _solved(
     """The figures of a task whose weights are found without the loop."""
     tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
     ((name, task),) = tasks.items()
+    solve = KINDS[job.plan.encoder].solve
+    assert solve is not None
     with interrupted_late():
-        if job.plan.encoder == "fasttext":
-            epochs = max(1, round(job.plan.epochs))
-            bags.solve(task, learner.encoder, items["train"][name], config=job.plan.fasttext, epochs=epochs, seed=seed)
-        else:
-            chains.solve(task, learner.encoder, items["train"][name], job.start.tokenizer)
+        solve(task, learner.encoder, items["train"][name], job, seed)
     values = _measure(job, learner.encoder, tasks, items["dev"])
     keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
     best = read_best(folder)
@@ -240,7 +239,7 @@ def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summ
     features = encoder if isinstance(encoder, Features) else None
     body = features.encoder if features else encoder
     info = {
-        "fine_tuned_from": Path(job.source["model"]).name or _nothing(job),
+        "fine_tuned_from": Path(job.source["model"]).name or KINDS[job.plan.encoder].origin,
         "max_length": job.max_length,
         "figures": {name: row["figures"] for name, row in summary["tasks"].items()},
     }
@@ -256,11 +255,6 @@ def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summ
         layout=job.start.layout,
     )
     checkpoints.save(out, replace(made, text=card(made, summary)))
-
-
-def _nothing(job: Job) -> str:
-    names = {"bag": "features written by hand", "fasttext": "the words of the training rows"}
-    return names.get(job.plan.encoder, "random weights")
 
 
 def _embedding(tasks: Mapping[str, Task]) -> Embedding:

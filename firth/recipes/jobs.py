@@ -14,11 +14,12 @@ from firth.console import say
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
 from firth.files import read_json, sha256
-from firth.recipes import bags, chains, checking, labelled
+from firth.recipes import chains, checking, labelled
 from firth.recipes.bags import FastTextConfig
 from firth.recipes.finished import refuse_existing
+from firth.recipes.kinds import KINDS
 from firth.recipes.labelled import PARTS, Labelled
-from firth.recipes.start import Start, begin, usual_rate
+from firth.recipes.start import Start, usual_rate
 from firth.recipes.transfer import TransferConfig
 from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
@@ -112,7 +113,7 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
     if resume and _changed(plan, asked.changes) != plan:
         raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
     files = {name: {part: Path(row["path"]) for part, row in parts.items()} for name, parts in source["files"].items()}
-    data = {}
+    data, kind = {}, KINDS[plan.encoder]
     for name, config in plan.tasks.items():
         read = labelled.read(name, config, files[name])
         if not source["skip_bad"]:
@@ -123,24 +124,18 @@ def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         if not resume:
             _look_at(name, data[name])
-        data[name] = replace(data[name], config=chains.settle(data[name].config, plan.encoder))
-    if plan.encoder in ("bag", "fasttext"):
-        _refuse_with_bag(source["model"], data)
-        bag = plan.encoder == "bag"
-        start = chains.begin(data, plan.templates) if bag else bags.begin(data, plan.fasttext)
-        return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, "cpu")
-    if plan.encoder == "static":
-        start = chains.begin_vectors(data, plan.static)
-    else:
-        texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
-        start = begin(source["model"], random=source["random"], texts=texts)
+        data[name] = replace(data[name], config=kind.settle(data[name].config))
+    if kind.alone:
+        _refuse_company(source["model"], data)
+    start = kind.begin(data, plan, source)
     data = {
         name: replace(part, config=chains.with_head(part.config, start, plan.transfer)) for name, part in data.items()
     }
-    return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, str(chosen_device(device)))
+    place = "cpu" if kind.alone else str(chosen_device(device))
+    return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, place)
 
 
-def _refuse_with_bag(model: str, data: Mapping[str, Labelled]) -> None:
+def _refuse_company(model: str, data: Mapping[str, Labelled]) -> None:
     if model:
         raise BadConfig(f"A bag reads features or words, not {Path(model).name}; leave one of the two out.")
     if len(data) > 1:
@@ -195,7 +190,7 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
     epoch = max(1, round(steps_of_pass))
     epochs = (
         plan.epochs
-        or (bags.EPOCHS if plan.encoder == "fasttext" else 0)
+        or KINDS[plan.encoder].epochs
         or min(MOST_EPOCHS, max(USUAL_EPOCHS, math.ceil(FEWEST_STEPS / steps_of_pass)))
     )
     steps = max(1, round(epochs * steps_of_pass))
