@@ -178,8 +178,11 @@ def main() -> None:
 def table(setting: Setting, kinds: Any, runs: int, *, alone: bool) -> None:
     print(f"{setting.place.name} words: {setting.num_tokens:,} tokens")
     for kind in kinds:
-        for who in ("ours",) if alone or kind == "glove" else RUNS:
-            found = [measure(setting, who, kind, seed) for seed in range(1, runs + 1)]
+        names = ("ours",) if alone or kind == "glove" else tuple(RUNS)
+        # In turn: a machine that is slow for a while is so for both.
+        rows = [(who, measure(setting, who, kind, seed)) for seed in range(1, runs + 1) for who in names]
+        for who in names:
+            found = [row for name, row in rows if name == who]
             means = {name: statistics.mean(row[name] for row in found) for name in found[0]}
             print(
                 f"{kind:<9} {who:<5} " + "  ".join(f"{name} {value:,.4g}" for name, value in means.items()), flush=True

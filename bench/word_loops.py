@@ -40,9 +40,9 @@ def word2vec(kind: str, ids: np.ndarray, counts: np.ndarray) -> float:
     def go(chunks: int) -> None:
         getattr(kernels(WIDTH), name)(
             ids, (starts[:chunks], np.minimum(starts + CHUNK, len(ids))[:chunks], keys[:chunks]),
-            (np.arange(len(counts), dtype=np.int32), keep), (tree.bounds_V1, tree.nodes_P, tree.turns_P, (0, 0)),
-            (sampler.limit_V, sampler.alias_V), room, WINDOW, negatives, *tables, np.array([0.05, 1e-5, 1e12]),
-            np.zeros(1, np.int64), 0, SIGMOID,
+            (np.arange(len(counts), dtype=np.int32), keep), (tree.bounds_V1, tree.nodes_P, tree.turns_P),
+            (sampler.limit_V, sampler.alias_V), (0, 0, 0, 0), room, WINDOW, negatives, *tables,
+            np.array([0.05, 1e-5, 1e12]), np.zeros(1, np.int64), 0, SIGMOID,
         )  # fmt: skip
 
     return len(ids) / timed(go, len(starts))

@@ -53,8 +53,9 @@ class SkipGram(Solver):
         text = Text.of(stream, self.num_tokens, self.specials)
         kernel, arrays, spare = self.loop(width, text, threads)
         keep = text.keep(config.sample)
-        x_in = spread(np.empty((self.shape.vocab_size, width), np.float32), reach=self.reach / width, seed=self.seed)
-        x_out = np.zeros((self.num_tokens + spare, width), np.float32)
+        x_in, x_out = (np.zeros((size + spare, width), np.float32) for size in (self.shape.vocab_size, self.num_tokens))
+        tables = {"in": x_in[: self.shape.vocab_size], "out": x_out[: self.num_tokens]}
+        spread(tables["in"], reach=self.reach / width, seed=self.seed)
 
         def work(chunks: Any, plan: np.ndarray, done: np.ndarray, me: int) -> None:
             kernel(
@@ -62,7 +63,6 @@ class SkipGram(Solver):
                 plan, done, me, module.SIGMOID,
             )  # fmt: skip
 
-        tables, rates = {"in": x_in, "out": x_out[: self.num_tokens]}, (config.rate, config.end_rate)
         run_epochs(
             text,
             work,
@@ -70,21 +70,24 @@ class SkipGram(Solver):
             epochs=epochs,
             threads=threads,
             seed=self.seed,
-            rates=rates,
+            rates=(config.rate, config.end_rate),
             report=report,
             passes=passes,
         )
         x_in[sorted(self.specials)] = 0
-        return {TABLE: x_in}, {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
+        return {TABLE: tables["in"]}, {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
 
     def loop(self, width: int, text: Text, threads: int) -> tuple[Any, tuple[Any, ...], int]:
         """The compiled loop; what decides which rows predict a word: a tree or negatives, and how many at most; and how
         many rows the threads have for themselves."""
-        negatives, num_nodes = self.config.num_negatives, int((text.counts_V > 0).sum()) - 1
+        negatives, num_words = self.config.num_negatives, int((text.counts_V > 0).sum())
         tree = Paths.none() if negatives else huffman(text.counts_V)
         sampler = Sampler.of_counts(text.counts_V, self.config.power) if negatives else Sampler.none()
         room = negatives + 1 if negatives else int(np.diff(tree.bounds_V1).max())
-        near = 0 if negatives or threads == 1 else min(compiled().NEAR, num_nodes)  # the root is the last node
-        paths = tree.bounds_V1, tree.nodes_P, tree.turns_P, (num_nodes - near, near)
-        arrays = paths, (sampler.limit_V, sampler.alias_V), room
-        return getattr(compiled().kernels(width), self.kernel), arrays, 2 * near * threads
+        # All threads need the most frequent words, which a list has first, and the nodes at a tree's root, its last.
+        loops, first = compiled(), len(self.specials)
+        patience = int(min(loops.VISITS, loops.UNSEEN / max(self.config.rate * threads, 1e-9)))
+        size = min(loops.SHARED, num_words - 1) if threads > 1 and patience > 2 else 0
+        shared = first, first if negatives else num_words - 1 - size, size, patience
+        arrays = (tree.bounds_V1, tree.nodes_P, tree.turns_P), (sampler.limit_V, sampler.alias_V), shared, room
+        return getattr(loops.kernels(width), self.kernel), arrays, 2 * size * threads

@@ -121,7 +121,7 @@ def setting(negatives: int) -> tuple[Any, ...]:
     sampler, key = Sampler.of_counts(COUNTS, 0.75), chance.key("chunk")
     chunks = np.array([0]), np.array([80]), np.array([key])
     text = np.arange(SIZE, dtype=np.int32), limits
-    arrays = (tree.bounds_V1, tree.nodes_P, tree.turns_P, (0, 0)), (sampler.limit_V, sampler.alias_V)
+    arrays = (tree.bounds_V1, tree.nodes_P, tree.turns_P), (sampler.limit_V, sampler.alias_V)
     return ids, chunks, text, *arrays, limits, int(key)
 
 
@@ -131,7 +131,8 @@ def test_word2vec_is_the_same_as_by_hand(kind: str, negatives: int) -> None:
     ids, chunks, text, tree, sampler, limits, key = setting(negatives)
     x, u, done = table("in"), table("other"), np.zeros(1, np.int64)
     plan = np.array([RATE, RATE, 1.0])
-    getattr(kernels(WIDTH), kind)(ids, chunks, text, tree, sampler, 40, 3, negatives, x, u, plan, done, 0, SIGMOID)
+    same = (ids, chunks, text, tree, sampler, (0, 0, 0, 0), 40, 3, negatives)
+    getattr(kernels(WIDTH), kind)(*same, x, u, plan, done, 0, SIGMOID)
     brute = Brute(key, negatives)
     kept = brute.keep(ids, limits)
     assert 20 < len(kept) < 80
@@ -150,27 +151,29 @@ def test_word2vec_is_the_same_as_by_hand(kind: str, negatives: int) -> None:
     assert np.allclose(u, brute.u, atol=2e-4)
 
 
+@pytest.mark.parametrize("negatives", [5, 0])
 @pytest.mark.parametrize("kind", ["skip_gram", "cbow"])
-def test_nodes_of_which_threads_have_copies_learn_the_same(kind: str) -> None:
-    """With nobody to exchange with a copy ends as the row itself would; two in turn leave nothing behind in theirs."""
-    ids, chunks, text, tree, sampler, *_ = setting(0)
-    near, found = 12, []
-    for size, threads in ((0, 1), (near, 1), (near, 2)):
-        x, done = table("in"), np.zeros(threads, np.int64)
-        u = np.concatenate([table("other"), np.zeros((2 * size * threads, WIDTH), np.float32)])
-        paths = (*tree[:3], (SIZE - 1 - size, size))
+def test_rows_of_which_threads_have_copies_learn_the_same(kind: str, negatives: int) -> None:
+    """With nobody to exchange with, a copy ends as the row itself would; two in turn leave nothing behind in theirs."""
+    ids, chunks, text, tree, sampler, *_ = setting(negatives)
+    found, many = [], 12
+    for size, threads in ((0, 1), (many, 1), (many, 2)):
+        done, plan = np.zeros(threads, np.int64), np.array([RATE, RATE, 1.0])
+        copies = np.zeros((2 * size * threads, WIDTH), np.float32)
+        x, u = (np.concatenate([table(name), copies]) for name in ("in", "other"))
+        first = 0 if negatives else SIZE - 1 - size
+        same = (ids, chunks, text, tree, sampler, (0, first, size, 4), 40, 3, negatives)
         for me in range(threads):
-            plan = np.array([RATE, RATE, 1.0])
-            getattr(kernels(WIDTH), kind)(ids, chunks, text, paths, sampler, 40, 3, 0, x, u, plan, done, me, SIGMOID)
+            getattr(kernels(WIDTH), kind)(*same, x, u, plan, done, me, SIGMOID)
         found.append((x, u))
-    (plain, rows), (alone, copied), (_, both) = found
-    assert np.allclose(plain, alone, atol=1e-5)
-    assert np.allclose(rows, copied[:SIZE], atol=1e-5)
-    assert np.abs(rows[-near:] - table("other")[-near:]).max() > 0.01
-    assert np.abs(both[:SIZE] - rows).max() > 0.01  # the second went over the words again
-    mine, before = both[SIZE:].reshape(2, 2, near, WIDTH)[1]
-    assert np.array_equal(mine, before)
-    assert np.array_equal(mine, both[SIZE - 1 - near : SIZE - 1])
+        for rows, start in ((x, 0), (u, first)):
+            mine, before = rows[SIZE:].reshape(threads, 2, size, WIDTH)[-1]
+            assert np.array_equal(mine, before)
+            assert np.array_equal(mine, rows[start : start + size])
+    for plain, alone, both, begun in zip(*found, (table("in"), table("other")), strict=True):
+        assert np.allclose(plain, alone[:SIZE], atol=1e-5)
+        assert np.abs(plain[:many] - begun[:many]).max() > 0.01
+        assert np.abs(both[:SIZE] - plain).max() > 0.01  # the second went over the words again
 
 
 def test_subwords_are_the_same_as_by_hand() -> None:
