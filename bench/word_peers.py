@@ -43,7 +43,7 @@ def keep_loop(data: Path, kind: str, recipe: str, width: int) -> None:
     """Has the loop compiled and kept on disk, as anyone's first run does, by a process that drops nearly all words."""
     with tempfile.TemporaryDirectory() as place:
         same = {"out": f"{place}/run", "recipe": recipe, "width": width, "epochs": 1, "threads": 1}
-        changes = [f"objectives.{GOALS[kind]}.sample=1e-12"] if kind in GOALS else []
+        changes = [f"objectives.{GOALS[kind]}.sample=1e-12"]
         code = f"import firth; firth.pretrain({str(data)!r}, changes={changes!r}, **{same!r})"
         subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=Path(__file__).parents[1])
 

@@ -210,8 +210,8 @@ def _card(checkpoint: Checkpoint) -> str:
     question = 'model.fill("The [MASK] is open.")\n' if {"masked_lm", "replaced_token"} & goals.keys() else ""
     return card(
         described(encoder),
-        parameter_count([encoder, *goals.values()]),
-        len(checkpoint.tokenizer.vocab),
+        parameters=parameter_count([encoder, *goals.values()]),
+        tokens=len(checkpoint.tokenizer.vocab),
         info=checkpoint.info,
         goals=list(goals),
         question='model.generate("The")\n' if encoder.causal and "causal_lm" in goals else question,

@@ -137,7 +137,7 @@ def describe(cls: type) -> Mapping[str, str]:
 
 
 def part_config(table_module: str, name: str) -> Any:
-    """The config class of a table's row; where the module has it apart from what it is for, that is not imported."""
+    """A row's config class; from the room's `CONFIGS` if it stands there, so that the row's module is not imported."""
     room = import_module(table_module)
     apart = getattr(room, "CONFIGS", {})
     return resolve(apart, name, "part") if name in apart else resolve(room.TABLE, name, "part").Config

@@ -30,7 +30,7 @@ WRITTEN = (*FILES, *TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
 
 def refuse_foreign(folder: Path) -> None:
     """A folder without a run of ours keeps the files that a model's would take the place of."""
-    if found := next((name for name in FILES if (folder / name).exists()), None):
+    if found := next((name for name in (*FILES, *TOKENIZERS) if (folder / name).exists()), None):
         raise BadInput(f"{folder} holds no run but a {found} of its own; choose another --out.")
 
 
@@ -61,23 +61,24 @@ def finish(
 
 
 def save_table(
-    folder: Path, name: str, shape: Any, arrays: Mapping[str, np.ndarray], *, tokenizer: Tokenizer, info: dict[str, Any]
+    folder: Path, name: str, *, shape: Any, arrays: Mapping[str, np.ndarray], tokenizer: Tokenizer, info: dict[str, Any]
 ) -> None:
     """The folder of an encoder without context, from the arrays that it is made of."""
     begin(folder)
     write_arrays(folder / "model.safetensors", own.named(arrays))
     width = f", width {shape.width}" if hasattr(shape, "width") else ""
     count = sum(array.size for array in arrays.values())
-    text = card(f"{name}{width}", count, len(tokenizer.vocab), info=info)
+    encoder = name.title().replace("_", "") + width  # as its class is called
+    text = card(encoder, parameters=count, tokens=len(tokenizer.vocab), info=info)
     settings = own.settings(name, shape, goals=())
     finish(folder, settings=settings, tokenizer=tokenizer, notes={**info, "goals": {}}, text=text)
 
 
 def card(
     encoder: str,
+    *,
     parameters: int,
     tokens: int,
-    *,
     info: Mapping[str, Any],
     goals: Sequence[str] = (),
     question: str = "",

@@ -50,10 +50,10 @@ def tensors_of(encoder: "Encoder", goals: "Mapping[str, nn.Module]", *, pad_id: 
 
 
 def config_json(encoder: "Encoder", goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:
-    return settings(encoders.name_of(encoder), encoder.config, goals)
+    return settings(encoders.name_of(encoder), encoder.config, goals=goals)
 
 
-def settings(name: str, config: Any, goals: Iterable[str]) -> dict[str, Any]:
+def settings(name: str, config: Any, *, goals: Iterable[str]) -> dict[str, Any]:
     """What `config.json` says of an encoder; goals are named, because one may have no tensors of its own."""
     return {"model_type": PREFIX + name, "config": to_dict(config), "goals": list(goals)}
 

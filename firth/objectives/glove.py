@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from firth.data.stream import Stream
 from firth.errors import BadConfig, BadInput
 from firth.objectives.hogwild import Text, compiled, in_threads
 from firth.objectives.passes import ROOM, Passes
-from firth.objectives.solver import TABLE, Report, Solved, Solver
+from firth.objectives.solver import ROWS, Report, Solved, Solver
 
 
 class Glove(Solver):
@@ -42,7 +41,7 @@ class Glove(Solver):
             if self.window < 1 or self.most <= 0 or self.rate <= 0 or self.power < 0:
                 raise BadConfig("GloVe needs a window of at least 1, most and rate above 0 and a power of at least 0.")
 
-    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes, **_: Any) -> Solved:
+    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
         began = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix=f".{ROOM}.", dir=passes.folder) as place:
             entries = self.entries(stream, Path(place))
@@ -50,7 +49,7 @@ class Glove(Solver):
             loss = self._descend(tables, entries, epochs=epochs, threads=threads, report=report, passes=passes)
         rows = tables[0][:, :-1] + tables[1][:, :-1]
         rows[sorted(self.specials)] = 0
-        return {TABLE: rows}, {"pairs": len(entries), "counting_seconds": counting, "loss": loss / len(entries)}
+        return {ROWS: rows}, {"pairs": len(entries), "counting_seconds": counting, "loss": loss / len(entries)}
 
     def entries(self, stream: Stream, folder: Path) -> Entries:
         """How often words of the stream stand near each other, in files; shuffled once, as in the released program."""

@@ -16,7 +16,7 @@ from firth.data.documents import Counts, count_words
 from firth.data.stream import Stream
 from firth.encoders.topics import Topics
 from firth.errors import BadConfig
-from firth.objectives.solver import TABLE, Report, Solved, Solver
+from firth.objectives.solver import ROWS, Report, Solved, Solver
 
 
 class Lda(Solver):
@@ -44,9 +44,8 @@ class Lda(Solver):
         config, shape = self.config, self.shape
         encoder, counts = Topics(shape), count_words(stream, shape.vocab_size, without=self.specials)
         eta = config.eta or 1 / shape.width
-        places = np.arange(shape.vocab_size)[:, None], np.arange(shape.width)
-        spread_VK = shape.init_std * chance.normal(chance.key(self.seed, "topics"), *places)
-        lambda_VK = torch.from_numpy(np.exp(spread_VK)).float()
+        dice = torch.Generator().manual_seed(int(chance.key(self.seed, "topics") >> np.uint64(1)))
+        lambda_VK = (shape.init_std * torch.randn(shape.vocab_size, shape.width, generator=dice)).exp_()
         step, steps = 0, epochs * -(-len(counts) // config.documents)
         report(0.0)
         for epoch in range(epochs):
@@ -62,7 +61,7 @@ class Lda(Solver):
         encoder.table.weight.copy_(expected(lambda_VK))
         encoder.table.weight[sorted(self.specials)] = 0
         figures = {"documents": len(counts), "steps": step, "perplexity": perplexity(encoder, counts, lambda_VK)}
-        return {TABLE: encoder.table.weight.detach().numpy()}, figures
+        return {ROWS: encoder.table.weight.detach().numpy()}, figures
 
 
 def expected(lambda_VK: Tensor) -> Tensor:

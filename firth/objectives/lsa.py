@@ -15,7 +15,7 @@ from firth import chance
 from firth.data.documents import Counts, count_words, idf
 from firth.data.stream import Stream
 from firth.errors import BadConfig, BadInput
-from firth.objectives.solver import TABLE, Report, Solved, Solver
+from firth.objectives.solver import ROWS, Report, Solved, Solver
 
 
 class Lsa(Solver):
@@ -50,7 +50,7 @@ class Lsa(Solver):
         rows_VK = vectors_VK.numpy() * weights_V.astype(np.float32)[:, None]
         report(1.0)
         explained = float((values_K**2).sum() / (matrix_DV.values() ** 2).sum())
-        return {TABLE: rows_VK}, {"documents": len(counts), "share_of_variation": explained}
+        return {ROWS: rows_VK}, {"documents": len(counts), "share_of_variation": explained}
 
 
 def tf_idf_rows(counts: Counts, weights_V: np.ndarray) -> Tensor:

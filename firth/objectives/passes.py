@@ -23,18 +23,18 @@ SECONDS = 60.0
 
 @dataclass
 class Passes:
-    path: Path | None = None
-    """Where to keep them; None keeps nothing."""
+    path: Path
+    """Where to keep them."""
     _last: float = field(default_factory=time.monotonic)
 
     @property
-    def folder(self) -> Path | None:
-        """Where that room is to be; None leaves it to the system."""
-        return self.path.parent if self.path else None
+    def folder(self) -> Path:
+        """Where that room is to be."""
+        return self.path.parent
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> int:
         """Fills the arrays as they were after the last kept pass; gives the number of passes behind it."""
-        if self.path is None or not self.path.exists():
+        if not self.path.exists():
             return 0
         try:
             with np.load(self.path) as kept:
@@ -45,7 +45,7 @@ class Passes:
             raise Damaged(f"{self.path} cannot be read ({error}); remove it, and the run begins again.") from None
 
     def keep(self, passes: int, arrays: Mapping[str, np.ndarray]) -> None:
-        if self.path is None or time.monotonic() - self._last < SECONDS:
+        if time.monotonic() - self._last < SECONDS:
             return
         with atomic_file(self.path) as file:
             np.savez(file, allow_pickle=False, passes=np.array(passes), **arrays)

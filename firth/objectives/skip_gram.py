@@ -16,7 +16,7 @@ from firth.nn.huffman import Paths, huffman
 from firth.objectives.hogwild import Text, compiled, run_epochs, spread
 from firth.objectives.passes import Passes
 from firth.objectives.sampling import Sampler
-from firth.objectives.solver import TABLE, Report, Solved, Solver
+from firth.objectives.solver import ROWS, Report, Solved, Solver
 
 
 class SkipGram(Solver):
@@ -75,7 +75,7 @@ class SkipGram(Solver):
             passes=passes,
         )
         x_in[sorted(self.specials)] = 0
-        return {TABLE: tables["in"]}, {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
+        return {ROWS: tables["in"]}, {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
 
     def loop(self, width: int, text: Text, threads: int) -> tuple[Any, tuple[Any, ...], int]:
         """The compiled loop; what decides which rows predict a word: a tree or negatives, and how many at most; and how

@@ -18,7 +18,7 @@ Report = Callable[[float], None]
 """Told now and then which share of the work is done."""
 Solved = tuple[dict[str, np.ndarray], dict[str, float]]
 """The encoder's arrays by the names it has for them, and figures about them."""
-TABLE = "table.weight"
+ROWS = "table.weight"
 """What the encoders of tables call theirs."""
 
 
@@ -30,7 +30,7 @@ class Solver:
     """None: it is not trained by the loop, whose reports these are for."""
 
     def __init__(self, config: Any, shape: Any, *, tokenizer: Tokenizer, seed: int) -> None:
-        """The tokenizer is not kept: a list of words takes a good part of the memory that their vectors take."""
+        """Of the tokenizer only what is needed is kept: lists of words take a good part of their vectors' memory."""
         self.config, self.shape, self.seed = config, shape, seed
         self.num_tokens, self.specials = len(tokenizer.vocab), tokenizer.vocab.specials
         if not isinstance(shape, part_config("firth.encoders", self.fills)):

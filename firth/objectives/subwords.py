@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from firth.errors import BadConfig
-from firth.objectives.hogwild import Text
+from firth.objectives.hogwild import Text, compiled
 from firth.objectives.sampling import Sampler
 from firth.objectives.skip_gram import SkipGram
 from firth.tokenizers.subwords import END
@@ -41,14 +41,15 @@ class Subwords(SkipGram):
         super().__init__(config, shape, tokenizer=tokenizer, seed=seed)
         if not hasattr(tokenizer, "word_parts"):
             raise BadConfig("fastText needs words with parts: prepare the text with --tokenizer subwords.")
-        self.tokenizer = tokenizer
+        compiled()  # raises without numba
+        self.parts = all_parts(tokenizer)
 
     def loop(self, width: int, text: Text, threads: int) -> tuple[Any, tuple[Any, ...], int]:
         """The compiled loop, the parts of all words, and what negatives are drawn from."""
         from firth.objectives.subword_kernels import bag_kernels
 
         sampler = Sampler.of_counts(text.counts_V, self.config.power)
-        return bag_kernels(width).skip_gram, (all_parts(self.tokenizer), (sampler.limit_V, sampler.alias_V)), 0
+        return bag_kernels(width).skip_gram, (self.parts, (sampler.limit_V, sampler.alias_V)), 0
 
 
 def all_parts(tokenizer: Any) -> tuple[np.ndarray, np.ndarray]:

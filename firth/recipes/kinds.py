@@ -1,4 +1,7 @@
-"""What may read the rows of a fine-tuning run, by the name that `encoder=` has for it. Adding one is one line."""
+"""What may read the rows of a fine-tuning run, by the name that `encoder=` has for it.
+
+Adding one is a row here and its name in `Plan.encoder`; numbers of its own are a field of `Plan`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

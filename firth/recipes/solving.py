@@ -27,8 +27,8 @@ from firth.data.stream import Stream
 from firth.errors import BadConfig, BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.folder import TOKENIZERS, WRITTEN, refuse_foreign, save_table
-from firth.objectives import solver
 from firth.objectives.passes import ROOM, Passes
+from firth.objectives.solver import ROWS, Solver
 from firth.recipes.finished import refuse_existing, say_finished
 from firth.recipes.lineage import Recipe
 from firth.recipes.solved import usual_epochs
@@ -59,8 +59,10 @@ class Wanted:
 
 def is_solved(plan: Recipe) -> bool:
     """Whether all objectives of a plan need no gradients."""
-    classes = [objectives.resolve(name) for name in plan.objectives]
-    return bool(classes) and all(issubclass(cls, solver.Solver) for cls in classes)
+    solved = [name for name in plan.objectives if issubclass(objectives.resolve(name), Solver)]
+    if solved and len(plan.objectives) > 1:
+        raise BadConfig(f"The objective {solved[0]} is solved without gradients, which no other can be beside.")
+    return bool(solved)
 
 
 def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: bool = False) -> dict[str, float]:
@@ -75,33 +77,35 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
             say_finished(out)
             return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
         plan, goal, shards = _ready(out, folder, plan, wanted)
-        _remember(out, plan, folder, wanted)
         arrays, figures, rates = _solve(out, plan, goal, shards, threads=wanted.threads or THREADS)
     threads = {"threads": wanted.threads or THREADS} if "threads" in _takes(plan) else {}
     Journal(out).timing(plan.epochs, rates | threads)
     tokenizer = tokenizers.load(out)
-    if isinstance(tokenizer, Subwords):
-        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, arrays[solver.TABLE]))
+    ((name, shape),) = plan.encoder.items()
+    if isinstance(tokenizer, Subwords) and goal.fills == "bag":
+        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, arrays[ROWS]))
     info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, **threads, **figures}
     write_json(out / FIGURES, figures | rates)
-    ((name, shape),) = plan.encoder.items()
-    save_table(out, name, shape, arrays, tokenizer=tokenizer, info=info)
+    save_table(out, name, shape=shape, arrays=arrays, tokenizer=tokenizer, info=info)
     (out / PASSES).unlink(missing_ok=True)
     return figures | rates
 
 
-def _ready(out: Path, folder: Path, plan: Recipe, wanted: Wanted) -> tuple[Recipe, solver.Solver, Shards]:
-    """The plan with as many rows as the text asks for, its solver, and the text.
+@interrupted_late()
+def _ready(out: Path, folder: Path, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Solver, Shards]:
+    """The plan with as many rows as the text asks for, its solver, and the text; writes what the run is made from.
 
     The tokenizer goes to `out`, where it waits for the vectors: its words need not lie in memory meanwhile.
     """
     shards, tokenizer = open_words(folder, wanted.min_count)
     ((name, shape),), ((goal, config),) = plan.encoder.items(), plan.objectives.items()
-    shape = replace(shape, vocab_size=getattr(tokenizer, "num_rows", len(tokenizer.vocab)))  # of words, or their parts
-    made = objectives.resolve(goal)(config, shape, tokenizer=tokenizer, seed=plan.train.seed)
-    out.mkdir(parents=True, exist_ok=True)
+    cls = objectives.resolve(goal)
+    parts = getattr(tokenizer, "num_rows", 0) if cls.fills == "bag" else 0
+    shape = replace(shape, vocab_size=parts or len(tokenizer.vocab))
+    made, plan = cls(config, shape, tokenizer=tokenizer, seed=plan.train.seed), replace(plan, encoder={name: shape})
+    _remember(out, plan, folder, wanted)
     tokenizer.save(out)
-    return replace(plan, encoder={name: shape}), made, shards
+    return plan, made, shards
 
 
 @contextmanager
@@ -117,7 +121,7 @@ def _interruptible() -> Iterator[None]:
 
 @_interruptible()
 def _solve(
-    out: Path, plan: Recipe, goal: solver.Solver, shards: Shards, *, threads: int
+    out: Path, plan: Recipe, goal: Solver, shards: Shards, *, threads: int
 ) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, float]]:
     """The encoder's arrays; what its objective says of them, and how quick it was."""
     stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)

@@ -163,7 +163,7 @@ def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
     if len(vocab) > len(rows):
         raise BadInput(f"{folder}: the tokenizer has {len(vocab)} tokens, the model {len(rows)}.")
     how: dict[str, Any] = {"lowercase": reads_lowercase(tokenizer), "hidden": vocab.specials, "searched": searched}
-    if isinstance(tokenizer, Subwords):
+    if isinstance(tokenizer, Subwords) and len(rows) >= tokenizer.num_rows:  # not where only whole words have rows
         made = folder / WORD_ROWS
         means = map_tensor(made, name) if made.exists() else np.concatenate([*word_rows(tokenizer, rows)])
         return Lexicon(vocab.ids, means, compose=_composed(tokenizer, rows), **how)

@@ -8,13 +8,15 @@ from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import typer
 
 from firth import __version__, cli, encoders, objectives, samples, tokenizers
 from firth.config import describe, part_config, resolve
+from firth.recipes.jobs import Plan
+from firth.recipes.kinds import KINDS
 from firth.recipes.lineage import Recipe
 
 COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
@@ -165,3 +167,7 @@ def test_configs_that_stand_apart_are_their_encoders_own() -> None:
     assert encoders.CONFIGS
     for name in encoders.CONFIGS:
         assert part_config("firth.encoders", name) is encoders.resolve(name).Config
+
+
+def test_whatever_may_read_rows_can_be_asked_for() -> None:
+    assert get_args(get_type_hints(Plan)["encoder"]) == tuple(KINDS)

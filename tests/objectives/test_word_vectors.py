@@ -19,13 +19,16 @@ from firth import chance
 from firth.compiling import interrupted_late, kept_on_disk
 from firth.data import counts
 from firth.data.counts import count_pairs, shuffled
+from firth.encoders.tables import StaticConfig
 from firth.nn.huffman import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
-from firth.objectives.hogwild import in_threads
+from firth.objectives.hogwild import Text, in_threads
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
+from firth.objectives.skip_gram import SkipGram
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
-from firth.objectives.word_kernels import SIGMOID, draws, keep_some, kernels, spread, step
+from firth.objectives.word_kernels import SIGMOID, draws, exchange, keep_some, kernels, spread, step
 from firth.tokenizers.subwords import ngram_hashes
+from firth.tokenizers.word_list import Words
 
 WIDTH, SIZE, RATE = 10, 30, 0.1
 GOLDEN, ALL = 0x9E3779B97F4A7C15, (1 << 64) - 1
@@ -154,7 +157,7 @@ def test_word2vec_is_the_same_as_by_hand(kind: str, negatives: int) -> None:
 @pytest.mark.parametrize("negatives", [5, 0])
 @pytest.mark.parametrize("kind", ["skip_gram", "cbow"])
 def test_rows_of_which_threads_have_copies_learn_the_same(kind: str, negatives: int) -> None:
-    """With nobody to exchange with, a copy ends as the row itself would; two in turn leave nothing behind in theirs."""
+    """With nobody to exchange with, a copy ends as the row itself would; two in turn are one that goes twice."""
     ids, chunks, text, tree, sampler, *_ = setting(negatives)
     found, many = [], 12
     for size, threads in ((0, 1), (many, 1), (many, 2)):
@@ -170,10 +173,54 @@ def test_rows_of_which_threads_have_copies_learn_the_same(kind: str, negatives: 
             mine, before = rows[SIZE:].reshape(threads, 2, size, WIDTH)[-1]
             assert np.array_equal(mine, before)
             assert np.array_equal(mine, rows[start : start + size])
-    for plain, alone, both, begun in zip(*found, (table("in"), table("other")), strict=True):
+    again = table("in"), table("other")
+    for _ in range(2):
+        alone = (ids, chunks, text, tree, sampler, (0, 0, 0, 0), 40, 3, negatives, *again)
+        getattr(kernels(WIDTH), kind)(*alone, np.array([RATE, RATE, 1.0]), np.zeros(1, np.int64), 0, SIGMOID)
+    for plain, alone, both, twice, begun in zip(*found, again, (table("in"), table("other")), strict=True):
         assert np.allclose(plain, alone[:SIZE], atol=1e-5)
         assert np.abs(plain[:many] - begun[:many]).max() > 0.01
-        assert np.abs(both[:SIZE] - plain).max() > 0.01  # the second went over the words again
+        assert np.allclose(both[:SIZE], twice, atol=1e-4)
+
+
+def test_an_exchange_adds_the_changes_of_all() -> None:
+    shared = np.array([1, 2, 3], np.float32)
+    copies = [(shared.copy(), shared.copy()) for _ in range(2)]
+    for (mine, before), change in zip(copies, ([1, 0, 5], [10, -1, 0]), strict=True):
+        mine += np.array(change, np.float32)
+        exchange(3, shared, mine, before)
+        assert np.array_equal(mine, shared)
+        assert np.array_equal(before, shared)
+    assert shared.tolist() == [12, 1, 8]
+    mine, before = copies[0]
+    exchange(3, shared, mine, before)  # takes what the other changed meanwhile
+    assert mine.tolist() == before.tolist() == [12, 1, 8]
+
+
+@pytest.mark.parametrize(
+    ("threads", "rate", "words", "copied", "patience"),
+    [
+        (1, 0.05, 1000, 0, 8),
+        (2, 0.05, 1000, 512, 8),
+        (2, 0.1, 1000, 512, 4),
+        (2, 0.2, 1000, 0, 2),
+        (8, 0.05, 1000, 0, 2),
+        (3, 0.05, 40, 39, 5),
+        (2, 0.05, 1, 0, 8),
+        (2, 0.0, 9, 8, 8),
+    ],
+)
+@pytest.mark.parametrize("negatives", [5, 0])
+def test_copies_are_kept_where_that_is_safe(
+    threads: int, rate: float, words: int, copied: int, patience: int, negatives: int
+) -> None:
+    tokenizer = Words.of([f"w{i}" for i in range(words)], Words.Config())
+    config = SkipGram.Config(rate=rate, end_rate=0, num_negatives=negatives)
+    solver = SkipGram(config, StaticConfig(vocab_size=words + 5, width=WIDTH), tokenizer=tokenizer, seed=1)
+    counts, none = np.append(np.zeros(5, np.int64), np.arange(words, 0, -1)), np.zeros(0, np.int64)
+    _, (_, _, shared, _), spare = solver.loop(WIDTH, Text(none, none, none, none, counts), threads)
+    assert shared == (5, 5 if negatives else words - 1 - copied, copied, patience)
+    assert spare == 2 * copied * threads
 
 
 def test_subwords_are_the_same_as_by_hand() -> None:

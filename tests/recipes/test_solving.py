@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ import numpy as np
 import pytest
 
 import firth
-from firth import chance, samples
+from firth import chance, objectives, samples
 from firth.checkpoint import load as load_checkpoint
+from firth.config import to_dict, to_toml
 from firth.convert.mapped import WORD_ROWS
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.recipes import lineage, solving
@@ -154,6 +156,38 @@ def test_a_refused_run_leaves_what_others_put_there(text: Path, tmp_path: Path) 
     with pytest.raises(BadInput, match="No word of the text"):
         firth.pretrain(text, out=tmp_path, recipe="lsa", width=3, min_count=9999, threads=1, resume=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "notes.txt"]
+
+
+@pytest.mark.parametrize("name", ["vocab.txt", "README.md"])
+def test_files_of_others_are_not_written_over(name: str, words: Path, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(BadInput, match=f"a {name} of its own"):
+        firth.pretrain(words, out=tmp_path, recipe="lsa", width=500, threads=1, resume=True)
+    assert (tmp_path / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("recipe", ["word2vec-cbow-ns", "glove", "lsa", "lda", "tf-idf"])
+def test_whole_words_of_a_text_prepared_with_parts(recipe: str, text: Path, words: Path, tmp_path: Path) -> None:
+    """A list with n-grams serves recipes of whole words as well: they give rows to words only."""
+    firth.prepare(text, out=tmp_path / "parts", tokenizer="subwords", min_count=1, processes=0)
+    asked = {} if recipe == "tf-idf" else {"width": 4}
+    for data, out in ((tmp_path / "parts", "run"), (words, "plain")):
+        firth.pretrain(data, out=tmp_path / out, recipe=recipe, threads=1, **asked)
+    runs = [firth.load(tmp_path / out) for out in ("run", "plain")]
+    assert runs[0].encoder.vocab_size == len(runs[0].tokenizer.vocab)
+    assert not (tmp_path / "run" / WORD_ROWS).exists()
+    assert np.array_equal(*(run.embed(["frog pond", "国王"]) for run in runs))
+    if recipe != "tf-idf":
+        assert open_lexicon(tmp_path / "run").neighbours("frog") == open_lexicon(tmp_path / "plain").neighbours("frog")
+
+
+@pytest.mark.parametrize("others", ['"masked_lm": {}, "skip_gram": {}', '"skip_gram": {}, "glove": {}'])
+def test_what_needs_no_gradients_stands_alone(others: str, words: Path, tmp_path: Path) -> None:
+    plan = lineage.make("word2vec-sg-ns", "tiny")
+    goals = {name: objectives.resolve(name).Config() for name in json.loads(f"{{{others}}}")}
+    (tmp_path / "plan.toml").write_text(to_toml(to_dict(replace(plan, objectives=goals))))
+    with pytest.raises(BadConfig, match="solved without gradients, which no other can be beside"):
+        firth.pretrain(words, out=tmp_path / "run", config=tmp_path / "plan.toml")
 
 
 def test_the_passes_of_glove_follow_the_width() -> None:
