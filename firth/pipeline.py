@@ -139,7 +139,9 @@ def pretrain(
 ) -> dict[str, float]:
     """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
     from firth.recipes import planning, solving
+    from firth.recipes.finished import refuse_other
 
+    refuse_other(Path(out), "pretrain")
     asked = planning.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
     given = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     words = {name: value for name, value in given.items() if value is not None}

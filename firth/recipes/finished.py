@@ -4,6 +4,7 @@ from pathlib import Path
 
 from firth.console import say
 from firth.errors import BadInput
+from firth.files import read_json
 
 
 def say_finished(out: Path) -> None:
@@ -17,3 +18,12 @@ def refuse_existing(out: Path, *, resume: bool) -> None:
         raise BadInput(f"{out} is a file, and a run needs a folder; choose another --out.")
     if out.exists() and not resume:
         raise BadInput(f"{out} already exists; continue it with --resume or choose another --out.")
+
+
+def refuse_other(out: Path, command: str) -> None:
+    """Raises where a folder holds a run that another command began and resumes."""
+    source = out / "source.json"
+    if (out / "run.toml").exists() and source.exists():
+        own = "finetune" if "files" in read_json(source) else "pretrain"
+        if own != command:
+            raise BadInput(f"{out} is a run of `firth {own}`; resume it with that command or choose another --out.")

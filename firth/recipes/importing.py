@@ -36,6 +36,8 @@ def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
         return word_tables.import_file(source, out, skip_bad=said.skip_bad)
     if not source.is_dir():
         raise BadInput(f"{source} does not exist.")
+    if (source / "firth.json").exists():
+        raise BadInput(f"{source} is a model of firth already; use it as it is.")
     loaded = _loaded(source, said)
     made = replace(loaded, info={**loaded.info, "imported_from": source.resolve().name})
     with atomic_folder(out) as folder:

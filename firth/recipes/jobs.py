@@ -16,7 +16,7 @@ from firth.errors import BadConfig, BadInput
 from firth.files import read_json, sha256
 from firth.recipes import chains, checking, labelled
 from firth.recipes.bags import FastTextConfig
-from firth.recipes.finished import refuse_existing
+from firth.recipes.finished import refuse_existing, refuse_other
 from firth.recipes.kinds import KINDS
 from firth.recipes.labelled import PARTS, Labelled
 from firth.recipes.start import Start, usual_rate
@@ -145,6 +145,7 @@ def _refuse_company(model: str, data: Mapping[str, Labelled]) -> None:
 def _resumes(out: Path, asked: Asked, *, resume: bool) -> bool:
     """Whether there is a run to continue: one that was killed before its run.toml was written begins anew."""
     refuse_existing(out, resume=resume)
+    refuse_other(out, "finetune")
     if (out / "run.toml").exists():
         return True
     strange = out.exists() and any(p.name not in BEFORE and not p.name.startswith(".") for p in out.iterdir())

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -73,10 +74,10 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
     plan, wanted = begun(out, plan, wanted, resume=resume)
     with _gone_if_refused(out):
         folder = data if data.is_dir() and (data / INFO).exists() else prepared(data, out / "data", plan, wanted)
-        if _same_data(out, folder) and (out / MANIFEST).exists():
+        if _same_data(out, data, folder) and (out / MANIFEST).exists():
             say_finished(out)
             return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
-        plan, goal, shards = _ready(out, folder, plan, wanted)
+        plan, goal, shards = _ready(out, data, folder, plan=plan, wanted=wanted)
         arrays, figures, rates = _solve(out, plan, goal, shards, threads=wanted.threads or THREADS)
     threads = {"threads": wanted.threads or THREADS} if "threads" in _takes(plan) else {}
     Journal(out).timing(plan.epochs, rates | threads)
@@ -92,7 +93,7 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
 
 
 @interrupted_late()
-def _ready(out: Path, folder: Path, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Solver, Shards]:
+def _ready(out: Path, data: Path, folder: Path, *, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Solver, Shards]:
     """The plan with as many rows as the text asks for, its solver, and the text; writes what the run is made from.
 
     The tokenizer goes to `out`, where it waits for the vectors: its words need not lie in memory meanwhile.
@@ -103,7 +104,7 @@ def _ready(out: Path, folder: Path, plan: Recipe, wanted: Wanted) -> tuple[Recip
     parts = getattr(tokenizer, "num_rows", 0) if cls.fills == "bag" else 0
     shape = replace(shape, vocab_size=parts or len(tokenizer.vocab))
     made, plan = cls(config, shape, tokenizer=tokenizer, seed=plan.train.seed), replace(plan, encoder={name: shape})
-    _remember(out, plan, folder, wanted)
+    _remember(out, data, folder, plan=plan, wanted=wanted)
     tokenizer.save(out)
     return plan, made, shards
 
@@ -176,18 +177,21 @@ def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Rec
     return plan, replace(wanted, **kept)
 
 
-def _same_data(out: Path, folder: Path) -> bool:
+def _same_data(out: Path, data: Path, folder: Path) -> bool:
     """Whether there is a run to resume, which must be made from the same data."""
     place = out / "source.json"
-    if place.exists() and read_json(place)["sha256"] != sha256(folder / MANIFEST):
-        raise BadInput(f"{out} was made from other data than {folder}; resume it with its own data.")
+    source = read_json(place) if place.exists() else {}
+    other = source and source["sha256"] != sha256(folder / MANIFEST)
+    if other or source.get("text", str(data.resolve())) != str(data.resolve()):
+        raise BadInput(f"{out} was made from other data than {data}; resume it with its own data.")
     return place.exists()
 
 
-def _remember(out: Path, plan: Recipe, folder: Path, wanted: Wanted) -> None:
-    """Writes what a run is made from."""
+def _remember(out: Path, data: Path, folder: Path, *, plan: Recipe, wanted: Wanted) -> None:
+    """Writes what a run is made from: shards, and the text where these were made of it."""
     place, digest = out / "source.json", sha256(folder / MANIFEST)
-    kept = {"min_count": wanted.min_count, "threads": wanted.threads or THREADS}
+    kept: dict[str, Any] = {"min_count": wanted.min_count, "threads": wanted.threads or THREADS}
+    kept |= {"text": str(data.resolve())} if data != folder else {}
     write_json(place, {"data": str(folder.resolve()), "sha256": digest, **kept})
     write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
 
@@ -196,9 +200,14 @@ def settled(plan: Recipe, wanted: Wanted) -> Recipe:
     """The plan with what was asked for by name and by changes."""
     if wanted.threads is not None and wanted.threads < 1:
         raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
+    if wanted.min_count is not None and wanted.min_count < 1:
+        raise BadConfig(f"--min-count must be at least 1; it is {wanted.min_count}.")
     passes = plan.epochs if wanted.epochs is None else wanted.epochs
     changed = replace(plan, epochs=0 if passes % 1 else int(passes))
     changed = override(changed, [*_named(plan, wanted), *wanted.changes])
+    if wanted.min_count is not None:  # the list's own, where a text is still to be prepared
+        lists = {name: replace(config, min_count=wanted.min_count) for name, config in changed.tokenizer.items()}
+        changed = replace(changed, tokenizer=lists)
     if "epochs" not in _takes(plan) and (wanted.epochs is not None or changed.epochs != plan.epochs):
         raise BadConfig(f"{plan.recipe} needs no passes over the text; leave out --epochs.")
     if plan.epochs == 0 and wanted.epochs is None and changed.epochs == 0:
@@ -230,7 +239,7 @@ def _takes(plan: Recipe) -> Collection[str]:
 
 def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
     """Shards of plain text: every line that a blank line does not part belongs to one document."""
-    if data.is_dir() and (data / MANIFEST).exists():
+    if data.is_dir() and any((data / name).exists() for name in (MANIFEST, "run.toml")):
         raise BadInput(
             f"{data} is a folder of firth but not of prepared text; name text files or `firth prepare`d data."
         )
@@ -240,7 +249,6 @@ def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
     from firth.data.vocabulary import train_tokenizer
 
     ((name, config),) = plan.tokenizer.items()
-    config = config if wanted.min_count is None else replace(config, min_count=wanted.min_count)
     tokenizer = train_tokenizer(name, [data], config=config)
     with bar("preparing", None, unit="MB") as advance:
         prepare(

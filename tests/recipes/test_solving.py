@@ -100,6 +100,7 @@ def test_unseen_words_have_vectors_by_their_parts(text: Path, tmp_path: Path) ->
         ({"recipe": "word2vec-sg-ns", "epochs": 0.5}, "whole passes"),
         ({"recipe": "word2vec-sg-ns", "steps": 3}, "leave out --steps"),
         ({"recipe": "word2vec-sg-ns", "threads": 0}, "--threads"),
+        ({"recipe": "word2vec-sg-ns", "min_count": 0}, "--min-count must be at least 1"),
         ({"recipe": "word2vec-sg-ns", "epochs": float("inf")}, "whole passes"),
         ({"recipe": "word2vec-sg-ns", "changes": ["epochs=0"]}, "whole passes"),
         ({"recipe": "word2vec-sg-ns", "window": 0}, "--window must be at least 1"),
@@ -179,6 +180,34 @@ def test_whole_words_of_a_text_prepared_with_parts(recipe: str, text: Path, word
     assert np.array_equal(*(run.embed(["frog pond", "国王"]) for run in runs))
     if recipe != "tf-idf":
         assert open_lexicon(tmp_path / "run").neighbours("frog") == open_lexicon(tmp_path / "plain").neighbours("frog")
+
+
+def test_a_run_of_a_text_is_resumed_with_that_text(text: Path, tmp_path: Path) -> None:
+    asked = {"recipe": "word2vec-sg-ns", "width": 4, "epochs": 1, "threads": 1, "min_count": 60}
+    firth.pretrain(text, out=tmp_path / "run", **asked)
+    other = tmp_path / "other.txt"
+    other.write_text("another text " * 50)
+    with pytest.raises(BadInput, match=r"was made from other data than .*other\.txt"):
+        firth.pretrain(other, out=tmp_path / "run", resume=True)
+    assert firth.pretrain(text, out=tmp_path / "run", resume=True)
+    # All numbers of the run are in its file, so that they make the same model again.
+    firth.pretrain(text, out=tmp_path / "again", config=tmp_path / "run" / "run.toml", threads=1)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("run", "again")]
+    assert models[0] == models[1]
+
+
+def test_a_run_is_no_text_and_no_model_of_others(words: Path, tmp_path: Path) -> None:
+    firth.pretrain(words, out=tmp_path / "run", recipe="tf-idf")
+    with pytest.raises(BadInput, match="is a model of firth already"):
+        firth.import_model(tmp_path / "run", out=tmp_path / "copy")
+    with pytest.raises(BadInput, match="is a run of `firth pretrain`; resume it with that command"):
+        firth.finetune(out=tmp_path / "run", resume=True)
+    (tmp_path / "run" / "manifest.json").unlink()  # as if it were not finished
+    with pytest.raises(BadInput, match="not of prepared text"):
+        firth.pretrain(tmp_path / "run", out=tmp_path / "other", recipe="glove")
+    (tmp_path / "run" / "source.json").write_text('{"files": {}}')
+    with pytest.raises(BadInput, match="is a run of `firth finetune`"):
+        firth.pretrain(words, out=tmp_path / "run", resume=True)
 
 
 @pytest.mark.parametrize("others", ['"masked_lm": {}, "skip_gram": {}', '"skip_gram": {}, "glove": {}'])
