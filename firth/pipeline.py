@@ -108,8 +108,11 @@ def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
 @contextmanager
 def _resumable(out: Path) -> Iterator[None]:
     """Who stops a run before its first step, or after its last, should know that what is there can be continued."""
+    from firth.compiling import interrupted_late
+
     try:
-        yield
+        with interrupted_late(unless=lambda: not out.exists()):
+            yield
     except KeyboardInterrupt:
         if not out.exists():
             raise
