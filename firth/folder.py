@@ -84,14 +84,15 @@ def card(
     question: str = "",
 ) -> str:
     """The model card: what this is, where it comes from, how to use it; `question` is a line that asks it something."""
-    told = {key.replace("_", " ").capitalize(): v for key, v in info.items() if isinstance(v, str | int | float)}
-    facts = {
+    facts: dict[str, Any] = {
         "Encoder": encoder,
         "Parameters": f"{parameters:,}",
         "Vocabulary": f"{tokens:,} tokens",
         "Heads": ", ".join(goals) or "none",
-        **told,
     }
+    for key, value in info.items():
+        if isinstance(value, str | int | float):
+            facts.setdefault(key.replace("_", " ").capitalize(), value)
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
     measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""

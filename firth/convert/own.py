@@ -5,7 +5,7 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from firth import encoders
 from firth.config import from_dict, to_dict
@@ -14,12 +14,12 @@ from firth.errors import Damaged, Unsupported
 from firth.files import read_json
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor, nn
 
     from firth.tensors import Encoder
 
 PREFIX = "firth-"
+T = TypeVar("T")
 
 
 def read(folder: Path) -> Weights:
@@ -43,7 +43,7 @@ def read(folder: Path) -> Weights:
 
 
 def tensors_of(encoder: "Encoder", goals: "Mapping[str, nn.Module]", *, pad_id: int = 0) -> "dict[str, Tensor]":
-    own = {f"encoder.{name}": t.detach().contiguous() for name, t in encoder.state_dict().items()}
+    own = named({name: t.detach().contiguous() for name, t in encoder.state_dict().items()})
     heads = {f"goals.{goal}.{name}": t for goal, head in goals.items() for name, t in head.state_dict().items()}
     # Cloned, because a goal may share tensors with the encoder, whose own may be too large to be copied.
     return own | {name: tensor.detach().contiguous().clone() for name, tensor in heads.items()}
@@ -58,7 +58,7 @@ def settings(name: str, config: Any, *, goals: Iterable[str]) -> dict[str, Any]:
     return {"model_type": PREFIX + name, "config": to_dict(config), "goals": list(goals)}
 
 
-def named(arrays: "Mapping[str, np.ndarray]") -> "dict[str, np.ndarray]":
+def named(arrays: Mapping[str, T]) -> dict[str, T]:
     """An encoder's arrays as the file names them."""
     return {f"encoder.{name}": array for name, array in arrays.items()}
 

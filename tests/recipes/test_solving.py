@@ -177,6 +177,7 @@ def test_whole_words_of_a_text_prepared_with_parts(recipe: str, text: Path, word
     runs = [firth.load(tmp_path / out) for out in ("run", "plain")]
     assert runs[0].encoder.vocab_size == len(runs[0].tokenizer.vocab)
     assert not (tmp_path / "run" / WORD_ROWS).exists()
+    assert f"| Vocabulary | {len(runs[0].tokenizer.vocab)} tokens |" in (tmp_path / "run" / "README.md").read_text()
     assert np.array_equal(*(run.embed(["frog pond", "国王"]) for run in runs))
     if recipe != "tf-idf":
         assert open_lexicon(tmp_path / "run").neighbours("frog") == open_lexicon(tmp_path / "plain").neighbours("frog")
