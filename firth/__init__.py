@@ -12,7 +12,10 @@ Names are resolved on use, so that importing firth costs nothing.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from firth.cpu import configure
+
 __version__ = "0.1.0"
+configure()  # before anything imports torch, which reads these settings once
 
 if TYPE_CHECKING:
     from firth.errors import FirthError

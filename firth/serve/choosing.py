@@ -8,7 +8,6 @@ layers as leave the vectors alike, for texts that are not short; the rest is in 
 import hashlib
 import inspect
 import os
-import platform
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -20,19 +19,16 @@ import numpy as np
 import torch
 
 from firth import chance, samples
+from firth.console import say
+from firth.cpu import cpu_name, this_cpu
 from firth.errors import BadConfig, FirthError
 from firth.files import read_json, write_json
-from firth.serve.precision import Int8Linear, Ranges, has_bytes, input_ranges, linears, packed_linears, replaced
+from firth.serve.operators import ByteProducts, byte_products
+from firth.serve.precision import Int8Linear, Ranges, input_ranges, linears, packed_linears, replaced
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers import Tokenizer
 
-DTYPES = {
-    "fp32": torch.float32,
-    "bf16": torch.bfloat16,
-    "int8": torch.bfloat16 if torch.cpu._is_avx512_bf16_supported() else torch.float32,
-}
-"""What layers compute in; under `int8`, those that do not take bytes."""
-PRECISIONS = (*DTYPES, "auto")
+PRECISIONS = ("fp32", "bf16", "int8", "auto")
 ALIKE = 0.9994
 """The least cosine to fp32 that every sample text must keep: others lose up to twice as much, and shall keep 0.999."""
 SHORT = 16
@@ -62,11 +58,22 @@ def known_precision(name: str) -> str:
     return name
 
 
+def compute_dtype(precision: str) -> torch.dtype:
+    """What layers compute in; under `int8`, those that do not take bytes."""
+    if precision == "fp32":
+        return torch.float32
+    if precision == "bf16" or this_cpu().bf16:
+        return torch.bfloat16
+    return torch.float32
+
+
 def quicken(encoder: Encoder, precision: str, vectors: Vectors, *, judged_on: str) -> Run:
     """The encoder's copy for inference; for `int8` and `auto` the sample is looked at. A batch of it has its sequences
     in order of length, the shortest first. `judged_on` says which sample that is, and how its vectors are made."""
     if not linears(encoder):
         return encoder
+    if precision == "bf16" and not this_cpu().bf16:
+        say("This CPU has no units for bf16, so bf16 will be slower than fp32; --precision auto takes the fastest.")
     if precision in ("fp32", "bf16"):
         return _built(encoder, Choice(precision), {})
     key = fingerprint(encoder, precision, judged_on)
@@ -100,11 +107,11 @@ def fingerprint(encoder: Encoder, precision: str, judged_on: str) -> str:
     """All that a choice depends on: the CPU, the threads, torch, this code, the sample, and the model to the last
     weight."""
     found = hashlib.sha256(f"{encoder.config!r} {judged_on}".encode())
-    for file in map(inspect.getfile, (Choice, Int8Linear)):
+    for file in map(inspect.getfile, (Choice, Int8Linear, ByteProducts)):
         found.update(Path(file).read_bytes())
     for tensor in encoder.state_dict().values():
         found.update(tensor.contiguous().view(torch.uint8).numpy())
-    cpu = f"{_cpu_name()}, {torch.get_num_threads()} threads"
+    cpu = f"{cpu_name()}, {torch.get_num_threads()} threads"
     return f"{precision}; {cpu}; torch {torch.__version__}; {found.hexdigest()[:32]}"
 
 
@@ -120,17 +127,20 @@ def _recall(key: str, encoder: Encoder) -> Choice | None:
         choice = Choice(row["precision"], tuple(row["in_bytes"]))
     except (TypeError, KeyError):
         return None
-    sound = choice.precision in DTYPES and linears(encoder).keys() >= set(choice.in_bytes)
+    sound = choice.precision in PRECISIONS[:-1] and linears(encoder).keys() >= set(choice.in_bytes)
     return choice if sound else None
 
 
 def _choose(encoder: Encoder, precision: str, vectors: Vectors, ranges: Ranges) -> Choice:
     exact = vectors(encoder)
-    bytes_choice = Choice("int8", _bearable(encoder, vectors, exact, ranges) if has_bytes() else ())
+    has_bytes = byte_products(compute_dtype("int8")) is not ByteProducts.MISSING
+    bytes_choice = Choice("int8", _bearable(encoder, vectors, exact, ranges) if has_bytes else ())
     if precision == "int8":
         return bytes_choice
+    candidates = [Choice("bf16")] if this_cpu().bf16 else []
+    candidates += [bytes_choice] if bytes_choice.in_bytes else []
     alike = {Choice("fp32"): _built(encoder, Choice("fp32"), ranges)}
-    for choice in (Choice("bf16"), bytes_choice):
+    for choice in candidates:
         copy = _built(encoder, choice, ranges)
         if (_cosines(vectors(copy), exact) >= ALIKE).all():
             alike[choice] = copy
@@ -155,7 +165,7 @@ def _bearable(encoder: Encoder, vectors: Vectors, exact: np.ndarray, ranges: Ran
 
 
 def _built(encoder: Encoder, choice: Choice, ranges: Ranges) -> Run:
-    dtype = DTYPES[choice.precision]
+    dtype = compute_dtype(choice.precision)
     layers = packed_linears(encoder, dtype)
     plain = replaced(encoder, layers)
     if not choice.in_bytes:
@@ -189,12 +199,3 @@ def _remember(key: str, choice: Choice) -> None:
     with suppress(OSError):  # where the home cannot be written to, it is measured again next time
         write_json(memory_file(), {**_memory(), key: asdict(choice)})
 
-
-def _cpu_name() -> str:
-    """The CPU's model and the units torch sees in it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    wanted = ("model name", "cpu family", "model\t", "stepping")
-    name = " ".join(line.partition(":")[2].strip() for line in lines[:10] if line.startswith(wanted))
-    units = [torch.cpu._is_vnni_supported(), torch.cpu._is_avx512_bf16_supported(), torch.cpu._is_amx_tile_supported()]
-    has = [unit for unit, there in zip(("VNNI", "bf16", "AMX"), units, strict=True) if there]
-    return " ".join([name or platform.processor(), torch.backends.cpu.get_cpu_capability(), *has])

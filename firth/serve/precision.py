@@ -7,13 +7,13 @@ Outlier Suppression+, Wei et al. 2023), found on sample texts. Residuals and nor
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from firth.serve import operators
 from firth.tensors import Encoder
 
 SMOOTHING = 0.75
@@ -66,28 +66,22 @@ def input_ranges(encoder: Encoder, run: Callable[[Encoder], Any]) -> Ranges:
     return ranges
 
 
-def has_bytes() -> bool:
-    """Whether layers can take bytes here: torch has oneDNN's product, and the CPU a unit for it."""
-    return _has("onednn", "qlinear_prepack", "qlinear_pointwise") and bool(torch.cpu._is_vnni_supported())
-
-
 class PackedLinear(nn.Module):
     """A linear layer for inference in this precision, whatever its input's."""
 
     def __init__(self, linear: nn.Linear, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        self.weight, self.bias = linear.weight.detach().to(dtype), linear.bias.detach().to(dtype)
-        # oneDNN's own layout of the weights: 10 % faster than rows as they are, and 40 % for a few tokens. torch keeps
-        # these functions for its compiler and may rename them, hence the plain way beside them.
+        self.weight = linear.weight.detach().to(dtype)
+        self.bias = linear.bias.detach().to(dtype)
         self.product = functional.linear
-        if _has("mkldnn", "_linear_pointwise", "_reorder_linear_weight"):
-            self.weight = torch.ops.mkldnn._reorder_linear_weight(self.weight)
-            self.product = partial(torch.ops.mkldnn._linear_pointwise, attr="none", scalars=[], algorithm="")
+        if operators.packs(dtype):
+            self.weight = operators.pack(self.weight)
+            self.product = operators.packed_linear
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        out: Tensor = self.product(x_ND.to(self.dtype), self.weight, self.bias)
-        return out
+        out_NE: Tensor = self.product(x_ND.to(self.dtype), self.weight, self.bias)
+        return out_NE
 
 
 class Int8Linear(nn.Module):
@@ -100,23 +94,38 @@ class Int8Linear(nn.Module):
         scale_D = half_D**SMOOTHING
         scale_D *= (half_D / scale_D).max() / 127.5
         # Half a step more, because turning a float into a byte cuts its fraction off.
-        self.shift_D, self.inverse_D = 127.5 - (low_D + high_D) / 2 / scale_D + 0.5, 1 / scale_D
+        self.shift_D = 127.5 - (low_D + high_D) / 2 / scale_D + 0.5
+        self.inverse_D = 1 / scale_D
         weight_ED = linear.weight.detach() * scale_D
-        self.step_E = weight_ED.abs().amax(1).clamp(min=1e-12) / 127
+        saturates = operators.byte_products(dtype) is not operators.ByteProducts.EXACT
+        self.step_E = weight_steps(weight_ED, saturates=saturates)
         bytes_ED = (weight_ED / self.step_E[:, None]).round().to(torch.int8)
         middle_E = (bytes_ED * self.step_E[:, None]) @ (self.shift_D - 0.5)
         self.bias_E = linear.bias.detach() - middle_E
-        self.zero_E = torch.zeros(len(self.step_E), dtype=torch.int64)
-        self.packed = torch.ops.onednn.qlinear_prepack(bytes_ED, None)
+        self.packed = operators.pack_bytes(bytes_ED)
 
     def forward(self, x_ND: Tensor) -> Tensor:
         bytes_ND = torch.addcmul(self.shift_D, x_ND, self.inverse_D).clamp_(0, 255).to(torch.uint8)
-        out: Tensor = torch.ops.onednn.qlinear_pointwise(
-            bytes_ND, 1.0, 0, self.packed, self.step_E, self.zero_E, self.bias_E, 1.0, 0, self.dtype, "none", [], ""
+        return operators.byte_linear(
+            bytes_ND, self.packed, step_E=self.step_E, bias_E=self.bias_E, dtype=self.dtype
         )
-        return out
 
 
-def _has(library: str, *names: str) -> bool:
-    has_onednn: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-    return has_onednn and all(hasattr(getattr(torch.ops, library), name) for name in names)
+def weight_steps(weight_ED: Tensor, *, saturates: bool) -> Tensor:
+    """The step of each row of weights, so that the row fits into signed bytes.
+
+    Where 16-bit sums saturate, two neighbouring weights of one sign may have at most 128 together. That costs less than
+    keeping every weight to 7 bits: a weight that is large beside a small one still has all of its byte.
+    """
+    step_E = weight_ED.abs().amax(1) / 127
+    if saturates:
+        even_ED = weight_ED[:, 0::2]
+        odd_ED = weight_ED[:, 1::2]
+        if weight_ED.shape[1] % 2:
+            odd_ED = functional.pad(odd_ED, (0, 1))
+        positive_ED = even_ED.clamp(min=0) + odd_ED.clamp(min=0)
+        negative_ED = even_ED.clamp(max=0) + odd_ED.clamp(max=0)
+        pairs_E = torch.maximum(positive_ED.amax(1), -negative_ED.amin(1))
+        # One less than they may have, because both may be rounded up.
+        step_E = torch.maximum(step_E, pairs_E / (operators.PAIR - 1))
+    return step_E.clamp(min=1e-12)

