@@ -2,7 +2,7 @@
 
     python -m bench.neighbour_cpu [--threads 2] [--seconds 6] [--rounds 3] [--work finetune embed]
 
-The work is all-MiniLM-L6-v2 on RTE (fine-tuning, batches of 32 rows) and on paragraphs of Wikipedia (embedding). The
+The work is all-MiniLM-L6-v2 on RTE (fine-tuning, batches of 8 rows) and on paragraphs of Wikipedia (embedding). The
 neighbour is one process that counts in a loop. Each measurement is a process of its own, because OpenMP reads its
 settings once, when it is loaded. The settings are measured in turn: OpenMP as it comes, and as firth sets it
 (`firth.cpu.share_cores`). A fair share beside a neighbour of one thread is (cores - 1/2) / cores of the speed alone
@@ -108,7 +108,7 @@ def finetune(seconds: float) -> float:
     start = checkpoints.load(minilm())
     task = make_task("classify", data.config, start.encoder, labels=data.labels)
     items = task.encode(data.examples["train"][:400], start.tokenizer, max_length=256, training=True)
-    batches = ItemBatches({"classify": task}, {"classify": items}, 32, seed=1)
+    batches = ItemBatches({"classify": task}, {"classify": items}, 8, seed=1)
     learner = Learner(start.encoder, {"classify": task}).train()
     optimizer = make_optimizer(learner, OptimConfig(rate=RATE))
 

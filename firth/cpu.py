@@ -57,9 +57,9 @@ def this_cpu() -> Cpu:
     """What the CPU has and the environment allows."""
     own = native_cpu()
     allowed = _allowed()
-    if allowed is None:
+    if allowed is None or own.arm:
         return own
-    units = [unit for unit in own.units() if unit in (*allowed, "arm")]
+    units = [unit for unit in own.units() if unit in allowed]
     return Cpu(**dict.fromkeys(units, True))
 
 

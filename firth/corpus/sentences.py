@@ -7,7 +7,7 @@ Latin-script sentences are then cut by sentencex.
 
 import re
 
-from sentencex import segment
+from firth.errors import Unsupported
 
 _HAN = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _EAST_ASIAN = re.compile(f"[\u3001-\u30ff\uff01-\uffee{_HAN}]")
@@ -23,7 +23,7 @@ _LATIN_END = re.compile(r"[.!?]\W{0,3}\s")
 def split(text: str) -> list[str]:
     """The sentences of a line, without the white space around them."""
     if text.isascii() or not _EAST_ASIAN.search(text):
-        return _strip(segment("en", text))
+        return _split_english(text)
     return [sentence for piece in _split_chinese(text) for sentence in _split_latin(piece)]
 
 
@@ -45,7 +45,16 @@ def _split_chinese(text: str) -> list[str]:
 
 
 def _split_latin(piece: str) -> list[str]:
-    return _strip(segment("en", piece)) if _LATIN_END.search(piece) else [piece]
+    return _split_english(piece) if _LATIN_END.search(piece) else [piece]
+
+
+def _split_english(text: str) -> list[str]:
+    # Imported here, because what reads prepared text needs no sentencex.
+    try:
+        from sentencex import segment
+    except ImportError:
+        raise Unsupported("Finding the sentences of a text needs sentencex: pip install sentencex.") from None
+    return _strip(segment("en", text))
 
 
 def _strip(sentences: list[str]) -> list[str]:

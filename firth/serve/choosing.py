@@ -198,4 +198,3 @@ def _memory() -> dict[str, Any]:
 def _remember(key: str, choice: Choice) -> None:
     with suppress(OSError):  # where the home cannot be written to, it is measured again next time
         write_json(memory_file(), {**_memory(), key: asdict(choice)})
-

@@ -74,14 +74,13 @@ class PackedLinear(nn.Module):
         self.dtype = dtype
         self.weight = linear.weight.detach().to(dtype)
         self.bias = linear.bias.detach().to(dtype)
-        self.product = functional.linear
+        self.product: Callable[[Tensor, Tensor, Tensor], Tensor] = functional.linear
         if operators.packs(dtype):
             self.weight = operators.pack(self.weight)
             self.product = operators.packed_linear
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        out_NE: Tensor = self.product(x_ND.to(self.dtype), self.weight, self.bias)
-        return out_NE
+        return self.product(x_ND.to(self.dtype), self.weight, self.bias)
 
 
 class Int8Linear(nn.Module):
@@ -106,9 +105,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         bytes_ND = torch.addcmul(self.shift_D, x_ND, self.inverse_D).clamp_(0, 255).to(torch.uint8)
-        return operators.byte_linear(
-            bytes_ND, self.packed, step_E=self.step_E, bias_E=self.bias_E, dtype=self.dtype
-        )
+        return operators.byte_linear(bytes_ND, self.packed, step_E=self.step_E, bias_E=self.bias_E, dtype=self.dtype)
 
 
 def weight_steps(weight_ED: Tensor, *, saturates: bool) -> Tensor:

@@ -15,6 +15,7 @@ import firth
 from bench.texts import data_folder, paragraphs
 from firth import samples
 from firth.checkpoint import Checkpoint
+from firth.cpu import Cpu
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
@@ -98,6 +99,67 @@ def test_int8_linear_is_near_and_bears_channels_of_very_different_size() -> None
         beyond = layer(x * 50)
         assert bool(beyond.isfinite().all())
         assert float(beyond.abs().max()) < 4 * float(found.abs().max())  # values out of range stop at its end
+
+
+@byte_units
+def test_weights_of_which_two_neighbours_are_large_do_not_saturate() -> None:
+    """All inputs at their greatest, where 16-bit sums of two products would be cut off."""
+    torch.manual_seed(0)
+    linear = nn.Linear(64, 48)
+    with torch.no_grad():
+        linear.weight[:24].abs_()
+        linear.weight[24:, ::2] = 1.0
+    low, high = torch.zeros(64), torch.ones(64)
+    x = torch.ones(40, 64)
+    with torch.inference_mode():
+        layer = precision.Int8Linear(linear, low, high, torch.float32)
+        assert torch.allclose(layer(x), linear(x), rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize("width", [8, 9])
+def test_steps_where_sums_saturate(width: int) -> None:
+    torch.manual_seed(0)
+    weight_ED = torch.randn(300, width)
+    for saturates in (True, False):
+        steps_E = precision.weight_steps(weight_ED, saturates=saturates)
+        bytes_ED = (weight_ED / steps_E[:, None]).round()
+        assert float(bytes_ED.abs().max()) == 127
+        pairs = bytes_ED[:, : width // 2 * 2].view(300, -1, 2)
+        together = torch.maximum(pairs.clamp(min=0).sum(2), -pairs.clamp(max=0).sum(2))
+        assert (float(together.max()) <= operators.PAIR) == saturates
+        # The greatest weight or pair uses all there is, so no step is larger than it must be.
+        used_E = torch.maximum(together.amax(1), bytes_ED.abs().amax(1))
+        assert float(used_E.min()) >= 126
+
+
+@pytest.mark.parametrize("failure", [RuntimeError, AttributeError, TypeError])
+def test_an_operator_that_fails_is_not_used(failure: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*inputs: object, **options: object) -> None:
+        raise failure("this torch or this CPU cannot")
+
+    monkeypatch.setattr(operators, "packed_linear", fails)
+    monkeypatch.setattr(operators, "pack_bytes", fails)
+    assert operators.packs.__wrapped__(torch.float32) is False
+    assert operators.byte_products.__wrapped__(torch.float32) is ByteProducts.MISSING
+
+
+def test_an_operator_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(operators, "packed_linear", lambda x, weight, bias: torch.zeros(5, 32))
+    monkeypatch.setattr(operators, "byte_linear", lambda x, packed, **options: torch.zeros(48, 32))
+    assert operators.packs.__wrapped__(torch.float32) is False
+    assert operators.byte_products.__wrapped__(torch.float32) is ByteProducts.MISSING
+
+
+@pytest.mark.parametrize("units", [True, False])
+def test_bf16_without_units_says_that_it_is_slow(
+    make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], units: bool
+) -> None:
+    monkeypatch.setattr(choosing, "this_cpu", lambda: Cpu(avx2=True, bf16=units))
+    model = make("bf16")
+    model.embed(["one text"])
+    model.embed(["another"])
+    assert capsys.readouterr().err.count("no units for bf16") == (not units)
+    assert choosing.compute_dtype("int8") is (torch.bfloat16 if units else torch.float32)
 
 
 def test_the_copy_shares_tables_and_leaves_the_original_alone(small_bert: Callable[..., Bert]) -> None:
