@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from firth import chance, samples
 from firth.console import say
@@ -24,7 +25,7 @@ from firth.cpu import cpu_name, this_cpu
 from firth.errors import BadConfig, FirthError
 from firth.files import read_json, write_json
 from firth.serve.operators import ByteProducts, byte_products
-from firth.serve.precision import Int8Linear, Ranges, input_ranges, linears, packed_linears, replaced
+from firth.serve.precision import Int8Linear, Seen, linears, packed_linears, replaced, see_inputs, widening
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers import Tokenizer
 
@@ -75,14 +76,15 @@ def quicken(encoder: Encoder, precision: str, vectors: Vectors, *, judged_on: st
     if precision == "bf16" and not this_cpu().bf16:
         say("This CPU has no units for bf16, so bf16 will be slower than fp32; --precision auto takes the fastest.")
     if precision in ("fp32", "bf16"):
-        return _built(encoder, Choice(precision), {})
+        return _Copies(encoder, {}).make(Choice(precision))
     key = fingerprint(encoder, precision, judged_on)
     choice = _recall(key, encoder)
-    ranges = input_ranges(encoder, vectors) if choice is None or choice.in_bytes else {}
+    seen = see_inputs(encoder, vectors) if choice is None or choice.in_bytes else {}
+    copies = _Copies(encoder, seen)
     if choice is None:
-        choice = _choose(encoder, precision, vectors, ranges)
+        choice = _choose(copies, precision, vectors)
         _remember(key, choice)
-    return _built(encoder, choice, ranges)
+    return copies.make(choice)
 
 
 def sample(tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
@@ -127,21 +129,46 @@ def _recall(key: str, encoder: Encoder) -> Choice | None:
         choice = Choice(row["precision"], tuple(row["in_bytes"]))
     except (TypeError, KeyError):
         return None
-    sound = choice.precision in PRECISIONS[:-1] and linears(encoder).keys() >= set(choice.in_bytes)
+    sound = choice.precision in PRECISIONS[:-1] and widening(encoder).keys() >= set(choice.in_bytes)
     return choice if sound else None
 
 
-def _choose(encoder: Encoder, precision: str, vectors: Vectors, ranges: Ranges) -> Choice:
-    exact = vectors(encoder)
+class _Copies:
+    """Copies of an encoder in several precisions, which share the layers that are made for them."""
+
+    def __init__(self, encoder: Encoder, seen: Seen) -> None:
+        self.encoder = encoder
+        self.seen = seen
+        self.packed: dict[torch.dtype, dict[str, nn.Module]] = {}
+        self.in_bytes: dict[str, nn.Module] = {}
+
+    def make(self, choice: Choice) -> Run:
+        dtype = compute_dtype(choice.precision)
+        if dtype not in self.packed:
+            self.packed[dtype] = packed_linears(self.encoder, dtype)
+        plain = replaced(self.encoder, self.packed[dtype])
+        if not choice.in_bytes:
+            return plain
+        for name in choice.in_bytes:
+            if name not in self.in_bytes:
+                self.in_bytes[name] = Int8Linear(widening(self.encoder)[name], self.seen[name], dtype)
+        in_bytes = {name: self.in_bytes[name] for name in choice.in_bytes}
+        mixed = replaced(self.encoder, {**self.packed[dtype], **in_bytes})
+        return lambda batch: (plain if batch.bounds_B1[1] < SHORT else mixed)(batch)
+
+
+def _choose(copies: _Copies, precision: str, vectors: Vectors) -> Choice:
+    exact = vectors(copies.encoder)
     has_bytes = byte_products(compute_dtype("int8")) is not ByteProducts.MISSING
-    bytes_choice = Choice("int8", _bearable(encoder, vectors, exact, ranges) if has_bytes else ())
+    bytes_choice = Choice("int8", _bearable(copies, vectors, exact) if has_bytes else ())
     if precision == "int8":
         return bytes_choice
+    # What is known to be slower than fp32 is not even tried: bf16 without units takes six times as long.
     candidates = [Choice("bf16")] if this_cpu().bf16 else []
     candidates += [bytes_choice] if bytes_choice.in_bytes else []
-    alike = {Choice("fp32"): _built(encoder, Choice("fp32"), ranges)}
+    alike = {Choice("fp32"): copies.make(Choice("fp32"))}
     for choice in candidates:
-        copy = _built(encoder, choice, ranges)
+        copy = copies.make(choice)
         if (_cosines(vectors(copy), exact) >= ALIKE).all():
             alike[choice] = copy
     # In turn, so that whatever else the machine does disturbs all of them.
@@ -149,32 +176,20 @@ def _choose(encoder: Encoder, precision: str, vectors: Vectors, ranges: Ranges) 
     return list(alike)[int(np.argmin(np.min(rounds, axis=0)))]
 
 
-def _bearable(encoder: Encoder, vectors: Vectors, exact: np.ndarray, ranges: Ranges) -> tuple[str, ...]:
+def _bearable(copies: _Copies, vectors: Vectors, exact: np.ndarray) -> tuple[str, ...]:
     """The layers that take bytes: tried in the order of what each costs alone, kept while all together stay `ALIKE`.
 
     Costs do not add up: what one layer disturbs may leave the range another one was given."""
 
     def least(*names: str) -> float:
-        return float(_cosines(vectors(_built(encoder, Choice("int8", names), ranges)), exact).min())
+        copy = copies.make(Choice("int8", names))
+        return float(_cosines(vectors(copy), exact).min())
 
-    widening = [name for name, linear in linears(encoder).items() if linear.out_features > linear.in_features]
     kept: tuple[str, ...] = ()
-    for name in sorted(widening, key=least, reverse=True):
-        kept = (*kept, name) if least(*kept, name) >= ALIKE else kept
+    for name in sorted(widening(copies.encoder), key=least, reverse=True):
+        if least(*kept, name) >= ALIKE:
+            kept = (*kept, name)
     return kept
-
-
-def _built(encoder: Encoder, choice: Choice, ranges: Ranges) -> Run:
-    dtype = compute_dtype(choice.precision)
-    layers = packed_linears(encoder, dtype)
-    plain = replaced(encoder, layers)
-    if not choice.in_bytes:
-        return plain
-    found = linears(encoder)
-    in_bytes = replaced(
-        encoder, {**layers, **{name: Int8Linear(found[name], *ranges[name], dtype) for name in choice.in_bytes}}
-    )
-    return lambda batch: (plain if batch.bounds_B1[1] < SHORT else in_bytes)(batch)
 
 
 def _cosines(vectors: np.ndarray, others: np.ndarray) -> np.ndarray:

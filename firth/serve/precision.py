@@ -2,11 +2,14 @@
 
 The copy shares its tables and norms with the original; its linear layers hold their weights packed the way the CPU
 reads them. Layers that take bytes give every input channel its own range (after SmoothQuant, Xiao et al. 2022, and
-Outlier Suppression+, Wei et al. 2023), found on sample texts. Residuals and norms stay in fp32.
+Outlier Suppression+, Wei et al. 2023), found on sample texts; their weights are rounded so that the errors of a row
+cancel on those texts (GPTQ, Frantar et al. 2022). Residuals and norms stay in fp32.
 """
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
 import torch
@@ -19,8 +22,32 @@ from firth.tensors import Encoder
 SMOOTHING = 0.75
 """How much of a channel's range goes into the weights: 0 leaves it to the inputs, 1 takes all of it."""
 
-Ranges = Mapping[str, tuple[Tensor, Tensor]]
-"""For each linear layer the least and the greatest value of every input channel."""
+DAMPING = 0.1
+"""What is added to every channel's second moment, as a share of their mean: the sample stands for other texts, too."""
+COLUMNS = 64
+"""Columns of weights that are rounded before the rest of a row takes up their errors."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What was seen of the inputs x of a linear layer."""
+
+    low_D: Tensor
+    high_D: Tensor
+    """The least and the greatest value of every channel."""
+    moments_DD: Tensor
+    """The sum of x x'."""
+
+    def joined(self, other: "Inputs") -> "Inputs":
+        return Inputs(
+            torch.minimum(self.low_D, other.low_D),
+            torch.maximum(self.high_D, other.high_D),
+            self.moments_DD + other.moments_DD,
+        )
+
+
+Seen = Mapping[str, Inputs]
+"""The inputs of each widening layer."""
 
 
 def replaced(encoder: Encoder, layers: Mapping[str, nn.Module]) -> Encoder:
@@ -44,26 +71,32 @@ def linears(encoder: Encoder) -> dict[str, nn.Linear]:
     return {name: part for name, part in blocks.named_modules() if isinstance(part, nn.Linear)}
 
 
-def input_ranges(encoder: Encoder, run: Callable[[Encoder], Any]) -> Ranges:
-    """What goes into every linear layer while `run` uses the encoder."""
-    ranges: dict[str, tuple[Tensor, Tensor]] = {}
+def widening(encoder: Encoder) -> dict[str, nn.Linear]:
+    """The linear layers with more outputs than inputs: queries, keys and values; the first half of a feed-forward."""
+    return {name: linear for name, linear in linears(encoder).items() if linear.out_features > linear.in_features}
+
+
+def see_inputs(encoder: Encoder, run: Callable[[Encoder], Any]) -> Seen:
+    """What goes into every widening layer while `run` uses the encoder."""
+    seen: dict[str, Inputs] = {}
+    lock = Lock()  # batches may be computed side by side
 
     def look(name: str, x_ND: Tensor) -> None:
         low_D, high_D = x_ND.aminmax(dim=0)
-        if name in ranges:
-            low_D, high_D = torch.minimum(low_D, ranges[name][0]), torch.maximum(high_D, ranges[name][1])
-        ranges[name] = low_D, high_D
+        found = Inputs(low_D, high_D, x_ND.T @ x_ND)
+        with lock:
+            seen[name] = found.joined(seen[name]) if name in seen else found
 
     handles = [
         linear.register_forward_pre_hook(lambda _, inputs, name=name: look(name, inputs[0]))
-        for name, linear in linears(encoder).items()
+        for name, linear in widening(encoder).items()
     ]
     try:
         run(encoder)
     finally:
         for handle in handles:
             handle.remove()
-    return ranges
+    return seen
 
 
 class PackedLinear(nn.Module):
@@ -86,19 +119,20 @@ class PackedLinear(nn.Module):
 class Int8Linear(nn.Module):
     """W x + b with x = scale * (byte - shift), scale and shift a channel's own, and the scales multiplied into W."""
 
-    def __init__(self, linear: nn.Linear, low_D: Tensor, high_D: Tensor, dtype: torch.dtype) -> None:
+    def __init__(self, linear: nn.Linear, inputs: Inputs, dtype: torch.dtype) -> None:
         super().__init__()
         self.dtype = dtype
-        half_D = ((high_D - low_D) / 2).clamp(min=1e-4)
+        half_D = ((inputs.high_D - inputs.low_D) / 2).clamp(min=1e-4)
         scale_D = half_D**SMOOTHING
         scale_D *= (half_D / scale_D).max() / 127.5
         # Half a step more, because turning a float into a byte cuts its fraction off.
-        self.shift_D = 127.5 - (low_D + high_D) / 2 / scale_D + 0.5
+        self.shift_D = 127.5 - (inputs.low_D + inputs.high_D) / 2 / scale_D + 0.5
         self.inverse_D = 1 / scale_D
         weight_ED = linear.weight.detach() * scale_D
         saturates = operators.byte_products(dtype) is not operators.ByteProducts.EXACT
         self.step_E = weight_steps(weight_ED, saturates=saturates)
-        bytes_ED = (weight_ED / self.step_E[:, None]).round().to(torch.int8)
+        moments_DD = inputs.moments_DD * self.inverse_D * self.inverse_D[:, None]
+        bytes_ED = rounded(weight_ED / self.step_E[:, None], moments_DD, saturates=saturates).to(torch.int8)
         middle_E = (bytes_ED * self.step_E[:, None]) @ (self.shift_D - 0.5)
         self.bias_E = linear.bias.detach() - middle_E
         self.packed = operators.pack_bytes(bytes_ED)
@@ -126,3 +160,35 @@ def weight_steps(weight_ED: Tensor, *, saturates: bool) -> Tensor:
         # One less than they may have, because both may be rounded up.
         step_E = torch.maximum(step_E, pairs_E / (operators.PAIR - 1))
     return step_E.clamp(min=1e-12)
+
+
+def rounded(weight_ED: Tensor, moments_DD: Tensor, *, saturates: bool) -> Tensor:
+    """Whole numbers near these weights: the errors of a row cancel for inputs with these second moments.
+
+    Column after column is rounded, and the columns that are left take up its error as far as their inputs go together
+    with its own: by the rows of the upper Cholesky factor of the inverse moments (GPTQ, algorithm 1).
+    """
+    damping = DAMPING * moments_DD.diagonal().mean() + 1e-12
+    damped_DD = moments_DD.double() + damping * torch.eye(len(moments_DD), dtype=torch.float64)
+    inverse_DD = torch.cholesky_inverse(torch.linalg.cholesky(damped_DD))
+    factor_DD = torch.linalg.cholesky(inverse_DD, upper=True).to(weight_ED.dtype)
+    left_ED = weight_ED.clone()
+    whole_ED = torch.zeros_like(weight_ED)
+    for start in range(0, weight_ED.shape[1], COLUMNS):
+        end = min(start + COLUMNS, weight_ED.shape[1])
+        block_EC = left_ED[:, start:end]
+        factor_CC = factor_DD[start:end, start:end]
+        errors_EC = torch.zeros_like(block_EC)
+        for column in range(end - start):
+            position = start + column
+            # The second of a pair may have what the first has left of 128.
+            first_E = whole_ED[:, position - 1] if saturates and position % 2 else torch.zeros(len(weight_ED))
+            most_E = (operators.PAIR - first_E.clamp(min=0)).clamp(max=127)
+            least_E = (-operators.PAIR - first_E.clamp(max=0)).clamp(min=-127)
+            whole_E = block_EC[:, column].round().clamp(least_E, most_E)
+            error_E = (block_EC[:, column] - whole_E) / factor_CC[column, column]
+            block_EC -= error_E[:, None] * factor_CC[column]
+            whole_ED[:, position] = whole_E
+            errors_EC[:, column] = error_E
+        left_ED[:, end:] -= errors_EC @ factor_DD[start:end, end:]
+    return whole_ED

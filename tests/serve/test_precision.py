@@ -75,6 +75,10 @@ def test_vectors_of_a_real_model_are_alike(name: str, cache: Path) -> None:
         assert all(layer.endswith(("qkv", "up")) for layer in row["in_bytes"])
 
 
+def inputs_of(x_ND: torch.Tensor) -> precision.Inputs:
+    return precision.Inputs(*x_ND.aminmax(dim=0), x_ND.T @ x_ND)
+
+
 def test_packed_linear_is_linear() -> None:
     torch.manual_seed(0)
     linear, x = nn.Linear(48, 80), torch.randn(33, 48)
@@ -92,7 +96,7 @@ def test_int8_linear_is_near_and_bears_channels_of_very_different_size() -> None
     sizes = torch.ones(64).index_fill(0, torch.tensor([5, 40]), 30.0)
     x = torch.randn(200, 64) * sizes + 2
     with torch.inference_mode():
-        layer = precision.Int8Linear(linear, *x.aminmax(dim=0), torch.float32)
+        layer = precision.Int8Linear(linear, inputs_of(x), torch.float32)
         exact, found = linear(x), layer(x)
         assert float((found - exact).norm() / exact.norm()) < 0.02
         assert abs(float((found - exact).mean())) < 0.02  # bytes are rounded, not cut
@@ -109,10 +113,9 @@ def test_weights_of_which_two_neighbours_are_large_do_not_saturate() -> None:
     with torch.no_grad():
         linear.weight[:24].abs_()
         linear.weight[24:, ::2] = 1.0
-    low, high = torch.zeros(64), torch.ones(64)
     x = torch.ones(40, 64)
     with torch.inference_mode():
-        layer = precision.Int8Linear(linear, low, high, torch.float32)
+        layer = precision.Int8Linear(linear, inputs_of(torch.rand(300, 64).round()), torch.float32)
         assert torch.allclose(layer(x), linear(x), rtol=0.02, atol=0.05)
 
 
@@ -130,6 +133,34 @@ def test_steps_where_sums_saturate(width: int) -> None:
         # The greatest weight or pair uses all there is, so no step is larger than it must be.
         used_E = torch.maximum(together.amax(1), bytes_ED.abs().amax(1))
         assert float(used_E.min()) >= 126
+
+
+@pytest.mark.parametrize("saturates", [True, False])
+def test_errors_of_rounded_weights_cancel(saturates: bool) -> None:
+    """Inputs whose channels go together: a third of the error of weights that are each rounded by themselves."""
+    torch.manual_seed(0)
+    x_ND = torch.randn(2000, 12) @ torch.randn(12, 130) + 0.1 * torch.randn(2000, 130)
+    weight_ED = torch.randn(50, 130)
+    steps_E1 = precision.weight_steps(weight_ED, saturates=saturates)[:, None] * 8
+    whole_ED = precision.rounded(weight_ED / steps_E1, x_ND.T @ x_ND, saturates=saturates)
+    plain_ED = (weight_ED / steps_E1).round()
+    assert torch.equal(whole_ED, whole_ED.round())
+    assert float((whole_ED - weight_ED / steps_E1).abs().max()) < 4
+
+    def error(bytes_ED: torch.Tensor) -> float:
+        return float((x_ND @ (bytes_ED * steps_E1 - weight_ED).T).norm())
+
+    assert error(whole_ED) < error(plain_ED) / 3
+
+
+def test_rounded_weights_never_saturate() -> None:
+    torch.manual_seed(0)
+    x_ND = torch.randn(500, 3) @ torch.randn(3, 70)
+    weight_ED = torch.rand(40, 70)
+    steps_E1 = precision.weight_steps(weight_ED, saturates=True)[:, None]
+    pairs = precision.rounded(weight_ED / steps_E1, x_ND.T @ x_ND, saturates=True).view(40, -1, 2)
+    assert float(pairs.clamp(min=0).sum(2).max()) <= operators.PAIR
+    assert float(pairs.abs().max()) <= 127
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, AttributeError, TypeError])
@@ -176,16 +207,17 @@ def test_the_copy_shares_tables_and_leaves_the_original_alone(small_bert: Callab
     assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
 
 
-def test_ranges_are_those_of_the_inputs(small_bert: Callable[..., Bert]) -> None:
+def test_what_is_seen_of_the_inputs(small_bert: Callable[..., Bert]) -> None:
     encoder = small_bert().eval()
     batch = pack_tokens([np.array([2, 5, 6, 3])])
     with torch.inference_mode():
-        ranges = precision.input_ranges(encoder, lambda model: (model(batch), model(batch)))
-        low, high = ranges["0.attention.qkv"]
+        seen = precision.see_inputs(encoder, lambda model: (model(batch), model(batch)))
+        found = seen["0.attention.qkv"]
         x_ND = encoder.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
-    assert torch.equal(low, x_ND.amin(0))
-    assert torch.equal(high, x_ND.amax(0))
-    assert ranges.keys() == precision.linears(encoder).keys()
+    assert torch.equal(found.low_D, x_ND.amin(0))
+    assert torch.equal(found.high_D, x_ND.amax(0))
+    assert torch.allclose(found.moments_DD, 2 * x_ND.T @ x_ND, rtol=1e-4, atol=1e-5)
+    assert set(seen) == {f"{layer}.{name}" for layer in range(2) for name in ("attention.qkv", "up")}
 
 
 def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:
