@@ -40,8 +40,7 @@ def main() -> None:
         return growth(arguments.growth, arguments.sizes)
     texts = paragraphs(arguments.texts)
     with TemporaryDirectory() as folder:
-        systems = {**peers(Path(folder), arguments.threads), **ours(*PRECISIONS)}
-        systems = {name: systems[name] for name in arguments.systems or systems}
+        systems = chosen(arguments.systems, Path(folder), arguments.threads)
         lengths = [len(ids) + 2 for ids in firth.load(minilm()).tokenizer.ids_batch(texts)]
         spread = np.percentile(lengths, [5, 25, 50, 75, 95]).astype(int).tolist()
         print(f"{len(texts)} texts of {np.mean(lengths):.0f} tokens; 5, 25, 50, 75, 95 %: {spread}")
@@ -71,6 +70,16 @@ def rows() -> list[Row]:
     ]  # fmt: skip
     quick = "encode one short text, auto"
     return [*shown, Row(quick, "ms", latencies["firth auto"], BASE, latencies[BASE], "≤ 0.7")]
+
+
+def chosen(names: list[str], folder: Path, threads: int) -> dict[str, Embed]:
+    """The systems of these names, or all. Peers besides sentence-transformers are made only if they are asked for."""
+    firths = [f"firth {precision}" for precision in PRECISIONS]
+    needs_peers = not names or set(names) - {BASE, *firths}
+    systems = peers(folder, threads) if needs_peers else {BASE: sentence_transformers()}
+    asked = [precision for precision in PRECISIONS if not names or f"firth {precision}" in names]
+    systems |= ours(*asked)
+    return {name: systems[name] for name in names or systems}
 
 
 def ours(*precisions: str) -> dict[str, Embed]:

@@ -4,9 +4,8 @@
 
 The work is all-MiniLM-L6-v2 on RTE (fine-tuning, batches of 8 rows) and on paragraphs of Wikipedia (embedding). The
 neighbour is one process that counts in a loop. Each measurement is a process of its own, because OpenMP reads its
-settings once, when it is loaded. The settings are measured in turn: OpenMP as it comes, and as firth sets it
-(`firth.cpu.share_cores`). A fair share beside a neighbour of one thread is (cores - 1/2) / cores of the speed alone
-for as many threads as cores: 0.75 with two.
+settings once, when it is loaded. Ways to wait are measured in turn: OpenMP as it comes, the watcher of
+`firth.train.neighbours` ("firth", which training uses), and other values of GOMP_SPINCOUNT on request.
 """
 
 import argparse
@@ -15,17 +14,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
 from bench.table import say
 
-OPENMP = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY")
-"""The variables that say how long OpenMP's threads spin at a barrier."""
-LIBGOMP = {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"}
-"""What libgomp, and the OpenMP of LLVM and Intel, take where nothing is set."""
 LIMIT = 120
 """Seconds after which a neighbour or a measurement ends by itself."""
 NEIGHBOUR = f"import time\nend = time.monotonic() + {LIMIT}\nwhile time.monotonic() < end: pass"
@@ -34,13 +29,15 @@ NEIGHBOUR = f"import time\nend = time.monotonic() + {LIMIT}\nwhile time.monotoni
 def main() -> None:
     arguments = _arguments()
     if arguments.measure:
-        tokens_per_second = MEASURES[arguments.measure](arguments.seconds)
-        print(tokens_per_second)
+        from firth.train.neighbours import share_cores
+
+        with share_cores() if arguments.share else nullcontext():
+            print(MEASURES[arguments.measure](arguments.seconds))
         return
-    print("| work | OpenMP | threads | alone, tokens/s | beside a neighbour | share kept |")
+    print("| work | waiting | threads | alone, tokens/s | beside a neighbour | share kept |")
     print("|---|---|---|---|---|---|")
     for work in arguments.work:
-        settings = [("as it comes", arguments.threads), ("as firth sets it", arguments.threads), ("as it comes", 1)]
+        settings = [("as it comes", arguments.threads), ("firth", arguments.threads), ("as it comes", 1)]
         show(work, settings, rounds=arguments.rounds, seconds=arguments.seconds, spins=arguments.spins)
 
 
@@ -64,14 +61,13 @@ def show(work: str, settings: list[tuple[str, int]], *, rounds: int, seconds: fl
 
 def measured(work: str, setting: str, threads: int, *, seconds: float) -> float:
     """Tokens a second of a process of its own."""
-    environment = {name: value for name, value in os.environ.items() if name not in OPENMP}
-    environment |= {"OMP_NUM_THREADS": str(threads)}
-    if setting == "as it comes":
-        environment |= LIBGOMP
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", "bench.neighbour_cpu", "--measure", work, "--seconds", str(seconds)]
+    if setting == "firth":
+        command.append("--share")
     elif "=" in setting:
         name, value = setting.split("=")
-        environment |= {name: value}
-    command = [sys.executable, "-m", "bench.neighbour_cpu", "--measure", work, "--seconds", str(seconds)]
+        environment[name] = value
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=LIMIT, check=True)
     return float(done.stdout.splitlines()[-1])
 
@@ -89,7 +85,6 @@ def neighbour() -> Iterator[None]:
 
 def finetune(seconds: float) -> float:
     """Steps of fine-tuning, forward, backward and optimizer, for that many seconds after two that warm up."""
-    import firth  # noqa: F401  OpenMP's settings come before torch
     from bench.finetune_cpu import RATE, _step
     from bench.texts import minilm, unpacked
     from firth import checkpoint as checkpoints
@@ -142,8 +137,11 @@ MEASURES: dict[str, Callable[[float], float]] = {"finetune": finetune, "embed": 
 
 
 def _rate(step: Callable[[int], int], seconds: float) -> float:
+    warm = time.perf_counter()
     step(0)
     step(1)
+    while time.perf_counter() - warm < 1:  # the watcher has looked at the load once
+        step(1)
     tokens = 0
     number = 2
     began = time.perf_counter()
@@ -160,6 +158,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--work", nargs="+", choices=list(MEASURES), default=list(MEASURES))
     parser.add_argument("--spins", nargs="*", default=[], help="values of GOMP_SPINCOUNT to measure as well")
+    parser.add_argument("--share", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--measure", choices=list(MEASURES), default="", help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from firth.cpu import configure
 
 __version__ = "0.1.0"
-configure()  # before anything imports torch, which reads these settings once
+configure()  # before torch computes anything: it reads these settings once
 
 if TYPE_CHECKING:
     from firth.errors import FirthError

@@ -1,8 +1,8 @@
-"""What the CPU can do, and how torch should use it. Everything else asks here.
+"""What the CPU can do. Everything else asks here.
 
 In: the CPU's own flags, the limits of `ONEDNN_MAX_CPU_ISA` and `FIRTH_CPU`. Out: a `Cpu`. `FIRTH_CPU` is for tests:
 `avx2` or `avx512` (without units for bf16 or bytes) makes firth and torch behave as on such a machine, `native` as on
-this one. torch is not imported before it is needed, because OpenMP and oneDNN read the environment when they start.
+this one.
 """
 
 import os
@@ -12,11 +12,6 @@ from functools import cache
 from pathlib import Path
 
 from firth.errors import BadConfig
-
-SPIN_COUNT = "20000"
-"""How often a thread of libgomp looks whether the others have reached a barrier before it sleeps."""
-SPIN_MILLISECONDS = "1"
-"""The same for the OpenMP of LLVM and Intel, which counts time."""
 
 EMULATED = {"avx2": "AVX2", "avx512": "AVX512_CORE", "native": ""}
 """The values of `FIRTH_CPU`, and how oneDNN names the same CPU."""
@@ -96,27 +91,11 @@ def cpu_name() -> str:
 
 
 def configure() -> None:
-    """Sets the environment of OpenMP and oneDNN; must run before torch is imported. What the user has set stays."""
-    share_cores()
+    """Limits torch and oneDNN to what `FIRTH_CPU` says; they read this at their first use. What is set stays."""
     isa = EMULATED.get(os.environ.get("FIRTH_CPU", "native"), "")
     if isa:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", isa)
         os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx512" if "512" in isa else "avx2")
-
-
-def share_cores() -> None:
-    """Lets threads that wait for each other sleep soon.
-
-    OpenMP's threads wait for each other after every operation. They spin while they wait: libgomp for several
-    milliseconds. Where other processes use the cores, too, a thread that spins uses up its share of the time, while
-    the thread it waits for has no core: fine-tuning on two cores fell to a tenth of its speed beside one busy process.
-    Spinning for a fraction of a millisecond still covers the usual wait. The number of threads stays as it is, since
-    exact resume depends on it.
-    """
-    if "OMP_WAIT_POLICY" in os.environ:
-        return
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    os.environ.setdefault("KMP_BLOCKTIME", SPIN_MILLISECONDS)
 
 
 def _allowed() -> tuple[str, ...] | None:

@@ -305,6 +305,7 @@ def embed(
     from firth.corpus.readers import read_texts
     from firth.recipes.inputs import tell_of_long
     from firth.serve.predictor import load
+    from firth.train.neighbours import share_cores
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
@@ -314,7 +315,8 @@ def embed(
     texts = read_texts(Path(file))
     loaded = load(model, precision=precision)
     tell_of_long(loaded, texts)
-    vectors = loaded.embed(texts, pooling=pooling)
+    with share_cores():
+        vectors = loaded.embed(texts, pooling=pooling)
     buffer = BytesIO()
     np.save(buffer, vectors)
     write_bytes(Path(out), buffer.getvalue())

@@ -17,6 +17,7 @@ from firth.data.loader import Place
 from firth.errors import BadConfig
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
+from firth.train.neighbours import share_cores
 from firth.train.optim import scheduled_rate
 from firth.train.settings import TrainConfig
 
@@ -78,6 +79,7 @@ class Learner(nn.Module):
         return [*chosen, *self.beside.values()]  # type: ignore[list-item]
 
 
+@share_cores()
 def train(
     learner: Learner,
     batches: Iterator[tuple[Place, Batch]],
