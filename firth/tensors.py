@@ -78,7 +78,8 @@ class Loss:
     sums: Mapping[str, Tensor]
     """What is minimised: one sum for each name in the goal's `counts`."""
     tallies: Mapping[str, Tensor] = field(default_factory=dict)
-    """Sums to look at: `<name>_correct` is divided by the same count for reports, and `<any>` by `<any>_of`."""
+    """Sums to look at: `<name>_correct` is divided by the same count for reports, and `<any>` by `<any>_of`. They are
+    numbers of tokens or the like, except `<any>_loss`."""
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss({**self.sums, **other.sums}, {**self.tallies, **other.tallies})
@@ -151,6 +152,13 @@ class Objective(Goal):
 
     def warning(self) -> str:
         """What a person should know before they train with it; overridden where there is something."""
+        return ""
+
+    def nothing_learned(self, figures: Mapping[str, float]) -> str:
+        """What the training figures show if this objective has not learned anything; empty if it has.
+
+        Asked once, some way into a run. Losses over the vocabulary are compared with the unigram floor elsewhere.
+        """
         return ""
 
     def sequences(self, stream: Any, epoch: int) -> Any:

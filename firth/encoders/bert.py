@@ -4,7 +4,9 @@ In: a batch. Out: the last layer's states for every token and the pooled first t
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from torch import nn
 
 from firth.errors import BadConfig
@@ -12,6 +14,7 @@ from firth.nn.attention import layout
 from firth.nn.blocks import Block, compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
+from firth.nn.neighbours import SEGMENT_SCALE, start_heads, start_positions, start_projection
 from firth.tensors import Batch, Encoder, States
 
 
@@ -42,6 +45,8 @@ class Bert(Encoder):
         """The small number under layer norm's root."""
         init_std: float = 0.02
         """Standard deviation of the initial weights."""
+        init: Literal["normal", "neighbours"] = "normal"
+        """Initial weights: all normal, as in the paper, or with heads of the first block that look at neighbours."""
         pooler: bool = True
         """Whether there is a tanh layer over the first token."""
         embedding_width: int = 0
@@ -76,10 +81,22 @@ class Bert(Encoder):
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.num_layers))
         self.pooler = Pooler(config.width) if config.pooler else None
         initialise(self, std=config.init_std)
+        if config.init == "neighbours":
+            self._start_at_neighbours()
 
     @property
     def table_width(self) -> int:
         return self.config.embedding_width or self.config.width  # type: ignore[no-any-return]
+
+    def _start_at_neighbours(self) -> None:
+        start_positions(self.embeddings.positions, init_std=self.config.init_std)
+        for row in self.embeddings.segments.parameters():
+            with torch.no_grad():
+                row.mul_(SEGMENT_SCALE)
+        if isinstance(self.embeddings.project, nn.Linear):
+            start_projection(self.embeddings.project)
+        if self.num_layers:
+            start_heads(self.blocks[0].attention, embedding_width=self.table_width)  # type: ignore[union-attr,arg-type]
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         table_VD = self.embeddings.tokens.weight
