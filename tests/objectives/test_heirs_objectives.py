@@ -149,7 +149,7 @@ def test_no_gradient_goes_through_the_sampling_and_the_weight_weighs(judge: Judg
         loss = goal.step(encoder, batch).sums["replaced_token"]
         loss.backward()
         assert all(p.grad is None or not p.grad.any() for p in goal.generator.blocks.parameters())  # type: ignore[union-attr]
-        gradients.append(encoder.blocks[0].up.weight.grad.clone())
+        gradients.append(encoder.blocks[0].ffn.up.weight.grad.clone())
         figures.append(float(loss.detach()))
     assert figures[0] == figures[1]
     assert torch.allclose(gradients[0], 10 * gradients[1], rtol=1e-4, atol=1e-6)
