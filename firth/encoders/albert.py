@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.attention import layout
 from firth.nn.blocks import compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
+from firth.nn.layout import layout
 from firth.nn.transformer import TransformerConfig, encoder_block
 from firth.tensors import Batch, Encoder, States
 

@@ -12,9 +12,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from firth.nn.attention import layout
 from firth.nn.blocks import compute_dtype, initialise
 from firth.nn.kv_cache import KeyValueCache, LayerCache
+from firth.nn.layout import layout
 from firth.nn.transformer import TransformerConfig, encoder_block
 from firth.tensors import Batch, Encoder, States
 

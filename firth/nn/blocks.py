@@ -14,8 +14,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from firth.errors import BadConfig
-from firth.nn.attention import Bias, Layout, Mask, Projected, Source, attend, attention_weights
+from firth.nn.attention import Bias, Mask, Projected, Source, attend, attention_weights
 from firth.nn.kv_cache import LayerCache
+from firth.nn.layout import Layout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,

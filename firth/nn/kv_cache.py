@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from firth.errors import BadInput
-from firth.nn.attention import Layout, Projected, SlotLayout, Source
+from firth.nn.attention import Projected, Source
+from firth.nn.layout import Layout, SlotLayout
 
 
 class KeyValueCache:
@@ -38,10 +39,11 @@ class KeyValueCache:
         device = layout.bounds_B1.device
         before_B = self.lengths_B.to(device)
         bounds_B1 = layout.bounds_B1.long()
-        self.lengths_B = before_B + bounds_B1.diff()
-        longest = int(self.lengths_B.max())
+        lengths_B = before_B + bounds_B1.diff()
+        longest = int(lengths_B.max())
         if longest > self.capacity:
             raise BadInput(f"A sequence of {longest} tokens does not fit into a cache for {self.capacity}.")
+        self.lengths_B = lengths_B
         token_N = torch.arange(layout.num_tokens, device=device)
         sequence_N = torch.searchsorted(bounds_B1[1:], token_N, right=True)
         step_N = before_B[sequence_N] + token_N - bounds_B1[sequence_N]

@@ -11,19 +11,10 @@ from torch.nn import functional
 
 from firth.data.packing import pack_tokens
 from firth.errors import BadInput, Unsupported
-from firth.nn.attention import (
-    Group,
-    Layout,
-    Mask,
-    Projected,
-    Source,
-    attend,
-    attention_weights,
-    computed,
-    prefix_mask,
-)
+from firth.nn.attention import Mask, Projected, Source, attend, attention_weights, computed, prefix_mask
 from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, GatedFeedForward, NormOrder, SelfAttention
 from firth.nn.kv_cache import KeyValueCache
+from firth.nn.layout import Group, Layout
 from firth.tensors import Batch
 
 WIDTH, HEADS, HEAD_WIDTH = 64, 4, 16
@@ -219,6 +210,26 @@ def test_the_cache_changes_nothing_in_a_decoder() -> None:
             rows, wanted = [rows[alive[i]] for i in keep], tuple(wanted[alive[i]] for i in keep)
             done, alive = [lengths[i] for i in keep], list(range(len(keep)))
     assert len(projections) == len(blocks)
+
+
+def test_the_cache_changes_nothing_with_a_prefix_and_a_bias() -> None:
+    """Positions go on where the cache ends."""
+    torch.manual_seed(2)
+    attention = SelfAttention(WIDTH, HEADS).eval()
+    lengths, prefixes = (9, 4, 12), torch.tensor([3, 4, 0])
+    rules: dict[str, Any] = {"mask": prefix_mask(prefixes), "bias": relative_bias(torch.randn(HEADS, 13))}
+    x_ND = torch.randn(sum(lengths), WIDTH)
+    wanted = attention(x_ND, make_layout(lengths), **rules).split(lengths)
+    rows = x_ND.split(lengths)
+    cache = KeyValueCache(1, 3, 12)
+    for starts, ends in [((0, 0, 0), (5, 4, 1)), ((5, 4, 1), (6, 4, 12)), ((6, 4, 12), (9, 4, 12))]:
+        news = tuple(end - start for start, end in zip(starts, ends, strict=True))
+        new_ND = torch.cat([row[start:end] for row, start, end in zip(rows, starts, ends, strict=True)])
+        layout, (layer_cache,) = cache.read(make_layout(news))
+        found = attention(new_ND, layout, cache=layer_cache, **rules).split(news)
+        for out, all_of_it, start, end in zip(found, wanted, starts, ends, strict=True):
+            if end > start:
+                assert_close(out, all_of_it[start:end])
 
 
 def test_a_full_cache_says_so() -> None:

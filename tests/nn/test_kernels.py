@@ -8,8 +8,9 @@ import pytest
 
 PROGRAM = """
 import torch
-from firth.nn.attention import Layout, Projected, attend
+from firth.nn.attention import Projected, attend
 from firth.nn.kernels import short_attention
+from firth.nn.layout import Layout
 
 torch.manual_seed(0)
 bounds = torch.tensor([0, 5, 64, 65, 128, 1, 33, 0, 0]).cumsum(0).int()
