@@ -39,23 +39,33 @@ class Projected:
     q_NHK: Tensor
     k_SHK: Tensor
     v_SHK: Tensor
-    fused_N3HK: Tensor | None = None
-    """All three in one tensor, where one product made them: they are then read and gathered at once."""
 
-    @classmethod
-    def fused(cls, qkv_N3HK: Tensor) -> "Projected":
-        q_NHK, k_NHK, v_NHK = qkv_N3HK.unbind(1)
-        return cls(q_NHK, k_NHK, v_NHK, qkv_N3HK)
+    def apart(self) -> "Projected":
+        return self
 
     def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
         """G x H x L x K of queries, G x H x S x K of keys and of values."""
-        if self.fused_N3HK is not None and group.queries is group.keys:
-            q_GHLK, k_GHLK, v_GHLK = group.queries.cells(self.fused_N3HK).permute(2, 0, 3, 1, 4)
-            return q_GHLK, k_GHLK, v_GHLK
         q_GHLK = group.queries.cells(self.q_NHK).transpose(1, 2)
         k_GHSK = group.keys.cells(self.k_SHK).transpose(1, 2)
         v_GHSK = group.keys.cells(self.v_SHK).transpose(1, 2)
         return q_GHLK, k_GHSK, v_GHSK
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Queries, keys and values of the same tokens in one tensor, as one product makes them: gathered at once."""
+
+    qkv_N3HK: Tensor
+
+    def apart(self) -> Projected:
+        q_NHK, k_NHK, v_NHK = self.qkv_N3HK.unbind(1)
+        return Projected(q_NHK, k_NHK, v_NHK)
+
+    def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        if group.queries is not group.keys:
+            return self.apart().cells(group)
+        q_GHLK, k_GHLK, v_GHLK = group.queries.cells(self.qkv_N3HK).permute(2, 0, 3, 1, 4)
+        return q_GHLK, k_GHLK, v_GHLK
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Source:
 
 
 def attend(
-    projected: Projected,
+    projected: Projected | Fused,
     layout_q: Layout,
     layout_k: Layout,
     *,
@@ -102,7 +112,7 @@ def attend(
 
 
 def attention_weights(
-    projected: Projected,
+    projected: Projected | Fused,
     layout_q: Layout,
     layout_k: Layout,
     *,
@@ -112,12 +122,13 @@ def attention_weights(
     scale: float | None = None,
 ) -> tuple[Tensor, ...]:
     """The weights themselves, H x L x S for each sequence in order (for looking at, not for speed)."""
-    scale = projected.q_NHK.shape[-1] ** -0.5 if scale is None else scale
+    parts = projected.apart()
+    scale = parts.q_NHK.shape[-1] ** -0.5 if scale is None else scale
     weights = []
     for queries, keys in zip(layout_q.one_by_one(), layout_k.one_by_one(), strict=True):
         group = Group(queries, keys)
-        q_1HLK = queries.cells(projected.q_NHK).transpose(1, 2).float()
-        k_1HSK = keys.cells(projected.k_SHK).transpose(1, 2).float()
+        q_1HLK = queries.cells(parts.q_NHK).transpose(1, 2).float()
+        k_1HSK = keys.cells(parts.k_SHK).transpose(1, 2).float()
         scores_1HLS = q_1HLK @ k_1HSK.transpose(2, 3) * scale
         look = _look(group, causal, mask, bias)
         if look.bias is not None:
@@ -212,18 +223,22 @@ def _as_bias(seen: Tensor) -> Tensor:
 
 
 def _attend_packed(
-    projected: Projected, layout_q: Layout, layout_k: Layout, causal: bool, scale: float | None
+    projected: Projected | Fused, layout_q: Layout, layout_k: Layout, causal: bool, scale: float | None
 ) -> Tensor:
     """The whole pack in one kernel."""
-    fused = projected.fused_N3HK
-    width = projected.q_NHK.shape[-1]
-    is_plain = fused is not None and scale is None and layout_q is layout_k
-    if OWN_KERNEL and is_plain and layout_q.max_length <= MAX_LENGTH and width in HEAD_WIDTHS:
-        mixed_NHK: Tensor = short_attention(fused, layout_q.bounds_B1, causal)
+    if (
+        scale is None
+        and layout_q is layout_k
+        and isinstance(projected, Fused)
+        and _fits_own_kernel(projected, layout_q)
+    ):
+        mixed_NHK: Tensor = short_attention(projected.qkv_N3HK, layout_q.bounds_B1, causal)
         return mixed_NHK
     from torch.nn.attention.varlen import varlen_attn
 
-    q, k, v = projected.q_NHK, projected.k_SHK, projected.v_SHK
+    parts = projected.apart()
+    q, k, v = parts.q_NHK, parts.k_SHK, parts.v_SHK
+    width = q.shape[-1]
     options: dict[str, float | tuple[int, int]] = {"window_size": (-1, 0)} if causal else {}
     if scale is not None:
         options["scale"] = scale
@@ -234,3 +249,7 @@ def _attend_packed(
     sizes = layout_q.max_length, layout_k.max_length
     out_NHK: Tensor = varlen_attn(q, k, v, *bounds, *sizes, **options)  # type: ignore[assignment,arg-type]
     return out_NHK[..., :width]
+
+
+def _fits_own_kernel(fused: Fused, layout: Layout) -> bool:
+    return OWN_KERNEL and layout.max_length <= MAX_LENGTH and fused.qkv_N3HK.shape[-1] in HEAD_WIDTHS

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from firth.errors import BadConfig
-from firth.nn.attention import Bias, Mask, Projected, Source, attend, attention_weights
+from firth.nn.attention import Bias, Fused, Mask, Projected, Source, attend, attention_weights
 from firth.nn.kv_cache import LayerCache
 from firth.nn.layout import Layout
 
@@ -64,7 +64,8 @@ class SelfAttention(nn.Module):
         bias: Bias | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        projected, layout_k = self._project(x_ND), layout
+        projected: Fused | Projected = self._project(x_ND)
+        layout_k = layout
         if cache is not None:
             projected, layout_k = cache.extend(projected)
         mixed_NHK = attend(
@@ -87,9 +88,9 @@ class SelfAttention(nn.Module):
         rules = {"mask": mask, "bias": bias}
         return attention_weights(self._project(x_ND), layout, layout, causal=self.causal, scale=self.scale, **rules)
 
-    def _project(self, x_ND: Tensor) -> Projected:
+    def _project(self, x_ND: Tensor) -> Fused:
         qkv: Tensor = self.qkv(x_ND)
-        return Projected.fused(qkv.view(len(x_ND), 3, self.num_heads, -1))
+        return Fused(qkv.view(len(x_ND), 3, self.num_heads, -1))
 
 
 class CrossAttention(nn.Module):

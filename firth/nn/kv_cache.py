@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from firth.errors import BadInput
-from firth.nn.attention import Projected, Source
+from firth.nn.attention import Fused, Projected, Source
 from firth.nn.layout import Layout, SlotLayout
 
 
@@ -93,18 +93,19 @@ class LayerCache:
     layout_k: Layout
     """Of all keys so far; in the first pass these are the new tokens, as they lie."""
 
-    def extend(self, new: Projected) -> tuple[Projected, Layout]:
+    def extend(self, new: Projected | Fused) -> tuple[Projected | Fused, Layout]:
         """Stores new keys and values; gives the new queries with all keys and values so far, and their layout."""
+        parts = new.apart()
         slots = self.cache.slots.get(self.layer)
         is_first = slots is None
         if slots is None:
             num_cells = len(self.cache.lengths_B) * self.cache.capacity
-            shape = num_cells, *new.k_SHK.shape[1:]
-            slots = self.cache.slots[self.layer] = new.k_SHK.new_zeros(shape), new.v_SHK.new_zeros(shape)
+            shape = num_cells, *parts.k_SHK.shape[1:]
+            slots = self.cache.slots[self.layer] = parts.k_SHK.new_zeros(shape), parts.v_SHK.new_zeros(shape)
         k_SHK, v_SHK = slots
-        k_SHK[self.cells_N] = new.k_SHK.to(k_SHK.dtype)
-        v_SHK[self.cells_N] = new.v_SHK.to(v_SHK.dtype)
-        return (new if is_first else Projected(new.q_NHK, k_SHK, v_SHK)), self.layout_k
+        k_SHK[self.cells_N] = parts.k_SHK.to(k_SHK.dtype)
+        v_SHK[self.cells_N] = parts.v_SHK.to(v_SHK.dtype)
+        return (new if is_first else Projected(parts.q_NHK, k_SHK, v_SHK)), self.layout_k
 
     def project_once(
         self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from firth.data.packing import pack_tokens
 from firth.errors import BadInput, Unsupported
-from firth.nn.attention import Mask, Projected, Source, attend, attention_weights, computed, prefix_mask
+from firth.nn.attention import Fused, Mask, Projected, Source, attend, attention_weights, computed, prefix_mask
 from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, GatedFeedForward, NormOrder, SelfAttention
 from firth.nn.kv_cache import KeyValueCache
 from firth.nn.layout import Group, Layout
@@ -254,7 +254,7 @@ def relative_bias(table_HD: Tensor) -> Callable[[Group], Tensor]:
 
 def run(x_N3D: Tensor, layout: Layout, *, fused: bool = True, **rules: Any) -> Tensor:
     qkv_N3HK = x_N3D.unflatten(-1, (HEADS, HEAD_WIDTH))
-    projected = Projected.fused(qkv_N3HK) if fused else Projected(*qkv_N3HK.unbind(1))
+    projected = Fused(qkv_N3HK) if fused else Projected(*qkv_N3HK.unbind(1))
     return attend(projected, layout, layout, **rules).flatten(1)
 
 
@@ -362,9 +362,9 @@ def test_weights_are_what_attention_uses() -> None:
     x_N3D = torch.randn(sum(lengths), 3, WIDTH, generator=torch.Generator().manual_seed(1))
     table_HD = torch.randn(HEADS, 13, generator=torch.Generator().manual_seed(2))
     rules: dict[str, Any] = {"mask": prefix_mask(torch.tensor([2, 0, 8])), "bias": relative_bias(table_HD)}
-    projected = Projected.fused(x_N3D.unflatten(-1, (HEADS, HEAD_WIDTH)))
+    projected = Fused(x_N3D.unflatten(-1, (HEADS, HEAD_WIDTH)))
     weights = attention_weights(projected, layout, layout, **rules)
-    values = projected.v_SHK.split(lengths)
+    values = projected.apart().v_SHK.split(lengths)
     mixed_NHK = torch.cat([torch.einsum("hls,shk->lhk", w, v) for w, v in zip(weights, values, strict=True)])
     assert_close(mixed_NHK.flatten(1), run(x_N3D, layout, **rules))
 

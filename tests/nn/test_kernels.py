@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import torch
-from firth.nn.attention import Projected, attend
+from firth.nn.attention import Fused, attend
 from firth.nn.kernels import short_attention
 from firth.nn.layout import Layout
 
@@ -18,7 +18,7 @@ for causal in (False, True):
     qkv = torch.randn(int(bounds[-1]), 3, 2, 16, requires_grad=True)
     grad = torch.randn(int(bounds[-1]), 2, 16)
     layout = Layout(bounds, 128, len(qkv))
-    reference = attend(Projected.fused(qkv), layout, layout, causal=causal)
+    reference = attend(Fused(qkv), layout, layout, causal=causal)
     (wanted,) = torch.autograd.grad(reference, qkv, grad)
     out = short_attention(qkv, bounds, causal)
     (found,) = torch.autograd.grad(out, qkv, grad)
