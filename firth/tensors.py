@@ -3,6 +3,7 @@
 Shape legend (suffix of every tensor name, one letter a dimension):
     N tokens of all sequences of a batch, end to end      B sequences        B1 = B + 1 bounds
     L length of a sequence or group (padded)              G sequences of a group of similar length
+    S tokens that are attended to, where these are not the N or L: a decoder's source, all that a cache holds
     P positions that are predicted                        V vocabulary       D width     F feed-forward width
     H heads                                               K width of a head (D / H)
     E width of the input embedding where it is not D
@@ -41,6 +42,8 @@ class Batch:
     """Where a token has many ids (characters, n-grams, features): those of all tokens, end to end."""
     part_bounds_N1: Tensor | None = None
     """Where each token's parts begin."""
+    source: "Batch | None" = None
+    """What a decoder reads: one sequence for each of this batch."""
 
     @property
     def num_tokens(self) -> int:
@@ -54,7 +57,9 @@ class Batch:
 
     def _map(self, change: Any) -> Self:
         changed = {f.name: change(v) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(self, targets={name: change(value) for name, value in self.targets.items()}, **changed)
+        targets = {name: change(value) for name, value in self.targets.items()}
+        source = None if self.source is None else self.source._map(change)
+        return replace(self, targets=targets, source=source, **changed)
 
 
 @dataclass(frozen=True)
@@ -102,6 +107,10 @@ class Encoder(nn.Module):
     """Blocks that `States.layers` shows above the embeddings."""
     causal: bool = False
     """Whether a token's state knows nothing of the tokens after it."""
+    supports_cache: bool = False
+    """Whether `forward` takes a `cache`, a `firth.nn.kv_cache.KeyValueCache`, and then reads only new tokens."""
+    shows_attention: bool = False
+    """Whether `States.attention` holds the weights when asked for."""
 
     @property
     def init_std(self) -> float:

@@ -221,7 +221,7 @@ def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
     }
     if made := specials.parts(arrays["ids_N"]):
         arrays |= {"parts_M": made[0], "part_bounds_N1": np.concatenate([[0], np.cumsum(made[1])])}
-    return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)
+    return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)  # type: ignore[arg-type]
 
 
 def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | None = None) -> Batch:

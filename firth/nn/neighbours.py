@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from firth import chance
-from firth.nn.blocks import Attention
+from firth.nn.blocks import SelfAttention
 
 POSITION_SCALE = 1.4
 """Amplitude of the sinusoids over `init_std`: after the norm their sines are about 1."""
@@ -56,7 +56,7 @@ def start_projection(project: nn.Linear) -> None:
 
 
 @torch.no_grad()
-def start_heads(attention: Attention, *, embedding_width: int) -> None:
+def start_heads(attention: SelfAttention, *, embedding_width: int) -> None:
     """Adds to every head the weights that look at one neighbour.
 
     The states must hold the positions in their first `embedding_width` columns, as `start_positions` wrote them.

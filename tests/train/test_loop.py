@@ -110,7 +110,7 @@ def test_a_mean_of_means_would_be_another_gradient(
     """The trap the loop avoids: averaging the micro-batches' own means."""
     whole = gradient(learner(), cut(1))
     each = [gradient(learner(), [batch]) for batch in cut(32)]
-    name = "encoder.blocks.0.up.weight"
+    name = "encoder.blocks.0.ffn.up.weight"
     averaged = torch.stack([one[name] for one in each]).mean(0)
     assert (averaged - whole[name]).norm() > 0.01 * whole[name].norm()
 
@@ -160,7 +160,7 @@ def test_dropout_is_drawn_from_the_step_and_micro_batch(
     torch.rand(100)  # chance drawn elsewhere does not matter
     two = gradient(learner(dropout=0.3), cut(2))
     other = gradient(learner(dropout=0.3), cut(2), replace(STILL, seed=9))
-    name = "encoder.blocks.0.up.weight"
+    name = "encoder.blocks.0.ffn.up.weight"
     assert torch.equal(one[name], two[name])
     assert not torch.equal(one[name], other[name])
 
@@ -178,7 +178,7 @@ def test_bf16_keeps_weights_in_fp32(learner: Callable[..., Learner], cut: Callab
     half, full = gradient(model, cut(1), replace(STILL, precision="bf16")), gradient(learner(), cut(1))
     assert all(g.dtype == torch.float32 for g in half.values())
     assert all(p.dtype == torch.float32 for p in model.parameters())
-    name = "encoder.blocks.1.down.weight"
+    name = "encoder.blocks.1.ffn.down.weight"
     difference = (half[name] - full[name]).norm() / full[name].norm()
     assert 0 < difference < 0.1
 
