@@ -3,6 +3,7 @@
 Shape legend (suffix of every tensor name, one letter a dimension):
     N tokens of all sequences of a batch, end to end      B sequences        B1 = B + 1 bounds
     L length of a sequence or group (padded)              G sequences of a group of similar length
+    S tokens that are attended to, where these are not the N or L: a decoder's source, all that a cache holds
     P positions that are predicted                        V vocabulary       D width     F feed-forward width
     H heads                                               K width of a head (D / H)
     E width of the input embedding where it is not D
@@ -41,6 +42,8 @@ class Batch:
     """Where a token has many ids (characters, n-grams, features): those of all tokens, end to end."""
     part_bounds_N1: Tensor | None = None
     """Where each token's parts begin."""
+    source: "Batch | None" = None
+    """What a decoder reads: one sequence for each of this batch."""
 
     @property
     def num_tokens(self) -> int:
@@ -54,7 +57,9 @@ class Batch:
 
     def _map(self, change: Any) -> Self:
         changed = {f.name: change(v) for f in fields(self) if isinstance(v := getattr(self, f.name), Tensor)}
-        return replace(self, targets={name: change(value) for name, value in self.targets.items()}, **changed)
+        targets = {name: change(value) for name, value in self.targets.items()}
+        source = None if self.source is None else self.source._map(change)
+        return replace(self, targets=targets, source=source, **changed)
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,8 @@ class Loss:
     sums: Mapping[str, Tensor]
     """What is minimised: one sum for each name in the goal's `counts`."""
     tallies: Mapping[str, Tensor] = field(default_factory=dict)
-    """Sums to look at: `<name>_correct` is divided by the same count for reports, and `<any>` by `<any>_of`."""
+    """Sums to look at: `<name>_correct` is divided by the same count for reports, and `<any>` by `<any>_of`. They are
+    numbers of tokens or the like, except `<any>_loss`."""
 
     def __add__(self, other: "Loss") -> "Loss":
         return Loss({**self.sums, **other.sums}, {**self.tallies, **other.tallies})
@@ -101,6 +107,10 @@ class Encoder(nn.Module):
     """Blocks that `States.layers` shows above the embeddings."""
     causal: bool = False
     """Whether a token's state knows nothing of the tokens after it."""
+    supports_cache: bool = False
+    """Whether `forward` takes a `cache`, a `firth.nn.kv_cache.KeyValueCache`, and then reads only new tokens."""
+    shows_attention: bool = False
+    """Whether `States.attention` holds the weights when asked for."""
 
     @property
     def init_std(self) -> float:
@@ -151,6 +161,13 @@ class Objective(Goal):
 
     def warning(self) -> str:
         """What a person should know before they train with it; overridden where there is something."""
+        return ""
+
+    def nothing_learned(self, figures: Mapping[str, float]) -> str:
+        """What the training figures show if this objective has not learned anything; empty if it has.
+
+        Asked once, some way into a run. Losses over the vocabulary are compared with the unigram floor elsewhere.
+        """
         return ""
 
     def sequences(self, stream: Any, epoch: int) -> Any:

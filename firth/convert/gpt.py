@@ -44,8 +44,8 @@ NAMES = (
     (r"attention\.qkv\.", "attn.c_attn."),
     (r"attention\.out\.", "attn.c_proj."),
     (r"attention_norm\.", "ln_1."),
-    (r"\.up\.", ".mlp.c_fc."),
-    (r"\.down\.", ".mlp.c_proj."),
+    (r"\.ffn\.up\.", ".mlp.c_fc."),
+    (r"\.ffn\.down\.", ".mlp.c_proj."),
     (r"ffn_norm\.", "ln_2."),
     (r"^norm\.", "ln_f."),
 )

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from firth import chance
 from firth.data.joined import Joined
 from firth.data.shards import Shards
 from firth.data.stream import Stream, ranges
@@ -31,7 +32,10 @@ class Specials(Protocol):
 
 @dataclass(frozen=True)
 class Plan:
-    """The sequences of one epoch: pieces_SP2[s, p] is the token range [start, end) of piece p of sequence s."""
+    """The sequences of one epoch: pieces_SP2[s, p] is the token range [start, end) of piece p of sequence s.
+
+    The first piece is never empty; where the second one is, the sequence is a single text.
+    """
 
     pieces_SP2: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
@@ -49,10 +53,11 @@ class Plan:
     @property
     def lengths_S(self) -> np.ndarray:
         """Tokens of each sequence with its special tokens."""
-        pieces = self.pieces_SP2
-        specials = pieces.shape[1] + 1 if self.num_specials < 0 else self.num_specials
-        specials = self.frame.size(pieces.shape[1]) if self.frame else specials
-        return np.asarray((pieces[:, :, 1] - pieces[:, :, 0]).sum(1) + specials)
+        sizes_SP = self.pieces_SP2[:, :, 1] - self.pieces_SP2[:, :, 0]
+        if self.frame:
+            return np.asarray(sizes_SP.sum(1) + _num_specials(self.frame, sizes_SP))
+        specials = sizes_SP.shape[1] + 1 if self.num_specials < 0 else self.num_specials
+        return np.asarray(sizes_SP.sum(1) + specials)
 
 
 @dataclass
@@ -81,15 +86,48 @@ class Pack:
         return np.repeat(np.arange(len(self.rows_B)), np.diff(self.bounds_B1))
 
 
-def runs(stream: Stream, max_length: int, *, num_specials: int) -> Plan:
-    """Every document of a view cut into runs that fit into `max_length` with their special tokens."""
-    starts = stream.starts_S[stream.bounds_D1[:-1]]
-    sizes = stream.ends_S[stream.bounds_D1[1:] - 1] - starts
-    step = max_length - num_specials
-    counts = -(-sizes // step)
-    first = np.repeat(starts, counts) + ranges(np.zeros_like(counts), counts) * step
-    last = np.minimum(first + step, np.repeat(starts + sizes, counts))
-    return Plan(np.stack([first, last], -1)[:, None, :], num_specials=num_specials)
+def runs(
+    stream: Stream, max_length: int, *, frame: Frame, key: np.uint64 | None = None, pair_rate: float = 0.0
+) -> Plan:
+    """Every document of a view cut into runs that fit into `max_length` with their special tokens.
+
+    With a key, a document that is longer than a run is cut at other places for each key. With a `pair_rate`, so many
+    runs are split into two segments at a sentence border.
+    """
+    starts_D = stream.starts_S[stream.bounds_D1[:-1]]
+    ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
+    step = max_length - frame.size(2 if pair_rate else 1)
+    lead_D = np.zeros_like(starts_D)
+    if key is not None:
+        # The first run of a long document is a short one, so that all later cuts move.
+        drawn_D = chance.below(key, step, stream.documents_D, 0)
+        lead_D = np.where(ends_D - starts_D > step, drawn_D, 0)
+    counts_D = (lead_D > 0) + -(-(ends_D - starts_D - lead_D) // step)
+    # Where the first run would begin if it were a full one.
+    origin_D = np.where(lead_D > 0, starts_D + lead_D - step, starts_D)
+    begin_S = np.repeat(origin_D, counts_D) + ranges(np.zeros_like(counts_D), counts_D) * step
+    first_S = np.maximum(begin_S, np.repeat(starts_D, counts_D))
+    last_S = np.minimum(begin_S + step, np.repeat(ends_D, counts_D))
+    pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
+    if not pair_rate:
+        return Plan(pieces_S12, frame=frame)
+    assert key is not None
+    return Plan(_halves(stream, pieces_S12, key=key, pair_rate=pair_rate), frame=frame)
+
+
+def _halves(stream: Stream, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate: float) -> np.ndarray:
+    """Runs split at the sentence border nearest to their middle; the second piece of an unsplit run is empty."""
+    first_S = pieces_S12[:, 0, 0]
+    last_S = pieces_S12[:, 0, 1]
+    middle_S = (first_S + last_S) // 2
+    after_S = np.searchsorted(stream.starts_S, middle_S)
+    upper_S = stream.starts_S[np.minimum(after_S, len(stream.starts_S) - 1)]
+    lower_S = stream.starts_S[np.maximum(after_S - 1, 0)]
+    border_S = np.where(upper_S - middle_S < middle_S - lower_S, upper_S, lower_S)
+    is_inside = (border_S > first_S) & (border_S < last_S)
+    is_drawn = chance.uniform(key, np.arange(len(first_S)), 1) < pair_rate
+    border_S = np.where(is_inside & is_drawn, border_S, last_S)
+    return np.stack([np.stack([first_S, border_S], -1), np.stack([border_S, last_S], -1)], 1)
 
 
 def lay_out(
@@ -106,7 +144,7 @@ def lay_out(
     pieces_BP2 = plan.pieces_SP2[rows_B]
     sizes_BP = pieces_BP2[:, :, 1] - pieces_BP2[:, :, 0]
     num_pieces, frame = sizes_BP.shape[1], plan.frame or specials.frame
-    bounds_B1 = np.concatenate([[0], np.cumsum(sizes_BP.sum(1) + frame.size(num_pieces))])
+    bounds_B1 = np.concatenate([[0], np.cumsum(sizes_BP.sum(1) + _num_specials(frame, sizes_BP))])
     sequence_N = np.repeat(np.arange(len(rows_B)), np.diff(bounds_B1))
     positions_N = np.arange(bounds_B1[-1]) - bounds_B1[sequence_N]
 
@@ -117,7 +155,8 @@ def lay_out(
     tokens = ranges(pieces_BP2[:, :, 0].ravel(), pieces_BP2[:, :, 1].ravel())
     ids_N = np.empty(bounds_B1[-1], np.int64)
     _put(ids_N, bounds_B1[:-1], frame.opening)
-    _put(ids_N, (begins_BP + sizes_BP)[:, :-1].ravel(), frame.between)
+    has_next_BP = sizes_BP[:, 1:] > 0
+    _put(ids_N, (begins_BP + sizes_BP)[:, :-1][has_next_BP], frame.between)
     _put(ids_N, bounds_B1[1:] - len(frame.closing), frame.closing)
     ordinary_N = np.zeros(len(ids_N), bool)
     word_starts_N = np.ones(len(ids_N), bool)
@@ -127,7 +166,8 @@ def lay_out(
     segments_N = np.zeros(len(ids_N), np.int64)
     if num_pieces > 1:
         first_B = len(frame.opening) + sizes_BP[:, 0] + len(frame.between)
-        segments_N[positions_N >= first_B[sequence_N]] = frame.second_segment
+        in_second_N = (positions_N >= first_B[sequence_N]) & (sizes_BP[sequence_N, 1] > 0)
+        segments_N[in_second_N] = frame.second_segment
     return Pack(
         ids_N,
         positions_N,
@@ -141,6 +181,12 @@ def lay_out(
         max(max_sequences, len(rows_B)),
         max_length,
     )
+
+
+def _num_specials(frame: Frame, sizes_SP: np.ndarray) -> np.ndarray:
+    """Special tokens of each sequence; a piece that is empty has none in front of it."""
+    num_texts_S = np.maximum((sizes_SP > 0).sum(1), 1)
+    return np.asarray(frame.size(1) + (num_texts_S - 1) * len(frame.between))
 
 
 def _put(ids_N: np.ndarray, starts: np.ndarray, tokens: tuple[int, ...]) -> None:
@@ -175,7 +221,7 @@ def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
     }
     if made := specials.parts(arrays["ids_N"]):
         arrays |= {"parts_M": made[0], "part_bounds_N1": np.concatenate([[0], np.cumsum(made[1])])}
-    return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)
+    return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)  # type: ignore[arg-type]
 
 
 def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | None = None) -> Batch:

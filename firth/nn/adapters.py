@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth.errors import Unsupported
+from firth.nn.blocks import Block
 
 INITIAL_STD = 1e-3
 
@@ -27,15 +28,16 @@ class Adapter(nn.Module):
 
 
 def insert_adapters(encoder: nn.Module, bottleneck: int) -> None:
-    """Fills both slots of every block."""
-    blocks = [part for part in encoder.modules() if hasattr(part, "attention_slot")]
+    """Fills all slots of every block."""
+    blocks = [part for part in encoder.modules() if isinstance(part, Block)]
     if not blocks:
         raise Unsupported(
             f"{type(encoder).__name__} has no blocks to put adapters in; use transfer.mode=full or features."
         )
-    for part in blocks:
-        width = part.ffn_norm.normalized_shape[0]  # type: ignore[union-attr,index]
-        part.attention_slot, part.ffn_slot = Adapter(width, bottleneck), Adapter(width, bottleneck)  # type: ignore[arg-type]
+    for block in blocks:
+        width = block.attention.out.out_features
+        for slot in block.slots:
+            setattr(block, slot, Adapter(width, bottleneck))
 
 
 def adapter_parameters(encoder: nn.Module) -> dict[str, Tensor]:

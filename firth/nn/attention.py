@@ -1,165 +1,255 @@
-"""Attention over sequences that lie end to end: tokens in, tokens out, and none of a neighbour's.
+"""Attention over packed batches: tokens in, tokens out, and no token ever sees a neighbouring sequence.
 
-Scaled dot-product attention softmax(QK'/sqrt(K))V (Vaswani et al. 2017, eq. 1). On CUDA in half precision one
-variable-length kernel does the whole pack (without attention dropout): our own for short sequences, torch's for
-longer ones. Elsewhere sequences of one length that lie side by side are computed where they are, when a batch is
-sorted by length; in other batches sequences of similar length are gathered into groups, and only inside a group, and
-only here, does padding exist. Runs and groups are found once a batch.
+Scaled dot-product attention softmax(QK' / sqrt(K) + bias) V (Vaswani et al. 2017, eq. 1). One function, `attend`, is
+for self-attention, cross-attention over another packed batch, any mask, a bias per head and the key-value cache. The
+b-th sequence of the queries attends to the b-th sequence of the keys. How it is computed depends on the machine:
+
+- On CUDA in half precision one variable-length kernel takes the whole pack: our own for short self-attention, torch's
+  for the rest. Attention dropout does not exist there.
+- Elsewhere, and for masks and biases everywhere, the groups of `nn.layout` are computed one after the other.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import groupby, pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
+from firth.nn.layout import Group, Layout
 
 OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
 """Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
 if OWN_KERNEL:
-    from firth.nn.kernels import short_attention
+    from firth.nn.kernels import HEAD_WIDTHS, MAX_LENGTH, short_attention
 
-GROUP_SLACK = 1.25
-"""A group's longest sequence is at most this many times its shortest: more groups cost calls, fewer cost padding."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Sequences of similar length as rows of a padded matrix."""
-
-    rows_GL: Tensor
-    """Which token stands in each cell; a padded cell repeats its sequence's first token."""
-    bias_GL: Tensor | None
-    """0 for real cells, -inf for padded ones; None when nothing is padded."""
+Mask = Callable[[Group], Tensor]
+"""A group -> booleans that broadcast to G x H x L x S: True where a query may see a key. A query that may see no key
+takes zeros."""
+Bias = Callable[[Group], Tensor]
+"""A group -> numbers that broadcast to G x H x L x S, added to the scores after scaling. Gradients flow into them."""
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a pack's tokens fall into sequences."""
+class Projected:
+    """Queries of N tokens, and keys and values of S tokens (the same N in self-attention)."""
 
-    bounds_B1: Tensor
-    max_length: int
-    groups: tuple[Group, ...] = ()
-    restore_N: Tensor | None = None
-    """For each token, its cell in the groups' cells end to end."""
-    runs: tuple[tuple[int, int], ...] = ()
-    """Instead of groups: how many sequences of which length follow each other."""
-    recall: Callable[[Tensor], Tensor] | None = None
-    """Instead of all these: attends to what is remembered of a sequence as well (`nn.memory`)."""
+    q_NHK: Tensor
+    k_SHK: Tensor
+    v_SHK: Tensor
 
+    def apart(self) -> "Projected":
+        return self
 
-def layout(bounds_B1: Tensor, max_length: int, *, dtype: torch.dtype) -> Layout:
-    """The layout attention in this precision needs; without groups where the variable-length kernel runs."""
-    if bounds_B1.is_cuda and dtype in (torch.float16, torch.bfloat16):
-        return Layout(bounds_B1, max_length)
-    bounds = bounds_B1.long().cpu()
-    lengths = bounds.diff()
-    if bool((lengths.diff()[:-1] >= 0).all()):  # the last one may be filler, of any length
-        return Layout(bounds_B1, max_length, runs=_runs(lengths.tolist()))
-    groups, cells = [], torch.empty(int(bounds[-1]), dtype=torch.long)
-    num_cells = 0
-    for members in _similar(lengths):
-        size = int(lengths[members].max())
-        steps = torch.arange(size)
-        real = steps < lengths[members, None]
-        rows = bounds[members, None] + steps * real
-        cells[rows[real]] = num_cells + real.flatten().nonzero().flatten()
-        num_cells += rows.numel()
-        bias = None if bool(real.all()) else torch.zeros(rows.shape).masked_fill(~real, float("-inf"))
-        groups.append(Group(*(None if t is None else t.to(bounds_B1.device) for t in (rows, bias))))  # type: ignore[arg-type]
-    return Layout(bounds_B1, max_length, tuple(groups), cells.to(bounds_B1.device))
+    def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        """G x H x L x K of queries, G x H x S x K of keys and of values."""
+        q_GHLK = group.queries.cells(self.q_NHK).transpose(1, 2)
+        k_GHSK = group.keys.cells(self.k_SHK).transpose(1, 2)
+        v_GHSK = group.keys.cells(self.v_SHK).transpose(1, 2)
+        return q_GHLK, k_GHSK, v_GHSK
 
 
-def attend(qkv_N3HK: Tensor, layout: Layout, *, causal: bool = False, dropout: float = 0.0) -> Tensor:
-    """What every token takes from the tokens of its own sequence: N x H x K."""
-    if layout.recall:
-        return layout.recall(qkv_N3HK)
-    if layout.runs:
-        return _attend_runs(qkv_N3HK, layout.runs, causal, dropout)
-    if layout.restore_N is None:
+@dataclass(frozen=True)
+class Fused:
+    """Queries, keys and values of the same tokens in one tensor, as one product makes them: gathered at once."""
+
+    qkv_N3HK: Tensor
+
+    def apart(self) -> Projected:
+        q_NHK, k_NHK, v_NHK = self.qkv_N3HK.unbind(1)
+        return Projected(q_NHK, k_NHK, v_NHK)
+
+    def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
+        if group.queries is not group.keys:
+            return self.apart().cells(group)
+        q_GHLK, k_GHLK, v_GHLK = group.queries.cells(self.qkv_N3HK).permute(2, 0, 3, 1, 4)
+        return q_GHLK, k_GHLK, v_GHLK
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a decoder reads: the states of another packed batch, one sequence for each of its own."""
+
+    states_SD: Tensor
+    layout: Layout
+
+
+def attend(
+    projected: Projected | Fused,
+    layout_q: Layout,
+    layout_k: Layout,
+    *,
+    causal: bool = False,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """What every query takes from the keys of its sequence that it may see: N x H x K.
+
+    A causal query sees keys up to its own position. `scale` is 1 / sqrt(K) unless given.
+    """
+    aligned = layout_q is layout_k or not causal  # kernels count causal positions from the end, we from the start
+    if layout_q.has_kernels and layout_k.has_kernels and mask is None and bias is None and aligned:
         if dropout:
             raise Unsupported("Attention dropout is not available on the GPU in half precision; set it to 0.")
-        return _attend_packed(qkv_N3HK, layout, causal)
+        return _attend_packed(projected, layout_q, layout_k, causal, scale)
+    pairing = layout_q.pairing(layout_k)
     outputs = []
-    for group in layout.groups:
-        q, k, v = _gather(qkv_N3HK, group)
-        bias = None if group.bias_GL is None else _bias(group.bias_GL, causal).to(q.dtype)
-        out_GHLK = scaled_dot_product_attention(q, k, v, bias, dropout, is_causal=causal and bias is None)
-        outputs.append(out_GHLK.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs).index_select(0, layout.restore_N)
+    for group in pairing.groups:
+        q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
+        look = _look(group, causal, mask, bias)
+        added = None if look.bias is None else look.bias.to(q_GHLK.dtype)
+        out_GHLK = scaled_dot_product_attention(
+            q_GHLK, k_GHSK, v_GHSK, added, dropout, is_causal=look.is_causal, scale=scale
+        )
+        if look.blind_GHL1 is not None:
+            out_GHLK = out_GHLK.masked_fill(look.blind_GHL1, 0.0)
+        outputs.append(out_GHLK.transpose(1, 2))
+    return pairing.restore(outputs)
 
 
-def attention_weights(qkv_N3HK: Tensor, layout: Layout, *, causal: bool = False) -> tuple[Tensor, ...]:
-    """The weights themselves, H x L x L for each sequence in order (for looking at, not for speed)."""
-    bounds = layout.bounds_B1.tolist()
+def attention_weights(
+    projected: Projected | Fused,
+    layout_q: Layout,
+    layout_k: Layout,
+    *,
+    causal: bool = False,
+    mask: Mask | None = None,
+    bias: Bias | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, ...]:
+    """The weights themselves, H x L x S for each sequence in order (for looking at, not for speed)."""
+    parts = projected.apart()
+    scale = parts.q_NHK.shape[-1] ** -0.5 if scale is None else scale
     weights = []
-    for start, end in pairwise(bounds):
-        q_HLK, k_HLK, _ = qkv_N3HK[start:end].float().permute(1, 2, 0, 3)
-        scores_HLL = q_HLK @ k_HLK.transpose(1, 2) / q_HLK.shape[-1] ** 0.5
-        if causal:
-            scores_HLL = scores_HLL + torch.full_like(scores_HLL, float("-inf")).triu(1)
-        weights.append(scores_HLL.softmax(-1))
+    for queries, keys in zip(layout_q.one_by_one(), layout_k.one_by_one(), strict=True):
+        group = Group(queries, keys)
+        q_1HLK = queries.cells(parts.q_NHK).transpose(1, 2).float()
+        k_1HSK = keys.cells(parts.k_SHK).transpose(1, 2).float()
+        scores_1HLS = q_1HLK @ k_1HSK.transpose(2, 3) * scale
+        look = _look(group, causal, mask, bias)
+        if look.bias is not None:
+            scores_1HLS = scores_1HLS + look.bias
+        weights_1HLS = scores_1HLS.softmax(-1)
+        if look.blind_GHL1 is not None:
+            weights_1HLS = weights_1HLS.masked_fill(look.blind_GHL1, 0.0)
+        weights.append(weights_1HLS[0])
     return tuple(weights)
 
 
-def _runs(lengths: list[int]) -> tuple[tuple[int, int], ...]:
-    return tuple((len(list(same)), length) for length, same in groupby(lengths) if length)
+def prefix_mask(prefix_B: Tensor) -> Mask:
+    """UniLM's mask (Dong et al. 2019): all tokens see the first `prefix_B` of their sequence, and others causally.
+
+    A prefix as long as the sequence is attention in both directions; a prefix of 0 is causal attention.
+    """
+
+    def may_see(group: Group) -> Tensor:
+        prefix_G = prefix_B[group.queries.sequences_G]
+        in_prefix_G1S = group.keys.steps_GL[:, None, :] < prefix_G[:, None, None]
+        return (in_prefix_G1S | group.not_after())[:, None]
+
+    return may_see
 
 
-def _attend_runs(qkv_N3HK: Tensor, runs: tuple[tuple[int, int], ...], causal: bool, dropout: float) -> Tensor:
-    outputs = []
-    start = 0
-    for count, length in runs:
-        end = start + count * length
-        q, k, v = qkv_N3HK[start:end].view(count, length, *qkv_N3HK.shape[1:]).permute(2, 0, 3, 1, 4)
-        start = end
-        out_GHLK = scaled_dot_product_attention(q, k, v, None, dropout, is_causal=causal)
-        outputs.append(out_GHLK.transpose(1, 2).flatten(0, 1))
-    return torch.cat(outputs) if len(outputs) > 1 else outputs[0]
+def computed(function: Callable[[Group], Tensor], layout_q: Layout, layout_k: Layout) -> Callable[[Group], Tensor]:
+    """A mask or bias that is computed once for all layers that share it, here and not in the first block.
+
+    Blocks that are recomputed in the backward pass need it so.
+    """
+    known = [(group, function(group)) for group in layout_q.groups(layout_k)]
+
+    def look_up(wanted: Group) -> Tensor:
+        return next(found for group, found in known if group is wanted)
+
+    return look_up
 
 
-def _similar(lengths: Tensor) -> Iterator[Tensor]:
-    order = lengths.argsort(stable=True)
-    values = lengths[order].tolist()
-    first = next((i for i, value in enumerate(values) if value), len(values))
-    while first < len(values):
-        limit = max(values[first] * GROUP_SLACK, values[first] + 8)
-        last = next((i for i in range(first, len(values)) if values[i] > limit), len(values))
-        yield order[first:last]
-        first = last
+@dataclass(frozen=True)
+class _Look:
+    """Which scores of a group count."""
+
+    bias: Tensor | None = None
+    """Broadcasts to G x H x L x S: a bias, and -inf where a query may not see a key; None for nothing."""
+    is_causal: bool = False
+    blind_GHL1: Tensor | None = None
+    """True for queries that see no key at all; None when there are none."""
 
 
-def _gather(qkv_N3HK: Tensor, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-    rows = qkv_N3HK.index_select(0, group.rows_GL.flatten()).view(*group.rows_GL.shape, *qkv_N3HK.shape[1:])
-    q, k, v = rows.permute(2, 0, 3, 1, 4)
-    return q, k, v
+def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> _Look:
+    if causal and mask is None and bias is None and group.is_square:
+        return _Look(is_causal=True)
+    seen_GHLS = _seen(group, causal, mask)
+    blind_GHL1 = None
+    if seen_GHLS is not None and (mask is not None or group.keys.has_empty):
+        # softmax over no key at all is 0 / 0: such a query looks everywhere instead, and its output is dropped.
+        blind_GHL1 = ~seen_GHLS.any(-1, keepdim=True)
+        seen_GHLS = seen_GHLS | blind_GHL1
+    if bias is not None:
+        bias_GHLS = bias(group)
+        if seen_GHLS is not None:
+            bias_GHLS = bias_GHLS.masked_fill(~seen_GHLS, -torch.inf)
+        return _Look(bias_GHLS, blind_GHL1=blind_GHL1)
+    if seen_GHLS is None:
+        return _Look()
+    if mask is not None:
+        return _Look(_as_bias(seen_GHLS), blind_GHL1=blind_GHL1)
+    if causal not in group.plain:
+        group.plain[causal] = _as_bias(seen_GHLS)
+    return _Look(group.plain[causal], blind_GHL1=blind_GHL1)
 
 
-def _bias(bias_GL: Tensor, causal: bool) -> Tensor:
-    bias_G11L = bias_GL[:, None, None, :]
-    if not causal:
-        return bias_G11L
-    length = bias_GL.shape[1]
-    # A padded query row would see only -inf after both masks were it not for its first key, which is real.
-    return bias_G11L + torch.full((length, length), float("-inf"), device=bias_GL.device).triu(1)
+def _seen(group: Group, causal: bool, mask: Mask | None) -> Tensor | None:
+    """Booleans that broadcast to G x H x L x S; None where everything is seen."""
+    rules = []
+    if group.keys.real_GL is not None:
+        rules.append(group.keys.real_GL[:, None, None, :])
+    if causal:
+        rules.append(group.not_after()[:, None])
+    if mask is not None:
+        rules.append(mask(group))
+    if not rules:
+        return None
+    seen = rules[0]
+    for rule in rules[1:]:
+        seen = seen & rule
+    return seen
 
 
-def _attend_packed(qkv_N3HK: Tensor, layout: Layout, causal: bool) -> Tensor:
-    bounds, size = layout.bounds_B1, layout.max_length
-    if OWN_KERNEL and size <= 128 and qkv_N3HK.shape[-1] in (16, 32, 64, 128):
-        mixed_NHK: Tensor = short_attention(qkv_N3HK, bounds, causal)
+def _as_bias(seen: Tensor) -> Tensor:
+    return torch.zeros(seen.shape, device=seen.device).masked_fill(~seen, -torch.inf)
+
+
+def _attend_packed(
+    projected: Projected | Fused, layout_q: Layout, layout_k: Layout, causal: bool, scale: float | None
+) -> Tensor:
+    """The whole pack in one kernel."""
+    if (
+        scale is None
+        and layout_q is layout_k
+        and isinstance(projected, Fused)
+        and _fits_own_kernel(projected, layout_q)
+    ):
+        mixed_NHK: Tensor = short_attention(projected.qkv_N3HK, layout_q.bounds_B1, causal)
         return mixed_NHK
     from torch.nn.attention.varlen import varlen_attn
 
-    q, k, v = qkv_N3HK.unbind(1)
-    options = {"window_size": (-1, 0)} if causal else {}
+    parts = projected.apart()
+    q, k, v = parts.q_NHK, parts.k_SHK, parts.v_SHK
     width = q.shape[-1]
+    options: dict[str, float | tuple[int, int]] = {"window_size": (-1, 0)} if causal else {}
+    if scale is not None:
+        options["scale"] = scale
     if width % 8:  # the kernel wants head widths that are multiples of 8
         q, k, v = (pad(x, (0, -width % 8)) for x in (q, k, v))
-        options["scale"] = width**-0.5
-    out_NHK: Tensor = varlen_attn(q, k, v, bounds, bounds, size, size, **options)  # type: ignore[assignment,arg-type]
+        options.setdefault("scale", width**-0.5)
+    bounds = layout_q.bounds_B1, layout_k.bounds_B1
+    sizes = layout_q.max_length, layout_k.max_length
+    out_NHK: Tensor = varlen_attn(q, k, v, *bounds, *sizes, **options)  # type: ignore[assignment,arg-type]
     return out_NHK[..., :width]
+
+
+def _fits_own_kernel(fused: Fused, layout: Layout) -> bool:
+    return OWN_KERNEL and layout.max_length <= MAX_LENGTH and fused.qkv_N3HK.shape[-1] in HEAD_WIDTHS

@@ -1,7 +1,12 @@
-"""The Transformer's block (Vaswani et al. 2017), post-norm as in BERT, LayerNorm(x + sublayer(x)), or pre-norm."""
+"""The Transformer's blocks (Vaswani et al. 2017), put together from attention, feed-forward layer and norms.
+
+Every sublayer is added to its input: LayerNorm(x + sublayer(x)) where norms come after (BERT, GPT), and
+x + sublayer(LayerNorm(x)) where they come before (GPT-2, T5).
+"""
 
 from collections.abc import Callable
 from functools import partial
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +14,9 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from firth.errors import BadConfig
-from firth.nn.attention import Layout, attend, attention_weights
+from firth.nn.attention import Bias, Fused, Mask, Projected, Source, attend, attention_weights
+from firth.nn.kv_cache import LayerCache
+from firth.nn.layout import Layout
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": functional.gelu,
@@ -25,84 +32,287 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[name]
 
 
-class Attention(nn.Module):
-    """Self-attention with its three projections fused into one product."""
-
-    def __init__(self, width: int, num_heads: int, *, dropout: float, causal: bool = False) -> None:
-        super().__init__()
-        if width % num_heads:
-            raise BadConfig(f"The width {width} is not a multiple of the number of heads {num_heads}.")
-        self.num_heads, self.dropout, self.causal = num_heads, dropout, causal
-        self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        dropout = self.dropout if self.training else 0.0
-        mixed_NHK = attend(self._project(x_ND), layout, causal=self.causal, dropout=dropout)
-        out_ND: Tensor = self.out(mixed_NHK.flatten(1))
-        return out_ND
-
-    def weights(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        return attention_weights(self._project(x_ND), layout, causal=self.causal)
-
-    def _project(self, x_ND: Tensor) -> Tensor:
-        projected: Tensor = self.qkv(x_ND)
-        return projected.view(len(x_ND), 3, self.num_heads, -1)
-
-
-class Block(nn.Module):
-    """Attention and feed-forward, each added to its input and normalised.
-
-    The two slots do nothing until something (an adapter, a layer drop) is put in, without touching `forward`.
-    """
+class SelfAttention(nn.Module):
+    """Tokens attend to tokens of their own sequence; the three projections are one product."""
 
     def __init__(
         self,
         width: int,
         num_heads: int,
         *,
-        ffn_width: int,
-        activation_name: str,
-        dropout: float,
-        attention_dropout: float,
-        norm_eps: float,
+        dropout: float = 0.0,
         causal: bool = False,
+        head_width: int | None = None,
+        scale: float | None = None,
+        use_bias: bool = True,
     ) -> None:
         super().__init__()
-        self.attention = Attention(width, num_heads, dropout=attention_dropout, causal=causal)
-        self.attention_slot = nn.Identity()
-        self.attention_norm = nn.LayerNorm(width, eps=norm_eps)
-        self.up = nn.Linear(width, ffn_width)
-        self.down = nn.Linear(ffn_width, width)
-        self.ffn_slot = nn.Identity()
-        self.ffn_norm = nn.LayerNorm(width, eps=norm_eps)
+        inner = num_heads * (head_width or _head_width(width, num_heads))
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.causal = causal
+        self.scale = scale
+        self.qkv = nn.Linear(width, 3 * inner, bias=use_bias)
+        self.out = nn.Linear(inner, width, bias=use_bias)
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        projected: Fused | Projected = self._project(x_ND)
+        layout_k = layout
+        if cache is not None:
+            projected, layout_k = cache.extend(projected)
+        mixed_NHK = attend(
+            projected,
+            layout,
+            layout_k,
+            causal=self.causal,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        out_ND: Tensor = self.out(mixed_NHK.flatten(1))
+        return out_ND
+
+    def weights(
+        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None = None, bias: Bias | None = None
+    ) -> tuple[Tensor, ...]:
+        """H x L x L for each sequence in order."""
+        rules = {"mask": mask, "bias": bias}
+        return attention_weights(self._project(x_ND), layout, layout, causal=self.causal, scale=self.scale, **rules)
+
+    def _project(self, x_ND: Tensor) -> Fused:
+        qkv: Tensor = self.qkv(x_ND)
+        return Fused(qkv.view(len(x_ND), 3, self.num_heads, -1))
+
+
+class CrossAttention(nn.Module):
+    """A decoder's tokens attend to all tokens of their source."""
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        source_width: int | None = None,
+        dropout: float = 0.0,
+        head_width: int | None = None,
+        scale: float | None = None,
+        use_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        inner = num_heads * (head_width or _head_width(width, num_heads))
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.scale = scale
+        self.q = nn.Linear(width, inner, bias=use_bias)
+        self.kv = nn.Linear(source_width or width, 2 * inner, bias=use_bias)
+        self.out = nn.Linear(inner, width, bias=use_bias)
+
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        source: Source,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """With a cache the source is looked at in the first pass only."""
+        if cache is None:
+            k_SHK, v_SHK = self._project_source(source.states_SD)
+            layout_k = source.layout
+        else:
+            k_SHK, v_SHK, layout_k = cache.project_once(self._project_source, source)
+        mixed_NHK = attend(
+            Projected(self._project(x_ND), k_SHK, v_SHK),
+            layout,
+            layout_k,
+            mask=mask,
+            bias=bias,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        out_ND: Tensor = self.out(mixed_NHK.flatten(1))
+        return out_ND
+
+    def weights(self, x_ND: Tensor, layout: Layout, source: Source) -> tuple[Tensor, ...]:
+        """H x L x S for each sequence in order."""
+        k_SHK, v_SHK = self._project_source(source.states_SD)
+        projected = Projected(self._project(x_ND), k_SHK, v_SHK)
+        return attention_weights(projected, layout, source.layout, scale=self.scale)
+
+    def _project(self, x_ND: Tensor) -> Tensor:
+        q: Tensor = self.q(x_ND)
+        return q.view(len(x_ND), self.num_heads, -1)
+
+    def _project_source(self, states_SD: Tensor) -> tuple[Tensor, Tensor]:
+        kv: Tensor = self.kv(states_SD)
+        k_SHK, v_SHK = kv.view(len(states_SD), 2, self.num_heads, -1).unbind(1)
+        return k_SHK, v_SHK
+
+
+class FeedForward(nn.Module):
+    """W_down act(W_up x), each token by itself."""
+
+    def __init__(self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, ffn_width, bias=use_bias)
+        self.down = nn.Linear(ffn_width, width, bias=use_bias)
         self.activate = activation(activation_name)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        out_ND: Tensor = self.down(self.activate(self.up(x_ND)))
+        return out_ND
+
+
+class GatedFeedForward(nn.Module):
+    """W_down (act(W_gate x) * W_up x) (Shazeer 2020), as in T5 1.1."""
+
+    def __init__(self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, ffn_width, bias=use_bias)
+        self.up = nn.Linear(width, ffn_width, bias=use_bias)
+        self.down = nn.Linear(ffn_width, width, bias=use_bias)
+        self.activate = activation(activation_name)
+
+    def forward(self, x_ND: Tensor) -> Tensor:
+        gate_NF = self.activate(self.gate(x_ND))
+        out_ND: Tensor = self.down(gate_NF * self.up(x_ND))
+        return out_ND
+
+
+NormOrder = Literal["pre", "post"]
+_Normalise = Callable[[nn.Module, Tensor], Tensor]
+
+
+def _apply(norm: nn.Module, x_ND: Tensor) -> Tensor:
+    out_ND: Tensor = norm(x_ND)
+    return out_ND
+
+
+def _skip(norm: nn.Module, x_ND: Tensor) -> Tensor:
+    return x_ND
+
+
+_BEFORE: dict[NormOrder, _Normalise] = {"pre": _apply, "post": _skip}
+_AFTER: dict[NormOrder, _Normalise] = {"pre": _skip, "post": _apply}
+
+
+class Block(nn.Module):
+    """Self-attention and feed-forward layer, each with its norm.
+
+    The slots do nothing until something (an adapter, a layer drop) is put in, without touching `forward`.
+    """
+
+    slots: ClassVar[tuple[str, ...]] = ("attention_slot", "ffn_slot")
+
+    def __init__(
+        self,
+        attention: SelfAttention,
+        ffn: nn.Module,
+        *,
+        attention_norm: nn.Module,
+        ffn_norm: nn.Module,
+        norm_order: NormOrder = "post",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.attention = attention
+        self.attention_slot = nn.Identity()
+        self.attention_norm = attention_norm
+        self.ffn = ffn
+        self.ffn_slot = nn.Identity()
+        self.ffn_norm = ffn_norm
         self.dropout = nn.Dropout(dropout)
+        self._before = _BEFORE[norm_order]
+        self._after = _AFTER[norm_order]
 
-    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        mixed_ND = self.attention_slot(self.dropout(self.attention(x_ND, layout)))
-        x_ND = self.attention_norm(x_ND + mixed_ND)
-        fed_ND = self.ffn_slot(self.dropout(self.down(self.activate(self.up(x_ND)))))
-        out_ND: Tensor = self.ffn_norm(x_ND + fed_ND)
-        return out_ND
+    def forward(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        return self._feed(self._attend(x_ND, layout, mask=mask, bias=bias, cache=cache))
 
-    def weights(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        """Attention's weights, H x L x L for each sequence in order."""
-        return self.attention.weights(x_ND, layout)
+    def weights(
+        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None = None, bias: Bias | None = None
+    ) -> tuple[Tensor, ...]:
+        """Self-attention's weights, H x L x L for each sequence in order."""
+        return self.attention.weights(self._before(self.attention_norm, x_ND), layout, mask=mask, bias=bias)
 
-
-class PreNormBlock(Block):
-    """The same parts with the norms in front, as in GPT-2: x + sublayer(LayerNorm(x))."""
-
-    def forward(self, x_ND: Tensor, layout: Layout) -> Tensor:
-        mixed_ND = self.attention(self.attention_norm(x_ND), layout)
+    def _attend(
+        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None, bias: Bias | None, cache: LayerCache | None
+    ) -> Tensor:
+        read_ND = self._before(self.attention_norm, x_ND)
+        mixed_ND = self.attention(read_ND, layout, mask=mask, bias=bias, cache=cache)
         x_ND = x_ND + self.attention_slot(self.dropout(mixed_ND))
-        fed_ND = self.down(self.activate(self.up(self.ffn_norm(x_ND))))
-        out_ND: Tensor = x_ND + self.ffn_slot(self.dropout(fed_ND))
-        return out_ND
+        return self._after(self.attention_norm, x_ND)
 
-    def weights(self, x_ND: Tensor, layout: Layout) -> tuple[Tensor, ...]:
-        return self.attention.weights(self.attention_norm(x_ND), layout)
+    def _feed(self, x_ND: Tensor) -> Tensor:
+        fed_ND = self.ffn(self._before(self.ffn_norm, x_ND))
+        x_ND = x_ND + self.ffn_slot(self.dropout(fed_ND))
+        return self._after(self.ffn_norm, x_ND)
+
+
+class DecoderBlock(Block):
+    """A block that also reads a source: self-attention, cross-attention and feed-forward layer, each with its norm."""
+
+    slots: ClassVar[tuple[str, ...]] = ("attention_slot", "cross_slot", "ffn_slot")
+
+    def __init__(
+        self,
+        attention: SelfAttention,
+        cross: CrossAttention,
+        ffn: nn.Module,
+        *,
+        attention_norm: nn.Module,
+        cross_norm: nn.Module,
+        ffn_norm: nn.Module,
+        norm_order: NormOrder = "post",
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(
+            attention, ffn, attention_norm=attention_norm, ffn_norm=ffn_norm, norm_order=norm_order, dropout=dropout
+        )
+        self.cross = cross
+        self.cross_slot = nn.Identity()
+        self.cross_norm = cross_norm
+
+    def forward(  # type: ignore[override]
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        source: Source,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
+    ) -> Tensor:
+        """The mask and the bias are self-attention's."""
+        x_ND = self._attend(x_ND, layout, mask=mask, bias=bias, cache=cache)
+        read_ND = self._before(self.cross_norm, x_ND)
+        mixed_ND = self.cross(read_ND, layout, source, cache=cache)
+        x_ND = x_ND + self.cross_slot(self.dropout(mixed_ND))
+        return self._feed(self._after(self.cross_norm, x_ND))
+
+
+def _head_width(width: int, num_heads: int) -> int:
+    if width % num_heads:
+        raise BadConfig(f"The width {width} is not a multiple of the number of heads {num_heads}.")
+    return width // num_heads
 
 
 def recompute_blocks(module: nn.Module) -> None:
@@ -119,8 +329,9 @@ def initialise(module: nn.Module, *, std: float) -> None:
             nn.init.normal_(part.weight, std=std)
         if isinstance(part, nn.Linear) and part.bias is not None:
             nn.init.zeros_(part.bias)
-        if isinstance(part, nn.LayerNorm):
+        if isinstance(part, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(part.weight)
+        if isinstance(part, nn.LayerNorm):
             nn.init.zeros_(part.bias)
 
 

@@ -40,6 +40,7 @@ class Features(Encoder):
         self.width = 2 * config.lstm_width or width
         self.vocab_size, self.max_positions = encoder.vocab_size, encoder.max_positions
         self.num_layers, self.causal = encoder.num_layers, encoder.causal and not config.lstm_width
+        self.shows_attention = encoder.shows_attention
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         with torch.no_grad():

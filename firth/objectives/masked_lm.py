@@ -1,8 +1,8 @@
 """Masked language model (Devlin et al. 2018, section 3.1, task 1).
 
-Cut: every document into runs of at most `max_length`. Corruption: 15 % of a sequence's tokens, never special ones, are
-chosen, by units (`units.py`); of those 80 % become `[MASK]`, 10 % a random token, 10 % stay. Loss: cross-entropy at the
-chosen tokens only.
+Cut: every document into runs of at most `max_length`, at other places each epoch. Corruption: 15 % of a sequence's
+tokens, never special ones, are chosen, by units (`units.py`); of those 80 % become `[MASK]`, 10 % a random token, 10 %
+stay. Loss: cross-entropy at the chosen tokens only.
 """
 
 from collections.abc import Mapping
@@ -46,12 +46,17 @@ class MaskedLM(Objective):
         activation: str = ""
         """Activation of the head where it is not the encoder's."""
         fresh: bool = True
-        """Draw new masks every epoch; otherwise an epoch repeats the masks of the first."""
+        """Draw new cuts and masks every epoch; otherwise an epoch repeats those of the first."""
+        pair_rate: float = 0.0
+        """Share of sequences split into two segments at a sentence border, so that both segments are trained; for
+        objectives that cut the text. Sequences without a border inside stay whole."""
 
         def __post_init__(self) -> None:
             shares = self.mask_share, self.random_share, self.mask_share + self.random_share
             if not 0 < self.rate < 1 or not all(0 <= share <= 1 for share in shares):
                 raise BadConfig("Masking needs a rate between 0 and 1, and shares that add up to at most 1.")
+            if not 0 <= self.pair_rate <= 1:
+                raise BadConfig("objectives.masked_lm.pair_rate must be between 0 and 1.")
             if self.entities and self.unit != "entity":
                 raise BadConfig("A list of entities goes with objectives.masked_lm.unit=entity.")
 
@@ -83,7 +88,8 @@ class MaskedLM(Objective):
             self._entities = Entities.read(Path(self.config.entities), tokenizer)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
-        return runs(stream, self.max_length, num_specials=self.vocab.frame.size())
+        key = chance.key(self.seed, "runs", epoch if self.config.fresh else 0)
+        return runs(stream, self.max_length, frame=self.vocab.frame, key=key, pair_rate=self.config.pair_rate)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         key = chance.key(self.seed, "mask", epoch if self.config.fresh else 0)
@@ -104,6 +110,21 @@ class MaskedLM(Objective):
         total = cross_entropy(scores_PV.float(), labels_P, ignore_index=IGNORE, reduction="sum")
         correct = (scores_PV.argmax(-1) == labels_P).sum()
         return Loss({"masked_lm": total}, {"masked_lm_correct": correct})
+
+    def hidden_tallies(self, scores_PV: Tensor, batch: Batch) -> dict[str, Tensor]:
+        """Loss and accuracy on tokens that were really hidden: chosen ones that were left in place can be copied."""
+        labels_P = batch.targets["masked_lm_labels"]
+        ids_P = batch.ids_N[batch.targets["masked_lm_positions"]]
+        is_hidden_P = (ids_P == self.vocab.mask) & (labels_P != IGNORE)
+        losses_P = cross_entropy(scores_PV.float(), labels_P, ignore_index=IGNORE, reduction="none")
+        correct_P = scores_PV.argmax(-1) == labels_P
+        count = is_hidden_P.sum()
+        return {
+            "masked_lm_hidden_loss": (losses_P * is_hidden_P).sum(),
+            "masked_lm_hidden_loss_of": count,
+            "masked_lm_hidden_accuracy": (correct_P & is_hidden_P).sum(),
+            "masked_lm_hidden_accuracy_of": count,
+        }
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {"masked_lm": int((batch.targets["masked_lm_labels"] != IGNORE).sum())}

@@ -49,7 +49,7 @@ class Nnlm(Objective):
         initialise(self, std=0.05)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
-        return runs(stream, self.max_length, num_specials=self.vocab.frame.size())
+        return runs(stream, self.max_length, frame=self.vocab.frame)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         labels = np.full(pack.num_tokens, IGNORE, np.int64)

@@ -5,6 +5,7 @@ border; with `random_rate` some second parts come from another document, and wha
 is that of BERT's released program; here every possible start is worked out at once and the walk only follows jumps.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,6 +22,8 @@ from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers.vocab import Vocab
 
 IGNORE = -100
+LEARNED = 0.98
+"""A loss below this share of a coin's shows that something was learned."""
 
 
 class PairGoal(Objective):
@@ -57,6 +60,13 @@ class PairGoal(Objective):
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: int((batch.targets[f"{self.name}_labels"] != IGNORE).sum())}
+
+    def nothing_learned(self, figures: Mapping[str, float]) -> str:
+        loss = figures.get(self.name, 0.0)
+        if loss < LEARNED * math.log(2):
+            return ""
+        name = self.name.replace("_", " ")
+        return f"the loss {loss:.3f} of {name} is that of a coin: nothing was learned of pairs yet."
 
     def scores(self, states: States) -> Tensor:
         if states.pooled_BD is None:

@@ -6,6 +6,7 @@ whether it was replaced; a sample that equals the original counts as original. N
 Loss: L_generator + weight * L_encoder (equation 3). Chance comes from torch's generator, which the loop reseeds.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -18,12 +19,15 @@ from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
-from firth.nn.blocks import activation, initialise
+from firth.nn.blocks import activation
 from firth.nn.embeddings import Embeddings
 from firth.objectives.masked_lm import IGNORE, MaskedLM
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
+
+LEARNED = 0.98
+"""A discriminator whose loss is below this share of its base rate's entropy has learned something."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,10 @@ class ReplacedToken(Objective):
         self.config, self.num_tokens = config, len(vocab)
         self.dense, self.judge = nn.Linear(encoder.width, encoder.width), nn.Linear(encoder.width, 1)
         self.activate = activation(encoder.config.activation)
-        initialise(self, std=encoder.config.init_std)
+        # As in the authors' program, whose layers outside the encoder start by Glorot's rule.
+        for layer in (self.dense, self.judge):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
         self.generator = _generator(config.generator, encoder) if config.generator.width else None
         self.masked = (
             MaskedLM(config.masking, self.generator, vocab=vocab, max_length=max_length, seed=seed)
@@ -93,7 +100,10 @@ class ReplacedToken(Objective):
         scores_PV = masked.scores(self.generator(batch), positions_P)
         filled_N, replaced_N = self._filled(scores_PV, batch)
         states = encoder(replace(batch, ids_N=filled_N))
-        return masked.loss_of(scores_PV, batch) + self._judged(self.scores(states), replaced_N, batch)
+        loss = masked.loss_of(scores_PV, batch) + self._judged(self.scores(states), replaced_N, batch)
+        if self.training:
+            return loss
+        return loss + Loss({}, masked.hidden_tallies(scores_PV, batch))
 
     def scores(self, states: States) -> Tensor:
         """For every token, the logit of having been replaced."""
@@ -127,13 +137,44 @@ class ReplacedToken(Objective):
             "replaced_token_recall_of": replaced_N.sum(),
             "replaced_token_precision": hits,
             "replaced_token_precision_of": said_N.sum(),
+            "replaced_token_share": replaced_N.sum(),
+            "replaced_token_share_of": real_N.sum(),
         }
+        if not self.training:
+            tallies["replaced_token_auc"] = _auc(logits_N[real_N].float(), replaced_N[real_N])
+            tallies["replaced_token_auc_of"] = torch.ones((), device=logits_N.device)
         return Loss({"replaced_token": weighted}, tallies)
+
+    def nothing_learned(self, figures: Mapping[str, float]) -> str:
+        floor = binary_entropy(figures.get("replaced_token_share", 0.0))
+        loss = figures.get("replaced_token", 0.0)
+        if loss <= LEARNED * floor:
+            return ""
+        return (
+            f"the discriminator's loss {loss:.3f} is at the entropy {floor:.3f} of its base rate: it says the same of "
+            "every token. Try a lower train.optim.rate."
+        )
 
     def _trainable(self) -> MaskedLM:
         if self.masked is None:
             raise Unsupported("This discriminator came without its generator, so it cannot be trained on or measured.")
         return self.masked
+
+
+def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
+    """The probability that a positive scores above a negative: the rank sum of Mann and Whitney."""
+    ranks_N = scores_N.argsort().argsort().double() + 1
+    num_positive = positive_N.sum()
+    num_negative = len(positive_N) - num_positive
+    above = (ranks_N * positive_N).sum() - num_positive * (num_positive + 1) / 2
+    return above / (num_positive * num_negative).clamp(min=1)
+
+
+def binary_entropy(share: float) -> float:
+    """The least loss, in nats, of one that knows only how often the answer is yes."""
+    if not 0 < share < 1:
+        return 0.0
+    return -share * math.log(share) - (1 - share) * math.log(1 - share)
 
 
 def filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, MaskedLM] | None:
@@ -167,6 +208,7 @@ def _generator(shape: Generator, encoder: Encoder) -> Bert:
             norm_eps=config.norm_eps,
             # A narrower net needs larger weights to say as much; a fixed size is right for one width.
             init_std=config.init_std * (encoder.width / shape.width) ** 0.5,
+            init=getattr(config, "init", "normal"),
             pooler=False,
             embedding_width=0 if table_width == shape.width else table_width,
         )

@@ -53,7 +53,7 @@ class SpanBoundary(Objective):
         initialise(self, std=shape.init_std)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
-        return runs(stream, self.max_length, num_specials=self.vocab.frame.size())
+        return runs(stream, self.max_length, frame=self.vocab.frame)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         labels = pack.targets["masked_lm_labels"]

@@ -17,10 +17,12 @@ SIZES = {
     "mini": (4, 256, 4),
     "small": (4, 512, 8),
     "medium": (8, 512, 8),
+    "12x256": (12, 256, 4),
+    "12x384": (12, 384, 6),
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
 }
-"""Layers, width, heads, as published (Devlin et al. 2018; Turc et al. 2019)."""
+"""Layers, width, heads, as published (Devlin et al. 2018; Turc et al. 2019; 12x256 is ELECTRA-Small's)."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Recipe:
     """The tokenizer, by name, with its config, where the recipe takes plain text."""
     layout: str = ""
     """The `model_type` its folder is written as, where that is not the encoder's name."""
+    finetune_dropout: float | None = None
+    """Dropout written into the model's folder, for fine-tuning, where pre-training uses another."""
     layer_decay: float = 1.0
     """Each layer's rate is this times that of the layer above it: for a model that is trained on."""
 
@@ -72,6 +76,7 @@ TABLE: dict[str, str] = {
     "albert": "firth.recipes.masked:albert",
     "distilbert": "firth.recipes.masked:distilbert",
     "electra": "firth.recipes.masked:electra",
+    "small": "firth.recipes.masked:small",
 }
 
 

@@ -14,16 +14,21 @@ from firth.objectives.span_boundary import SpanBoundary
 from firth.recipes.lineage import SIZES, Recipe
 from firth.train.settings import OptimConfig, TrainConfig
 
+PAIR_RATE = 0.9
+"""Share of sequences with two segments, where no objective makes pairs of its own (ELECTRA's program)."""
+
 
 def bert(size: str) -> Recipe:
     """BERT (Devlin et al. 2018): masked LM and next sentence over pairs that fill the sequence.
 
     The paper: batches of 256 x 512 tokens (we: 16k tokens of length 128), rate 1e-4 with 1 % warm-up and linear decay,
-    weight decay 0.01, dropout 0.1 (here without attention dropout). Smaller models stand higher rates.
+    weight decay 0.01, dropout 0.1 (here without attention dropout). Smaller models stand higher rates. Initial weights
+    look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
     """
     num_layers, width, num_heads = SIZES[size]
-    rate = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4}.get(size, 1e-4)
-    shape = Bert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
+    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 1e-3, "12x384": 7e-4}
+    rate = rates.get(size, 1e-4)
+    shape = Bert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width, init="neighbours")
     return Recipe(
         "bert",
         size,
@@ -55,10 +60,12 @@ def spanbert(size: str) -> Recipe:
     """SpanBERT (Joshi et al. 2019): BERT without pairs that masks spans and predicts them from their borders as well.
 
     The paper: spans of whole words, geometric with p = 0.2 and at most 10 long (3.8 on average), 15 % of the tokens;
-    rate 1e-4, batches of 256 x 512 tokens, 2.4 million steps, places in a span 200 wide.
+    rate 1e-4, batches of 256 x 512 tokens, 2.4 million steps, places in a span 200 wide. The paper trains on single
+    segments; here most sequences have two, because pair tasks would meet an untrained segment otherwise.
     """
     before = bert(size)
-    goals = {"masked_lm": MaskedLM.Config(unit="span"), "span_boundary": SpanBoundary.Config()}
+    masking = MaskedLM.Config(unit="span", pair_rate=PAIR_RATE)
+    goals = {"masked_lm": masking, "span_boundary": SpanBoundary.Config()}
     return replace(before, recipe="spanbert", encoder=_changed(before, pooler=False), objectives=goals)
 
 
@@ -110,14 +117,21 @@ def electra(size: str) -> Recipe:
 
     The paper: generators of 1/4 (small, large) or 1/3 (base) of the width and as deep, lambda 50, 15 % masked (large
     25 %), small: embedding 128 wide, rate 5e-4, batches of 128; base: rate 2e-4, batches of 256. Its authors' program
-    leaves 15 % of the chosen tokens as they are; so does this. A quarter of mini hardly left the unigram floor in 4,200
-    steps, so tiny and mini have a half, the widest that the paper found good, and first weights scaled to their width.
+    leaves 15 % of the chosen tokens as they are and cuts nine of ten sequences into two segments; so does this. Up to
+    12x384 the generator is as wide as the encoder and a third as deep: narrow ones stay near the unigram floor in
+    short runs.
     """
     before = bert(size)
-    num_layers, width, _ = SIZES[size]
-    narrow = width // {"tiny": 2, "mini": 2, "base": 3}.get(size, 4)
-    generator = Generator(width=narrow, num_layers=num_layers, num_heads=max(1, narrow // 64), ffn_width=4 * narrow)
-    masking = MaskedLM.Config(mask_share=0.85, random_share=0.0, rate=0.25 if size == "large" else 0.15)
+    num_layers, width, num_heads = SIZES[size]
+    if width <= 512:
+        generator = Generator(width=width, num_layers=max(1, num_layers // 3), num_heads=num_heads, ffn_width=4 * width)
+    else:
+        narrow = width // 3 if size == "base" else width // 4
+        generator = Generator(width=narrow, num_layers=num_layers, num_heads=narrow // 64, ffn_width=4 * narrow)
+    masking = MaskedLM.Config(
+        mask_share=0.85, random_share=0.0, rate=0.25 if size == "large" else 0.15, pair_rate=PAIR_RATE
+    )
+    rate = min(before.train.optim.rate, 1e-3)
     return replace(
         before,
         recipe="electra",
@@ -128,7 +142,28 @@ def electra(size: str) -> Recipe:
             init_std=round(0.02 * max(1.0, 768 / width) ** 0.5, 3),
         ),
         objectives={"replaced_token": ReplacedToken.Config(generator=generator, masking=masking)},
+        train=replace(before.train, optim=replace(before.train.optim, rate=rate, beta2=0.98)),
         layout="electra",
+    )
+
+
+def small(size: str) -> Recipe:
+    """The recipe of the default models: ELECTRA for short runs on one GPU.
+
+    Against `electra`: Muon on the block matrices, no dropout in pre-training (0.1 is saved for fine-tuning), 65,536
+    tokens a step, and a rate that stays high and falls at the end. docs/results.md has the paired runs.
+    """
+    before = electra(size)
+    optim = replace(
+        before.train.optim, optimizer="muon", schedule="trapezoid", warmup_rate=0.02, decay_rate=0.3, rate=1e-3
+    )
+    return replace(
+        before,
+        recipe="small",
+        encoder=_changed(before, dropout=0.0),
+        batches=BatchConfig(max_length=128, tokens=65_536, held_out_rate=0.005),
+        train=replace(before.train, optim=optim),
+        finetune_dropout=0.1,
     )
 
 

@@ -65,7 +65,13 @@ def _continued(asked: Asked, start: "Checkpoint") -> Recipe:
     recipe = asked.recipe or start.info.get("recipe") or "bert"
     nearest = min(lineage.SIZES, key=lambda size: abs(lineage.SIZES[size][1] - encoder.width))
     asked = replace(asked, size=None) if asked.config else replace(asked, recipe=recipe, size=nearest)
-    return replace(named(asked), size=own, encoder={encoders.name_of(encoder): encoder.config})
+    plan = named(asked)
+    config = encoder.config
+    own_dropout = [getattr(shape, "dropout", None) for shape in plan.encoder.values()]
+    if plan.finetune_dropout is not None and own_dropout[0] is not None:
+        # The folder holds the dropout of fine-tuning; pre-training goes on with its own.
+        config = replace(config, dropout=own_dropout[0])
+    return replace(plan, size=own, encoder={encoders.name_of(encoder): config})
 
 
 def fitted(plan: Recipe, start: "Checkpoint | None", vocab_size: int) -> Recipe:

@@ -246,6 +246,8 @@ def _finished(parts: Parts, plan: Recipe, steps: int, figures: dict[str, float],
         "held_out": figures,
     }
     learner = parts.learner.cpu().eval()
+    if plan.finetune_dropout is not None:
+        learner.encoder.config = replace(learner.encoder.config, dropout=plan.finetune_dropout)
     goals = dict(learner.goals.items())
     layout = plan.layout if plan.layout and convert.layout(plan.layout).suits(learner.encoder, goals) else ""
     return Checkpoint(learner.encoder, goals, parts.tokenizer, info=info, layout=layout)  # type: ignore[arg-type]

@@ -4,9 +4,13 @@ Both read sequences token after token, so nothing is compiled, and both train in
 numbers over a whole sequence.
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from firth.data.settings import BatchConfig
 from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.elmo import Elmo
+from firth.errors import BadConfig
 from firth.objectives.causal_lm import CausalLM
 from firth.recipes.lineage import Recipe
 from firth.tokenizers.characters import Characters
@@ -33,6 +37,15 @@ AWD_SHAPES = {
 """AWD-LSTM's layers, width and width between: base is the papers', large MultiFiT's (Eisenschlos et al. 2019)."""
 
 
+Shape = TypeVar("Shape")
+
+
+def _shape(shapes: Mapping[str, Shape], recipe: str, size: str) -> Shape:
+    if size not in shapes:
+        raise BadConfig(f"{recipe} has no size '{size}' (known: {', '.join(shapes)}).")
+    return shapes[size]
+
+
 def elmo(size: str) -> Recipe:
     """ELMo (Peters et al. 2018): NNLM's next word from all words before it, by LSTMs, and the same backwards; words are
     read letter by letter.
@@ -46,7 +59,7 @@ def elmo(size: str) -> Recipe:
     return Recipe(
         "elmo",
         size,
-        {"elmo": SHAPES[size]},
+        {"elmo": _shape(SHAPES, "elmo", size)},
         {"causal_lm": goal},
         BatchConfig(max_length=64, tokens=4096),
         TrainConfig(precision="fp32", compile="no", optim=OptimConfig(rate=rate, warmup_rate=0.05)),
@@ -62,7 +75,7 @@ def ulmfit(size: str) -> Recipe:
     The paper: WikiText-103, 3 layers of 1150 (400 at both ends), batches of 64 x 70 tokens with states carried on, Adam
     with beta1 0.7 and beta2 0.99. Its dropouts are for fine-tuning; 103M words need a quarter of them, so does this.
     """
-    num_layers, width, cell_width = AWD_SHAPES[size]
+    num_layers, width, cell_width = _shape(AWD_SHAPES, "ulmfit", size)
     rate = {"tiny": 1e-2, "mini": 6e-3, "small": 4e-3}.get(size, 2e-3)
     shape = AwdLstm.Config(
         width=width,

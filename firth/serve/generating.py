@@ -1,6 +1,6 @@
 """A causal language model goes on with texts: prompts in, prompts with what follows out.
 
-Keys and values of what was read are remembered, so that each step reads one new token of every text. A text longer
+With a key-value cache each step reads one new token of every text. A text longer
 than what the model was trained to read goes on from its last half.
 """
 
@@ -14,9 +14,8 @@ from torch import Tensor
 from firth import chance
 from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
-from firth.encoders.gpt import GPT
 from firth.errors import BadConfig, Unsupported
-from firth.nn.memory import Memory
+from firth.nn.kv_cache import KeyValueCache
 from firth.nn.search import Choice, choose, repeats
 from firth.objectives.causal_lm import CausalLM
 from firth.tensors import Batch, Encoder
@@ -32,7 +31,7 @@ class Options:
     """How the next token is chosen."""
     seed: int = 1
     """Decides what is drawn, for every text and token."""
-    remember: bool = True
+    use_cache: bool = True
     """Keep keys and values; without them every step reads the whole text, with the same result."""
 
     def __post_init__(self) -> None:
@@ -54,7 +53,7 @@ class _Text:
 
 @torch.inference_mode()
 def generate(checkpoint: Checkpoint, prompts: Sequence[str], options: Options) -> list[Generated]:
-    reader = _Reader(checkpoint, remember=options.remember)
+    reader = _Reader(checkpoint, use_cache=options.use_cache)
     vocab, opening = checkpoint.tokenizer.vocab, checkpoint.tokenizer.vocab.frame.opening
     texts = []
     for row, ids in enumerate(checkpoint.tokenizer.ids_batch(list(prompts))):
@@ -81,7 +80,7 @@ def generate(checkpoint: Checkpoint, prompts: Sequence[str], options: Options) -
 class _Reader:
     """The scores of the tokens that may follow each text."""
 
-    def __init__(self, checkpoint: Checkpoint, *, remember: bool) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, use_cache: bool) -> None:
         goal = checkpoint.goals.get("causal_lm")
         if not isinstance(goal, CausalLM) or not checkpoint.encoder.causal:
             raise Unsupported(
@@ -91,8 +90,8 @@ class _Reader:
         self.goal, self.opening = goal, list(checkpoint.tokenizer.vocab.frame.opening)
         trained = int(checkpoint.info.get("max_length", self.encoder.max_positions))
         self.limit = min(trained, self.encoder.max_positions)
-        self.remember = remember and isinstance(self.encoder, GPT)
-        self.memory: Memory | None = None
+        self.use_cache = use_cache and self.encoder.supports_cache
+        self.cache: KeyValueCache | None = None
         self.rows: list[int] = []
 
     def fitted(self, ids: list[int]) -> list[int]:
@@ -103,24 +102,23 @@ class _Reader:
 
     def scores(self, texts: Sequence[_Text]) -> Tensor:
         if any(len(text.window) > self.limit for text in texts):
-            self.memory = None
+            self.cache = None
             for text in texts:
                 text.window = self.fitted(text.window)
-        batch = self._new(texts) if self.memory else pack_tokens([np.array(text.window) for text in texts])
-        if self.remember and not self.memory:
-            self.memory = Memory(self.encoder.num_layers, len(texts), self.limit)
+        batch = self._new(texts, self.cache) if self.cache else pack_tokens([np.array(text.window) for text in texts])
+        if self.use_cache and not self.cache:
+            self.cache = KeyValueCache(self.encoder.num_layers, len(texts), self.limit)
         self.rows = [text.row for text in texts]
-        states = self.encoder(batch, memory=self.memory) if self.memory else self.encoder(batch)
+        states = self.encoder(batch, cache=self.cache) if self.cache else self.encoder(batch)
         return self.goal.scores(states.last_ND[batch.bounds_B1[1:].long() - 1], states.table_VD)
 
-    def _new(self, texts: Sequence[_Text]) -> Batch:
-        """The last token of each text; what is remembered of texts that ended goes."""
-        assert self.memory is not None
+    def _new(self, texts: Sequence[_Text], cache: KeyValueCache) -> Batch:
+        """The last token of each text; the cache drops texts that ended."""
         if len(texts) < len(self.rows):
-            self.memory.keep(torch.tensor([self.rows.index(text.row) for text in texts]))
+            cache.keep(torch.tensor([self.rows.index(text.row) for text in texts]))
         ids_N = torch.tensor([text.window[-1] for text in texts])
         bounds_B1 = torch.arange(len(texts) + 1, dtype=torch.int32)
-        return Batch(ids_N, self.memory.lengths_B.clone(), torch.zeros_like(ids_N), bounds_B1, 1)
+        return Batch(ids_N, cache.lengths_B.clone(), torch.zeros_like(ids_N), bounds_B1, 1)
 
 
 def _told(text: _Text, prompt: str, tokenizer: Tokenizer) -> Generated:

@@ -240,10 +240,10 @@ class Model:
     @torch.inference_mode()
     def attention(self, text: str) -> tuple[list[str], np.ndarray]:
         """The tokens of a text with its special ones, and every layer's and head's weights: layers x H x L x L."""
+        if not (self.encoder.shows_attention and self.encoder.num_layers):
+            raise Unsupported("This model has no attention to show.")
         ids = self.tokenizer.vocab.frame.join(self.tokenizer.encode(text).ids)[: self.encoder.max_positions]
         states = self.encoder(pack_tokens([ids]), attention=True)
-        if not states.attention:
-            raise Unsupported("This model has no attention to show.")
         weights = np.stack([layer[0].numpy() for layer in states.attention])
         return [self.tokenizer.vocab.tokens[i] for i in ids], weights
 

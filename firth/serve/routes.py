@@ -11,7 +11,6 @@ import numpy as np
 from firth import __version__
 from firth.checkpoint import only_task
 from firth.config import to_dict
-from firth.nn.blocks import Attention
 from firth.objectives.replaced_token import filler
 from firth.serve import shapes
 from firth.serve.house import House
@@ -171,7 +170,7 @@ def abilities(house: House, name: str) -> list[str]:
         **dict.fromkeys(("embed", "similarity", "rerank", "tokenize"), True),
         "fill": filler(checkpoint.encoder, checkpoint.goals) is not None,
         "predict": bool(checkpoint.tasks),
-        "attention": any(isinstance(part, Attention) for part in checkpoint.encoder.modules()),
+        "attention": checkpoint.encoder.shows_attention and checkpoint.encoder.num_layers > 0,
         "meaning": checkpoint.encoder.num_layers > 0,
         "neighbours": name in house.lexicons,
     }

@@ -18,7 +18,7 @@ WARM_STEPS = 10
 """The first step compiles, the next ones fill caches; none of them is timed, unless there is no time for more."""
 CALIBRATION_STEPS = 50
 LATEST_STEPS = 200
-"""By then steps are known well enough, and the provisional schedule is still warming up."""
+"""By then steps are known well enough."""
 SHARE = 0.1
 """Of the time: what is spent on finding out how long steps take once they are compiled, on all evaluations, and on all
 saved states."""
@@ -36,6 +36,9 @@ class Plan:
     checkpoint_every: int
     held_out: int = 0
     """Packs of held-out text that an evaluation reads; 0 for all."""
+    shares: tuple[float, ...] = ()
+    """The share of the time that was used up before each step until the plan was made, and at its making: the
+    schedule follows it, and a run that is started again follows the same."""
 
 
 @dataclass
@@ -72,6 +75,13 @@ class Limit:
         if done == WARM_STEPS:
             self._begin(step)
         return False
+
+    def share(self, step: int) -> float:
+        """The share of the time that is used up; compiling does not count, because nothing is learned meanwhile."""
+        if step <= self.first + 1:
+            return 0.0
+        left = self.seconds - (self.compiled - self.started)
+        return min(1.0, (time.perf_counter() - self.compiled) / max(left, 1e-9))
 
     def _begin(self, step: int) -> float:
         """Times the steps from here on."""

@@ -22,7 +22,9 @@ from firth.train.optim import scheduled_rate
 from firth.train.settings import TrainConfig
 
 PROVISIONAL_STEPS = 5_000
-"""With a time limit, the schedule goes by this many steps until their number is settled."""
+"""With a time limit, the number of steps until it is known."""
+SCHEDULE_STEPS = 10_000
+"""With a time limit, schedules go by shares of the time, as if the run had this many steps."""
 
 
 @dataclass
@@ -33,6 +35,8 @@ class Progress:
     step: int = 0
     settled: int = 0
     """With a time limit, the step after which the number of steps was settled; 0 before."""
+    shares: list[float] = field(default_factory=list)
+    """With a time limit, the share of it that was used up before each of the steps until then, and at its end."""
     place: Place = field(default_factory=Place)
     """The first batch not yet used."""
     sums: dict[str, Tensor] = field(default_factory=dict)
@@ -114,8 +118,16 @@ def train(
 
 
 def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
-    provisional = config.minutes > 0 and not 0 < progress.settled <= step
-    return scheduled_rate(step, PROVISIONAL_STEPS if provisional else progress.steps, config.optim)
+    """The learning rate of a step; with a time limit by the share of the time that is used up."""
+    if config.minutes <= 0:
+        return scheduled_rate(step, progress.steps, config.optim)
+    shares = progress.shares
+    if 0 < progress.settled <= step:
+        begun = shares[-1]
+        share = begun + (1 - begun) * (step - progress.settled) / (progress.steps - progress.settled)
+    else:
+        share = shares[min(step, len(shares) - 1)] if shares else 0.0
+    return scheduled_rate(share * SCHEDULE_STEPS, SCHEDULE_STEPS, config.optim)
 
 
 def in_precision(learner: Learner, precision: str) -> Callable[[Batch], Loss]:

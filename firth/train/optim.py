@@ -1,11 +1,13 @@
-"""AdamW with decay groups (Loshchilov & Hutter 2017) and the schedules of its learning rate."""
+"""AdamW with decay groups (Loshchilov & Hutter 2017), Muon for block matrices, and schedules of the learning rate."""
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
+from firth.train.muon import Muon
 from firth.train.settings import OptimConfig
 
 SLANT = 32
@@ -14,40 +16,51 @@ SLANT = 32
 
 def make_optimizer(
     model: nn.Module, config: OptimConfig, *, scale: Callable[[str], float] = lambda name: 1.0
-) -> torch.optim.AdamW:
-    """Bias-corrected AdamW; matrices and embeddings decay, biases and norms do not.
+) -> torch.optim.Optimizer:
+    """Bias-corrected AdamW, or Muon for the matrices of blocks and AdamW for the rest.
 
-    `scale` says what share of the learning rate a parameter gets, by its name.
+    Matrices and embeddings decay, biases and norms do not. `scale` gives a parameter's share of the learning rate, by
+    its name.
     """
-    groups: dict[tuple[bool, float], list[nn.Parameter]] = {}
+    groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            groups.setdefault((parameter.ndim > 1, scale(name)), []).append(parameter)
-    return torch.optim.AdamW(
-        [
-            {"params": parameters, "weight_decay": config.weight_decay if decays else 0.0, "scale": share}
-            for (decays, share), parameters in groups.items()
-        ],
-        lr=config.rate,
-        betas=(config.beta1, config.beta2),
-        eps=config.eps,
-        fused=True,
-    )
+            weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
+            pieces = _muon_pieces(name, parameter) if config.optimizer == "muon" else 0
+            groups.setdefault((weight_decay, scale(name), pieces), []).append(parameter)
+    described = [
+        {"params": parameters, "weight_decay": weight_decay, "scale": share, "pieces": pieces}
+        for (weight_decay, share, pieces), parameters in groups.items()
+    ]
+
+    def make_adamw(rows: list[dict[str, Any]]) -> torch.optim.AdamW:
+        return torch.optim.AdamW(rows, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+
+    if config.optimizer == "muon":
+        return Muon(described, lr=config.rate, momentum=config.momentum, make_adamw=make_adamw)
+    return make_adamw(described)
 
 
-def scheduled_rate(step: int, steps: int, config: OptimConfig) -> float:
+def _muon_pieces(name: str, parameter: nn.Parameter) -> int:
+    """How many matrices a parameter holds for Muon; 0 for what AdamW updates."""
+    if parameter.ndim != 2 or "blocks." not in name:
+        return 0
+    return 3 if name.endswith("qkv.weight") else 1
+
+
+def scheduled_rate(step: float, steps: int, config: OptimConfig) -> float:
     """The learning rate of a step (counted from 0) in a run of `steps`."""
     warmup = max(1, round(config.warmup_rate * steps))
     if config.schedule == "slanted":
         share = step / warmup if step < warmup else 1 - (step - warmup) / max(1, steps - warmup)
         return config.rate * (1 + share * (SLANT - 1)) / SLANT
     if step < warmup:
-        return config.rate * (step + 1) / warmup
+        return config.rate * min(1.0, (step + 1) / warmup)
     done = (step - warmup) / max(1, steps - warmup)
     if config.schedule == "linear":
         return config.rate * (1 - done)
     if config.schedule == "cosine":
         return config.rate * 0.5 * (1 + math.cos(math.pi * done))
     if config.schedule == "trapezoid":
-        return config.rate * min(1.0, (1 - done) / 0.2)
+        return config.rate * min(1.0, (1 - done) / config.decay_rate)
     return config.rate

@@ -5,7 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import FrameType
 
@@ -16,6 +16,7 @@ from firth.console import bar, say
 from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError, Interrupted
 from firth.files import write_json
+from firth.tensors import Objective
 from firth.train import state
 from firth.train.journal import Journal, read_rows
 from firth.train.limit import PLAN, SHARE, Extent, Limit, Plan, read_plan
@@ -49,7 +50,7 @@ class Run:
         restored = (
             state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=say) if resume else None
         )
-        self.progress, lengths = restored or (Progress(PROVISIONAL_STEPS if config.minutes else config.steps), {})
+        self.progress, lengths = restored or (_beginning(config), {})
         self.journal = Journal(folder, lengths=lengths)
         self.stop_asked = 0  # the signal that asked
         self.last: dict[str, float] = {}
@@ -83,7 +84,9 @@ class Run:
         if step % config.log_every == 0 or end:
             self._log(norm)
         if self.limit and not progress.settled:
-            if self.limit.due(step):
+            due = self.limit.due(step)
+            progress.shares.append(self.limit.share(step))
+            if due:
                 self._settle(self.limit)
         elif step >= progress.settled:
             if self.measure and (step % self.evaluate_every == 0 or end or step == progress.settled):
@@ -91,7 +94,7 @@ class Run:
             if (step % self.checkpoint_every == 0 or step == progress.settled) and not end:
                 self.save()
         if step == floor_step(progress.steps):
-            self._compare_with_floor()
+            self._warn_if_nothing_learned()
         shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*self.learner.word_losses, "rate"))
         self._advance(step, shown, progress.steps)
         if self.stop_asked:
@@ -151,22 +154,34 @@ class Run:
             every=(config.evaluate_every, config.checkpoint_every),
             held_out=self.extent.packs,
         )
+        self.progress.shares[-1] = limit.share(step)
+        plan = replace(plan, shares=tuple(self.progress.shares))
         write_json(self.folder / PLAN, asdict(plan))
         self._follow(plan)
         say(limit.told(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
 
     def _follow(self, plan: Plan) -> None:
         self.progress.steps, self.progress.settled = plan.steps, plan.settled
+        self.progress.shares = list(plan.shares)
         self.evaluate_every, self.checkpoint_every = plan.evaluate_every, plan.checkpoint_every
         self.extent.packs = plan.held_out
 
-    def _compare_with_floor(self) -> None:
+    def _warn_if_nothing_learned(self) -> None:
+        for goal in self.learner.goals.values():
+            if isinstance(goal, Objective) and (finding := goal.nothing_learned(self.last)):
+                say(f"Warning: at step {self.progress.step} {finding}")
         loss = next((self.last[name] for name in self.learner.word_losses if name in self.last), 0.0)
         if self.floor and loss > self.floor:
             say(
                 f"Warning: at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "
                 f"{self.floor:.2f}: the model has not learned more than word frequencies. Try another train.optim.rate."
             )
+
+
+def _beginning(config: TrainConfig) -> Progress:
+    if config.minutes:
+        return Progress(PROVISIONAL_STEPS, shares=[0.0])
+    return Progress(config.steps)
 
 
 def held_out_figures(folder: Path) -> dict[str, float]:

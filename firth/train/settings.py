@@ -8,13 +8,19 @@ from firth.errors import BadConfig
 
 @dataclass(frozen=True)
 class OptimConfig:
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """AdamW for everything, or Muon for the matrices of blocks and AdamW for the rest, at one learning rate."""
     rate: float = 1e-4
     """Highest learning rate."""
     schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted"] = "linear"
-    """How the rate falls after warm-up; trapezoid stays high and falls over the last fifth; slanted is linear from and
-    to a 32nd of the highest rate (Howard & Ruder 2018)."""
+    """How the rate falls after warm-up; trapezoid stays high and falls at the end (`decay_rate`); slanted is linear
+    from and to a 32nd of the highest rate (Howard & Ruder 2018)."""
     warmup_rate: float = 0.01
     """Share of the steps over which the rate rises from 0."""
+    decay_rate: float = 0.2
+    """Share of the steps after warm-up over which a trapezoid falls to 0."""
+    momentum: float = 0.95
+    """Muon's memory of the gradient."""
     weight_decay: float = 0.01
     """Decay of matrices; biases and norms never decay."""
     beta1: float = 0.9
@@ -27,11 +33,13 @@ class OptimConfig:
     """Largest norm of the gradient; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        shares = self.beta1, self.beta2, self.warmup_rate
+        shares = self.beta1, self.beta2, self.warmup_rate, self.momentum
         if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not all(0 <= share < 1 for share in shares):
             raise BadConfig(
-                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, warmup_rate in [0, 1)."
+                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, momentum, warmup_rate in [0, 1)."
             )
+        if not 0 < self.decay_rate <= 1:
+            raise BadConfig("train.optim.decay_rate must be above 0 and at most 1.")
 
 
 @dataclass(frozen=True)

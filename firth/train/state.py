@@ -21,6 +21,9 @@ from firth.errors import BadInput, Damaged, FirthError
 from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
 from firth.train.loop import Progress
 
+MOMENTS = ("exp_avg", "exp_avg_sq", "step", "momentum")
+"""What optimizers keep of a parameter: AdamW the first three, Muon the last."""
+
 
 def save(
     folder: Path,
@@ -104,12 +107,9 @@ def _load(
     put_back(learner, weights)
     moments = load_file(source / "optimizer.safetensors")
     for name, parameter in learner.named_parameters():
-        if f"{name}.exp_avg" in moments:
-            optimizer.state[parameter] = {
-                "step": moments[f"{name}.step"].to(parameter.device if parameter.is_cuda else "cpu"),
-                "exp_avg": moments[f"{name}.exp_avg"].to(parameter.device),
-                "exp_avg_sq": moments[f"{name}.exp_avg_sq"].to(parameter.device),
-            }
+        kept = {moment: moments[f"{name}.{moment}"] for moment in MOMENTS if f"{name}.{moment}" in moments}
+        if kept:
+            optimizer.state[parameter] = {moment: tensor.to(parameter.device) for moment, tensor in kept.items()}
     sums = {n: t.to(next(learner.parameters()).device) for n, t in load_file(source / "sums.safetensors").items()}
     progress = Progress(facts["steps"], facts["step"], place=Place(**facts["place"]), sums=sums, counts=facts["counts"])
     return progress, facts["files"]
@@ -137,7 +137,7 @@ def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
     return {
         f"{name}.{moment}": optimizer.state[parameter][moment].contiguous()
         for name, parameter in learner.named_parameters()
-        for moment in ("exp_avg", "exp_avg_sq", "step")
+        for moment in MOMENTS
         if moment in optimizer.state[parameter]
     }
 

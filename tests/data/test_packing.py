@@ -8,8 +8,9 @@ import torch
 
 from firth import chance
 from firth.data.order import deal
-from firth.data.packing import Plan, finish, lay_out, pack_tokens, usual_sequences
+from firth.data.packing import Plan, finish, lay_out, pack_tokens, runs, usual_sequences
 from firth.data.shards import Shards
+from firth.data.stream import Stream
 from firth.tokenizers.wordpiece import WordPiece
 
 
@@ -100,3 +101,42 @@ def test_the_fixed_number_of_sequences_follows_their_mean_length() -> None:
     starts = np.arange(500)
     plan = Plan(np.stack([starts, starts + 30], -1)[:, None])
     assert usual_sequences(plan, 1024) == 1024 // 32 * 4 // 3 + 8
+
+
+def _cut(shards: Shards, tokenizer: WordPiece, seed: int, pair_rate: float) -> Plan:
+    stream = Stream(shards, np.arange(shards.num_documents))
+    return runs(stream, 64, frame=tokenizer.vocab.frame, key=chance.key(seed), pair_rate=pair_rate)
+
+
+@pytest.mark.parametrize("pair_rate", [0.0, 0.9])
+def test_runs_hold_every_token_once_and_begin_elsewhere_for_another_key(
+    long_shards: Shards, tokenizer: WordPiece, pair_rate: float
+) -> None:
+    plans = [_cut(long_shards, tokenizer, seed, pair_rate) for seed in (1, 2)]
+    for plan in plans:
+        spans = plan.pieces_SP2.reshape(-1, 2)
+        spans = spans[spans[:, 1] > spans[:, 0]]
+        assert spans[0, 0] == 0
+        assert (spans[1:, 0] == spans[:-1, 1]).all()
+        assert spans[-1, 1] == long_shards.num_tokens
+        assert plan.lengths_S.max() <= 64
+    starts = [set(plan.pieces_SP2[:, 0, 0].tolist()) for plan in plans]
+    documents = set(long_shards.sentences[long_shards.documents].tolist())
+    shared = (starts[0] & starts[1]) - documents
+    assert len(shared) < 0.1 * len(starts[0])
+
+
+def test_two_segments_meet_at_a_sentence_border(long_shards: Shards, tokenizer: WordPiece) -> None:
+    plan = _cut(long_shards, tokenizer, 1, 0.9)
+    sizes_SP = plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]
+    is_pair = sizes_SP[:, 1] > 0
+    assert 0.8 < is_pair.mean() < 0.92
+    assert set(plan.pieces_SP2[is_pair, 1, 0].tolist()) <= set(long_shards.sentences.tolist())
+    rows = np.concatenate([np.flatnonzero(is_pair)[:2], np.flatnonzero(~is_pair)[:2]])
+    pack = lay_out(long_shards, plan, rows, specials=tokenizer.vocab, num_tokens=512, max_length=64)
+    assert np.diff(pack.bounds_B1).tolist() == plan.lengths_S[rows].tolist()
+    for number, row in enumerate(rows):
+        tokens = slice(pack.bounds_B1[number], pack.bounds_B1[number + 1])
+        texts = [long_shards.ids[a:b] for a, b in plan.pieces_SP2[row] if b > a]
+        assert pack.ids_N[tokens].tolist() == tokenizer.vocab.frame.join(*texts).tolist()
+        assert pack.segments_N[tokens].tolist() == tokenizer.vocab.frame.segments(*texts).tolist()

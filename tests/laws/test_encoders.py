@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.config import from_dict, to_dict
 from firth.data.packing import pack_tokens
+from firth.nn.kv_cache import KeyValueCache
 from firth.tensors import Encoder
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -68,6 +70,24 @@ def test_causal_encoders_and_only_they_are_blind_to_the_future(encoder: Encoder,
     assert all(same) == encoder.causal or not encoder.num_layers  # without layers there may be no context at all
 
 
+def test_a_cache_is_taken_by_encoders_that_say_so_and_changes_nothing(
+    encoder: Encoder, sequences: list[np.ndarray]
+) -> None:
+    assert ("cache" in signature(encoder.forward).parameters) == encoder.supports_cache
+    if not encoder.supports_cache:
+        return
+    cache = KeyValueCache(encoder.num_layers, len(sequences), max(LENGTHS))
+    halves = [(len(ids) + 1) // 2 for ids in sequences]
+    with torch.inference_mode():
+        wanted = encoder(pack_tokens(sequences)).last_ND.split(LENGTHS)
+        encoder(pack_tokens([ids[:half] for ids, half in zip(sequences, halves, strict=True)]), cache=cache)
+        rest = pack_tokens([ids[half:] for ids, half in zip(sequences, halves, strict=True)])
+        positions_N = rest.positions_N + torch.repeat_interleave(cache.lengths_B, rest.bounds_B1.long().diff())
+        found_ND = encoder(replace(rest, positions_N=positions_N), cache=cache).last_ND
+    wanted_ND = torch.cat([states[half:] for states, half in zip(wanted, halves, strict=True)])
+    assert (found_ND - wanted_ND).abs().max() < 1e-5
+
+
 def test_order_in_the_pack_does_not_matter(encoder: Encoder, sequences: list[np.ndarray]) -> None:
     with torch.inference_mode():
         forwards, backwards = encoder(pack_tokens(sequences)), encoder(pack_tokens(sequences[::-1]))
@@ -82,6 +102,7 @@ def test_layers_and_attention_on_request(encoder: Encoder, sequences: list[np.nd
     assert plain.layers == plain.attention == ()
     assert torch.equal(plain.last_ND, shown.last_ND)
     assert torch.equal(shown.layers[-1], shown.last_ND)
+    assert len(shown.attention) == (encoder.num_layers if encoder.shows_attention else 0)
     for layer in shown.attention:
         assert [tuple(weights.shape[1:]) for weights in layer] == [(n, n) for n in LENGTHS]
         for weights in layer:

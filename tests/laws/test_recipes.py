@@ -12,14 +12,19 @@ import pytest
 import torch
 
 import firth
+from firth.checkpoint import make_goal
 from firth.config import from_dict, to_dict, to_toml
+from firth.data.loader import Packs, Place
 from firth.data.shards import Shards
+from firth.data.stream import Stream
 from firth.encoders import resolve
+from firth.errors import BadConfig
 from firth.recipes import lineage
 from firth.recipes.lineage import Recipe
 from firth.recipes.solving import is_solved
 from firth.tensors import parameter_count
 from firth.tokenizers import load as load_tokenizer
+from firth.tokenizers.wordpiece import WordPiece
 from firth.train.journal import read_rows
 
 SMALL: dict[str, tuple[str, ...]] = {
@@ -32,9 +37,21 @@ PUBLISHED = {"tiny": 4.4, "mini": 11.2, "small": 28.8, "medium": 41.4, "base": 1
 """Millions of parameters of the encoder with its pooler and a vocabulary of 30,522 (Turc et al. 2019, table 1)."""
 
 
+RECURRENT = ("elmo", "ulmfit")
+"""They have no deep and narrow sizes."""
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_a_size_that_a_recipe_does_not_have(name: str) -> None:
+    with pytest.raises(BadConfig, match=f"{name} has no size '12x256' "):
+        lineage.make(name, "12x256")
+
+
 @pytest.mark.parametrize("size", lineage.SIZES)
 @pytest.mark.parametrize("name", lineage.TABLE)
 def test_round_trip(name: str, size: str) -> None:
+    if name in RECURRENT and size.startswith("12x"):
+        pytest.skip("refused, see above")
     recipe = lineage.make(name, size)
     assert (recipe.recipe, recipe.size) == (name, size)
     assert from_dict(Recipe, json.loads(json.dumps(to_dict(recipe)))) == recipe
@@ -92,3 +109,22 @@ def test_published_parameter_counts_of_bert(size: str, millions: float) -> None:
     with torch.device("meta"):
         encoder = resolve(name)(config)
     assert round(parameter_count([encoder]) / 1e6, 1) == millions
+
+
+@pytest.mark.parametrize("name", [name for name in lineage.TABLE if name not in SOLVED])
+def test_every_segment_is_trained(
+    name: str, shrink: Callable[[Any], Any], long_shards: Shards, tokenizer: WordPiece
+) -> None:
+    """A model with two segment embeddings must see both, or pair tasks meet one that was never trained."""
+    recipe = lineage.make(name, "tiny")
+    ((encoder_name, shape),) = recipe.encoder.items()
+    if getattr(shape, "num_segments", 0) < 2:
+        pytest.skip("one segment or none")
+    encoder = resolve(encoder_name)(replace(shrink(shape), vocab_size=len(tokenizer.vocab)))
+    goals = [
+        make_goal(goal, config, encoder, tokenizer, max_length=64, seed=1) for goal, config in recipe.objectives.items()
+    ]
+    stream = Stream(long_shards, np.arange(long_shards.num_documents))
+    packs = Packs(stream, goals, replace(recipe.batches, max_length=64, tokens=2048), specials=tokenizer.vocab, seed=1)
+    segments_N = packs[Place()].segments_N
+    assert 0.2 < segments_N.float().mean() < 0.8

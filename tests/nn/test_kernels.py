@@ -8,15 +8,17 @@ import pytest
 
 PROGRAM = """
 import torch
-from firth.nn.attention import attend, layout
+from firth.nn.attention import Fused, attend
 from firth.nn.kernels import short_attention
+from firth.nn.layout import Layout
 
 torch.manual_seed(0)
 bounds = torch.tensor([0, 5, 64, 65, 128, 1, 33, 0, 0]).cumsum(0).int()
 for causal in (False, True):
     qkv = torch.randn(int(bounds[-1]), 3, 2, 16, requires_grad=True)
     grad = torch.randn(int(bounds[-1]), 2, 16)
-    reference = attend(qkv, layout(bounds, 128, dtype=torch.float32), causal=causal)
+    layout = Layout(bounds, 128, len(qkv))
+    reference = attend(Fused(qkv), layout, layout, causal=causal)
     (wanted,) = torch.autograd.grad(reference, qkv, grad)
     out = short_attention(qkv, bounds, causal)
     (found,) = torch.autograd.grad(out, qkv, grad)

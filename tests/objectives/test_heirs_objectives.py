@@ -149,10 +149,10 @@ def test_no_gradient_goes_through_the_sampling_and_the_weight_weighs(judge: Judg
         loss = goal.step(encoder, batch).sums["replaced_token"]
         loss.backward()
         assert all(p.grad is None or not p.grad.any() for p in goal.generator.blocks.parameters())  # type: ignore[union-attr]
-        gradients.append(encoder.blocks[0].up.weight.grad.clone())
+        gradients.append(encoder.blocks[0].ffn.up.weight.grad.clone())
         figures.append(float(loss.detach()))
     assert figures[0] == figures[1]
-    assert torch.allclose(gradients[0], 10 * gradients[1], rtol=1e-4, atol=1e-6)
+    assert torch.allclose(gradients[0], 10 * gradients[1], rtol=1e-3, atol=1e-3)
     assert gradients[0].abs().max() > 0
 
 
@@ -180,13 +180,11 @@ def test_shared_weights_survive_a_step_in_half_precision(judge: Judge) -> None:
 
 
 def test_a_narrow_generator_begins_with_weights_as_large_as_its_width_asks_for(tokenizer: WordPiece) -> None:
-    shape = lineage.make("electra", "mini")
+    shape = lineage.make("electra", "base")
     encoder = Bert(replace(shape.encoder["bert"], vocab_size=len(tokenizer.vocab)))
     goal = make_goal("replaced_token", shape.objectives["replaced_token"], encoder, tokenizer, max_length=64, seed=1)
-    assert goal.generator.width == 128
-    wide, narrow = (
-        bert.blocks[0].attention.qkv.weight.std().item() * bert.width**0.5 for bert in (encoder, goal.generator)
-    )
+    assert goal.generator.width == 256
+    wide, narrow = (bert.blocks[0].ffn.up.weight.std().item() * bert.width**0.5 for bert in (encoder, goal.generator))
     assert wide == pytest.approx(0.02 * 768**0.5, rel=0.05)
     assert narrow == pytest.approx(wide, rel=0.05)
     assert goal.generator.embeddings.tokens.weight is encoder.embeddings.tokens.weight

@@ -80,10 +80,12 @@ def test_shares_over_100_000_tokens(
             assert not np.isin(drawn[replaced], sorted(tokenizer.vocab.specials)).any()
             other += int(replaced.sum())
     assert tokens > 100_000
-    assert abs(chosen / tokens - 0.15) < 0.003
-    assert abs(to_mask / chosen - 0.8) < 0.01
-    assert abs(other / chosen - 0.1) < 0.01
-    assert abs(same / chosen - 0.1) < 0.01
+    # A span of up to ten words is one draw, so there are fewer draws and the shares vary more.
+    slack = 2 if unit == "span" else 1
+    assert abs(chosen / tokens - 0.15) < 0.003 * slack
+    assert abs(to_mask / chosen - 0.8) < 0.01 * slack
+    assert abs(other / chosen - 0.1) < 0.01 * slack
+    assert abs(same / chosen - 0.1) < 0.01 * slack
 
 
 def test_every_sequence_has_its_share(goal: Callable[..., MaskedLM], shards: Shards) -> None:

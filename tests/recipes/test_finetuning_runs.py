@@ -45,7 +45,7 @@ def write(path: Path, rows: list[str]) -> Path:
 @pytest.fixture
 def split(tmp_path: Path) -> tuple[Path, Path]:
     header, *rows = CLASSIFY.read_text("utf-8").splitlines()
-    return write(tmp_path / "train.tsv", [header, *rows[:80]]), write(tmp_path / "dev.tsv", [header, *rows[80:]])
+    return write(tmp_path / "train.tsv", [header, *rows[:80]]), write(tmp_path / "dev.tsv", [header, *rows[80:136]])
 
 
 def test_a_model_measured_on_its_own_rows_is_told(
@@ -95,7 +95,7 @@ def test_one_seed_says_that_no_deviation_is_known(run: Path, tmp_path: Path, com
     assert "held-out training rows (used for picking)" in said
     row = read_json(folder / "results.json")["tasks"]["classify"]
     assert row["figures"]["dev"]["accuracy"]["deviation"] is None
-    assert row["rows"] == {"train": 122, "dev": 14}
+    assert row["rows"] == {"train": 432, "dev": 48}
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_the_command_line(run: Path, split: tuple[Path, Path], tmp_path: Path, c
     plain = write(tmp_path / "lines.txt", ["A fine day.", "A bad day."])
     assert command("predict", out, "--file", plain).out.splitlines() == lines
     assert json.loads(command("evaluate", out, "--data", split[1], "--json").out)["rows"] == 56
-    assert "136 rows" in command("check", CLASSIFY, "--task", "classify", "--model", out).out
+    assert "480 rows" in command("check", CLASSIFY, "--task", "classify", "--model", out).out
     found = json.loads(command("check", split[0], "--dev", CLASSIFY, "--task", "classify", "--json").out)
     assert len(found["parts"]["dev"]["also_in_train"]) == 80
     assert command("predict", out).code == 2
@@ -274,7 +274,7 @@ def test_without_a_model_and_with_random_weights(run: Path, finetune: Finetune, 
 
 def test_early_stopping_stops(finetune: Finetune, capsys: pytest.CaptureFixture[str]) -> None:
     folder = finetune("epochs=30", "patience=1", "train.optim.rate=1e-12")
-    assert "nothing better since step 8" in capsys.readouterr().err
+    assert "nothing better since step 27" in capsys.readouterr().err
     assert read_json(folder / "results.json")["kept_epoch"] == 1
 
 
@@ -346,9 +346,9 @@ def test_a_figure_that_is_never_measured_is_refused_before_training(
 
 
 def test_accumulating_does_not_multiply_the_epochs(finetune: Finetune) -> None:
-    folder = finetune("epochs=2", "batch_size=8", "train.accumulate=4", "pick=last")  # 122 rows: 16 batches
+    folder = finetune("epochs=2", "batch_size=8", "train.accumulate=4", "pick=last")  # 432 rows: 54 batches
     rows = [json.loads(line) for line in (folder / "seed-1/metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows if row["split"] == "held-out"] == [4, 8]
+    assert [row["step"] for row in rows if row["split"] == "held-out"] == [14, 27]
     assert read_json(folder / "results.json")["kept_epoch"] == 2
 
 

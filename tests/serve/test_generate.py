@@ -1,4 +1,4 @@
-"""Generation: remembering changes nothing, choices are as defined, chance is the seed's, long texts go on."""
+"""Generation: the key-value cache changes nothing, choices are as defined, chance is the seed's, long texts go on."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from firth.checkpoint import save as save_checkpoint
 from firth.data.packing import pack_tokens
 from firth.encoders.gpt import GPT
 from firth.errors import BadConfig, Unsupported
-from firth.nn.memory import Memory
+from firth.nn.kv_cache import KeyValueCache
 from firth.nn.search import Choice, choose, repeats
 from firth.objectives.causal_lm import CausalLM
 from firth.serve.generating import Options, generate
@@ -57,25 +57,25 @@ def model(request: pytest.FixtureRequest, tokenizer: BPE) -> Checkpoint:
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_remembering_changes_nothing(model: Checkpoint, choice: Choice) -> None:
+def test_the_cache_changes_nothing(model: Checkpoint, choice: Choice) -> None:
     """Texts of different lengths, over the model's reach, some of which end."""
     options = Options(70, choice, seed=3)
-    found, wanted = (generate(model, PROMPTS, replace(options, remember=flag)) for flag in (True, False))
+    found, wanted = (generate(model, PROMPTS, replace(options, use_cache=flag)) for flag in (True, False))
     assert found == wanted
     assert max(one.num_tokens for one in found) == 70
     assert [one.text.startswith(prompt) for one, prompt in zip(found, PROMPTS, strict=True)] == [True] * 4
 
 
-def test_remembered_states_equal_read_ones(model: Checkpoint) -> None:
+def test_states_with_a_cache_equal_those_without(model: Checkpoint) -> None:
     sequences = [np.arange(5, 5 + n) * 7 % 500 for n in (9, 3, 20, 1)]
     with torch.inference_mode():
         wanted = model.encoder(pack_tokens(sequences)).last_ND.split([len(ids) for ids in sequences])
-        memory = Memory(model.encoder.num_layers, 4, 24)
-        first = model.encoder(pack_tokens([ids[:-1] if len(ids) > 1 else ids for ids in sequences]), memory=memory)
-        memory.keep(torch.tensor([2, 0, 1]))
+        cache = KeyValueCache(model.encoder.num_layers, 4, 24)
+        first = model.encoder(pack_tokens([ids[:-1] if len(ids) > 1 else ids for ids in sequences]), cache=cache)
+        cache.keep(torch.tensor([2, 0, 1]))
         ids = torch.tensor([sequences[row][-1] for row in (2, 0, 1)])
         bounds = torch.arange(4, dtype=torch.int32)
-        last = model.encoder(Batch(ids, memory.lengths_B.clone(), ids * 0, bounds, 1), memory=memory).last_ND
+        last = model.encoder(Batch(ids, cache.lengths_B.clone(), ids * 0, bounds, 1), cache=cache).last_ND
     ends = [8, 10, 29, 30]
     assert torch.allclose(first.last_ND[ends[1] - 1], wanted[1][1], atol=1e-5)
     for place, row in enumerate((2, 0, 1)):

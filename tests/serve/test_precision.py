@@ -275,7 +275,7 @@ def test_all_that_a_choice_depends_on_is_in_its_key(
     keys = [key(), key("int8"), key(judged_on=choosing.digest(sample, "cls"))]
     keys += [key(judged_on=choosing.digest(sample[1:], "mean")), key(encoder=small_bert(ffn_width=48))]
     with torch.no_grad():
-        encoder.blocks[0].up.weight[3, 5] += 1e-6  # type: ignore[union-attr,index]
+        encoder.blocks[0].ffn.up.weight[3, 5] += 1e-6  # type: ignore[union-attr,index]
     keys += [key()]
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
@@ -296,7 +296,7 @@ def test_a_choice_is_not_followed_for_other_weights(
     cache.write_text(json.dumps({key: {"precision": "bf16", "in_bytes": []}}))
     other = small_bert().eval()
     with torch.no_grad():
-        other.blocks[0].up.bias[7] += 0.5  # type: ignore[union-attr,index]
+        other.blocks[0].ffn.up.bias[7] += 0.5  # type: ignore[union-attr,index]
     Model(Checkpoint(other, {}, tokenizer), precision="auto").embed(texts)
     remembered = json.loads(cache.read_text("utf-8"))
     assert len(remembered) == 2

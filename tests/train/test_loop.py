@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -110,7 +110,7 @@ def test_a_mean_of_means_would_be_another_gradient(
     """The trap the loop avoids: averaging the micro-batches' own means."""
     whole = gradient(learner(), cut(1))
     each = [gradient(learner(), [batch]) for batch in cut(32)]
-    name = "encoder.blocks.0.up.weight"
+    name = "encoder.blocks.0.ffn.up.weight"
     averaged = torch.stack([one[name] for one in each]).mean(0)
     assert (averaged - whole[name]).norm() > 0.01 * whole[name].norm()
 
@@ -160,7 +160,7 @@ def test_dropout_is_drawn_from_the_step_and_micro_batch(
     torch.rand(100)  # chance drawn elsewhere does not matter
     two = gradient(learner(dropout=0.3), cut(2))
     other = gradient(learner(dropout=0.3), cut(2), replace(STILL, seed=9))
-    name = "encoder.blocks.0.up.weight"
+    name = "encoder.blocks.0.ffn.up.weight"
     assert torch.equal(one[name], two[name])
     assert not torch.equal(one[name], other[name])
 
@@ -178,7 +178,7 @@ def test_bf16_keeps_weights_in_fp32(learner: Callable[..., Learner], cut: Callab
     half, full = gradient(model, cut(1), replace(STILL, precision="bf16")), gradient(learner(), cut(1))
     assert all(g.dtype == torch.float32 for g in half.values())
     assert all(p.dtype == torch.float32 for p in model.parameters())
-    name = "encoder.blocks.1.down.weight"
+    name = "encoder.blocks.1.ffn.down.weight"
     difference = (half[name] - full[name]).norm() / full[name].norm()
     assert 0 < difference < 0.1
 
@@ -207,9 +207,16 @@ def test_numbers_below_one_are_refused(name: str) -> None:
         TrainConfig(**{name: 0})  # type: ignore[arg-type]
 
 
-def test_until_the_steps_are_settled_the_schedule_is_provisional() -> None:
-    config = TrainConfig(steps=100, minutes=1.0)
-    short, long, unsettled = Progress(100, settled=50), Progress(300, settled=50), Progress(100)
-    assert rate_at(49, short, config) == rate_at(49, long, config) == rate_at(49, unsettled, config)
-    assert rate_at(50, short, config) != rate_at(50, long, config)
-    assert rate_at(50, unsettled, config) == rate_at(50, Progress(300), config)
+def test_a_time_limit_schedules_by_the_share_of_time_used() -> None:
+    """The rate never jumps when the number of steps becomes known, however far that is from the first guess."""
+    config = TrainConfig(minutes=1.0, optim=OptimConfig(rate=1.0, warmup_rate=0.05))
+    for steps in (400, 70_000):
+        shares = [200 / steps * step / 200 for step in range(201)]
+        progress = Progress(steps, settled=200, shares=shares)
+        found = [rate_at(step, progress, config) for step in range(steps)]
+        largest_change = max(abs(after - before) for before, after in pairwise(found))
+        assert largest_change <= 1.1 / (0.05 * steps)
+        assert max(found) == pytest.approx(1.0, abs=0.01)
+        assert found[-1] < 0.01
+    unsettled = Progress(5_000, shares=[0.0, 0.01])
+    assert rate_at(9, unsettled, config) == rate_at(1, unsettled, config)

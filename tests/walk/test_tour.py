@@ -20,10 +20,10 @@ def test_the_demo_leaves_models_that_are_served(tmp_path: Path, capsys: pytest.C
         r"^   (\w+, \w\w) +(\d+)  (\w+) +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+ +([\d.]+)$", said, re.MULTILINE
     )
     assert [row[:3] for row in found] == [
-        ("classify, en", "46", "accuracy"),
-        ("classify, zh", "46", "accuracy"),
-        ("tag, en", "25", "f1"),
-        ("tag, zh", "25", "f1"),
+        ("classify, en", "160", "accuracy"),
+        ("classify, zh", "160", "accuracy"),
+        ("tag, en", "140", "f1"),
+        ("tag, zh", "140", "f1"),
     ]
     names = ["demo", "classify-en", "classify-zh", "tag-en", "tag-zh"]
     served = dict(model.split("=") for model in tour._models(tmp_path / "demo"))

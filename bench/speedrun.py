@@ -1,0 +1,134 @@
+"""The speedrun: how good a small model gets in a few minutes of one GPU. Paired trials, then the score of each.
+
+    python bench/speedrun.py --data SHARDS --glue GLUE --work FOLDER --out rows.jsonl --trials muon,adamw \
+        [--steps 1500 | --minutes 8] [--at-once 2] [--tasks cola,mrpc,stsb,rte] [--seeds 3] [CHANGES ...]
+
+Each trial is `firth pretrain --recipe small` with the changes that `TRIALS` names, followed by `firth finetune` on each
+task. A row holds the held-out figures, the tokens a second, and the score of every seed. Trials that run side by side
+share the GPU, so compare them by steps and not by minutes.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+MASKED = 'objectives={"masked_lm": {"rate": 0.3, "pair_rate": 0.9}}'
+TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "small": ("12x256", ()),
+    "adamw": ("12x256", ("train.optim.optimizer=adamw",)),
+    "adamw-2e-3": ("12x256", ("train.optim.optimizer=adamw", "train.optim.rate=2e-3")),
+    "muon-5e-4": ("12x256", ("train.optim.rate=5e-4",)),
+    "muon-2e-3": ("12x256", ("train.optim.rate=2e-3",)),
+    "normal-init": ("12x256", ("encoder.bert.init=normal",)),
+    "narrow-generator": (
+        "12x256",
+        ('objectives.replaced_token.generator={"width": 64, "num_layers": 12, "num_heads": 1, "ffn_width": 256}',),
+    ),
+    "half-step": ("12x256", ("batches.tokens=32768",)),
+    "quarter-step": ("12x256", ("batches.tokens=16384",)),
+    "mask-25": ("12x256", ("objectives.replaced_token.masking.rate=0.25",)),
+    "weight-10": ("12x256", ("objectives.replaced_token.weight=10",)),
+    "wide": ("12x384", ()),
+    "masked-lm": ("12x256", (MASKED, "train.optim.rate=2e-3")),
+    "masked-lm-wide": ("12x384", (MASKED,)),
+}
+"""By name: the size, and what differs from the recipe `small`."""
+
+CLASSIFY = "--task classify --preset"
+STSB = "STS-B/original/sts-"
+TASKS = {
+    "cola": f"{CLASSIFY} cola --train CoLA/train.tsv --test CoLA/dev.tsv epochs=8",
+    "sst-2": f"{CLASSIFY} sst-2 --train SST-2/train.tsv --test SST-2/dev.tsv epochs=2 batch_size=64",
+    "mrpc": f"{CLASSIFY} mrpc --train MRPC/msr_paraphrase_train.txt --test MRPC/msr_paraphrase_test.txt epochs=8",
+    "stsb": f"{CLASSIFY} stsb --train {STSB}train.tsv --dev {STSB}dev.tsv --test {STSB}test.tsv epochs=8",
+    "rte": f"{CLASSIFY} rte --train RTE/train.tsv --test RTE/dev.tsv epochs=10",
+}
+
+
+def firth(*words: object) -> tuple[float, str]:
+    """Runs one command; gives its seconds, and the end of what it said if it failed."""
+    began = time.time()
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    command = [sys.executable, "-m", "firth", *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    return time.time() - began, done.stderr[-1500:] if done.returncode else ""
+
+
+def pretrain(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    size, changes = TRIALS[name]
+    out = arguments.work / name
+    limit = ("--steps", arguments.steps) if arguments.steps else ("--minutes", arguments.minutes)
+    seconds, failed = firth(
+        "pretrain", arguments.data, "--recipe", "small", "--size", size, "--out", out, *limit,
+        "train.evaluate_every=1000000", "train.checkpoint_every=1000000", *changes, *arguments.changes,
+    )  # fmt: skip
+    row: dict[str, Any] = {"trial": name, "seconds": round(seconds, 1), "changes": changes}
+    if failed:
+        return row | {"failed": failed}
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    timing = [json.loads(line) for line in (out / "timing.jsonl").read_text().splitlines()]
+    steady = sorted(step["tokens_per_second"] for step in timing[len(timing) // 2 :])
+    held_out = [step for step in rows if step["split"] == "held-out"][-1]
+    curve = [step for step in rows if step["split"] == "train"][:: max(1, len(rows) // 12)]
+    row["tokens_per_second"] = round(steady[len(steady) // 2])
+    row["held_out"] = {key: round(value, 4) for key, value in held_out.items() if isinstance(value, float)}
+    row["curve"] = [[step["step"], round(step.get("masked_lm", 0.0), 3)] for step in curve]
+    row["steps"] = rows[-1]["step"]
+    return row
+
+
+def finetune(name: str, task: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    words = [str(arguments.glue / word) if "/" in word else word for word in TASKS[task].split()]
+    out = arguments.work / f"{name}-{task}"
+    seconds, failed = firth(
+        "finetune", arguments.work / name, *words, "--out", out, "--seeds", arguments.seeds,
+        "train.checkpoint_every=1000000", *arguments.finetune,
+    )  # fmt: skip
+    row: dict[str, Any] = {"trial": name, "task": task, "seconds": round(seconds, 1)}
+    if failed:
+        return row | {"failed": failed}
+    ((_, found),) = json.loads((out / "results.json").read_text())["tasks"].items()
+    row["by_seed"] = [round(seed[found["main"]], 4) for seed in found["by_seed"]["test"]]
+    row["figures"] = {key: value for key, value in found["figures"]["test"].items() if key != "examples"}
+    return row
+
+
+def report(row: dict[str, Any], arguments: argparse.Namespace) -> None:
+    print(json.dumps({key: value for key, value in row.items() if key != "curve"})[:900], flush=True)
+    with arguments.out.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(row) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--data", "--glue", "--work", "--out"):
+        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--trials", default=",".join(TRIALS))
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=8.0)
+    parser.add_argument("--at-once", type=int, default=1, help="pre-training runs side by side")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--finetune", action="append", default=[], help="a change for every fine-tuning run")
+    parser.add_argument("changes", nargs="*", help="changes for every pre-training run")
+    arguments = parser.parse_args()
+    trials = [name for name in arguments.trials.split(",") if name]
+    tasks = [name for name in arguments.tasks.split(",") if name]
+    with ThreadPoolExecutor(arguments.at_once) as pool:
+        new = [name for name in trials if not (arguments.work / name / "config.json").exists()]
+        for row in pool.map(lambda name: pretrain(name, arguments), new):
+            report(row, arguments)
+    with ThreadPoolExecutor(14) as pool:
+        jobs = [(name, task) for task in tasks for name in trials]
+        for row in pool.map(lambda job: finetune(*job, arguments), jobs):
+            report(row, arguments)
+
+
+if __name__ == "__main__":
+    main()

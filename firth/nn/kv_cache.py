@@ -1,0 +1,119 @@
+"""The key-value cache: a decoder that goes on with a text computes only its new tokens.
+
+In: the new tokens of B sequences. Out: for each layer, keys and values of all tokens so far with their layout, which is
+what `nn.attention.attend` takes. Keys and values of self-attention lie in B slots of `capacity` tokens; those of
+cross-attention are computed in the first pass and stay packed as the source is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from firth.errors import BadInput
+from firth.nn.attention import Fused, Projected, Source
+from firth.nn.layout import Layout, SlotLayout
+
+
+class KeyValueCache:
+    """Keys and values of all layers for B sequences of at most `capacity` tokens."""
+
+    def __init__(self, num_layers: int, num_sequences: int, capacity: int) -> None:
+        self.num_layers = num_layers
+        self.capacity = capacity
+        self.lengths_B = torch.zeros(num_sequences, dtype=torch.long)
+        """Tokens of each sequence that were read."""
+        self.slots: dict[int, tuple[Tensor, Tensor]] = {}
+        """By layer: keys and values of self-attention, each B * capacity x H x K."""
+        self.source: dict[int, tuple[Tensor, Tensor]] = {}
+        """By layer: keys and values of cross-attention, each S x H x K."""
+        self.source_layout: Layout | None = None
+
+    def read(self, layout: Layout) -> tuple[Layout, list["LayerCache"]]:
+        """The layout of new tokens at their positions, and a cache for each layer, for one pass over these tokens.
+
+        Afterwards the new tokens count as read.
+        """
+        device = layout.bounds_B1.device
+        before_B = self.lengths_B.to(device)
+        bounds_B1 = layout.bounds_B1.long()
+        lengths_B = before_B + bounds_B1.diff()
+        longest = int(lengths_B.max())
+        if longest > self.capacity:
+            raise BadInput(f"A sequence of {longest} tokens does not fit into a cache for {self.capacity}.")
+        self.lengths_B = lengths_B
+        token_N = torch.arange(layout.num_tokens, device=device)
+        sequence_N = torch.searchsorted(bounds_B1[1:], token_N, right=True)
+        step_N = before_B[sequence_N] + token_N - bounds_B1[sequence_N]
+        cells_N = sequence_N * self.capacity + step_N
+        if not self.slots:
+            return layout, [LayerCache(self, layer, cells_N, layout) for layer in range(self.num_layers)]
+        new = Layout(layout.bounds_B1, layout.max_length, layout.num_tokens, layout.has_kernels, before_B)
+        num_sequences = len(before_B)
+        slots = SlotLayout(
+            torch.arange(num_sequences + 1, device=device) * self.capacity,
+            longest,
+            num_sequences * self.capacity,
+            lengths_B=self.lengths_B,
+        )
+        return new, [LayerCache(self, layer, cells_N, slots) for layer in range(self.num_layers)]
+
+    def keep(self, rows: Tensor) -> None:
+        """Drops all sequences but these, which may be repeated and reordered (as beam search does)."""
+        num_sequences = len(self.lengths_B)
+        rows = rows.to(self.lengths_B.device)
+        self.lengths_B = self.lengths_B[rows]
+        for layer, kept in self.slots.items():
+            slots = [x.view(num_sequences, self.capacity, *x.shape[1:])[rows].flatten(0, 1) for x in kept]
+            self.slots[layer] = slots[0], slots[1]
+        if self.source_layout is not None:
+            self._keep_source(rows.tolist(), self.source_layout)
+
+    def _keep_source(self, rows: list[int], layout: Layout) -> None:
+        spans = list(pairwise(layout.bounds_B1.tolist()))
+        device = layout.bounds_B1.device
+        tokens_S = torch.cat([torch.arange(*spans[row], device=device) for row in rows])
+        lengths = [spans[row][1] - spans[row][0] for row in rows]
+        bounds_B1 = torch.tensor([0, *lengths], device=device).cumsum(0).int()
+        self.source_layout = Layout(bounds_B1, layout.max_length, len(tokens_S), layout.has_kernels)
+        for layer, (k_SHK, v_SHK) in self.source.items():
+            self.source[layer] = k_SHK[tokens_S], v_SHK[tokens_S]
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """One layer's share of the cache in one pass."""
+
+    cache: KeyValueCache
+    layer: int
+    cells_N: Tensor
+    """Where the new tokens' keys and values go."""
+    layout_k: Layout
+    """Of all keys so far; in the first pass these are the new tokens, as they lie."""
+
+    def extend(self, new: Projected | Fused) -> tuple[Projected | Fused, Layout]:
+        """Stores new keys and values; gives the new queries with all keys and values so far, and their layout."""
+        parts = new.apart()
+        slots = self.cache.slots.get(self.layer)
+        is_first = slots is None
+        if slots is None:
+            num_cells = len(self.cache.lengths_B) * self.cache.capacity
+            shape = num_cells, *parts.k_SHK.shape[1:]
+            slots = self.cache.slots[self.layer] = parts.k_SHK.new_zeros(shape), parts.v_SHK.new_zeros(shape)
+        k_SHK, v_SHK = slots
+        k_SHK[self.cells_N] = parts.k_SHK.to(k_SHK.dtype)
+        v_SHK[self.cells_N] = parts.v_SHK.to(v_SHK.dtype)
+        return (new if is_first else Projected(parts.q_NHK, k_SHK, v_SHK)), self.layout_k
+
+    def project_once(
+        self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source
+    ) -> tuple[Tensor, Tensor, Layout]:
+        """Keys and values of cross-attention with their layout; the source is projected in the first pass only."""
+        cache = self.cache
+        if self.layer not in cache.source:
+            cache.source[self.layer] = project(source.states_SD)
+        if cache.source_layout is None:
+            cache.source_layout = source.layout
+        return *cache.source[self.layer], cache.source_layout

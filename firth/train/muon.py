@@ -1,0 +1,96 @@
+"""Muon (Jordan et al. 2024): momentum whose update is made orthogonal, for the matrices inside a network.
+
+In: gradients. Out: updates U V' of the momentum's singular value decomposition U S V', by five steps of a
+Newton-Schulz iteration. All matrices of one shape are updated together in one batched product. An update is scaled to
+the size of AdamW's (Liu et al. 2025, "Muon is scalable", section 2.2), so that both share one learning rate. All other
+parameters (embeddings, norms, biases, heads) take AdamW's step.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the quintic a x + b x^3 + c x^5, which drives all singular values towards 1."""
+NUM_ITERATIONS = 5
+UPDATE_SIZE = 0.2
+"""Root mean square of an update, about that of AdamW's."""
+
+
+def orthogonal(x_BRC: Tensor) -> Tensor:
+    """The nearest orthogonal matrices, roughly: singular values between 0.7 and 1.2 instead of 1."""
+    a, b, c = COEFFICIENTS
+    is_tall = x_BRC.shape[1] > x_BRC.shape[2]
+    x: Tensor = x_BRC.mT if is_tall else x_BRC
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(NUM_ITERATIONS):
+        gram = x @ x.mT
+        polynomial = b * gram + c * (gram @ gram)
+        x = a * x + polynomial @ x
+    return x.mT if is_tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for parameter groups with `pieces`, fused AdamW for the others.
+
+    `pieces` is the number of matrices that lie above each other in one weight: three in a fused projection to queries,
+    keys and values.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[dict[str, Any]],
+        *,
+        lr: float,
+        momentum: float,
+        make_adamw: Callable[[list[dict[str, Any]]], torch.optim.AdamW],
+    ) -> None:
+        groups = list(groups)
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "pieces": 0, "scale": 1.0})
+        self._adamw = make_adamw([group for group in self.param_groups if not group["pieces"]])
+        # One set of groups and states for both, so that schedules and saved states see a single optimizer.
+        self._adamw.param_groups = [group for group in self.param_groups if not group["pieces"]]
+        for group in self._adamw.param_groups:
+            for name, value in self._adamw.defaults.items():
+                group.setdefault(name, value)
+        self._adamw.state = self.state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        self._adamw.step()
+        for group in self.param_groups:
+            if group["pieces"]:
+                for parameters in _by_shape(group["params"]):
+                    self._step_together(parameters, group)
+
+    def _step_together(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+        """One step for parameters of one shape."""
+        updates = [self._momentum(parameter, group["momentum"]) for parameter in parameters]
+        rows, columns = updates[0].shape
+        stacked = torch.stack(updates).view(-1, rows // group["pieces"], columns)
+        half = torch.bfloat16 if stacked.is_cuda else stacked.dtype
+        made = orthogonal(stacked.to(half)).to(stacked.dtype)
+        size = UPDATE_SIZE * max(made.shape[1:]) ** 0.5
+        for parameter, update in zip(parameters, made.view(len(parameters), rows, columns), strict=True):
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
+            parameter.add_(update, alpha=-group["lr"] * size)
+
+    def _momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
+        """Nesterov's: the running mean of gradients, looked at one step ahead."""
+        assert parameter.grad is not None
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        buffer: Tensor = state["momentum"]
+        buffer.lerp_(parameter.grad, 1 - momentum)
+        return parameter.grad.lerp(buffer, momentum)
+
+
+def _by_shape(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    shapes: dict[torch.Size, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        if parameter.grad is not None:
+            shapes.setdefault(parameter.shape, []).append(parameter)
+    return shapes.values()
