@@ -5,7 +5,7 @@
 The work is all-MiniLM-L6-v2 on RTE (fine-tuning, batches of 8 rows) and on paragraphs of Wikipedia (embedding). The
 neighbour is one process that counts in a loop. Each measurement is a process of its own, because OpenMP reads its
 settings once, when it is loaded. Ways to wait are measured in turn: OpenMP as it comes, the watcher of
-`firth.train.neighbours` ("firth", which training uses), and other values of GOMP_SPINCOUNT on request.
+`firth.train.shared_cores` ("firth", which training uses), and other values of GOMP_SPINCOUNT on request.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NEIGHBOUR = f"import time\nend = time.monotonic() + {LIMIT}\nwhile time.monotoni
 def main() -> None:
     arguments = _arguments()
     if arguments.measure:
-        from firth.train.neighbours import share_cores
+        from firth.train.shared_cores import share_cores
 
         with share_cores() if arguments.share else nullcontext():
             print(MEASURES[arguments.measure](arguments.seconds))

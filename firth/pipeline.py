@@ -305,7 +305,7 @@ def embed(
     from firth.corpus.readers import read_texts
     from firth.recipes.inputs import tell_of_long
     from firth.serve.predictor import load
-    from firth.train.neighbours import share_cores
+    from firth.train.shared_cores import share_cores
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
