@@ -23,7 +23,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import make_task
 from firth.data.items import ItemBatches
 from firth.data.loader import Place
-from firth.recipes import labelled
+from firth.finetuning import labelled
 from firth.tasks.classify import Classify
 from firth.tensors import Batch
 from firth.train.loop import Learner

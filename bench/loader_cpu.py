@@ -14,13 +14,13 @@ import torch
 import firth
 from bench.table import Row
 from bench.texts import paragraphs
+from firth import lineage
 from firth.config import override
 from firth.data.loader import Packs, Place
 from firth.data.shards import Shards
+from firth.lineage import Recipe
 from firth.objectives.masked_lm import MaskedLM
-from firth.recipes import lineage
-from firth.recipes.lineage import Recipe
-from firth.recipes.pretraining import build
+from firth.pretraining.training import build
 
 TOKENS = 65536
 

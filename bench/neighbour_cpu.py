@@ -91,7 +91,7 @@ def finetune(seconds: float) -> float:
     from firth.checkpoint import make_task
     from firth.data.items import ItemBatches
     from firth.data.loader import Place
-    from firth.recipes import labelled
+    from firth.finetuning import labelled
     from firth.tasks.classify import Classify
     from firth.train.loop import Learner
     from firth.train.optim import make_optimizer

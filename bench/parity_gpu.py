@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import firth  # noqa: E402
-from firth.recipes import labelled  # noqa: E402
+from firth.finetuning import labelled  # noqa: E402
 from firth.tasks.classify import Classify  # noqa: E402
 from firth.types import Example  # noqa: E402
 

@@ -21,13 +21,13 @@ import torch
 import firth
 from bench.table import Row, peak_memory, say
 from bench.texts import paragraphs
+from firth import lineage
 from firth.config import override
 from firth.data.loader import Place, load, places
 from firth.data.shards import Shards
+from firth.lineage import Recipe
 from firth.objectives.masked_lm import MaskedLM
-from firth.recipes import lineage
-from firth.recipes.lineage import Recipe
-from firth.recipes.pretraining import build
+from firth.pretraining.training import build
 from firth.train.loop import Progress, train
 from firth.train.optim import make_optimizer
 

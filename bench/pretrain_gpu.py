@@ -25,14 +25,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from firth import lineage
 from firth.config import override
 from firth.data.loader import Place, load, places
 from firth.data.shards import Shards
 from firth.encoders.bert import Bert
+from firth.lineage import Recipe
 from firth.objectives.masked_lm import MaskedLM
-from firth.recipes import lineage
-from firth.recipes.lineage import Recipe
-from firth.recipes.pretraining import Parts, build
+from firth.pretraining.training import Parts, build
 from firth.train.loop import Progress, train
 from firth.train.optim import make_optimizer
 

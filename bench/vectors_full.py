@@ -115,8 +115,8 @@ def peer(folder: Path, language: str, kind: str) -> dict[str, Any]:
 
 
 def judged(folder: Path, language: str, words: Sequence[str], vectors: np.ndarray, **how: Any) -> dict[str, Any]:
-    from firth.serve.lexicon import Lexicon
-    from firth.serve.word_tests import judge
+    from firth.inference.lexicon import Lexicon
+    from firth.inference.word_tests import judge
 
     lexicon = Lexicon({word: i for i, word in enumerate(words)}, vectors, lowercase=True, **how)
     return {Path(name).stem: judge(lexicon, folder / name) for name in TESTS[language]}

@@ -19,6 +19,7 @@ configure()  # before torch computes anything: it reads these settings once
 
 if TYPE_CHECKING:
     from firth.errors import FirthError
+    from firth.inference.model import Model, load
     from firth.pipeline import (
         check,
         embed,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         pretrain,
         senses,
     )
-    from firth.serve.predictor import Model, load
     from firth.tour import demo
     from firth.types import Fill, Generated, Prediction
     from firth.words import analogy, duplicates, evaluate_words, export, keywords, map_words, neighbours, ratios
@@ -56,7 +56,7 @@ _HOMES = {
         "pretrain",
         "senses",
     ),
-    "firth.serve.predictor": ("Model", "load"),
+    "firth.inference.model": ("Model", "load"),
     "firth.tour": ("demo",),
     "firth.types": ("Fill", "Generated", "Prediction"),
     "firth.words": (

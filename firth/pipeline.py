@@ -16,7 +16,7 @@ from firth.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
-    from firth.serve.senses import Senses
+    from firth.inference.senses import Senses
     from firth.tokenizers import Tokenizer
     from firth.types import Fill, Generated, Prediction
 
@@ -97,7 +97,7 @@ def _tokenizer(name: str, paths: Sequence[str | Path], sizes: dict[str, Any], **
 def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
     if segmenter is None:
         return nullcontext()
-    from firth.serve.predictor import load
+    from firth.inference.model import load
     from firth.tokenizers.words import segmented_by
 
     model = load(segmenter)
@@ -141,8 +141,8 @@ def pretrain(
     threads: int | None = None,
 ) -> dict[str, float]:
     """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
-    from firth.recipes import planning, solving
-    from firth.recipes.finished import refuse_other
+    from firth.finished import refuse_other
+    from firth.pretraining import planning, solving
 
     refuse_other(Path(out), "pretrain")
     asked = planning.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
@@ -159,7 +159,7 @@ def pretrain(
     if words:
         option = min(words).replace("_", "-")
         raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
-    from firth.recipes import pretraining
+    from firth.pretraining import training as pretraining
 
     how: dict[str, Any] = {"asked": asked, "resume": resume, "start_from": start_from, "device": device}
     with _resumable(Path(out)):
@@ -177,7 +177,7 @@ def check(
 ) -> dict[str, Any]:
     """Looks at labelled rows before any training; gives what is there and what is wrong, with row numbers."""
     from firth.config import from_dict
-    from firth.recipes import checking
+    from firth.finetuning import checking
     from firth.tasks import resolve as task_class
 
     files = {part: Path(path) for part, path in (("train", file), ("dev", dev), ("test", test)) if path}
@@ -208,8 +208,9 @@ def finetune(
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
-    from firth.recipes import downstream, ulmfit
-    from firth.recipes.jobs import Asked
+    from firth.finetuning import running as downstream
+    from firth.finetuning import ulmfit
+    from firth.finetuning.jobs import Asked
     from firth.report.finetuning import gather
 
     if model and encoder:
@@ -240,7 +241,8 @@ def evaluate(
 
     With a `task` that needs no training (compare) and its `options`, any model is measured on a labelled file.
     """
-    from firth.recipes import measuring, pretraining
+    from firth.finetuning import measuring
+    from firth.pretraining import training as pretraining
 
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
@@ -255,8 +257,8 @@ def predict(
     model: str | Path, inputs: Sequence[Any] = (), *, file: str | Path | None = None, task: str = ""
 ) -> "list[Prediction]":
     """What a fine-tuned model says of each input, or of each row of a file, in order."""
-    from firth.recipes.inputs import read_inputs
-    from firth.serve.predictor import load
+    from firth.inference.inputs_file import read_inputs
+    from firth.inference.model import load
 
     loaded = load(model)
     if file is None:
@@ -272,8 +274,8 @@ def k_best(
     model: str | Path, inputs: Sequence[Any] = (), *, k: int, file: str | Path | None = None, task: str = ""
 ) -> "list[list[Prediction]]":
     """The k likeliest tag sequences of each input, or of each row of a file, by a fine-tuned tagger."""
-    from firth.recipes.inputs import read_inputs
-    from firth.serve.predictor import load
+    from firth.inference.inputs_file import read_inputs
+    from firth.inference.model import load
 
     loaded = load(model)
     examples = loaded.examples(inputs, task=task) if file is None else read_inputs(loaded.checkpoint, Path(file), task)
@@ -282,14 +284,14 @@ def k_best(
 
 def fill(model: str | Path, text: str, *, top: int = 5, specials: bool = False) -> "list[Fill]":
     """The likeliest words for each [MASK] of a text."""
-    from firth.serve.predictor import load
+    from firth.inference.model import load
 
     return load(model).fill(text, top=top, specials=specials)
 
 
 def generate(model: str | Path, text: str, *, max_tokens: int = 50, seed: int = 1, **choice: Any) -> "Generated":
     """A text and what a causal language model goes on with; `choice`: temperature, top_k, top_p, no_repeat."""
-    from firth.serve.predictor import load
+    from firth.inference.model import load
 
     return load(model).generate(text, max_tokens=max_tokens, seed=seed, **choice)
 
@@ -303,8 +305,8 @@ def embed(
     import numpy as np
 
     from firth.corpus.readers import read_texts
-    from firth.recipes.inputs import tell_of_long
-    from firth.serve.predictor import load
+    from firth.inference.inputs_file import tell_of_long
+    from firth.inference.model import load
     from firth.train.shared_cores import share_cores
 
     if Path(out).exists():
@@ -325,7 +327,7 @@ def embed(
 
 def info(model: str | Path) -> dict[str, Any]:
     """What a model folder holds."""
-    from firth.serve.predictor import load
+    from firth.inference.model import load
 
     return load(model).info()
 
@@ -339,8 +341,8 @@ def import_model(
     skip_bad: bool = False,
 ) -> dict[str, Any]:
     """Other people's model files, or a file of word vectors -> a model folder in `out`; gives what it holds."""
-    from firth.recipes import importing
-    from firth.serve.predictor import Model
+    from firth.inference.model import Model
+    from firth.surgery import importing
 
     said = importing.Said(unsafe_pickle, cased, skip_bad)
     return Model(importing.import_model(Path(source), Path(out), said=said)).info()
@@ -349,8 +351,8 @@ def import_model(
 def senses(model: str | Path, *, word: str, file: str | Path, groups: int | None = None, layer: int = -1) -> "Senses":
     """A word's occurrences in the lines of a file, grouped by what it means there."""
     from firth.corpus.readers import read_lines
-    from firth.serve import senses as grouping
-    from firth.serve.predictor import load
+    from firth.inference import senses as grouping
+    from firth.inference.model import load
 
     return grouping.senses(load(model), word, read_lines(Path(file)), count=groups, layer=layer)
 
@@ -359,7 +361,7 @@ def extend(
     model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
 ) -> dict[str, Any]:
     """A model with new tokens for the words of a domain's text, in `out`; gives tokens per text before and after."""
-    from firth.recipes import extending
+    from firth.surgery import extending
 
     texts = [Path(path) for path in _paths(text)]
     return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))

@@ -14,6 +14,50 @@ from firth.console import say
 from firth.errors import FirthError
 from firth.files import MANIFEST, write_bytes
 
+MINUTES = 3.0
+SIZE = "tiny"
+VOCAB_SIZE = 6000
+CHANGES = (
+    # Many small steps, no dropout and short sequences: what learns soonest on one megabyte of text.
+    "batches.tokens=1024",
+    "batches.max_length=64",
+    "batches.held_out_rate=0.03",
+    "encoder.bert.num_heads=4",
+    "encoder.bert.dropout=0.0",
+    "encoder.bert.init_std=0.05",
+    "objectives.masked_lm.rate=0.2",
+    "train.optim.rate=1e-3",
+    "train.optim.beta2=0.98",
+    "train.log_every=50",
+    "train.evaluate_every=500",
+    "train.checkpoint_every=1000",
+)
+TASKS = {"classify": "classify", "tag": "entities"}
+"""What it is fine-tuned for, and the embedded set of each."""
+SEEDS = 3
+# Few rows: small batches for more steps, the last weights, and few rows spent on picking.
+FEW_ROWS = ("batch_size=8", "pick=last", "held_out_rate=0.05")
+FINE_TUNING = {
+    "classify": (*FEW_ROWS, "epochs=20", "tasks.classify.pooling=mean"),
+    "tag": (*FEW_ROWS, "epochs=40"),
+}
+"""Changes of each task, the same for both starts."""
+FILLS = (
+    "If the argument is omitted, the function [MASK] None.",
+    "Return a [MASK] of all the files in the directory.",
+    "Raise an exception if the file does not [MASK].",
+    "The default value is [MASK].",
+    "这是一个[MASK]好的下午。",
+)
+SENTENCES = (
+    "Return the number of items in the list.",
+    "Give back how many elements the sequence holds.",
+    "Open a connection to the server.",
+    "Connect to a remote host over the network.",
+    "The rain fell softly on the garden.",
+    "春天的雨落在花园里。",
+)
+ATTENTION = "If the file does not exist, an exception is raised by the function."
 STARTS = {"pre-trained": "", "random": "random"}
 """The two starts of every fine-tuning, and the folder of each in the demo's."""
 
@@ -21,7 +65,7 @@ STARTS = {"pre-trained": "", "random": "random"}
 def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tuning: Iterable[str] = ()) -> Path:
     """From the text every machine has to a small BERT, what it is worth, and a page that shows it; gives the page.
 
-    `tuning` are changes of the fine-tunings, each with so many `seeds`; the usual numbers stand in recipes/demo.py.
+    `tuning` are changes of the fine-tunings, each with so many `seeds`; the usual numbers are at the top of this file.
     """
     with _run_again():
         return _demo(Path(out), minutes, seeds, tuning)
@@ -41,20 +85,19 @@ def _run_again() -> Iterator[None]:
 def _demo(folder: Path, minutes: float | None, seeds: int, tuning: Iterable[str]) -> Path:
     from firth import samples
     from firth.data.health import describe
-    from firth.recipes import demo as numbers
 
     data, run = folder / "data", folder / "run"
     if not data.exists():
         say("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
-        health = pipeline.prepare(samples.corpus(folder / "text"), out=data, vocab_size=numbers.VOCAB_SIZE)
+        health = pipeline.prepare(samples.corpus(folder / "text"), out=data, vocab_size=VOCAB_SIZE)
         say("\n".join(describe(health)))
     if not (run / MANIFEST).exists():
         say("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
-        limits: dict[str, Any] = {"minutes": minutes or numbers.MINUTES, "size": numbers.SIZE}
-        pipeline.pretrain(data, out=run, resume=run.exists(), changes=numbers.CHANGES, **limits)
+        limits: dict[str, Any] = {"minutes": minutes or MINUTES, "size": SIZE}
+        pipeline.pretrain(data, out=run, resume=run.exists(), changes=CHANGES, **limits)
     page = _report(folder)
     say("4. Fine-tuning: is that worth anything? The same network learns from it and from random weights.")
-    rows = list(_compared(folder, seeds or numbers.SEEDS, tuning))
+    rows = list(_compared(folder, seeds or SEEDS, tuning))
     say("   Mean and deviation over the seeds, on rows that no training saw:\n   " + "\n   ".join(rows))
     say(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
     here = "" if str(folder) == "demo" else f" {' '.join(_models(folder))} --runs {folder}"
@@ -64,17 +107,16 @@ def _demo(folder: Path, minutes: float | None, seeds: int, tuning: Iterable[str]
 
 def _report(folder: Path) -> Path:
     """Asks the pre-trained model, and writes the page."""
-    from firth.recipes import demo as numbers
+    from firth.inference.model import load
     from firth.report.gather import gather
     from firth.report.pretraining import render
-    from firth.serve.predictor import load
 
     run, page = folder / "run", folder / "report.html"
     say("3. Asking it: fill the mask.")
     model = load(run)
-    for text in numbers.FILLS:
+    for text in FILLS:
         say(f"   {text}\n      " + ", ".join(f"{row.token} {row.probability:.0%}" for row in model.fill(text)))
-    shown = gather(run, folder / "data", fills=numbers.FILLS, sentences=numbers.SENTENCES, attention=numbers.ATTENTION)
+    shown = gather(run, folder / "data", fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
     for text, others in shown.neighbours:
         say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
     write_bytes(page, render(shown).encode())
@@ -84,10 +126,9 @@ def _report(folder: Path) -> Path:
 def _compared(folder: Path, seeds: int, tuning: Iterable[str]) -> Iterator[str]:
     """A line for each task and language: figures on rows that no training saw, from both starts."""
     from firth import samples
-    from firth.recipes import demo as numbers
 
     yield f"{'':<14} {'test rows':>9}  {'figure':<9}" + "".join(f" {start:<17}" for start in STARTS) + " majority"
-    for task, kind in numbers.TASKS.items():
+    for task, kind in TASKS.items():
         for language in samples.LANGUAGES:
             train, test = samples.parted(kind, language, folder / "labelled")
             found: dict[str, Mapping[str, Any]] = {}
@@ -100,14 +141,14 @@ def _compared(folder: Path, seeds: int, tuning: Iterable[str]) -> Iterator[str]:
                     out=folder / inner / f"{task}-{language}",
                     random=start == "random",
                     seeds=seeds,
-                    changes=(*numbers.FINE_TUNING[task], *tuning),
+                    changes=(*FINE_TUNING[task], *tuning),
                     resume=True,
                 )["tasks"][task]
             yield _row(f"{task}, {language}", found)
 
 
 def _row(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
-    from firth.recipes.figures import spoken
+    from firth.finetuning.figures import spoken
 
     one = found["pre-trained"]
     figures = "".join(f" {spoken(row['figures']['test'][row['main']]):<17}" for row in found.values())
@@ -117,9 +158,8 @@ def _row(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
 def _models(folder: Path) -> list[str]:
     """What the demo left, as NAME=PATH: the pre-trained model first, then those fine-tuned from it."""
     from firth import samples
-    from firth.recipes import demo as numbers
 
-    tuned = [f"{task}-{language}" for task in numbers.TASKS for language in samples.LANGUAGES]
+    tuned = [f"{task}-{language}" for task in TASKS for language in samples.LANGUAGES]
     there = [name for name in tuned if (folder / name / MANIFEST).exists()]
     return [f"demo={folder / 'run'}", *(f"{name}={folder / name}" for name in there)]
 
@@ -136,8 +176,8 @@ def serve(
 ) -> None:
     """Answers over HTTP until it is told to stop; without models it serves the demo's, which it makes if need be."""
     from firth.config import override
-    from firth.serve import server
-    from firth.serve.limits import Limits
+    from firth.serving import server
+    from firth.serving.limits import Limits
 
     if not models:
         if not (Path("demo/run") / MANIFEST).exists():

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 def neighbours(model: str | Path, word: str, *, top: int = 10) -> list[tuple[str, float]]:
     """The words of a model nearest to a word, with their cosines."""
-    from firth.serve.lexicon import open_lexicon
+    from firth.inference.lexicon import open_lexicon
 
     return open_lexicon(Path(model)).neighbours(word, top=top)
 
 
 def analogy(model: str | Path, first: str, second: str, third: str, *, top: int = 10) -> list[tuple[str, float]]:
     """The words nearest to first - second + third: king, man, woman should give queen."""
-    from firth.serve.lexicon import open_lexicon
+    from firth.inference.lexicon import open_lexicon
 
     return open_lexicon(Path(model)).analogy(first, second, third, top=top)
 
 
 def evaluate_words(model: str | Path, files: Sequence[str | Path]) -> dict[str, Any]:
     """A model's figures on files of word pairs or analogies, by file."""
-    from firth.serve.lexicon import open_lexicon
-    from firth.serve.word_tests import judge
+    from firth.inference.lexicon import open_lexicon
+    from firth.inference.word_tests import judge
 
     lexicon, stems = open_lexicon(Path(model)), [Path(file).stem for file in files]
     names = [stem if stems.count(stem) == 1 else str(file) for stem, file in zip(stems, files, strict=True)]
@@ -42,8 +42,8 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
     """Words drawn where their vectors lie, as .svg or .png."""
     import numpy as np
 
+    from firth.inference.lexicon import open_lexicon
     from firth.report.scatter import write_map
-    from firth.serve.lexicon import open_lexicon
 
     lexicon = open_lexicon(Path(model))
     write_map(Path(out), words, np.stack([lexicon.vector(word) for word in words]))
@@ -52,7 +52,7 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
 def export(model: str | Path, *, out: str | Path, kind: str = "word2vec") -> dict[str, Any]:
     """A model's word vectors as a file that other programs read; gives their number and width."""
     from firth.convert.vectors import write_vectors
-    from firth.serve.lexicon import open_lexicon
+    from firth.inference.lexicon import open_lexicon
 
     if Path(out).exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
@@ -74,7 +74,7 @@ def ratios(
     from firth import tokenizers
     from firth.data.ratios import shares
     from firth.data.shards import Shards
-    from firth.serve.lexicon import Lexicon, reads_lowercase
+    from firth.inference.lexicon import Lexicon, reads_lowercase
 
     asked = (first, second, *words)
     if window < 1 or not words or not all(word.strip() for word in asked):

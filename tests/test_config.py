@@ -7,10 +7,10 @@ from typing import Literal
 
 import pytest
 
+from firth import lineage
 from firth.config import describe, from_dict, load_toml, override, resolve, to_dict, to_toml
 from firth.errors import BadConfig, BadInput
-from firth.recipes import lineage
-from firth.recipes.lineage import Recipe
+from firth.lineage import Recipe
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def check(
     if as_json:
         show(findings, as_json=True)
     else:
-        from firth.recipes.checking import describe
+        from firth.finetuning.checking import describe
 
         typer.echo("\n".join(describe(findings)))
 
@@ -115,7 +115,7 @@ def finetune(
     if as_json:
         show(summary, as_json=True)
         return
-    from firth.recipes.figures import headlines
+    from firth.finetuning.figures import headlines
 
     typer.echo("\n".join(headlines(summary)))
 

@@ -8,7 +8,7 @@ import typer
 from firth.commands.shown import Json, ModelFolder, show
 
 if TYPE_CHECKING:
-    from firth.serve.senses import Occurrence
+    from firth.inference.senses import Occurrence
 
 _AROUND = 40
 """Characters shown on each side of an occurrence."""

@@ -36,7 +36,7 @@ def serve(
 
     if limit == ["help"]:
         from firth.config import describe
-        from firth.serve.limits import Limits
+        from firth.serving.limits import Limits
 
         for name, text in describe(Limits).items():
             typer.echo(f"{name}={getattr(Limits(), name)}\n    {text}")

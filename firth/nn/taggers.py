@@ -116,7 +116,7 @@ class SoftmaxTagger(Tagger):
 
 
 class HMMTagger(Tagger):
-    """States are log probabilities of what is seen, given each tag; `recipes/chains.py` counts them."""
+    """States are log probabilities of what is seen, given each tag; `finetuning/chains.py` counts them."""
 
     def __init__(self, width: int, legal: Legal, *, linear: bool = True) -> None:
         super().__init__(width, legal, linear=linear)

@@ -1,4 +1,4 @@
-"""An objective that needs no gradients: counts, decompositions, word2vec's own loops. `recipes/solving.py` runs it.
+"""An objective that needs no gradients: counts, decompositions, word2vec's own loops. `pretraining/solving.py` runs it.
 
 It is no network: text goes in, the arrays of an encoder come out, and torch is not needed for that.
 """

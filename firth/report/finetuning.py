@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.files import read_json
-from firth.recipes.figures import spoken
+from firth.finetuning.figures import spoken
 from firth.report.charts import bars, heatmap, lines
 from firth.report.markup import Html
 from firth.report.page import Section, figure, fold, grid, notice, page, section, table, tiles

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from firth.data.shards import Shards
+from firth.inference.model import Model, load
 from firth.report.pretraining import PretrainingReport, Ranked
-from firth.serve.predictor import Model, load
 from firth.train.journal import read_rows
 
 

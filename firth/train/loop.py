@@ -17,9 +17,9 @@ from firth.data.loader import Place
 from firth.errors import BadConfig
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
-from firth.train.shared_cores import share_cores
 from firth.train.optim import scheduled_rate
 from firth.train.settings import TrainConfig
+from firth.train.shared_cores import share_cores
 
 PROVISIONAL_STEPS = 5_000
 """With a time limit, the number of steps until it is known."""

@@ -11,7 +11,7 @@ import firth
 from firth import chance
 from firth.convert.fasttext import is_fasttext, read_fasttext
 from firth.errors import BadInput, Unsupported
-from firth.serve.lexicon import open_lexicon
+from firth.inference.lexicon import open_lexicon
 
 WORDS = ["the", "frog", "sat", "青蛙", "在", "池塘", "里", "dog", "cat", "ran", "naïve"]
 # fastText 0.9.2 fills a tenth of its matrix for each thread; with fewer than ten threads the rest is what memory held.

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from firth import encoders
+from firth import encoders, lineage
 from firth.data.packing import pack_tokens
 from firth.encoders.elmo import Elmo, distinct
-from firth.recipes import lineage
 from firth.tensors import States, parameter_count
 
 SMALL = Elmo.Config(vocab_size=50, width=12, cell_width=16, character_width=4, filters=((1, 4), (3, 6)))

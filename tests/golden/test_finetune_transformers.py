@@ -14,7 +14,7 @@ from firth import samples
 from firth.checkpoint import make_task
 from firth.data.items import ItemBatches
 from firth.data.loader import Place
-from firth.recipes import labelled
+from firth.finetuning import labelled
 from firth.tasks.classify import Classify
 from firth.tasks.tag import Tag
 from firth.tensors import Batch

@@ -18,14 +18,13 @@ from transformers import (
     OpenAIGPTLMHeadModel,
 )
 
-from firth import chance
+from firth import chance, lineage
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.convert import gpt as layout
 from firth.data.packing import pack_tokens
 from firth.encoders.gpt import GPT
 from firth.errors import Damaged, Unsupported
-from firth.recipes import lineage
 from firth.tensors import parameter_count
 from firth.tokenizers.wordpiece import WordPiece
 

@@ -11,8 +11,8 @@ import torch
 
 import firth
 from firth.data.packing import pack_tokens
-from firth.serve.predictor import Model
-from firth.serve.senses import senses
+from firth.inference.model import Model
+from firth.inference.senses import senses
 
 GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
 SPECIALS = 14

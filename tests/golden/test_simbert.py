@@ -12,7 +12,7 @@ import torch
 
 import firth
 from firth.data.packing import pack_tokens
-from firth.serve.predictor import Model
+from firth.inference.model import Model
 
 GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
 ARRAYS = GOLDEN / "simbert-tiny-zh-pooler.npz"

@@ -15,9 +15,9 @@ import typer
 
 from firth import __version__, cli, encoders, objectives, samples, tokenizers
 from firth.config import describe, part_config, resolve
-from firth.recipes.jobs import Plan
-from firth.recipes.kinds import KINDS
-from firth.recipes.lineage import Recipe
+from firth.finetuning.backbones import KINDS
+from firth.finetuning.jobs import Plan
+from firth.lineage import Recipe
 
 COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
 

@@ -17,12 +17,12 @@ import torch
 
 import firth
 from firth import checkpoint as checkpoints
+from firth import lineage
 from firth.commands.shown import show
 from firth.commands.text import RECIPES
 from firth.data.health import warnings
 from firth.errors import BadConfig, BadInput
 from firth.files import check_writable, trouble, write_bytes
-from firth.recipes import lineage
 
 Command = Callable[..., Any]
 FIRTH = Path(sys.executable).with_name("firth")
@@ -211,7 +211,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    from firth.recipes import pretraining
+    from firth.pretraining import training as pretraining
 
     def stopped(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)

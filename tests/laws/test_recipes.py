@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import firth
+from firth import lineage
 from firth.checkpoint import make_goal
 from firth.config import from_dict, to_dict, to_toml
 from firth.data.loader import Packs, Place
@@ -19,9 +20,8 @@ from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders import resolve
 from firth.errors import BadConfig
-from firth.recipes import lineage
-from firth.recipes.lineage import Recipe
-from firth.recipes.solving import is_solved
+from firth.lineage import Recipe
+from firth.pretraining.solving import is_solved
 from firth.tensors import parameter_count
 from firth.tokenizers import load as load_tokenizer
 from firth.tokenizers.wordpiece import WordPiece

@@ -18,8 +18,8 @@ from firth.data.items import Item, ItemBatches
 from firth.data.loader import Place
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.recipes import labelled
-from firth.recipes.labelled import Labelled
+from firth.finetuning import labelled
+from firth.finetuning.labelled import Labelled
 from firth.tasks.predicting import predict
 from firth.tensors import Task
 from firth.tokenizers.wordpiece import WordPiece

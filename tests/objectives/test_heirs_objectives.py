@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from firth import lineage
 from firth.checkpoint import make_goal
 from firth.data.loader import Packs, Place
 from firth.data.packing import lay_out
@@ -18,7 +19,6 @@ from firth.objectives.masked_lm import IGNORE, MaskedLM
 from firth.objectives.replaced_token import Generator, ReplacedToken
 from firth.objectives.sentence_order import IN_ORDER, SWAPPED, SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
-from firth.recipes import lineage
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner, in_precision

@@ -14,7 +14,7 @@ from firth import metrics, samples
 from firth.checkpoint import make_task
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
-from firth.recipes import labelled
+from firth.finetuning import labelled
 from firth.tasks.answer import Answer, Answered, best_spans
 from firth.tasks.predicting import predict
 from firth.tasks.squad import Question

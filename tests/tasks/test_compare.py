@@ -16,9 +16,9 @@ from firth import samples
 from firth.checkpoint import Checkpoint, make_task
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.recipes import labelled
-from firth.recipes.labelled import Labelled
-from firth.serve.predictor import load
+from firth.finetuning import labelled
+from firth.finetuning.labelled import Labelled
+from firth.inference.model import load
 from firth.tasks import likeness
 from firth.tasks.compare import Compare
 from firth.tasks.likeness import with_vectors

@@ -12,8 +12,8 @@ import torch
 from firth.checkpoint import make_task
 from firth.encoders.bert import Bert
 from firth.errors import BadInput
-from firth.recipes import labelled
-from firth.recipes.labelled import Labelled
+from firth.finetuning import labelled
+from firth.finetuning.labelled import Labelled
 from firth.tasks import conll
 from firth.tasks.predicting import predict
 from firth.tasks.tag import Tag

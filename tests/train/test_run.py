@@ -13,8 +13,8 @@ import firth
 from firth.config import from_dict, load_toml
 from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput, FirthError
-from firth.recipes.lineage import Recipe
-from firth.recipes.pretraining import build
+from firth.lineage import Recipe
+from firth.pretraining.training import build
 from firth.train.journal import read_rows
 from firth.train.limit import Limit
 from firth.train.run import floor_step

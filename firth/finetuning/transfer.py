@@ -1,0 +1,62 @@
+"""Ways of transfer: how a pre-trained encoder meets a task. Config in; an encoder ready to learn out.
+
+Fine-tune everything (Devlin et al. 2018), frozen features (table 7 there; Peters et al. 2018), or adapters (Houlsby et
+al. 2019); besides, a lower rate for lower layers and gradual unfreezing from the top (Howard & Ruder 2018).
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import nn
+
+from firth.errors import BadConfig
+from firth.nn.adapters import insert_adapters
+from firth.nn.features import Features
+from firth.tensors import Encoder
+from firth.train.layer_rates import depth_below_head
+
+
+@dataclass(frozen=True)
+class TransferConfig:
+    mode: Literal["full", "features", "adapters"] = "full"
+    """What learns besides the head: everything, nothing of the encoder, or adapters and norms."""
+    features: Features.Config = field(default_factory=Features.Config)
+    """Which layers of the frozen encoder are read, with mode=features."""
+    adapter_width: int = 64
+    """Bottleneck of the adapters, with mode=adapters."""
+    layer_decay: float = 1.0
+    """Each layer's rate is this times that of the layer above it."""
+    unfreeze_every: float = 0.0
+    """Epochs after which one more block begins to learn, from the top; 0 lets all learn at once."""
+    auxiliary_lm: float = 0.0
+    """Weight of the language model's loss on the task's texts beside the task's; GPT's paper: 0.5. 0 for none."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.layer_decay <= 1 or self.unfreeze_every < 0 or self.adapter_width < 1:
+            raise BadConfig(
+                "transfer needs 0 < layer_decay <= 1, unfreeze_every of at least 0 and adapter_width of at least 1."
+            )
+        if self.auxiliary_lm < 0 or (self.auxiliary_lm and self.mode == "features"):
+            raise BadConfig("transfer.auxiliary_lm must be at least 0, and 0 with transfer.mode=features.")
+        if self.unfreeze_every and self.mode != "full":
+            raise BadConfig("transfer.unfreeze_every goes with transfer.mode=full.")
+
+
+def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
+    """What the tasks read; draws the new weights of adapters and features."""
+    if config.mode == "features":
+        return Features(config.features, encoder)
+    if config.mode == "adapters":
+        insert_adapters(encoder, config.adapter_width)
+        for name, parameter in encoder.named_parameters():
+            parameter.requires_grad_("_slot." in name or ".norm." in f".{name}" or "_norm." in name)
+        if (pooler := getattr(encoder, "pooler", None)) is not None:
+            pooler.requires_grad_(True)
+    return encoder
+
+
+def thaw(encoder: nn.Module, *, num_layers: int, epochs_done: float, every: float) -> None:
+    """Lets the head learn first and then one more block every so many epochs, the embeddings last."""
+    open_blocks = int(epochs_done / every)
+    for name, parameter in encoder.named_parameters():
+        parameter.requires_grad_(depth_below_head(name, num_layers) <= open_blocks)

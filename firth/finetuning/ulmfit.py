@@ -1,0 +1,95 @@
+"""ULMFiT's stages after pre-training (Howard & Ruder 2018): a language model and labelled rows in, a classifier out.
+
+First the language model goes on with the text of the training rows (RUN/lm), then the task is learned from there. Both
+stages have slanted triangular rates (cut 0.1, ratio 32), and each layer learns 2.6 times more slowly than the one above
+it; in the second the layers begin to learn one by one from the top, a quarter of an epoch each. (The paper gives each
+an epoch, of up to 50; in a run of a few the rate would be down again before the lowest begin.) Texts are read whole;
+the dropouts are the model's own. One linear layer scores the pooled text. (The paper has norms and a layer of 50 first;
+with them a few epochs do not find a weak signal such as CoLA's: docs/results.md.)
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
+from firth.config import read_value, to_dict
+from firth.console import say
+from firth.data import prepare as preparation
+from firth.data.shards import Shards
+from firth.errors import BadConfig
+from firth.files import MANIFEST, write_bytes
+from firth.finetuning import running as downstream
+from firth.finetuning.jobs import Asked, settle
+from firth.finished import refuse_existing
+from firth.pretraining import planning
+from firth.pretraining import training as pretraining
+
+SLANTED = (
+    "train.optim.schedule=slanted",
+    "train.optim.warmup_rate=0.1",
+    "train.optim.beta1=0.7",
+    "train.optim.beta2=0.99",
+)
+DECAY = round(1 / 2.6, 4)
+LM_EPOCHS, LM_RATE = 5.0, 4e-3
+"""Of the second stage; the paper's rate."""
+TASK = ("epochs=6", f"transfer.layer_decay={DECAY}", "transfer.unfreeze_every=0.25", "train.optim.rate=1e-2", *SLANTED)
+"""Of the third stage; the paper's rate."""
+CLASSIFIER = ("tasks.classify.pooling=concat",)
+STEPS = 50
+"""Steps of a pass over the second stage's text at least, where a step can be so small."""
+
+
+def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | None = None) -> dict[str, Any]:
+    """Both stages; changes that begin with `lm.` are for the language model, `lm.epochs` are its passes."""
+    refuse_existing(out, resume=resume)
+    own = tuple(change for change in asked.changes if not change.startswith("lm."))
+    usual = () if (out / "run.toml").exists() else (*TASK, *(CLASSIFIER if "classify" in asked.tasks else ()))
+    if not (out / "lm" / MANIFEST).exists():
+        lm = [change.removeprefix("lm.") for change in asked.changes if change.startswith("lm.")]
+        _language_model(out, replace(asked, changes=own), lm, device=device)
+    task = replace(asked, model=str(out / "lm"), changes=(*usual, *own))
+    return downstream.finetune(out, task, resume=True, device=device)
+
+
+def _language_model(out: Path, asked: Asked, changes: list[str], *, device: str | None) -> None:
+    if not asked.model:
+        raise BadConfig("ULMFiT starts from a language model; name one made by `firth pretrain --recipe ulmfit`.")
+    start = checkpoints.load(Path(asked.model))
+    if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
+        raise BadConfig(f"{asked.model} does not predict the next token; ULMFiT needs one that does.")
+    data = out / "lm" / "data"
+    if not (data / MANIFEST).exists():
+        job = settle(out, asked, resume=True, device="cpu")
+        rows = (row for part in job.data.values() for row in part.examples["train"])
+        _prepare((text for row in rows for text in row.texts), data, start)
+    say("Training the language model on the text of the training rows ...")
+    epochs = [change for change in changes if change.startswith("epochs=")]
+    wanted = planning.Asked(
+        "ulmfit",
+        epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
+        changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),
+    )
+    pretraining.pretrain(data, out / "lm", asked=wanted, resume=True, start_from=asked.model, device=device)
+
+
+def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
+    """Shards of the rows' text, each a document, by the model's own tokenizer."""
+    lines = data.parent / "text.txt"
+    write_bytes(lines, "".join(f"{' '.join(text.split())}\n" for text in texts).encode("utf-8", "replace"))
+    preparation.prepare([lines], data, tokenizer=start.tokenizer, documents="line", processes=0)
+
+
+def _numbers(start: Checkpoint, shards: Shards) -> list[str]:
+    """The second stage: the model's own head, rates as in the paper, steps small enough for a small text."""
+    goal = to_dict(start.goals["causal_lm"].config)
+    usual = int(start.info.get("max_length", 70))
+    length = min(usual, max(8, shards.num_tokens // 8))
+    tokens = max(length, min(64 * length, shards.num_tokens // STEPS))
+    head = [f"objectives.causal_lm.{name}={json.dumps(value)}" for name, value in goal.items()]
+    sizes = [f"batches.max_length={length}", f"batches.tokens={tokens}", f"layer_decay={DECAY}"]
+    return [*head, *sizes, f"train.optim.rate={LM_RATE}", *SLANTED]

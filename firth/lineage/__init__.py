@@ -1,0 +1,87 @@
+"""The lineage: every pre-trained model is encoder x objectives x tokenizer x recipe. Read top to bottom as history.
+
+Each entry is a function from a size to a `Recipe`; `TABLE` names them. Adding one is one function and one line.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firth.config import resolve
+from firth.data.settings import BatchConfig
+from firth.errors import BadConfig
+from firth.train.settings import TrainConfig
+
+SIZES = {
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "small": (4, 512, 8),
+    "medium": (8, 512, 8),
+    "12x256": (12, 256, 4),
+    "12x384": (12, 384, 6),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+"""Layers, width, heads, as published (Devlin et al. 2018; Turc et al. 2019; 12x256 is ELECTRA-Small's)."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A whole pre-training run as numbers."""
+
+    recipe: str = "bert"
+    """The lineage's name."""
+    size: str = "base"
+    """The size's name."""
+    encoder: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.encoders"})
+    """The encoder, by name, with its config."""
+    objectives: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.objectives"})
+    """The objectives, by name, with their configs; the first cuts the text."""
+    batches: BatchConfig = field(default_factory=BatchConfig)
+    """How text becomes batches."""
+    train: TrainConfig = field(default_factory=TrainConfig)
+    """The loop and its optimizer; of a recipe that is solved only the seed counts."""
+    epochs: int = 1
+    """Passes over the text of a recipe that is solved without gradients; 0 leaves them to the width."""
+    tokenizer: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.tokenizers"})
+    """The tokenizer, by name, with its config, where the recipe takes plain text."""
+    layout: str = ""
+    """The `model_type` its folder is written as, where that is not the encoder's name."""
+    finetune_dropout: float | None = None
+    """Dropout written into the model's folder, for fine-tuning, where pre-training uses another."""
+    layer_decay: float = 1.0
+    """Each layer's rate is this times that of the layer above it: for a model that is trained on."""
+
+
+TABLE: dict[str, str] = {
+    "tf-idf": "firth.lineage.counted:tf_idf",
+    "lsa": "firth.lineage.counted:lsa",
+    "lda": "firth.lineage.counted:lda",
+    "nnlm": "firth.lineage.counted:nnlm",
+    "word2vec-sg-ns": "firth.lineage.word_vectors:word2vec_sg_ns",
+    "word2vec-sg-hs": "firth.lineage.word_vectors:word2vec_sg_hs",
+    "word2vec-cbow-ns": "firth.lineage.word_vectors:word2vec_cbow_ns",
+    "word2vec-cbow-hs": "firth.lineage.word_vectors:word2vec_cbow_hs",
+    "fasttext": "firth.lineage.word_vectors:fasttext",
+    "glove": "firth.lineage.word_vectors:glove",
+    "elmo": "firth.lineage.recurrent:elmo",
+    "ulmfit": "firth.lineage.recurrent:ulmfit",
+    "gpt": "firth.lineage.autoregressive:gpt",
+    "bert": "firth.lineage.masked:bert",
+    "ernie": "firth.lineage.masked:ernie",
+    "bert-wwm": "firth.lineage.masked:bert_wwm",
+    "spanbert": "firth.lineage.masked:spanbert",
+    "gpt-2": "firth.lineage.autoregressive:gpt_2",
+    "roberta": "firth.lineage.masked:roberta",
+    "albert": "firth.lineage.masked:albert",
+    "distilbert": "firth.lineage.masked:distilbert",
+    "electra": "firth.lineage.masked:electra",
+    "small": "firth.lineage.masked:small",
+}
+
+
+def make(name: str, size: str) -> Recipe:
+    recipe: Callable[[str], Recipe] = resolve(TABLE, name, "recipe")
+    if size not in SIZES:
+        raise BadConfig(f"There is no size '{size}' (known: {', '.join(SIZES)}).")
+    return recipe(size)

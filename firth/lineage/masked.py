@@ -1,0 +1,176 @@
+"""BERT and its heirs that fill in what was hidden or changed. Part of the lineage."""
+
+from dataclasses import replace
+from typing import Any
+
+from firth.data.settings import BatchConfig
+from firth.encoders.albert import Albert
+from firth.encoders.bert import Bert
+from firth.lineage import SIZES, Recipe
+from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.next_sentence import NextSentence
+from firth.objectives.replaced_token import Generator, ReplacedToken
+from firth.objectives.sentence_order import SentenceOrder
+from firth.objectives.span_boundary import SpanBoundary
+from firth.train.settings import OptimConfig, TrainConfig
+
+PAIR_RATE = 0.9
+"""Share of sequences with two segments, where no objective makes pairs of its own (ELECTRA's program)."""
+
+
+def bert(size: str) -> Recipe:
+    """BERT (Devlin et al. 2018): masked LM and next sentence over pairs that fill the sequence.
+
+    The paper: batches of 256 x 512 tokens (we: 16k tokens of length 128), rate 1e-4 with 1 % warm-up and linear decay,
+    weight decay 0.01, dropout 0.1 (here without attention dropout). Smaller models stand higher rates. Initial weights
+    look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
+    """
+    num_layers, width, num_heads = SIZES[size]
+    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 1e-3, "12x384": 7e-4}
+    rate = rates.get(size, 1e-4)
+    shape = Bert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width, init="neighbours")
+    return Recipe(
+        "bert",
+        size,
+        {"bert": shape},
+        {"next_sentence": NextSentence.Config(), "masked_lm": MaskedLM.Config()},
+        BatchConfig(max_length=128, tokens=8192),
+        TrainConfig(optim=OptimConfig(rate=rate, warmup_rate=0.05)),
+    )
+
+
+def ernie(size: str) -> Recipe:
+    """ERNIE (Sun et al. 2019): BERT that masks whole phrases and names.
+
+    They come from a list, `objectives.masked_lm.entities=FILE`, or from a tagger's `firth predict --json`; what is in
+    none is masked by words. The paper masks tokens, then phrases, then entities in three stages; here all are units.
+    """
+    return _masking(bert(size), "ernie", unit="entity")
+
+
+def bert_wwm(size: str) -> Recipe:
+    """BERT with whole-word masking (the released models of 2019; Cui et al. 2019 for Chinese): all of a word or none.
+
+    The paper: Chinese words by a segmenter, 12 x 768, rate 1e-4, batches of 2,560 x 128 and then 384 x 512 tokens.
+    """
+    return _masking(bert(size), "bert-wwm", unit="word")
+
+
+def spanbert(size: str) -> Recipe:
+    """SpanBERT (Joshi et al. 2019): BERT without pairs that masks spans and predicts them from their borders as well.
+
+    The paper: spans of whole words, geometric with p = 0.2 and at most 10 long (3.8 on average), 15 % of the tokens;
+    rate 1e-4, batches of 256 x 512 tokens, 2.4 million steps, places in a span 200 wide. The paper trains on single
+    segments; here most sequences have two, because pair tasks would meet an untrained segment otherwise.
+    """
+    before = bert(size)
+    masking = MaskedLM.Config(unit="span", pair_rate=PAIR_RATE)
+    goals = {"masked_lm": masking, "span_boundary": SpanBoundary.Config()}
+    return replace(before, recipe="spanbert", encoder=_changed(before, pooler=False), objectives=goals)
+
+
+def roberta(size: str) -> Recipe:
+    """RoBERTa (Liu et al. 2019): BERT without sentence pairs, fresh masks, nothing but masked LM.
+
+    The paper: batches of 8,192 x 512 tokens, rate 6e-4 (large 4e-4), 6 % warm-up, beta2 0.98, byte-level BPE of 50k
+    (`firth prepare --tokenizer bpe`). Sequences end with their document, which the paper found no worse.
+    """
+    before = bert(size)
+    return replace(
+        before,
+        recipe="roberta",
+        encoder=_changed(before, pooler=False, num_segments=1),
+        objectives={"masked_lm": MaskedLM.Config()},
+        train=replace(before.train, optim=replace(before.train.optim, beta2=0.98)),
+        layout="roberta",
+    )
+
+
+def albert(size: str) -> Recipe:
+    """ALBERT (Lan et al. 2019): BERT with one block for all layers, a narrow embedding, and the order of sentences.
+
+    The paper: embedding 128 wide, base 12M and large 18M parameters over 30,000 tokens, n-grams of 1 to 3 words masked
+    with probability in proportion to 1/n, no dropout in the second version, LAMB at rate 1.76e-3 with batches of 4,096
+    (here AdamW and BERT's rates).
+    """
+    before = bert(size)
+    num_layers, width, num_heads = SIZES[size]
+    shape = Albert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
+    goals = {"sentence_order": SentenceOrder.Config(), "masked_lm": MaskedLM.Config(unit="ngram")}
+    return replace(before, recipe="albert", encoder={"albert": shape}, objectives=goals, layout="albert")
+
+
+def distilbert(size: str) -> Recipe:
+    """DistilBERT (Sanh et al. 2019) as an architecture: half of BERT's layers, no segments, no pooler.
+
+    The paper: 6 x 768, 66M parameters, batches of 4k sequences, dynamic masks, no next sentence; learned there from a
+    teacher, here from text alone.
+    """
+    before = bert(size)
+    shape = _changed(before, num_layers=SIZES[size][0] // 2, num_segments=0, pooler=False)
+    goals = {"masked_lm": MaskedLM.Config()}
+    return replace(before, recipe="distilbert", encoder=shape, objectives=goals, layout="distilbert")
+
+
+def electra(size: str) -> Recipe:
+    """ELECTRA (Clark et al. 2020): BERT with a judge of every token instead of a vocabulary for some.
+
+    The paper: generators of 1/4 (small, large) or 1/3 (base) of the width and as deep, lambda 50, 15 % masked (large
+    25 %), small: embedding 128 wide, rate 5e-4, batches of 128; base: rate 2e-4, batches of 256. Its authors' program
+    leaves 15 % of the chosen tokens as they are and cuts nine of ten sequences into two segments; so does this. Up to
+    12x384 the generator is as wide as the encoder and a third as deep: narrow ones stay near the unigram floor in
+    short runs.
+    """
+    before = bert(size)
+    num_layers, width, num_heads = SIZES[size]
+    if width <= 512:
+        generator = Generator(width=width, num_layers=max(1, num_layers // 3), num_heads=num_heads, ffn_width=4 * width)
+    else:
+        narrow = width // 3 if size == "base" else width // 4
+        generator = Generator(width=narrow, num_layers=num_layers, num_heads=narrow // 64, ffn_width=4 * narrow)
+    masking = MaskedLM.Config(
+        mask_share=0.85, random_share=0.0, rate=0.25 if size == "large" else 0.15, pair_rate=PAIR_RATE
+    )
+    rate = min(before.train.optim.rate, 1e-3)
+    return replace(
+        before,
+        recipe="electra",
+        encoder=_changed(
+            before,
+            pooler=False,
+            embedding_width=128 if 128 < width < 768 else 0,
+            init_std=round(0.02 * max(1.0, 768 / width) ** 0.5, 3),
+        ),
+        objectives={"replaced_token": ReplacedToken.Config(generator=generator, masking=masking)},
+        train=replace(before.train, optim=replace(before.train.optim, rate=rate, beta2=0.98)),
+        layout="electra",
+    )
+
+
+def small(size: str) -> Recipe:
+    """The recipe of the default models: ELECTRA for short runs on one GPU.
+
+    Against `electra`: Muon on the block matrices, no dropout in pre-training (0.1 is saved for fine-tuning), 65,536
+    tokens a step, and a rate that stays high and falls at the end. docs/results.md has the paired runs.
+    """
+    before = electra(size)
+    optim = replace(
+        before.train.optim, optimizer="muon", schedule="trapezoid", warmup_rate=0.02, decay_rate=0.3, rate=1e-3
+    )
+    return replace(
+        before,
+        recipe="small",
+        encoder=_changed(before, dropout=0.0),
+        batches=BatchConfig(max_length=128, tokens=65_536, held_out_rate=0.005),
+        train=replace(before.train, optim=optim),
+        finetune_dropout=0.1,
+    )
+
+
+def _masking(before: Recipe, name: str, **changes: Any) -> Recipe:
+    goals = {**before.objectives, "masked_lm": replace(before.objectives["masked_lm"], **changes)}
+    return replace(before, recipe=name, objectives=goals)
+
+
+def _changed(before: Recipe, **changes: Any) -> dict[str, Any]:
+    return {name: replace(shape, **changes) for name, shape in before.encoder.items()}

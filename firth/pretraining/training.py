@@ -1,0 +1,253 @@
+"""Pre-training and its evaluation put together: a recipe, shards and a folder in, a model out."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from firth import checkpoint as checkpoints
+from firth import convert, encoders, tokenizers
+from firth.checkpoint import Checkpoint, make_goal
+from firth.config import to_dict, to_toml
+from firth.console import say
+from firth.data.loader import Packs
+from firth.data.settings import BatchConfig
+from firth.data.shards import Shards
+from firth.data.stream import Stream, split
+from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
+from firth.finished import refuse_existing, say_finished
+from firth.folder import WRITTEN, refuse_foreign
+from firth.lineage import Recipe
+from firth.objectives import word_losses
+from firth.pretraining import solving
+from firth.pretraining.planning import Asked, fitted, named, settled, whole_epochs
+from firth.tensors import Encoder
+from firth.tokenizers import Tokenizer
+from firth.train.layer_rates import rate_share
+from firth.train.limit import PLAN, Extent
+from firth.train.loop import Learner, chosen_device, compiled, reseed
+from firth.train.run import Run, held_out_figures
+from firth.train.run import evaluate as measure
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A run put together."""
+
+    learner: Learner
+    packs: Packs
+    held_out: Packs | None
+    tokenizer: Tokenizer
+
+    def measure(self, precision: str, extent: Extent) -> Callable[[], dict[str, float]] | None:
+        """Gives means over the held-out documents, with the masks and pairs of epoch 0."""
+        if not self.held_out:
+            return None
+        return partial(measure, self.learner, self.held_out, precision=precision, extent=extent)
+
+    def check(self) -> None:
+        """Raises if the text cannot be cut into sequences, before anything is written."""
+        for packs in (self.packs, self.held_out):
+            if packs:
+                packs.num_packs(0)
+
+
+def pretrain(
+    data: Path,
+    out: Path,
+    *,
+    asked: Asked,
+    resume: bool = False,
+    start_from: str | Path | None = None,
+    device: str | None = None,
+) -> dict[str, float]:
+    """Trains a new run, or the rest of one, and writes the model; gives the last held-out figures."""
+    refuse_existing(out, resume=resume)
+    shards = Shards.open(_as_shards(data, out / "data", asked), verify=not resume)
+    saved = out / "run.toml" if (out / "run.toml").exists() else None
+    source = _source(out, shards, start_from) if saved else _new_source(shards, start_from)
+    start = checkpoints.load(Path(source["start_from"])) if source["start_from"] else None
+    plan = settled(asked, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
+    if start:
+        _same_tokenizer(start.tokenizer, shards, Path(source["start_from"]))
+    parts = build(plan, shards, start=start, device=device)
+    if asked.epochs is not None:
+        given, plan = plan, whole_epochs(plan, asked.epochs, parts.packs)
+        if saved and plan != given:
+            raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
+    if saved and (out / MANIFEST).exists():
+        say_finished(out)
+        return _figures(out)
+    if resume and not saved:
+        refuse_foreign(out)
+        if not (out / "data").exists():  # text that was made ready for this run
+            say(f"{out} holds no run yet: a new one begins.")
+    if resume:
+        for name in (*WRITTEN, "run.toml", "source.json", PLAN):
+            remove_leftovers(out, f"{name}.")
+    else:
+        parts.check()
+    write_json(out / "source.json", source)
+    write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
+    floor = shards.info["health"]["entropy_nats"]
+    extent = Extent()
+    run = Run(
+        out,
+        parts.learner,
+        packs=parts.packs,
+        measure=parts.measure(plan.train.precision, extent),
+        extent=extent,
+        config=plan.train,
+        floor=floor,
+        resume=resume,
+        scale=partial(rate_share, num_layers=parts.learner.encoder.num_layers, decay=plan.layer_decay),
+    )
+    run.go()
+    figures = _figures(out)
+    checkpoints.save(out, _finished(parts, plan, run.progress.steps, figures, floor))
+    return figures
+
+
+def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
+    """A model's losses and accuracies on all documents of prepared shards."""
+    checkpoint, shards = checkpoints.load(model), Shards.open(data)
+    _same_tokenizer(checkpoint.tokenizer, shards, model)
+    if not checkpoint.goals:
+        raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
+    length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.max_positions)))
+    goals = {}
+    # The one that makes pairs comes first, for it cuts; those that need another's corruption come last.
+    for name in sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].after, name == "masked_lm")):
+        trained = checkpoint.goals[name]
+        goals[name] = make_goal(
+            name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=length, seed=seed
+        )
+        goals[name].load_state_dict(trained.state_dict())
+        goals[name].meet(checkpoint.tokenizer)
+    batches = BatchConfig(max_length=length, tokens=max(4096, length))
+    everything = Stream(shards, np.arange(shards.num_documents))
+    packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
+    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32", extent=Extent())
+    return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
+
+
+def _as_shards(data: Path, folder: Path, asked: Asked) -> Path:
+    """Prepared text as it is; a text file only for recipes over whole words, whose vocabulary needs no thought."""
+    if not data.is_file() or folder.exists() or "words" not in (plan := named(asked)).tokenizer:
+        return folder if data.is_file() and folder.exists() else data
+    return solving.prepared(data, folder, plan, solving.Wanted())
+
+
+def _figures(out: Path) -> dict[str, float]:
+    figures = held_out_figures(out)
+    return figures if "masked_lm" in figures else _with_perplexity(figures)  # to fill masks is not to tell a text
+
+
+def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:
+    """The loss over words also as the number of words a model is as unsure as if it chose among."""
+    losses = [figures[name] for name in word_losses() if name in figures]
+    return figures | ({"perplexity": float(np.exp(losses[0]))} if losses else {})
+
+
+def _new_source(shards: Shards, start_from: str | Path | None) -> dict[str, str]:
+    """What a run is made from."""
+    start = str(Path(start_from).resolve()) if start_from else ""
+    return {"data": str(shards.folder.resolve()), "sha256": sha256(shards.folder / MANIFEST), "start_from": start}
+
+
+def _source(out: Path, shards: Shards, start_from: str | Path | None) -> dict[str, str]:
+    """What the run in `out` was made from; data and model given now must be the same."""
+    saved: dict[str, str] = read_json(out / "source.json")
+    saved.setdefault("start_from", "")
+    given = _new_source(shards, start_from)
+    if saved["sha256"] != given["sha256"]:
+        raise BadInput(f"{out} was trained on other data than {shards.folder}; resume it with its own data.")
+    if start_from and saved["start_from"] != given["start_from"]:
+        raise BadInput(f"{out} did not start from {start_from}; leave out --from.")
+    return saved
+
+
+def _same_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
+    if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
+        raise BadInput(
+            f"{shards.folder} was prepared with another tokenizer than the model's; "
+            f"prepare the text again with --tokenizer {model}."
+        )
+
+
+def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
+    """Puts together what a plan names; every chance in it comes from the plan's seed."""
+    tokenizer = tokenizers.load(shards.tokenizer_folder)
+    if len(plan.encoder) != 1 or not plan.objectives:
+        raise BadConfig("A run needs one encoder and at least one objective.")
+    plan = fitted(plan, start, len(tokenizer.vocab))
+    name, shape = next(iter(plan.encoder.items()))
+    where = chosen_device(device)
+    if getattr(shape, "attention_dropout", 0) and where.type == "cuda" and plan.train.precision != "fp32":
+        say("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
+        shape = replace(shape, attention_dropout=0.0)
+    length, seed = plan.batches.max_length, plan.train.seed
+    reseed(seed, "initial weights")
+    encoder: Encoder = encoders.resolve(name)(shape)
+    _check_sizes(plan, encoder.max_positions)
+    goals = {
+        goal: make_goal(goal, config, encoder, tokenizer, max_length=length, seed=seed)
+        for goal, config in plan.objectives.items()
+    }
+    for place, (goal, made) in enumerate(goals.items()):
+        if missing := set(made.after) - set(list(goals)[:place]):
+            raise BadConfig(f"The objective {goal} needs {', '.join(missing)} before it.")
+        made.meet(tokenizer)
+        if warning := made.warning():
+            say(f"Warning: {warning}")
+    if start:
+        encoder.load_state_dict(start.encoder.state_dict())
+        for goal in goals.keys() & start.goals.keys():
+            goals[goal].load_state_dict(start.goals[goal].state_dict())
+    learner = Learner(encoder, goals).to(where)
+    compiled(learner, plan.train, where)  # refused now, not when files are there
+    training, held_out = split(shards, held_out_rate=plan.batches.held_out_rate, seed=seed)
+    step = plan.batches.tokens * plan.train.accumulate
+    if training.num_tokens < step:
+        raise BadInput(
+            f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of {step:,}; "
+            "add text or lower batches.tokens."
+        )
+    objectives = list(goals.values())
+    first, second = (
+        Packs(stream, objectives, plan.batches, specials=tokenizer.vocab, seed=seed)
+        if len(stream.documents_D)
+        else None
+        for stream in (training, held_out)
+    )
+    assert first
+    return Parts(learner, first, second, tokenizer)
+
+
+def _check_sizes(plan: Recipe, max_positions: int) -> None:
+    length, tokens = plan.batches.max_length, plan.batches.tokens
+    if length > max_positions:
+        raise BadConfig(f"batches.max_length={length} is more than the model's {max_positions} positions; lower it.")
+    if not 8 <= length <= tokens:
+        raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={tokens}.")
+
+
+def _finished(parts: Parts, plan: Recipe, steps: int, figures: dict[str, float], floor: float) -> Checkpoint:
+    info = {
+        "recipe": plan.recipe,
+        "size": plan.size,
+        "steps": steps,
+        "tokens": steps * plan.train.accumulate * plan.batches.tokens,
+        "max_length": plan.batches.max_length,
+        "unigram_floor": floor,
+        "held_out": figures,
+    }
+    learner = parts.learner.cpu().eval()
+    if plan.finetune_dropout is not None:
+        learner.encoder.config = replace(learner.encoder.config, dropout=plan.finetune_dropout)
+    goals = dict(learner.goals.items())
+    layout = plan.layout if plan.layout and convert.layout(plan.layout).suits(learner.encoder, goals) else ""
+    return Checkpoint(learner.encoder, goals, parts.tokenizer, info=info, layout=layout)  # type: ignore[arg-type]

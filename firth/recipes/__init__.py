@@ -1,1 +1,0 @@
-"""Whole runs with names."""

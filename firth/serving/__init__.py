@@ -1,0 +1,1 @@
+"""The HTTP server over `inference`: routes, schemas, batching, limits, and the page."""

@@ -1,0 +1,21 @@
+"""Lower learning rates for lower layers (Howard & Ruder 2018): a parameter's name in, its share of the rate out."""
+
+import re
+
+
+def rate_share(name: str, *, num_layers: int, decay: float) -> float:
+    """The share of the learning rate that a learner's parameter gets; heads have all of it."""
+    if not name.startswith("encoder."):
+        return 1.0
+    depth = depth_below_head(name.removeprefix("encoder."), num_layers)
+    return float(decay**depth)
+
+
+def depth_below_head(name: str, num_layers: int) -> int:
+    """How many layers below the head an encoder's parameter is: 0 above the blocks, most for the embeddings."""
+    if name.startswith(("pooler.", "norm.")):  # norm: GPT-2's last one
+        return 0
+    block = re.match(r"blocks\.(\d+)\.", name)
+    if block is None:
+        return num_layers + 1
+    return num_layers - int(block[1])

@@ -1,0 +1,103 @@
+"""Held-out rows share nothing with the training rows; files of inputs are read as the task reads them."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firth.checkpoint import Checkpoint, make_task
+from firth.encoders.bert import Bert
+from firth.errors import BadInput
+from firth.finetuning import labelled
+from firth.finetuning.labelled import Labelled
+from firth.inference.inputs_file import read_inputs
+from firth.tasks import resolve
+from firth.tokenizers.wordpiece import WordPiece
+
+
+def answer_row(question: int, passage: int) -> dict[str, Any]:
+    answers = [{"text": "Ann", "answer_start": 0}]
+    return {"question": f"Who is {question}?", "context": f"Ann is {passage}.", "answers": answers}
+
+
+def choose_row(question: int, context: int) -> dict[str, Any]:
+    options = [f"one {question}", f"two {question}"]
+    return {"context": f"Talk {context}.", "question": f"Which {question}?", "options": options, "label": 0}
+
+
+def held_out(path: Path, task: str, rows: list[dict[str, Any]]) -> Labelled:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    read = labelled.read(task, resolve(task).Config(), {"train": path})
+    return labelled.hold_out(task, read, rate=0.2, seed=1)
+
+
+@pytest.mark.parametrize(("task", "make", "place"), [("answer", answer_row, 1), ("choose", choose_row, 0)])
+def test_a_passage_is_either_held_out_or_learned(
+    tmp_path: Path, task: str, make: Callable[[int, int], dict[str, Any]], place: int
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    data = held_out(path, task, [make(i, i % 5) for i in range(20)])
+    passages = {part: {row.texts[place] for row in rows} for part, rows in data.examples.items()}
+    assert len(data.examples["dev"]) == 4
+    assert len(passages["dev"]) == 1
+    assert not passages["dev"] & passages["train"]
+    with pytest.raises(BadInput, match=r"^8 training rows on 1 different texts or passages are too few .* --dev"):
+        held_out(path, task, [make(i, 0) for i in range(8)])
+
+
+@pytest.fixture
+def checkpoint(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[..., Checkpoint]:
+    def build(name: str, labels: dict[str, tuple[str, ...]], **config: Any) -> Checkpoint:
+        encoder = small_bert()
+        task = make_task(name, resolve(name).Config(**config), encoder, labels=labels)
+        return Checkpoint(encoder, {}, tokenizer, tasks={name: task})
+
+    return build
+
+
+def test_a_text_that_fills_half_the_file_is_not_held_out(tmp_path: Path) -> None:
+    for seed in range(5):
+        rows = [{"text": "again" if i < 12 else f"row {i}", "label": str(i % 2)} for i in range(24)]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        read = labelled.read("classify", resolve("classify").Config(), {"train": tmp_path / "rows.jsonl"})
+        parts = labelled.hold_out("classify", read, rate=0.1, seed=seed).examples
+        assert len(parts["dev"]) == 2
+        assert sum(row.texts == ("again",) for row in parts["train"]) == 12
+
+
+def test_inputs_are_read_as_the_task_reads_them(checkpoint: Callable[..., Checkpoint], tmp_path: Path) -> None:
+    tagger = checkpoint("tag", {"tag": ("B-X", "I-X", "O")}, scheme="BIO")
+    columns = tmp_path / "words.conll"
+    columns.write_text("Ann B-X\nruns O\n\nBo B-X\n")
+    assert [row.texts for row in read_inputs(tagger, columns)] == [("Ann runs",), ("Bo",)]
+    lines = tmp_path / "lines.txt"
+    lines.write_text("Ann runs\nBo\n")
+    assert [row.texts for row in read_inputs(tagger, lines)] == [("Ann runs",), ("Bo",)]
+    classifier = checkpoint("classify", {"label": ("a", "b")})
+    table = tmp_path / "rows.tsv.gz"
+    table.write_bytes(gzip.compress(b"text\tlabel\nAnn runs\ta\n"))
+    assert [row.texts for row in read_inputs(classifier, table)] == [("Ann runs",)]
+
+
+def test_a_file_without_usable_rows_says_what_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    for text, says in (
+        ("text\tlabel\n", r"can be used: there is none; give it one example a row\."),
+        ("text\tlabel\nonly\na\tb\tc\n", r"row 2: the number of columns is 1, not 2; mend .* \(2 bad rows in all\)\."),
+    ):
+        path.write_text(text)
+        with pytest.raises(BadInput, match=says):
+            labelled.read("classify", resolve("classify").Config(), {"train": path})
+
+
+def test_inputs_with_a_strange_column_are_not_sent_to_an_option_that_is_not_there(
+    checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"txt": "a day"}\n')
+    with pytest.raises(BadInput, match=r"the first row has txt\); name it as the training file does") as caught:
+        read_inputs(checkpoint("classify", {"label": ("a", "b")}), path)
+    assert "--text-column" not in str(caught.value)

@@ -1,0 +1,57 @@
+"""What learns, and how fast."""
+
+from collections.abc import Callable
+
+import pytest
+
+from firth.encoders.awd_lstm import AwdLstm
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig, Unsupported
+from firth.finetuning.transfer import TransferConfig, adapt, thaw
+from firth.nn.features import Features
+from firth.train.layer_rates import rate_share
+
+
+def test_rates_fall_layer_by_layer() -> None:
+    def share(name: str) -> float:
+        return rate_share(name, num_layers=4, decay=0.5)
+
+    assert share("goals.classify.head.weight") == 1.0
+    assert share("encoder.pooler.dense.weight") == share("encoder.norm.weight") == 1.0  # GPT-2's last norm
+    assert share("encoder.blocks.3.ffn.up.weight") == 0.5
+    assert share("encoder.blocks.0.ffn.up.weight") == 0.5**4
+    assert share("encoder.embeddings.tokens.weight") == 0.5**5
+
+
+def test_thawing_opens_one_block_after_another(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert()
+
+    def learning(epochs: float) -> set[str]:
+        thaw(encoder, num_layers=2, epochs_done=epochs, every=1.0)
+        return {".".join(n.split(".")[:2]) for n, p in encoder.named_parameters() if p.requires_grad}
+
+    assert learning(0.5) == {"pooler.dense"}
+    assert learning(1.0) == {"pooler.dense", "blocks.1"}
+    assert learning(2.9) == {"pooler.dense", "blocks.1", "blocks.0"}
+    assert "embeddings.tokens" in learning(3.0)
+
+
+def test_adapters_begin_as_nearly_nothing_and_leave_the_body_alone(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert()
+    adapt(encoder, TransferConfig(mode="adapters", adapter_width=4))
+    learning = [name for name, p in encoder.named_parameters() if p.requires_grad]
+    assert sum("_slot." in name for name in learning) == 2 * 2 * 4
+    others = [name for name in learning if "_slot." not in name]
+    assert others
+    assert all("norm" in name or "pooler" in name for name in others)
+
+
+def test_settings_that_make_no_sense(small_bert: Callable[..., Bert]) -> None:
+    with pytest.raises(BadConfig, match="layer_decay"):
+        TransferConfig(layer_decay=0.0)
+    with pytest.raises(BadConfig, match="unfreeze_every goes with"):
+        TransferConfig(mode="adapters", unfreeze_every=1)
+    with pytest.raises(BadConfig, match="layers from -3 to 2"):
+        adapt(small_bert(), TransferConfig(mode="features", features=Features.Config(layers=(5,))))
+    with pytest.raises(Unsupported, match="no blocks"):
+        adapt(AwdLstm(AwdLstm.Config(width=8, cell_width=8)), TransferConfig(mode="adapters"))

@@ -1,0 +1,202 @@
+"""What `embed` promises whatever its precision: one vector a text, in order, the same in any company."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from firth import samples
+from firth.checkpoint import Checkpoint
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig
+from firth.inference import model as predictor
+from firth.inference.model import Model
+from firth.tensors import Batch, States
+from firth.tokenizers.wordpiece import WordPiece
+
+Make = Callable[..., Model]
+
+
+@pytest.fixture
+def make(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Make:
+    return lambda **settings: Model(Checkpoint(small_bert().eval(), {}, tokenizer), **settings)
+
+
+@pytest.fixture
+def passages() -> list[str]:
+    lines = [*samples.prose("en").read_text("utf-8").splitlines(), *samples.prose("zh").read_text("utf-8").splitlines()]
+    cut = [line[: 25 + 37 * i % 300] for i, line in enumerate(filter(None, lines))]
+    return [*cut[:60], "", " ", "word " * 200]
+
+
+def test_no_texts(make: Make) -> None:
+    assert make().embed([]).shape == (0, 32)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])
+def test_any_company_gives_the_same_vector(make: Make, passages: list[str], pooling: str) -> None:
+    model = make()
+    together = model.embed(passages, pooling=pooling)
+    alone = np.concatenate([model.embed([text], pooling=pooling) for text in passages])
+    assert together.shape == (len(passages), 32)
+    assert np.abs(together - alone).max() < 1e-5
+    assert len({row.tobytes() for row in together.round(3)}) > 55  # and different passages different ones
+
+
+@pytest.mark.parametrize("block", [1, 7, 62, 63, 64])
+def test_blocks_change_nothing(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    model = make()
+    whole = model.embed(passages)
+    monkeypatch.setattr(predictor, "BLOCK_TEXTS", block)
+    assert np.abs(model.embed(passages) - whole).max() < 1e-6
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    assert np.abs(model.embed(passages) - whole).max() < 1e-6
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_batches_side_by_side_change_nothing(
+    make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    model = make(precision=precision)
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    alone = model.embed(passages)
+    torch.set_num_threads(3)
+    seen: set[tuple[str, int]] = set()
+    quick = model._quick
+
+    def watched(batch: Batch) -> States:
+        seen.add((threading.current_thread().name, torch.get_num_threads()))
+        return quick(batch)
+
+    monkeypatch.setitem(model.__dict__, "_quick", watched)
+    try:
+        together = model.embed(passages)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+    assert len(seen) > 1
+    assert {threads for _, threads in seen} == {1}
+    assert np.abs(together - alone).max() < (1e-6 if precision == "fp32" else 1e-2)
+
+
+def test_an_error_in_one_batch_reaches_the_caller(
+    make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = make()
+    quick, calls = model._quick, iter(range(1000))
+
+    def failing(batch: Batch) -> States:
+        if next(calls) == 5:
+            raise MemoryError("no room")
+        return quick(batch)
+
+    monkeypatch.setitem(model.__dict__, "_quick", failing)
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        with pytest.raises(MemoryError, match="no room"):
+            model.embed(passages)
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_batches_have_few_sizes(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every size is prepared for once and remembered, so sizes must not be as many as batches."""
+    model = make()
+    sizes: list[int] = []
+    quick = model._quick
+
+    def watched(batch: Batch) -> States:
+        sizes.append(batch.num_tokens)
+        return quick(batch)
+
+    monkeypatch.setitem(model.__dict__, "_quick", watched)
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 200)
+    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    for first in range(len(passages)):
+        model.embed(passages[first:])
+    assert len(sizes) > 200
+    assert all(size % predictor.ROUND_TOKENS == 0 for size in sizes)
+    assert len(set(sizes)) > 3
+
+
+def test_few_positions_leave_no_room_for_filler(
+    small_bert: Callable[..., Bert], tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    model = Model(Checkpoint(small_bert(max_positions=16).eval(), {}, tokenizer))
+    for count in range(1, 30):
+        assert model.embed(["frog"] * count).shape == (count, 32)
+
+
+def test_callers_keep_their_number_of_threads(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those too that use torch for the first time while others go side by side."""
+    model = make()
+    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+
+    def call(_: int) -> int:
+        model.embed(passages)
+        return torch.get_num_threads()
+
+    try:
+        with ThreadPoolExecutor(8) as callers:
+            assert set(callers.map(call, range(24))) == {3}
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_one_block_is_cut_ahead_and_no_more(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory: at no time are there more than two blocks of ids."""
+    model = make()
+    events: list[str] = []
+    cut, pooled = Model.cut, Model._pooled
+    model.embed(passages[:1])
+    monkeypatch.setattr(predictor, "BLOCK_TEXTS", 10)
+    monkeypatch.setattr(Model, "cut", lambda *a: (events.append("cut"), cut(*a))[1])
+    monkeypatch.setattr(Model, "_pooled", lambda *a: (pooled(*a), events.append("computed"))[0])
+    model.embed(passages)
+    assert events.count("cut") == events.count("computed") == 7
+    ahead = np.cumsum([1 if event == "cut" else -1 for event in events])
+    assert ahead.max() <= 2
+
+
+def test_an_error_while_tokenising_reaches_the_caller(make: Make) -> None:
+    with pytest.raises((TypeError, AttributeError)):
+        make().embed(["a text", 5])  # type: ignore[list-item]
+
+
+def test_the_folders_settings_and_windows(make: Make, passages: list[str]) -> None:
+    model = make()
+    long = "word " * 200
+    first = model.embed([long], max_length=20)
+    assert np.allclose(first, model.embed(["word " * 18], max_length=20), atol=1e-6)
+    assert not np.allclose(first, model.embed([long]), atol=1e-4)
+    unit = Model(replace(model.checkpoint, embedding=replace(model.checkpoint.embedding, normalise=True)))
+    assert np.allclose(np.linalg.norm(unit.embed(passages), axis=1), 1, atol=1e-5)
+
+
+def test_saving_keeps_full_precision(make: Make, tmp_path: Path) -> None:
+    """The folder is the model's, not its quick copy's."""
+    half, whole = make(precision="bf16"), make()
+    half.embed(["one text"])
+    half.save(tmp_path / "half")
+    whole.save(tmp_path / "whole")
+    assert (tmp_path / "half/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("max_length", [-1, 0, 1, 2])
+def test_a_length_without_room_for_a_token_is_refused(max_length: int, make: Make) -> None:
+    with pytest.raises(BadConfig, match="max_length must be at least 3"):
+        make().embed(["a text of several words"], max_length=max_length)
+    assert make().embed(["a text of several words"], max_length=3).any()
