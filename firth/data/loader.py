@@ -88,10 +88,15 @@ class Packs(Dataset[Batch]):
 
 def places(packs: Batches, start: Place) -> Iterator[Place]:
     """Addresses from `start` on, epoch after epoch without end."""
-    epoch, index = start.epoch, start.index
+    epoch = start.epoch
+    index = start.index
     while True:
-        yield from (Place(epoch, i) for i in range(index, packs.num_packs(epoch)))
-        epoch, index = epoch + 1, 0
+        num_packs = packs.num_packs(epoch)
+        for place in range(index, num_packs):
+            yield Place(epoch, place)
+        # A start behind the end of an epoch is a place in the next one: several ranks step over it together.
+        index = max(0, index - num_packs)
+        epoch += 1
 
 
 def load(

@@ -23,7 +23,7 @@ from firth.finetuning.transfer import TransferConfig
 from firth.finished import refuse_existing, refuse_other
 from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
-from firth.train.loop import chosen_device
+from firth.train.parallel import chosen_device
 from firth.train.settings import OptimConfig, TrainConfig
 
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150

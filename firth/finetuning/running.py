@@ -33,7 +33,8 @@ from firth.tasks import resolve
 from firth.tasks.predicting import predict
 from firth.tensors import Encoder, Task
 from firth.train.layer_rates import rate_share
-from firth.train.loop import Learner, Progress, reseed
+from firth.train.loop import Learner, Progress
+from firth.train.parallel import reseed
 from firth.types import Prediction
 
 

@@ -85,7 +85,7 @@ def fitted(plan: Recipe, start: "Checkpoint | None", vocab_size: int) -> Recipe:
 def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> None:
     """What was asked of a recipe that is solved without gradients though it has little or no use for it."""
     if device and device != "cpu":
-        from firth.train.loop import chosen_device  # needs torch, which who leaves the device alone does not
+        from firth.train.parallel import chosen_device  # needs torch, which who leaves the device alone does not
 
         chosen_device(device)  # raises where there is no such device
         say(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")

@@ -28,7 +28,8 @@ from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, Extent
-from firth.train.loop import Learner, chosen_device, compiled, reseed
+from firth.train.loop import Learner
+from firth.train.parallel import chosen_device, compiled, reseed
 from firth.train.run import Run, held_out_figures
 from firth.train.run import evaluate as measure
 

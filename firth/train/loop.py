@@ -1,7 +1,7 @@
 """The loop: goals and batches in, trained weights out. It knows nothing of language.
 
 A step's loss is the sum over its micro-batches divided by the counts of the whole step, so cutting a step into
-micro-batches never changes its gradient. Chance on the device is reseeded from (seed, step, micro-batch).
+micro-batches never changes its gradient. The device's random numbers are reseeded from (seed, step, micro-batch).
 """
 
 import time
@@ -12,12 +12,11 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from firth import chance
 from firth.data.loader import Place
-from firth.errors import BadConfig
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
 from firth.train.optim import scheduled_rate
+from firth.train.parallel import Forward, World, current_world, prepared_forward, reseed
 from firth.train.settings import TrainConfig
 from firth.train.shared_cores import share_cores
 
@@ -93,26 +92,29 @@ def train(
     progress: Progress,
     on_step: Callable[[Progress, Tensor], None],
 ) -> None:
-    """Trains until `progress.steps`; `on_step` logs, evaluates and saves, and may change the number of steps."""
-    device = next(learner.parameters()).device
+    """Trains until `progress.steps`; `on_step` logs, evaluates and saves, and may change the number of steps.
+
+    With several ranks, `batches` are those of this rank.
+    """
+    world = current_world()
     if config.recompute:
         recompute_blocks(learner)
-    forward = compiled(in_precision(learner, config.precision), config, device)
+    forward = prepared_forward(learner, config)
     learner.train()
     while progress.step < progress.steps:
-        if device.type == "cuda":
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         began = time.perf_counter()
         micro_batches = list(islice(batches, config.accumulate))
         progress.waited += time.perf_counter() - began
-        _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, device)
+        _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, world)
         norm = nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf"))
+        rate = rate_at(progress.step, progress, config)
         for group in optimizer.param_groups:
-            group["lr"] = rate_at(progress.step, progress, config) * group.get("scale", 1.0)
+            group["lr"] = rate * group.get("scale", 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        last = micro_batches[-1][0]
-        progress.place = Place(last.epoch, last.index + 1)
+        last_place = micro_batches[-1][0]
+        # The batches of the other ranks come after this one's.
+        progress.place = Place(last_place.epoch, last_place.index + world.size - world.rank)
         progress.step += 1
         on_step(progress, norm)
 
@@ -130,83 +132,61 @@ def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
     return scheduled_rate(share * SCHEDULE_STEPS, SCHEDULE_STEPS, config.optim)
 
 
-def in_precision(learner: Learner, precision: str) -> Callable[[Batch], Loss]:
-    """The learner's forward pass in this precision. In bf16 it sees rounded copies of its fp32 weights.
-
-    So every activation is bf16 while weights, their gradients and the optimizer stay fp32; autocast would keep the
-    residual stream in fp32 and move twice the bytes.
-    """
-    if not in_half(precision, next(learner.parameters()).device):
-        return learner
-
-    def forward(batch: Batch) -> Loss:
-        rounded = {name: p.bfloat16() for name, p in learner.named_parameters()}
-        loss: Loss = torch.func.functional_call(learner, rounded, (batch,))
-        return loss
-
-    return forward
-
-
-def in_half(precision: str, device: torch.device) -> bool:
-    return precision == "bf16" or (precision == "auto" and device.type == "cuda")
-
-
-def compiled(forward: Callable[[Batch], Loss], config: TrainConfig, device: torch.device) -> Callable[[Batch], Loss]:
-    """The forward pass compiled where shapes are static: on a GPU in half precision."""
-    half = in_half(config.precision, device)
-    static = device.type == "cuda" and half
-    if config.compile == "yes" and not static:
-        raise BadConfig("train.compile=yes needs a GPU and bf16: elsewhere sequences are grouped by length.")
-    compiling = static and config.compile != "no"
-    if config.recompute and half and not compiling:
-        raise BadConfig("train.recompute in bf16 needs torch.compile; set train.precision=fp32 or train.compile=auto.")
-    if not compiling:
-        return forward
-    # A recorded graph spares the host the launching of every kernel, without which small models wait for the host.
-    # Gradients that are added up over micro-batches would outlive the recording's memory.
-    options: dict[str, str | int | bool | Callable[..., object]] = {
-        "triton.cudagraphs": config.graphs and config.accumulate == 1
-    }
-    return torch.compile(forward, dynamic=False, fullgraph=True, options=options)
-
-
-def chosen_device(name: str | None) -> torch.device:
-    """The device a person named, or the GPU where there is one."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
-        raise BadConfig(f"There is no device '{name}' (known: cpu, cuda).") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadConfig("This machine has no GPU that torch can use; leave out --device or use cpu.")
-    return device
-
-
-def reseed(*parts: int | str) -> None:
-    """Sets the device's chance to a key's."""
-    torch.manual_seed(int(chance.key(*parts)) & (2**63 - 1))
-
-
 def _accumulate(
-    forward: Callable[[Batch], Loss],
+    forward: Forward,
     learner: Learner,
     batches: list[Batch],
     config: TrainConfig,
     progress: Progress,
-    device: torch.device,
+    world: World,
 ) -> None:
-    """Adds up the gradient of the step's true mean."""
-    all_counts = [learner.counts(batch) for batch in batches]
-    counts = {name: sum(c.get(name, 0) for c in all_counts) for each in all_counts for name in each}
+    """Leaves the gradient of the step's true mean in the parameters."""
+    device = next(learner.parameters()).device
+    own_counts = [learner.counts(batch) for batch in batches]
+    names = {name for counts in own_counts for name in counts}
+    summed = {name: sum(counts.get(name, 0) for counts in own_counts) for name in sorted(names)}
+    counts = world.total(summed)
+    kept: dict[nn.Parameter, Tensor] = {}
     for micro, batch in enumerate(batches):
-        reseed(config.seed, "step", progress.step, micro)
+        reseed(config.seed, "step", progress.step, micro, *_rank_key(world))
+        if device.type == "cuda":
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         loss = forward(batch.to(device))
-        torch.stack([total / max(counts[name], 1) for name, total in loss.sums.items()]).sum().backward()  # type: ignore[no-untyped-call]
+        means = [total / max(counts[name], 1) for name, total in loss.sums.items()]
+        torch.stack(means).sum().backward()  # type: ignore[no-untyped-call]
+        if len(batches) > 1:
+            _add_gradients(learner, kept)
         progress.tokens += batch.num_tokens
         for name, total in {**loss.sums, **loss.tallies}.items():
             total = total.detach().double()
             progress.sums[name] = progress.sums[name] + total if name in progress.sums else total
+    for parameter, gradient in kept.items():
+        parameter.grad = gradient
     for name, count in counts.items():
         progress.counts[name] = progress.counts.get(name, 0) + count
 
 
-__all__ = ["Learner", "Progress", "TrainConfig", "in_precision", "rate_at", "reseed", "train"]
+def _add_gradients(learner: Learner, kept: dict[nn.Parameter, Tensor]) -> None:
+    """Adds the parameters' gradients to those kept, and takes them away.
+
+    A recorded CUDA graph writes its gradients to the same memory in every replay, so they are copied out.
+    """
+    with_gradient = [parameter for parameter in learner.parameters() if parameter.grad is not None]
+    seen = [parameter for parameter in with_gradient if parameter in kept]
+    if seen:
+        sums = [kept[parameter] for parameter in seen]
+        new = [parameter.grad for parameter in seen if parameter.grad is not None]
+        torch._foreach_add_(sums, new)
+    for parameter in with_gradient:
+        if parameter not in kept:
+            assert parameter.grad is not None
+            kept[parameter] = parameter.grad.clone()
+        parameter.grad = None
+
+
+def _rank_key(world: World) -> tuple[int, ...]:
+    """Each rank draws its own dropout; a single one keeps the key it always had."""
+    return () if world.size == 1 else (world.rank,)
+
+
+__all__ = ["Learner", "Progress", "TrainConfig", "rate_at", "train"]

@@ -20,8 +20,9 @@ from firth.tensors import Objective
 from firth.train import state
 from firth.train.journal import Journal, read_rows
 from firth.train.limit import PLAN, SHARE, Extent, Limit, Plan, read_plan
-from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, in_precision, rate_at, reseed, train
+from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, rate_at, train
 from firth.train.optim import make_optimizer
+from firth.train.parallel import current_world, in_precision, reseed
 from firth.train.settings import TrainConfig
 
 
@@ -64,7 +65,7 @@ class Run:
 
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
-        addresses = places(self.packs, self.progress.place)
+        addresses = current_world().share(places(self.packs, self.progress.place))
         with _signals(self), bar(self.label, self.progress.steps, unit="steps") as self._advance:
             batches = load(self.packs, addresses, workers=self.packs.workers)
             train(

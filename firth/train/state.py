@@ -20,6 +20,7 @@ from firth.data.loader import Place
 from firth.errors import BadInput, Damaged, FirthError
 from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
 from firth.train.loop import Progress
+from firth.train.parallel import current_world
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "step", "momentum")
 """What optimizers keep of a parameter: AdamW the first three, Muon the last."""
@@ -118,7 +119,7 @@ def _load(
 def environment(device: torch.device) -> dict[str, Any]:
     """What bit-identical results depend on besides the config."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    same = {"torch": torch.__version__, "device": name, "world": 1}
+    same = {"torch": torch.__version__, "device": name, "world": current_world().size}
     return same if device.type == "cuda" else same | {"threads": torch.get_num_threads()}
 
 

@@ -23,8 +23,9 @@ from firth.finetuning.labelled import Labelled
 from firth.tasks.predicting import predict
 from firth.tensors import Task
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import Learner, Progress, reseed, train
+from firth.train.loop import Learner, Progress, train
 from firth.train.optim import make_optimizer
+from firth.train.parallel import reseed
 from firth.train.settings import OptimConfig, TrainConfig
 from firth.types import Prediction
 

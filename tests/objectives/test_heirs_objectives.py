@@ -21,7 +21,8 @@ from firth.objectives.sentence_order import IN_ORDER, SWAPPED, SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
-from firth.train.loop import Learner, in_precision
+from firth.train.loop import Learner
+from firth.train.parallel import in_precision
 
 LENGTH = 64
 Judge = tuple[Bert, ReplacedToken, Batch]
