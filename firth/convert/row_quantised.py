@@ -1,0 +1,109 @@
+"""Weights in few bits: tensors <-> one safetensors file of a quarter of their size or less.
+
+Each row of a matrix has its own scale: w = scale * code, with codes from -(2^(bits-1) - 1) to 2^(bits-1) - 1. The scale
+is the one of a few candidates that leaves the smallest squared error. Vectors (biases, norms) are kept in half
+precision. Codes of fewer than 8 bits are packed without gaps.
+
+The file holds, for a matrix NAME, `NAME.codes` (bytes) and `NAME.scales` (half precision), and for anything else NAME
+itself. Its metadata say how many bits and which shape each matrix has.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from firth.errors import BadConfig, Damaged
+
+QUANTISED = "model.quantised.safetensors"
+"""The file's name in a model folder; it takes the place of model.safetensors."""
+METADATA = "firth_rows"
+CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+"""Scales that are tried, as shares of the one that reaches the row's largest weight."""
+LEAST_BITS = 2
+MOST_BITS = 8
+
+
+def save_quantised(path: Path, tensors: Mapping[str, Tensor], *, bits: Callable[[str], int]) -> None:
+    """Writes the file; `bits` says how many bits a matrix gets, by its name."""
+    stored: dict[str, Tensor] = {}
+    facts: dict[str, dict[str, int | list[int]]] = {}
+    for name, tensor in tensors.items():
+        if tensor.ndim != 2 or not tensor.is_floating_point():
+            stored[name] = tensor.half() if tensor.is_floating_point() else tensor
+            continue
+        width = bits(name)
+        codes_RC, scales_R = quantise_rows(tensor, width)
+        stored[f"{name}.codes"] = torch.from_numpy(_pack(codes_RC.numpy(), width))
+        stored[f"{name}.scales"] = scales_R
+        facts[name] = {"bits": width, "shape": list(tensor.shape)}
+    save_file(stored, path, metadata={METADATA: json.dumps(facts)})
+
+
+def load_quantised(path: Path) -> dict[str, Tensor]:
+    """The tensors in single precision, under their own names."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            facts = json.loads((file.metadata() or {})[METADATA])
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError, KeyError, json.JSONDecodeError):
+        raise Damaged(f"{path} is not a file of quantised weights, or is damaged; copy the model again.") from None
+    tensors: dict[str, Tensor] = {}
+    for name, fact in facts.items():
+        codes = stored.pop(f"{name}.codes").numpy()
+        scales_R = stored.pop(f"{name}.scales").float()
+        num_rows, num_columns = fact["shape"]
+        codes_RC = torch.from_numpy(_unpack(codes, fact["bits"], num_rows * num_columns))
+        tensors[name] = codes_RC.view(num_rows, num_columns) * scales_R[:, None]
+    for name, tensor in stored.items():
+        tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
+    return tensors
+
+
+def quantise_rows(weight_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """Codes (int8) and scales (half precision) of a matrix."""
+    if not LEAST_BITS <= bits <= MOST_BITS:
+        raise BadConfig(f"Weights take {LEAST_BITS} to {MOST_BITS} bits; {bits} were asked for.")
+    weight_RC = weight_RC.detach().float()
+    most = 2 ** (bits - 1) - 1
+    reach_R = weight_RC.abs().amax(1).clamp(min=1e-8)
+    best_error_R = torch.full_like(reach_R, torch.inf)
+    best_scale_R = reach_R / most
+    for clip in CLIPS:
+        # Scales are rounded first, so that the error is that of what is stored.
+        scale_R = (clip * reach_R / most).half().float().clamp(min=1e-7)
+        rebuilt_RC = _codes(weight_RC, scale_R, most) * scale_R[:, None]
+        error_R = (rebuilt_RC - weight_RC).square().sum(1)
+        is_better_R = error_R < best_error_R
+        best_error_R = torch.where(is_better_R, error_R, best_error_R)
+        best_scale_R = torch.where(is_better_R, scale_R, best_scale_R)
+    return _codes(weight_RC, best_scale_R, most).to(torch.int8), best_scale_R.half()
+
+
+def _codes(weight_RC: Tensor, scale_R: Tensor, most: int) -> Tensor:
+    return (weight_RC / scale_R[:, None]).round().clamp(-most, most)
+
+
+def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
+    """int8 codes -> bytes without gaps, the highest bit of each code first."""
+    unsigned = (codes.astype(np.int16).ravel() + 2 ** (bits - 1)).astype(np.uint8)
+    if bits == MOST_BITS:
+        return unsigned
+    all_bits = np.unpackbits(unsigned[:, None], axis=1)
+    return np.packbits(all_bits[:, MOST_BITS - bits :])
+
+
+def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """Bytes -> float32 codes, `count` of them."""
+    unsigned = packed
+    if bits < MOST_BITS:
+        code_bits = np.unpackbits(packed, count=count * bits).reshape(count, bits)
+        padded = np.zeros((count, MOST_BITS), np.uint8)
+        padded[:, MOST_BITS - bits :] = code_bits
+        unsigned = np.packbits(padded, axis=1).ravel()
+    return unsigned.astype(np.float32) - 2 ** (bits - 1)
