@@ -50,6 +50,8 @@ def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | 
     """Reads all parts; bad rows are left out and told of in `problems`."""
     task = resolve(name)
     config = task.settle(config)
+    if labels is None:
+        config = task.locate(config, next(iter(files.values())))
     examples: dict[str, Sequence[Example]] = {}
     problems: dict[str, list[Problem]] = {part: [] for part in files}
     for part, path in files.items():
