@@ -217,6 +217,11 @@ class Task(Goal):
         return config
 
     @classmethod
+    def locate(cls, config: Any, path: Path) -> Any:
+        """The config with the columns that only the training file's header tells, for files that have fewer columns."""
+        return config
+
+    @classmethod
     def read(cls, path: Path, config: Any, problems: list[Problem], *, labelled: bool = True) -> Sequence[Example]:
         """The rows of a file; rows that cannot be used go to `problems` and not to the examples."""
         raise NotImplementedError

@@ -95,6 +95,8 @@ class Problem:
     remedy: str = ""
     bad: bool = True
     """The row cannot be used; otherwise it is only worth a look."""
+    example_row: int | None = None
+    """Where the example begins, if that is not `row`: a tagged sentence has many rows, and one of them is at fault."""
 
 
 @dataclass(frozen=True, slots=True)

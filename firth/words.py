@@ -18,14 +18,20 @@ def neighbours(model: str | Path, word: str, *, top: int = 10) -> list[tuple[str
     """The words of a model nearest to a word, with their cosines."""
     from firth.inference.lexicon import open_lexicon
 
-    return open_lexicon(Path(model)).neighbours(word, top=top)
+    found = open_lexicon(Path(model)).neighbours(word, top=top)
+    if not found:
+        say(f"{model} has no word besides '{word}', so '{word}' has no neighbours.")
+    return found
 
 
 def analogy(model: str | Path, first: str, second: str, third: str, *, top: int = 10) -> list[tuple[str, float]]:
     """The words nearest to first - second + third: king, man, woman should give queen."""
     from firth.inference.lexicon import open_lexicon
 
-    return open_lexicon(Path(model)).analogy(first, second, third, top=top)
+    found = open_lexicon(Path(model)).analogy(first, second, third, top=top)
+    if not found:
+        say(f"{model} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
+    return found
 
 
 def evaluate_words(model: str | Path, files: Sequence[str | Path]) -> dict[str, Any]:
@@ -39,12 +45,14 @@ def evaluate_words(model: str | Path, files: Sequence[str | Path]) -> dict[str, 
 
 
 def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> None:
-    """Words drawn where their vectors lie, as .svg or .png."""
+    """Words drawn where their vectors lie, as .svg or .png in a new file."""
     import numpy as np
 
     from firth.inference.lexicon import open_lexicon
     from firth.report.scatter import write_map
 
+    if Path(out).exists():
+        raise BadInput(f"{out} already exists; choose another --out or remove it.")
     lexicon = open_lexicon(Path(model))
     write_map(Path(out), words, np.stack([lexicon.vector(word) for word in words]))
 
@@ -115,7 +123,7 @@ def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[
     from firth.corpus.readers import read_lines, tell_of_table
     from firth.data.keywords import keywords as rank_words
 
-    lines = read_lines(Path(file))
+    lines = read_lines(Path(file), remedy="give it the text whose keywords to find")
     tell_of_table(Path(file))
     return rank_words(lines, top=top, window=window)
 

@@ -202,12 +202,13 @@ def _options(
     """The fields of a task's config that were given."""
     from firth.corpus.readers import read_lines
 
+    names = read_lines(label_names, remedy="put one name on each line") if label_names else []
     given: dict[str, Any] = {
         "preset": preset,
         "text_column": text_column,
         "second_column": second_column,
         "label_columns": label_column,
-        "label_names": [line.strip() for line in read_lines(label_names)] if label_names else None,
+        "label_names": [line.strip() for line in names],
         "kind": kind,
         **others,
     }

@@ -40,7 +40,7 @@ def analogy(
 def map_words(
     model: ModelFolder,
     words: Annotated[list[str], typer.Argument(help="The words to draw.")],
-    out: Annotated[Path, typer.Option(help="The .svg or .png file to write.")] = Path("map.svg"),
+    out: Annotated[Path, typer.Option(help="The .svg or .png file to write; must not exist.")] = Path("map.svg"),
     as_json: Json = False,
 ) -> None:
     """Draw words on the plane in which their vectors differ most."""

@@ -268,8 +268,8 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
         ) from None
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a small UTF-8 file, such as texts to embed, one a line."""
+def read_lines(path: Path, *, remedy: str = "put one text on each line") -> list[str]:
+    """The lines of a small UTF-8 file, such as texts to embed; `remedy` says what to put into an empty one."""
     if path.is_dir():
         raise BadInput(f"{path} is a folder; name a file in it.")
     try:
@@ -279,7 +279,7 @@ def read_lines(path: Path) -> list[str]:
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 (byte {error.start}); {conversion(error.object)}.") from None
     if not text:
-        raise BadInput(f"{path} is empty; put one text on each line.")
+        raise BadInput(f"{path} is empty; {remedy}.")
     if "\0" in text:
         raise BadInput(f"{path}, line {1 + text[: text.index(chr(0))].count(chr(10))}: {_BINARY}.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.

@@ -50,6 +50,8 @@ def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | 
     """Reads all parts; bad rows are left out and told of in `problems`."""
     task = resolve(name)
     config = task.settle(config)
+    if labels is None:
+        config = task.locate(config, next(iter(files.values())))
     examples: dict[str, Sequence[Example]] = {}
     problems: dict[str, list[Problem]] = {part: [] for part in files}
     for part, path in files.items():
@@ -61,7 +63,7 @@ def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | 
     for part in files:
         found = list(task.problems(examples[part], config, names))
         problems[part] += found
-        bad = {problem.row for problem in found if problem.bad}
+        bad = {problem.row if problem.example_row is None else problem.example_row for problem in found if problem.bad}
         examples[part] = [example for example in examples[part] if example.row not in bad]
         if not examples[part]:
             raise BadInput(f"{files[part]}: no row is left to use ({found[0].what} in row {found[0].row}).")

@@ -20,14 +20,15 @@ from firth.errors import BadInput
 from firth.inference.lexicon import Lexicon
 
 _BATCH = 256
+_REMEDY = "put two words and a number, or the four words of an analogy, on each line"
 
 
 def judge(lexicon: Lexicon, path: Path) -> dict[str, Any]:
     """A file's figures; what it asks is found by the lines after the first, which may name the columns."""
-    lines = [(number, line.strip()) for number, line in enumerate(read_lines(path), 1)]
+    lines = [(number, line.strip()) for number, line in enumerate(read_lines(path, remedy=_REMEDY), 1)]
     lines = [(number, line) for number, line in lines if line and not line.startswith("#")]
     if not lines:
-        raise BadInput(f"{path} has no questions.")
+        raise BadInput(f"{path} has no questions; {_REMEDY}.")
     rows = [_fields(line) for _, line in lines[1:] or lines]
     [(column, _)] = Counter(map(_score_column, rows)).most_common(1)
     if lines[0][1].startswith(":") or (not column and len(rows[0]) == 4):

@@ -36,6 +36,17 @@ class Legal:
         breaks_N[last] |= ~self.end_T[tags_N[last]]
         return breaks_N
 
+    def first_break(self, tags_N: Tensor) -> int | None:
+        """Of one sequence, the first tag that may not follow the one before; its length if only the end is illegal."""
+        bounds_2 = torch.tensor([0, len(tags_N)], dtype=torch.int32)
+        broken = self.breaks(tags_N, bounds_2).nonzero().flatten().tolist()
+        if not broken:
+            return None
+        place: int = broken[0]
+        allowed_T = self.transitions_TT[tags_N[place - 1]] if place else self.start_T
+        only_end_is_illegal = bool(allowed_T[tags_N[place]])
+        return len(tags_N) if only_end_is_illegal else place
+
 
 def guess_scheme(tags: Sequence[str]) -> Scheme:
     """The scheme a set of tags is written in; `none` when the tags do not mark the parts of entities or words."""

@@ -71,7 +71,7 @@ class Entities:
     @classmethod
     def read(cls, path: Path, tokenizer: Tokenizer) -> "Entities":
         """A file with a name or phrase on each line, or what `firth predict --json` wrote of a tagger's spans."""
-        lines = enumerate(read_lines(path), 1)
+        lines = enumerate(read_lines(path, remedy="put one name or phrase on each line"), 1)
         phrases = sorted({phrase for row, line in lines for phrase in _phrases(path, row, line)})
         if not phrases:
             raise BadInput(f"{path} holds no names or phrases; put one on each line.")

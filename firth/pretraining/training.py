@@ -114,10 +114,11 @@ def pretrain(
 
 def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     """A model's losses and accuracies on all documents of prepared shards."""
-    checkpoint, shards = checkpoints.load(model), Shards.open(data)
-    _same_tokenizer(checkpoint.tokenizer, shards, model)
-    if not checkpoint.goals:
+    checkpoint = checkpoints.load(model)
+    if not checkpoint.goals:  # before a look at the text: no other text would help
         raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
+    shards = Shards.open(data)
+    _same_tokenizer(checkpoint.tokenizer, shards, model)
     length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.max_positions)))
     goals = {}
     # The one that makes pairs comes first, for it cuts; those that need another's corruption come last.

@@ -10,7 +10,7 @@ from firth.serving import schemas as shapes
 from firth.serving.routes import TABLE, Route
 
 REFUSALS = {
-    "400": "The body is not JSON in UTF-8.",
+    "400": "The body is not JSON in UTF-8, or a list of inputs is empty.",
     "401": "The token is missing or wrong.",
     "403": "The Host header names no address of this server.",
     "404": "There is no such route, model or run.",

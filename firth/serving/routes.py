@@ -28,12 +28,14 @@ async def openai_embeddings(house: House, asked: shapes.OpenAIEmbeddings) -> Ans
     if asked.dimensions is not None and asked.dimensions > model.width:
         raise Refusal(422, "invalid_request", f"'dimensions' must be at most {model.width}, the model's width.")
     inputs = _openai_inputs(asked.input)
-    if inputs and isinstance(inputs[0], str):
+    if not inputs:  # OpenAI's status for it, so that their clients raise what they expect
+        raise Refusal(400, "invalid_request", "'input' must not be an empty list; give at least one text.")
+    if isinstance(inputs[0], str):
         cut = await house.cut(model, inputs)
     else:
         house.check((), inputs=len(inputs))
         cut = model.cut(_known_ids(inputs, model))
-    vectors = await house.compute(VectorLane(model), cut, tokens=cut.num_tokens) if inputs else _no_vectors(model)
+    vectors = await house.compute(VectorLane(model), cut, tokens=cut.num_tokens)
     if asked.dimensions is not None:
         vectors = _shortened(vectors, asked.dimensions, normalise=model.checkpoint.embedding.normalise)
     as_text = asked.encoding_format == "base64"

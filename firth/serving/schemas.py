@@ -35,7 +35,7 @@ class OpenAIEmbeddings(Asked):
 
     model_config = ConfigDict(strict=True, extra="ignore")
     input: str | Texts | Ids | IdLists = Field(
-        description="a text, a list of texts, a list of token ids, or a list of such lists"
+        description="a text, a list of texts, a list of token ids, or a list of such lists, and not empty"
     )
     encoding_format: Literal["float", "base64"] = Field("float", description="float or base64")
     dimensions: int | None = Field(None, ge=1, description="how many numbers of each vector to keep, at least 1")

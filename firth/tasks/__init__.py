@@ -2,7 +2,8 @@
 
 How the parts of a task meet (`firth.tensors.Task` has the signatures), in the order they are called:
 
-0. `settle(config)` fills in what a preset implies, so that a saved config says everything.
+0. `settle(config)` fills in what a preset implies, so that a saved config says everything; `locate(config, path)`
+   what only the header of the training file tells (the name of its text column).
 1. `read(path, config, problems)` turns a file into `Example`s. Everything about the file's form (preset, columns, tag
    scheme) is a field of the task's `Config`, so that a run remembers it. A row that cannot be used becomes a `Problem`
    with its row number and the remedy; it is not raised: the run decides whether to stop or to skip and count.

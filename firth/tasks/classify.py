@@ -112,6 +112,10 @@ class Classify(Task):
         return replace(config, kind=preset.kind, metric=metric, positive=positive, spread=spread)  # type: ignore[arg-type]
 
     @classmethod
+    def locate(cls, config: Config, path: Path) -> Config:
+        return replace(config, text_column=columns.text_column(path, config))
+
+    @classmethod
     def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
         if config.kind != "number" or config.spread:
             return config

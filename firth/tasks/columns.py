@@ -1,7 +1,8 @@
 """Which columns of a table are texts and labels, and the examples they make; shared by tasks that read tables.
 
 Names are taken from the config or the preset; without either, only well-known names are used, and only when one
-reading is possible: otherwise the columns are listed and the person chooses.
+reading is possible: otherwise the columns are listed and the person chooses. Beside the label, a single other column is
+the text whatever its name.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,12 +56,31 @@ def find(rows: Rows, config: Named, *, labelled: bool) -> tuple[tuple[str, ...],
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
         option = "--text-column" if labelled else ""
-        texts = _only(rows, glue.known_columns(tuple(rows.columns)), "the text", option)
+        readings = glue.known_columns(tuple(rows.columns)) or _beside_label(rows, config)
+        texts = _only(rows, readings, "the text", option)
     labels = config.label_columns
     if not labels and labelled:
         known = tuple((name,) for name in glue.LABELS if name in rows.columns)
         labels = _only(rows, known, "the label", "--label-column")
     return texts, labels
+
+
+def text_column(path: Path, config: Named) -> str:
+    """The text column to remember: the config's, or one of no well-known name that is alone beside the label."""
+    if config.preset or config.text_column or config.second_column:
+        return config.text_column
+    rows = read_rows(path)
+    if glue.known_columns(tuple(rows.columns)):
+        return ""
+    return next((name for (name,) in _beside_label(rows, config)), "")
+
+
+def _beside_label(rows: Rows, config: Named) -> tuple[tuple[str, ...], ...]:
+    """The only column that is not a label, as a reading; none if no label is found or several columns are left."""
+    labels = config.label_columns or tuple(name for name in glue.LABELS if name in rows.columns)
+    has_labels = bool(labels) and all(name in rows.columns for name in labels)
+    others = [name for name in rows.columns if name and name not in labels]
+    return ((others[0],),) if has_labels and len(others) == 1 else ()
 
 
 def example(value: Any, config: Named) -> Example:

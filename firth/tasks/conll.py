@@ -60,15 +60,29 @@ def spelled(example: Sentence) -> Sentence:
     return replace(example, texts=(" ".join(characters),), words=places)
 
 
-def repaired(example: Sentence) -> Sentence:
-    """I- without its beginning becomes B-."""
-    tags: list[str] = []
-    for tag in example.gold:
+def repaired(example: Sentence, scheme: str) -> Sentence:
+    """Every run of tags of one entity gets a legal beginning; where the scheme marks ends, also a legal end."""
+    tags: Sequence[str] = example.gold
+    continues = [place > 0 and _continues(tags[place - 1], tag) for place, tag in enumerate(tags)]
+    fixed: list[str] = []
+    for place, tag in enumerate(tags):
         prefix, kind = metrics.split_tag(tag)
-        before = metrics.split_tag(tags[-1]) if tags else ("O", "")
-        lone = prefix == "I" and (before[0] not in ("B", "I") or before[1] != kind)
-        tags.append(f"B-{kind}" if lone else tag)
-    return replace(example, gold=tuple(tags))
+        is_first = not continues[place]
+        is_last = place + 1 == len(tags) or not continues[place + 1]
+        if scheme == "BIO":
+            prefix = "B" if prefix == "I" and is_first else prefix
+        elif prefix not in ("O", "S"):
+            middle = "M" if scheme == "BMES" else "I"
+            prefix = {(True, True): "S", (True, False): "B", (False, True): "E"}.get((is_first, is_last), middle)
+        fixed.append(f"{prefix}-{kind}" if kind else prefix)
+    return replace(example, gold=tuple(fixed))
+
+
+def _continues(before: str, tag: str) -> bool:
+    """Whether a tag belongs to the entity of the tag before it."""
+    prefix_before, kind_before = metrics.split_tag(before)
+    prefix, kind = metrics.split_tag(tag)
+    return prefix_before in ("B", "I", "M") and prefix in ("I", "M", "E") and kind_before == kind
 
 
 def read_columns(

@@ -53,7 +53,7 @@ class Tag(Task):
         scheme: Literal["guess", "BIO", "BIOES", "BMES", "IO", "none"] = "guess"
         """How tags mark entities; none where they do not."""
         repair: bool = False
-        """Turn an I- that begins an entity into B-, as in the older form of BIO."""
+        """Give every entity legal tags: I- at its start becomes B- (the older form of BIO), M- at its end E-."""
         forbidden: tuple[str, ...] = ()
         """Pairs of tags that may not follow one another besides, such as 'O I-PER'; ^ is the start, $ the end."""
         tagger: Literal["softmax", "hmm", "memm", "crf"] = "softmax"
@@ -112,16 +112,18 @@ class Tag(Task):
         if config.format == "words":
             return list(conll.read_words(path, problems, drop_tags=config.drop_tags))
         if config.format == "tagged":
-            return list(conll.read_tagged(path, problems, labelled=labelled))
-        found = conll.read_columns(
-            path,
-            problems,
-            word_column=config.word_column,
-            tag_column=config.tag_column,
-            word_index=config.word_index,
-            labelled=labelled,
-        )
-        return [conll.repaired(row) if config.repair and row.gold else row for row in found]
+            found = list(conll.read_tagged(path, problems, labelled=labelled))
+        else:
+            columns = conll.read_columns(
+                path,
+                problems,
+                word_column=config.word_column,
+                tag_column=config.tag_column,
+                word_index=config.word_index,
+                labelled=labelled,
+            )
+            found = list(columns)
+        return _repaired(found, config.scheme) if config.repair and labelled else found
 
     @classmethod
     def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
@@ -150,18 +152,16 @@ class Tag(Task):
         index = {tag: i for i, tag in enumerate(tags)}
         legal = schemes.legal_transitions(tags, config.scheme, forbidden=config.forbidden)
         for example in examples:
-            strange = [tag for tag in example.gold if tag not in index]
-            if strange:
-                what = f"the tag '{strange[0]}' never occurs in training"
-                yield Problem(example.row, what, "add training rows with it or remove the sentence")
+            strange = next((place for place, tag in enumerate(example.gold) if tag not in index), None)
+            if strange is not None:
+                what = f"the tag '{example.gold[strange]}' never occurs in training"
+                remedy = "add training rows with it or remove the sentence"
+                yield _problem_at(strange, example, config, what, remedy)
                 continue
-            ids_N = torch.tensor([index[tag] for tag in example.gold])
-            breaks = legal.breaks(ids_N, torch.tensor([0, len(ids_N)], dtype=torch.int32)).nonzero().flatten().tolist()
-            if breaks:
-                before = example.gold[breaks[0] - 1] if breaks[0] else "the start"
-                what = f"word {breaks[0] + 1}: {example.gold[breaks[0]]} after {before} is illegal in {config.scheme}"
-                remedy = "mend the tags, use tasks.tag.repair=true, or tasks.tag.scheme=none"
-                yield Problem(example.row, what, remedy)
+            place = legal.first_break(torch.tensor([index[tag] for tag in example.gold]))
+            if place is not None:
+                what, remedy = _illegal(example.gold, place, config)
+                yield _problem_at(place, example, config, what, remedy)
 
     @classmethod
     def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
@@ -299,3 +299,34 @@ class Tag(Task):
 
     def error(self, prediction: Prediction, example: Example) -> float:
         return float(np.mean([g != p for g, p in zip(example.gold, prediction.label, strict=True)] or [0.0]))
+
+
+def _repaired(sentences: list[Sentence], scheme: str) -> list[Sentence]:
+    """The sentences with legal tags; a file of I- alone is taken for the older form of BIO."""
+    if scheme == "guess":
+        guessed = schemes.guess_scheme(sorted({tag for sentence in sentences for tag in sentence.gold}))
+        scheme = "BIO" if guessed == "IO" else guessed
+    if scheme in ("IO", "none"):
+        return sentences
+    return [conll.repaired(sentence, scheme) for sentence in sentences]
+
+
+def _illegal(tags: Sequence[str], place: int, config: Tag.Config) -> tuple[str, str]:
+    """What is wrong with the tag at `place`, or with the end of the sentence, and the remedy."""
+    before = tags[place - 1] if place else schemes.EDGE[0]
+    tag = tags[place] if place < len(tags) else schemes.EDGE[1]
+    if [before, tag] in [pair.split() for pair in config.forbidden]:
+        remedy = "mend the tags, or remove the pair from tasks.tag.forbidden"
+        return f"word {min(place + 1, len(tags))}: '{before} {tag}' is a forbidden pair", remedy
+    remedy = "mend the tags, or fine-tune with tasks.tag.repair=true or tasks.tag.scheme=none"
+    if place == len(tags):
+        _, kind = metrics.split_tag(before)
+        return f"the sentence ends inside {kind or 'a word'} (its last tag is {before})", remedy
+    shown = before if place else "the start"
+    return f"word {place + 1}: {tag} after {shown} is illegal in {config.scheme}", remedy
+
+
+def _problem_at(place: int, example: Example, config: Tag.Config, what: str, remedy: str) -> Problem:
+    """A problem with a word's tag; in a file of columns each word has its own line, the end counts as the last."""
+    line = example.row + min(place, len(example.gold) - 1) if config.format == "columns" else example.row
+    return Problem(line, what, remedy, example_row=example.row)

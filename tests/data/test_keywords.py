@@ -1,8 +1,11 @@
 """TextRank: PageRank equals a solved linear system; the words chosen are those in the middle of the text's links."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import firth
 from firth import chance
 from firth.data.keywords import DAMPING, keywords, rank
 from firth.data.spoken import words_of
@@ -47,6 +50,12 @@ def test_links_do_not_reach_over_lines_or_beyond_the_window() -> None:
     near, far = keywords(["frogs crickets bells sing"], window=2), keywords(["frogs crickets bells sing"], window=4)
     assert dict(near)["crickets"] > dict(near)["frogs"]
     assert dict(far)["crickets"] == pytest.approx(dict(far)["frogs"])
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    with pytest.raises(BadInput, match=r"empty\.txt is empty; give it the text whose keywords to find\.$"):
+        firth.keywords(tmp_path / "empty.txt")
 
 
 def test_a_text_without_content_is_refused() -> None:

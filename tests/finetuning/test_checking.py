@@ -56,7 +56,7 @@ def test_a_clean_file_has_no_warnings() -> None:
 def test_illegal_tags_are_named(tmp_path: Path) -> None:
     path = write(tmp_path / "tags.txt", ["a B-PER", "b O", "", "c O", "d I-PER", "", "e B-PER", "f I-PER"])
     (bad,) = firth.check(path, task="tag")["parts"]["train"]["bad"]
-    assert bad["row"] == 4
+    assert bad["row"] == 5
     assert bad["what"] == "word 2: I-PER after O is illegal in BIO"
 
 

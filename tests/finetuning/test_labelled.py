@@ -101,3 +101,19 @@ def test_inputs_with_a_strange_column_are_not_sent_to_an_option_that_is_not_ther
     with pytest.raises(BadInput, match=r"the first row has txt\); name it as the training file does") as caught:
         read_inputs(checkpoint("classify", {"label": ("a", "b")}), path)
     assert "--text-column" not in str(caught.value)
+
+
+def test_a_text_column_found_beside_the_label_is_remembered(
+    checkpoint: Callable[..., Checkpoint], tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("label,review\ngood,A day.\nbad,A night.\n")
+    data = labelled.read("classify", resolve("classify").Config(), {"train": path})
+    assert [row.texts for row in data.examples["train"]] == [("A day.",), ("A night.",)]
+    assert data.config.text_column == "review"
+    model = checkpoint("classify", dict(data.labels), text_column=data.config.text_column)
+    path.write_text("review\nA river.\n")
+    assert [row.texts for row in read_inputs(model, path)] == [("A river.",)]
+    path.write_text("label,sentence\ngood,A day.\nbad,A night.\n")
+    known = labelled.read("classify", resolve("classify").Config(), {"train": path})
+    assert known.config.text_column == ""  # a well-known name: files may use another one

@@ -150,7 +150,12 @@ def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: P
     lines = tmp_path / "lines.txt"
     assert "lines.txt does not exist" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
     lines.write_bytes(b"")
-    assert "lines.txt is empty" in refused("embed", run, "--file", lines, "--out", tmp_path / "v.npy")
+    assert "lines.txt is empty; put one text on each line" in refused(
+        "embed", run, "--file", lines, "--out", tmp_path / "v.npy"
+    )
+    assert "lines.txt is empty; put one name on each line" in refused(
+        "check", lines, "--task", "classify", "--label-names", lines
+    )
     lines.write_bytes(b"\xff\xfe")
     assert "lines.txt is not UTF-8 (byte 0); convert the file, for example with iconv -f UTF-16" in refused(
         "embed", run, "--file", lines, "--out", tmp_path / "v.npy"

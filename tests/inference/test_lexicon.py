@@ -167,7 +167,8 @@ def test_figures_of_analogies_are_gensims(model: Path, theirs: KeyedVectors, tmp
     [
         ("king queen 9\nman woman\n", "line 2: not two words and a number"),
         (": royal\nking queen man\n", "line 2: 3 words where an analogy has 4"),
-        ("\n\n", "no questions"),
+        ("", "is empty; put two words and a number, or the four words of an analogy, on each line"),
+        ("\n\n", "has no questions; put two words and a number, or the four words"),
         (": royal\n: plural\n", "names sections, but has no questions"),
         ("header only\n", "no line with two words and a number"),
     ],
@@ -201,6 +202,41 @@ def test_a_map_shows_every_word(model: Path, tmp_path: Path, command: Callable[.
         firth.map_words(model, ["king", "queen"], out=tmp_path / "map.gif")
     with pytest.raises(BadInput, match="at least two"):
         firth.map_words(model, ["king"], out=tmp_path / "one.svg")
+
+
+def test_a_map_does_not_overwrite_a_file(model: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    out = tmp_path / "map.svg"
+    out.write_text("mine")
+    asked = ("map", model, "king", "queen", "--out", out)
+    code, _, err = command(*asked)
+    assert code != 0
+    assert err == f"firth: {out} already exists; choose another --out or remove it.\n"
+    assert out.read_text() == "mine"
+    out.unlink()
+    assert command(*asked).code == 0
+    assert out.read_text().startswith("<svg")
+
+
+def test_words_without_others_have_no_neighbours(tmp_path: Path, command: Callable[..., Any]) -> None:
+    vectors = tmp_path / "one.txt"
+    write_vectors(vectors, [(["king"], np.ones((1, 4), np.float32))], count=1, width=4, kind="word2vec")
+    one = tmp_path / "one"
+    firth.import_model(vectors, out=one)
+    shown = command("neighbours", one, "king")
+    assert (shown.code, shown.out) == (0, "")
+    assert shown.err == f"{one} has no word besides 'king', so 'king' has no neighbours.\n"
+    assert json.loads(command("neighbours", one, "king", "--json").out) == {"words": []}
+    assert "so none can be the answer" in command("analogy", one, "king", "king", "king").err
+
+
+def test_a_model_without_a_head_is_refused_whatever_the_text(
+    model: Path, data: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    for text in (data, tmp_path):  # prepared with another tokenizer, and not prepared at all
+        code, _, err = command("evaluate", model, "--data", text)
+        assert code != 0
+        assert "has no pre-training head, so there is nothing to evaluate on plain text" in err
+        assert "prepare" not in err
 
 
 def test_a_map_as_png(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -53,6 +53,11 @@ def test_one_text_token_ids_and_dimensions(client: openai.OpenAI, models: dict[s
     assert np.abs(np.array(short.embedding) - offline[:7]).max() < 1e-5
     with pytest.raises(openai.UnprocessableEntityError, match="at most 32"):
         client.embeddings.create(model="plain", input="a", dimensions=33)
+    with pytest.raises(
+        openai.BadRequestError, match="'input' must not be an empty list; give at least one text"
+    ) as caught:
+        client.embeddings.create(model="plain", input=[])
+    assert caught.value.body == {"type": "invalid_request", "message": caught.value.response.json()["error"]["message"]}
 
 
 def test_embed_similarity_rerank(served: Any, models: dict[str, Model]) -> None:

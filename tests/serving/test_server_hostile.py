@@ -79,6 +79,7 @@ PAYLOADS: list[tuple[str, str, bytes, dict[str, str], int]] = [
     ("an integer of 30 digits", "/fill", b'{"text": "[MASK]", "top": ' + b"9" * 30 + b"}", JSON, 422),
     ("no mask", "/fill", body({"text": "nothing to fill"}), JSON, 422),
     ("more masks than positions", "/fill", body({"text": "[MASK] " * 100}), JSON, 422),
+    ("no input", "/v1/embeddings", body({"input": []}), JSON, 400),
     ("ids below zero", "/v1/embeddings", body({"input": [-1]}), JSON, 422),
     ("ids beyond the vocabulary", "/v1/embeddings", body({"input": [[1, 10**6]]}), JSON, 422),
     ("ids as floats", "/v1/embeddings", body({"input": [1.5]}), JSON, 422),

@@ -51,6 +51,17 @@ def test_columns_by_name_by_number_and_by_well_known_names(read: Reader) -> None
     assert read("premise\thypothesis\tlabel\np\th\tx\n")[0] == [Example(("p", "h"), "x", 2)]
 
 
+def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
+    wanted = [Example(("Fine, all in all.",), "1", 2)]
+    assert read('label,review\n1,"Fine, all in all."\n', "rows.csv") == (wanted, [])
+    assert read('review,score\n"Fine, all in all.",1\n', "rows.csv") == (wanted, [])
+    assert read("stars\treview\n1\tFine, all in all.\n", label_columns=("stars",)) == (wanted, [])
+    assert read('{"label": 1, "review": "Fine, all in all."}', "rows.json")[0][0].texts == wanted[0].texts
+    assert read('label,review,text\n1,no,"Fine, all in all."\n', "rows.csv") == (wanted, [])
+    with pytest.raises(BadInput, match=r"no column is known to be the text.*label, review, title"):
+        read("label,review,title\n1,a,b\n", "rows.csv")
+
+
 @pytest.mark.parametrize(
     ("table", "config", "says"),
     [

@@ -14,6 +14,8 @@ from firth.encoders.bert import Bert
 from firth.errors import BadInput
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
+from firth.metrics import PREFIXES
+from firth.nn import schemes
 from firth.tasks import conll
 from firth.tasks.predicting import predict
 from firth.tasks.tag import Tag
@@ -88,6 +90,59 @@ def test_a_repaired_file_is_in_the_newer_form(read: Callable[..., Labelled]) -> 
     assert read(old, repair=True).examples["train"][0].gold == ("B-PER", "I-PER", "B-LOC", "O", "B-PER")
 
 
+RESUME = "张 B-NAME\n三 E-NAME\n任 O\n\n某 O\n公 B-ORG\n司 M-ORG\n董 M-ORG\n\n在 O\n厂 S-ORG\n内 B-ORG\n外 E-ORG\n"
+
+
+def test_a_sentence_that_ends_inside_an_entity_is_named_by_its_last_line_and_repaired(
+    read: Callable[..., Labelled],
+) -> None:
+    broken = read(RESUME)
+    (problem,) = broken.problems["train"]
+    assert (problem.row, problem.what) == (8, "the sentence ends inside ORG (its last tag is M-ORG)")
+    assert "tasks.tag.repair=true" in problem.remedy
+    assert [example.row for example in broken.examples["train"]] == [1, 10]
+    assert broken.num_skipped == {"train": 1}
+    whole = read(RESUME, repair=True)
+    assert whole.problems["train"] == []
+    assert whole.examples["train"][1].gold == ("O", "B-ORG", "M-ORG", "E-ORG")
+    marks = read("a B\nb E\nc S\n\nd S\ne B\n")
+    assert [(p.row, p.what) for p in marks.problems["train"]] == [
+        (6, "the sentence ends inside a word (its last tag is B)")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tags", "wanted"),
+    [
+        ("BMES", "B-X", "S-X"),
+        ("BMES", "M-X M-X O E-X", "B-X E-X O S-X"),
+        ("BMES", "B-X M-X B-Y M-X E-X", "B-X E-X S-Y B-X E-X"),
+        ("BMES", "B M M", "B M E"),
+        ("BIOES", "B-X I-X S-Y I-Y", "B-X E-X S-Y S-Y"),
+        ("BIOES", "B-X I-X E-X O S-X", "B-X I-X E-X O S-X"),
+        ("BIO", "I-X I-X I-Y O B-Y I-X", "B-X I-X B-Y O B-Y B-X"),
+    ],
+)
+def test_repaired_tags_are_legal(scheme: Any, tags: str, wanted: str) -> None:
+    found = conll.repaired(conll.sentence(["w"] * len(tags.split()), tuple(tags.split())), scheme).gold
+    assert found == tuple(wanted.split())
+    names = [f"{part}-{kind}" for part in PREFIXES[scheme].replace("O", "") for kind in "XY"]
+    names = ["O", *(names if "-" in wanted else [*PREFIXES[scheme].replace("O", "")])]
+    legal = schemes.legal_transitions(names, scheme)
+    assert legal.first_break(torch.tensor([names.index(tag) for tag in found])) is None
+
+
+def test_tags_after_slashes_are_repaired_and_a_forbidden_pair_is_named(read: Callable[..., Labelled]) -> None:
+    text = "a/O b/B-X\nc/B-X d/E-X e/S-X\n"
+    assert [(p.row, p.what) for p in read(text, format="tagged").problems["train"]] == [
+        (1, "the sentence ends inside X (its last tag is B-X)")
+    ]
+    assert read(text, format="tagged", repair=True).examples["train"][0].gold == ("O", "S-X")
+    (pair,) = read("a O\nb O\nc B-X\n\nd O\ne B-X\n", forbidden=("O O",), repair=True).problems["train"]
+    assert (pair.row, pair.what) == (2, "word 2: 'O O' is a forbidden pair")
+    assert "tasks.tag.forbidden" in pair.remedy
+
+
 def test_bad_sentences_are_told_and_the_others_kept(read: Callable[..., Labelled], tmp_path: Path) -> None:
     data = read(f"a O\nb\n\nc O\nd B-X\n\n{'e O' + chr(10) + ''}" + "e O\n" * 6000)
     assert len(data.examples["train"]) == 1
@@ -101,6 +156,7 @@ def test_bad_sentences_are_told_and_the_others_kept(read: Callable[..., Labelled
         read("a O\nb O\n")
     unseen = list(Tag.problems(data.examples["train"], data.config, {"tag": ("B-Y", "O")}))
     assert "'B-X' never occurs in training" in unseen[0].what
+    assert unseen[0].row == 5
 
 
 @pytest.mark.parametrize("tagger", ["softmax", "crf"])
