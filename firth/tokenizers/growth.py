@@ -55,7 +55,7 @@ def _count(tokenizer: WordPiece, texts: Iterable[str], min_count: int) -> dict[s
             chinese.update(_chinese_words(text))
             yield text
 
-    words = count_words(passing(), tokenizer._split, chinese_characters=True, longest=tokenizer.rules.longest_word)
+    words = count_words(passing(), tokenizer.split_words, chinese_characters=True, longest=tokenizer.rules.longest_word)
     return {word: times for word, times in (Counter(words) | chinese).items() if times >= min_count}
 
 
