@@ -2,11 +2,11 @@
 
 Cleaning: Unicode NFC, no control, surrogate, replacement or invisible format characters (those that scripts need
 stay: the joiners, Arabic and Syriac number signs, Mongolian separators), white space collapsed to single spaces; on
-request text that was decoded wrongly once ("cafÃ©") is repaired by ftfy.
+request ftfy repairs text that was decoded with the wrong encoding ("cafÃ©").
 
-Duplicates: a document equal to an earlier one goes, whatever its length; a line equal to an earlier line goes if it has
-at least `MIN_LINE_BYTES` bytes of UTF-8 (about ten English words or twenty Chinese characters), because short lines
-("Yes.", headings) recur in good text and stand for different things each time.
+Duplicates: a document equal to an earlier one is dropped, whatever its length; a line equal to an earlier line is
+dropped if it has at least `MIN_LINE_BYTES` bytes of UTF-8 (about ten English words or twenty Chinese characters). Short
+lines ("Yes.", headings) repeat in good text and mean different things each time.
 """
 
 import re
@@ -14,6 +14,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
+from itertools import compress
 
 import numpy as np
 
@@ -29,70 +30,88 @@ _INVISIBLE = re.compile(
 
 
 def clean_line(line: str, *, repair: Callable[[str], str] | None = None) -> str:
+    """The line in NFC, without invisible characters and with single spaces; `repair` fixes its encoding first."""
     if not line.isascii():
-        line = unicodedata.normalize("NFC", repair(line) if repair else line)
+        if repair:
+            line = repair(line)
+        line = unicodedata.normalize("NFC", line)
     line = " ".join(line.split())
-    if line.isprintable():  # quick, and true of nearly every line: nothing invisible in it
+    if line.isprintable():  # a fast check that nearly every line passes: it has nothing invisible
         return line
-    return " ".join(_INVISIBLE.sub("", line).split())
+    visible = _INVISIBLE.sub("", line)
+    return " ".join(visible.split())
 
 
 def clean_documents(documents: Iterable[Document], *, repair: bool = False) -> Iterator[Document]:
-    """Documents with clean lines; what is empty then is left out."""
-    mend = _mojibake_repair() if repair else None
+    """Documents with clean lines; lines and documents that are then empty are left out."""
+    repair_line = _mojibake_repair() if repair else None
     for document in documents:
-        lines = tuple(clean for line in document.lines if (clean := clean_line(line, repair=mend)))
+        lines = []
+        for line in document.lines:
+            cleaned = clean_line(line, repair=repair_line)
+            if cleaned:
+                lines.append(cleaned)
         if lines:
-            yield Document(lines, document.source)
+            yield Document(tuple(lines), document.source)
 
 
 def drop_duplicates(documents: Iterable[Document], *, tally: Counter[str] | None = None) -> Iterator[Document]:
-    """The documents without exact duplicates; the tally counts what was dropped and out of how much."""
-    tally = Counter() if tally is None else tally
-    seen, batch, size = Seen(), list[Document](), 0
+    """The documents without exact duplicates; the tally counts what was read and what was dropped."""
+    if tally is None:
+        tally = Counter()
+    seen = Seen()
+    batch: list[Document] = []
+    num_characters = 0
     for document in documents:
         batch.append(document)
-        size += sum(map(len, document.lines))
-        if size > _BATCH:
+        num_characters += sum(map(len, document.lines))
+        if num_characters > _BATCH:
             yield from _unseen(batch, seen, tally)
-            batch, size = [], 0
+            batch = []
+            num_characters = 0
     yield from _unseen(batch, seen, tally)
 
 
 def _unseen(batch: list[Document], seen: "Seen", tally: Counter[str]) -> Iterator[Document]:
-    """A document's fingerprint comes before those of its long lines; a document of one line has only its own."""
-    rows = [[line.encode() for line in document.lines] for document in batch]
-    texts = [text for row in rows for text in (b"\n".join(row), *(_long_lines(row)))]
-    new = iter(seen.first_times(_fingerprints(texts)).tolist())
-    for document, row in zip(batch, rows, strict=True):
+    """The new documents of a batch, without the lines that were seen before."""
+    encoded = [[line.encode() for line in document.lines] for document in batch]
+    # A document's fingerprint comes before those of its long lines.
+    texts = []
+    for lines in encoded:
+        texts.append(b"\n".join(lines))
+        texts += [line for line in lines if _is_checked(line, lines)]
+    is_new = iter(seen.first_times(_fingerprints(texts)).tolist())
+    for document, lines in zip(batch, encoded, strict=True):
         tally["documents_read"] += 1
-        tally["lines_read"] += len(row)
-        fresh = next(new)
-        keep = [len(text) < MIN_LINE_BYTES or len(row) == 1 or next(new) for text in row]
-        if not fresh:
+        tally["lines_read"] += len(lines)
+        document_is_new = next(is_new)
+        keep = [next(is_new) if _is_checked(line, lines) else True for line in lines]
+        if not document_is_new:
             tally["duplicate_documents"] += 1
             continue
         tally["duplicate_lines"] += keep.count(False)
         if all(keep):
             yield document
         elif any(keep):
-            yield Document(tuple(x for x, k in zip(document.lines, keep, strict=True) if k), document.source)
+            yield Document(tuple(compress(document.lines, keep)), document.source)
         else:
             tally["emptied_documents"] += 1
 
 
-def _long_lines(row: list[bytes]) -> list[bytes]:
-    return [text for text in row if len(text) >= MIN_LINE_BYTES] if len(row) > 1 else []
+def _is_checked(line: bytes, lines: list[bytes]) -> bool:
+    """Whether a line is compared with earlier lines: it is long, and not the only one of its document."""
+    return len(line) >= MIN_LINE_BYTES and len(lines) > 1
 
 
 def _fingerprints(texts: list[bytes]) -> np.ndarray:
-    return np.frombuffer(b"".join(blake2b(text, digest_size=8).digest() for text in texts), "<u8")
+    digests = [blake2b(text, digest_size=8).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), "<u8")
 
 
 class Seen:
     """A set of 64-bit fingerprints in 8 bytes each: sorted runs, merged when two are of similar size.
 
-    Among ten million texts the chance that any two different ones share a fingerprint is 3 in a million.
+    Among ten million texts the probability that any two different ones share a fingerprint is 3 in a million.
     """
 
     MAX_RUN = 1 << 21  # merging needs room for a second copy of a run, so runs stop growing here (16 MB)
@@ -101,18 +120,19 @@ class Seen:
         self.runs: list[np.ndarray] = []
 
     def first_times(self, keys: np.ndarray) -> np.ndarray:
-        """For each key in order: is this its first time? Remembers them all."""
-        unique, first = np.unique(keys, return_index=True)
-        known = np.zeros(len(unique), bool)
+        """For each key in order: is this its first occurrence? Adds them all to the set."""
+        unique, first_index = np.unique(keys, return_index=True)
+        is_known = np.zeros(len(unique), bool)
         for run in self.runs:
             place = np.minimum(np.searchsorted(run, unique), len(run) - 1)
-            known |= run[place] == unique
-        new = np.zeros(len(keys), bool)
-        new[first[~known]] = True
-        self._add(unique[~known])
-        return new
+            is_known |= run[place] == unique
+        is_first = np.zeros(len(keys), bool)
+        is_first[first_index[~is_known]] = True
+        self._add(unique[~is_known])
+        return is_first
 
     def _add(self, run: np.ndarray) -> None:
+        """Adds a sorted run, merged with earlier ones while they are less than twice its size."""
         while self.runs and len(self.runs[-1]) < min(2 * len(run), self.MAX_RUN - len(run)):
             run = np.concatenate([self.runs.pop(), run])
             run.sort()

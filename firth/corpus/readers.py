@@ -1,8 +1,8 @@
-"""Files -> documents, streaming: in go paths, out come `Document`s of raw lines.
+"""Files -> documents, streaming. In: paths; out: `Document`s of raw lines.
 
-Plain text (.txt and any other ending), JSON lines (.jsonl, .json) and Parquet; text may be .gz, .xz or .zst. Memory
+Plain text (.txt and any other ending), JSON lines (.jsonl, .json) and Parquet; text may be .gz, .xz or .zst. Memory use
 does not grow with a file: a line longer than `MAX_LINE` and a document longer than `MAX_DOCUMENT` characters are cut
-there, and the cuts are counted in the tally. What cannot be read raises one `BadInput` that names file and line.
+there, and the tally counts the cuts. A file that cannot be read raises one `BadInput` that names file and line.
 """
 
 import glob
@@ -14,7 +14,7 @@ from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from firth.console import say
 from firth.errors import BadConfig, BadInput, Unsupported
@@ -36,6 +36,7 @@ TABLES = (".csv", ".tsv")
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")  # .json is read when named: in folders it is mostly something else
 
 Lines = Iterator[tuple[int, str]]
+"""Lines or rows with their numbers in the file."""
 
 
 def read_documents(
@@ -48,51 +49,67 @@ def read_documents(
     """The documents of files, folders (recursive, sorted) and globs, in order."""
     if documents not in get_args(Documents):
         raise BadConfig(f"documents must be one of {', '.join(get_args(Documents))}; it is '{documents}'.")
-    tally = Counter() if tally is None else tally
+    if tally is None:
+        tally = Counter()
     for path in find_files(paths, tally=tally):
-        found = False
+        is_empty = True
         for document in _read(path, documents, field, tally):
-            found = True
+            is_empty = False
             yield document
-        if not found:
+        if is_empty:
             raise BadInput(f"{path} holds no text; leave it out or replace it.")
 
 
 def find_files(paths: Paths, *, tally: Counter[str] | None = None) -> list[Path]:
-    """The files that paths, folders and globs name, each once; others in the folders are counted as skipped."""
-    tally = Counter() if tally is None else tally
-    found: dict[Path, None] = {}
-    for path in [paths] if isinstance(paths, str | Path) else paths:
-        found.update(dict.fromkeys(_expand(Path(path), tally)))
+    """The files that paths, folders and globs name, each once; the tally counts other files of folders as skipped."""
+    if tally is None:
+        tally = Counter()
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    found: dict[Path, None] = {}  # an ordered set
+    for path in paths:
+        files = _expand(Path(path), tally)
+        found.update(dict.fromkeys(files))
     if not found:
         raise BadInput("No files were given; name a file, a folder or a pattern such as 'texts/*.txt'.")
     return list(found)
 
 
 def expected_bytes(files: Iterable[Path]) -> int:
-    """A guess at how much text files hold: compressed text grows about fourfold, Parquet twofold."""
-    factors = {**dict.fromkeys(COMPRESSED, 4), ".parquet": 2}
+    """An estimate of how much text the files hold: compressed text grows about fourfold, Parquet twofold."""
+    factors = dict.fromkeys(COMPRESSED, 4)
+    factors[".parquet"] = 2
     return sum(path.stat().st_size * factors.get(path.suffix, 1) for path in files)
 
 
 def _expand(path: Path, tally: Counter[str]) -> list[Path]:
+    """The files that one path, folder or glob names."""
     if path.is_file():
         return [path]
     if path.is_dir():
-        inside = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
-        files = [p for p in inside if ending(p) in _IN_FOLDERS]
-        tally["skipped_files"] += len(inside) - len(files)
-        if not files:
-            raise BadInput(
-                f"{path} holds no {', '.join(_IN_FOLDERS)} files; name the files themselves or another folder."
-            )
-        return files
+        return _files_of_folder(path, tally)
     if glob.has_magic(str(path)):
-        files = [p for name in sorted(glob.glob(str(path), recursive=True)) if (p := Path(name)).is_file()]
-        if files:
-            return files
-        raise BadInput(f"{path} matches no file; check the pattern.")
+        matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
+        files = [match for match in matches if match.is_file()]
+        if not files:
+            raise BadInput(f"{path} matches no file; check the pattern.")
+        return files
     raise BadInput(f"{path} does not exist; check the path.")
+
+
+def _files_of_folder(folder: Path, tally: Counter[str]) -> list[Path]:
+    """The text files below `folder`, sorted; hidden files are ignored, files of other types are counted as skipped."""
+    all_files = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and not _hidden(path.relative_to(folder)):
+            all_files.append(path)
+    files = [path for path in all_files if ending(path) in _IN_FOLDERS]
+    tally["skipped_files"] += len(all_files) - len(files)
+    if not files:
+        raise BadInput(
+            f"{folder} holds no {', '.join(_IN_FOLDERS)} files; name the files themselves or another folder."
+        )
+    return files
 
 
 def _hidden(path: Path) -> bool:
@@ -114,65 +131,93 @@ def _read(path: Path, documents: Documents, field: str, tally: Counter[str]) -> 
 
 
 def _group(path: Path, lines: Lines, documents: Documents, tally: Counter[str]) -> Iterator[Document]:
-    """Lines -> documents. Pieces of a cut line share its number."""
+    """Lines -> documents. The pieces of a cut line share its number."""
     block: list[str] = []
-    size = start = last = 0
+    size = 0
+    start = 0  # the number of the block's first line
+    last_number = 0
     for number, line in lines:
-        over = size + len(line) > MAX_DOCUMENT
-        ends = number != last if documents == "line" else documents == "blank-line" and not line.strip()
-        if block and (over or ends):
-            tally["cut_documents"] += over and not ends
+        is_too_long = size + len(line) > MAX_DOCUMENT
+        is_end = _ends_document(line, documents, is_new_line=number != last_number)
+        if block and (is_too_long or is_end):
+            tally["cut_documents"] += is_too_long and not is_end
             yield Document(tuple(block), f"{path}:{start}")
-            block, size = [], 0
+            block = []
+            size = 0
         if line and not line.isspace():
-            start = start if block else number
+            if not block:
+                start = number
             block.append(line)
             size += len(line)
-        last = number
+        last_number = number
     if block:
         yield Document(tuple(block), f"{path}:{start}")
 
 
+def _ends_document(line: str, documents: Documents, *, is_new_line: bool) -> bool:
+    """Whether the document before `line` ends here."""
+    if documents == "line":
+        return is_new_line
+    if documents == "blank-line":
+        return not line.strip()
+    return False
+
+
 def _rows_to_documents(path: Path, texts: Lines, tally: Counter[str]) -> Iterator[Document]:
+    """Each row is a document; one that is too long becomes several."""
     for number, text in texts:
         lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        pieces = ((number, piece) for line in lines for piece in _cut(line, MAX_LINE, tally))
-        yield from _group(path, pieces, "file", tally)
+        yield from _group(path, _numbered_pieces(number, lines, tally), "file", tally)
+
+
+def _numbered_pieces(number: int, lines: list[str], tally: Counter[str]) -> Lines:
+    for line in lines:
+        for piece in _cut(line, MAX_LINE, tally):
+            yield number, piece
 
 
 def _cut(line: str, limit: int, tally: Counter[str]) -> Iterator[str]:
     """A line in pieces of at most `limit` characters, cut at a space where there is one."""
     while len(line) > limit:
         tally["cut_lines"] += 1
-        place = line.rfind(" ", limit // 2, limit) + 1 or limit
-        yield line[:place]
-        line = line[place:]
+        space = line.rfind(" ", limit // 2, limit)
+        end = limit if space < 0 else space + 1
+        yield line[:end]
+        line = line[end:]
     yield line
 
 
 def _text_lines(path: Path, limit: int, tally: Counter[str]) -> Lines:
-    """The numbered lines of a text file in UTF-8, whatever its line ends; a byte order mark is dropped."""
-    number, rest = 1, ""
+    """The numbered lines of a UTF-8 text file with any line ends; a byte order mark is dropped.
+
+    A line of more than `limit` characters comes in several pieces with the same number.
+    """
+    number = 1
+    rest = ""  # the beginning of a line that goes on in the next block
     for text in _text_blocks(path, tally):
-        *whole, rest = (rest + text).split("\n")
-        for line in whole:
+        *whole_lines, rest = (rest + text).split("\n")
+        for line in whole_lines:
             if len(line) > limit:
-                yield from ((number, piece) for piece in _cut(line, limit, tally))
+                for piece in _cut(line, limit, tally):
+                    yield number, piece
             else:
                 yield number, line
             number += 1
         if len(rest) > limit:
             *pieces, rest = _cut(rest, limit, tally)
-            yield from ((number, piece) for piece in pieces)
+            for piece in pieces:
+                yield number, piece
     if rest:
         yield number, rest
 
 
 def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
+    """The decoded text of a file in blocks, with line feeds as line ends."""
     decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8")(), translate=True)
-    line, first = 1, True
+    line = 1
+    is_first = True
     for block in _byte_blocks(path):
-        if first and block[:2] in _UTF_16:
+        if is_first and block[:2] in _UTF_16:
             raise BadInput(f"{path} is UTF-16; {conversion(block)}.")
         if b"\0" in block:
             line += _line_ends(block[: block.index(b"\0")])
@@ -186,18 +231,27 @@ def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
                 f"{conversion(error.object)}."
             ) from None
         tally["bytes"] += len(block)
-        text = text.removeprefix("\ufeff") if first else text
-        first = False
+        if is_first:
+            text = text.removeprefix("\ufeff")
+            is_first = False
         line += text.count("\n")
         yield text
 
 
 def conversion(data: bytes) -> str:
-    """What to do with bytes that are not UTF-8: China's encoding where they give Chinese, else the one of any byte."""
+    """Advice for a file that is not UTF-8, with a guess at its encoding."""
+    return f"convert the file, for example with iconv -f {_guess_encoding(data)} -t UTF-8"
+
+
+def _guess_encoding(data: bytes) -> str:
+    """GB18030 if the bytes then read as Chinese; otherwise Latin-1, which can decode any byte."""
+    if data[:2] in _UTF_16:
+        return "UTF-16"
     text = data[:4096].decode("gb18030", "replace")
-    chinese = sum("\u4e00" <= character <= "\u9fff" for character in text) > len(text) // 4
-    name = "UTF-16" if data[:2] in _UTF_16 else "GB18030" if chinese else "LATIN1"
-    return f"convert the file, for example with iconv -f {name} -t UTF-8"
+    num_chinese = sum("\u4e00" <= character <= "\u9fff" for character in text)
+    if num_chinese > len(text) // 4:
+        return "GB18030"
+    return "LATIN1"
 
 
 def _line_ends(data: bytes) -> int:
@@ -212,11 +266,14 @@ def _byte_blocks(path: Path) -> Iterator[bytes]:
                 yield block
         yield b""
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        what = f"cut short or not a {path.suffix} file" if path.suffix in COMPRESSED else "unreadable"
-        raise BadInput(f"{path} is {what} ({error}); fetch or make it again.") from None
+        fault = "unreadable"
+        if path.suffix in COMPRESSED:
+            fault = f"cut short or not a {path.suffix} file"
+        raise BadInput(f"{path} is {fault} ({error}); fetch or make it again.") from None
 
 
 def _json_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
+    """The texts of a file of JSON lines."""
     cuts = tally["cut_lines"]
     for number, line in _text_lines(path, _MAX_ROW, tally):
         where = f"{path}, line {number}"
@@ -229,21 +286,24 @@ def _json_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{where}: not a JSON row ({error}); give one object a line.") from None
         yield number, _field(row, field, where)
-        cuts = tally["cut_lines"]  # the text's own lines may have been cut meanwhile
+        cuts = tally["cut_lines"]  # the consumer may have cut lines of the text in the meantime
 
 
-def _field(row: Any, field: str, where: str) -> str:
+def _field(row: object, field: str, where: str) -> str:
+    """The text of a row; `where` names the row in messages."""
     if not isinstance(row, dict):
         raise BadInput(f'{where}: a row must be an object such as {{"{field}": "..."}}; mend or remove it.')
     if field not in row:
         names = ", ".join(row) or "none"
         raise BadInput(f"{where}: the row has no field '{field}' but {names}; name the field of the text.")
-    if not isinstance(row[field], str):
+    text = row[field]
+    if not isinstance(text, str):
         raise BadInput(f"{where}: the field '{field}' is not text; name the field of the text or remove the row.")
-    return str(row[field])
+    return text
 
 
 def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
+    """The texts of a Parquet file, numbered by row."""
     if path.suffix != ".parquet":
         raise BadInput(f"{path}: Parquet is compressed inside; decompress the file first.")
     try:
@@ -281,23 +341,28 @@ def read_lines(path: Path, *, remedy: str = "put one text on each line") -> list
     if not text:
         raise BadInput(f"{path} is empty; {remedy}.")
     if "\0" in text:
-        raise BadInput(f"{path}, line {1 + text[: text.index(chr(0))].count(chr(10))}: {_BINARY}.")
+        before = text[: text.index("\0")]
+        line = 1 + before.count("\n")
+        raise BadInput(f"{path}, line {line}: {_BINARY}.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.
     return text.removesuffix("\n").split("\n")
 
 
 def read_texts(path: Path) -> list[str]:
-    """The same where every line is a text to answer; blank ones too, so that answers stay beside their lines."""
+    """`read_lines` where every line is an input of the model; blank ones, too, so that line numbers do not change."""
     lines = read_lines(path)
     tell_of_table(path)
-    if blank := sum(not line.strip() for line in lines):
-        say(f"{path} has {blank:,} blank {'line' if blank == 1 else 'lines'}, answered like the others.")
+    num_blank = sum(not line.strip() for line in lines)
+    if num_blank:
+        noun = "line" if num_blank == 1 else "lines"
+        say(f"{path} has {num_blank:,} blank {noun}, answered like the others.")
     return lines
 
 
 def tell_of_table(path: Path) -> None:
-    """Says so where the lines of a file, which are about to be read as texts, are rows by its name."""
-    if ending(path) in (*TABLES, *_ROWS, ".conll"):
+    """Warns if a file whose lines are read as texts is a table or a file of rows by its name."""
+    is_table = ending(path) in (*TABLES, *_ROWS, ".conll")
+    if is_table:
         say(
             f"Warning: {path}: every line of a file of rows is read as one text, with all its columns; write the texts "
             "to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt)."

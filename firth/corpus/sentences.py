@@ -11,7 +11,7 @@ from firth.errors import Unsupported
 
 _HAN = "\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _EAST_ASIAN = re.compile(f"[\u3001-\u30ff\uff01-\uffee{_HAN}]")
-# An end before a closing title mark is the title's own, one before a comma the quotation's. Runs are possessive, so
+# An end before a closing title mark belongs to the title, one before a comma to a quotation. Runs are possessive, so
 # that no shorter one is tried instead, and bounded, so that time stays linear in the length of the line.
 _END = re.compile(
     f"(?:[。！？；…｡]|(?<=[{_HAN}])[!?])[。！？；…｡!?]{{0,30}}+(?![》〉])"
@@ -24,32 +24,39 @@ def split(text: str) -> list[str]:
     """The sentences of a line, without the white space around them."""
     if text.isascii() or not _EAST_ASIAN.search(text):
         return _split_english(text)
-    return [sentence for piece in _split_chinese(text) for sentence in _split_latin(piece)]
+    sentences: list[str] = []
+    for piece in _split_chinese(text):
+        if _LATIN_END.search(piece):
+            sentences += _split_english(piece)
+        else:
+            sentences.append(piece)
+    return sentences
 
 
 def _split_chinese(text: str) -> list[str]:
-    pieces, start, quotes = [], 0, 0
+    pieces = []
+    start = 0
+    num_quotes = 0  # straight quotes so far: an odd number means that one is open
     for match in _END.finditer(text):
         end = match.end()
-        if match[1]:  # a straight quote after an end closes only if one is open
-            quotes += text.count('"', start, end - 1)
-            if quotes % 2 == 0:
-                end -= 1
+        has_quote = match[1] != ""
+        if has_quote:
+            num_quotes += text.count('"', start, end - 1)
+            is_open = num_quotes % 2 == 1
+            if is_open:
+                num_quotes += 1  # it closes the open one and stays with this sentence
             else:
-                quotes += 1
+                end -= 1  # it opens the next sentence
         else:
-            quotes += text.count('"', start, end)
+            num_quotes += text.count('"', start, end)
         pieces.append(text[start:end])
         start = end
-    return _strip([*pieces, text[start:]])
-
-
-def _split_latin(piece: str) -> list[str]:
-    return _split_english(piece) if _LATIN_END.search(piece) else [piece]
+    pieces.append(text[start:])
+    return _strip(pieces)
 
 
 def _split_english(text: str) -> list[str]:
-    # Imported here, because what reads prepared text needs no sentencex.
+    # Imported here: programs that only read prepared text do not need sentencex.
     try:
         from sentencex import segment
     except ImportError:
@@ -58,4 +65,5 @@ def _split_english(text: str) -> list[str]:
 
 
 def _strip(sentences: list[str]) -> list[str]:
-    return [clean for sentence in sentences if (clean := sentence.strip())]
+    stripped = [sentence.strip() for sentence in sentences]
+    return [sentence for sentence in stripped if sentence]

@@ -1,7 +1,7 @@
-"""The embedded default: texts and labelled sets that the project wrote, and the English that comes with every Python.
+"""The embedded data: texts and labelled sets written for this project, and the English text of the Python library.
 
-In goes a folder, a task or a language; out come plain files that the other rooms read like any user's. The labelled
-sets are small on purpose: enough to see each task learn, not enough to publish a score on.
+In: a folder, a task or a language; out: plain files in the formats that users give. The labelled sets are small on
+purpose: enough to see each task learn, not enough to publish a score on.
 """
 
 import sysconfig
@@ -19,60 +19,80 @@ TASKS = {"classify": "tsv", "pairs": "tsv", "entities": "conll", "answers": "jso
 
 
 def corpus(folder: Path, languages: tuple[str, ...] = LANGUAGES) -> list[Path]:
-    """Writes the embedded corpus into `folder`: a file a source, a line a paragraph, blank lines between documents."""
+    """Writes the embedded corpus into `folder` and returns the paths.
+
+    Each source is a file, each line a paragraph, and blank lines separate documents.
+    """
     paths = []
     for language in languages:
         path = folder / f"prose.{language}.txt"
         write_bytes(path, prose(language).read_bytes())
         paths.append(path)
     if "en" in languages:
-        paths.append(folder / "python.en.txt")
-        write_bytes(paths[-1], "\n".join(_python()).encode())
+        path = folder / "python.en.txt"
+        write_bytes(path, "\n".join(_python_documents()).encode())
+        paths.append(path)
     return sorted(paths)
 
 
 def documents(language: str = "en") -> Iterator[str]:
     """The documents of the embedded corpus in one language, their paragraphs as lines."""
-    yield from prose(language).read_text("utf-8").rstrip("\n").split("\n\n")
+    text = prose(language).read_text("utf-8")
+    yield from text.rstrip("\n").split("\n\n")
     if language == "en":
-        yield from (text.rstrip("\n") for text in _python())
+        for document in _python_documents():
+            yield document.rstrip("\n")
 
 
 def prose(language: str) -> Path:
-    """The file of essays that the project wrote in `language`."""
-    return _file(f"prose.{_known(language, LANGUAGES, 'language')}.txt")
+    """The file of essays in `language` that were written for this project."""
+    _check_known(language, LANGUAGES, "language")
+    return _file(f"prose.{language}.txt")
 
 
 def labelled(task: str, language: str) -> Path:
     """The file of the labelled set `task`, one of `TASKS`, in `language`."""
-    suffix = TASKS[_known(task, tuple(TASKS), "labelled set")]
-    return _file(f"{task}.{_known(language, LANGUAGES, 'language')}.{suffix}")
+    _check_known(task, tuple(TASKS), "labelled set")
+    _check_known(language, LANGUAGES, "language")
+    return _file(f"{task}.{language}.{TASKS[task]}")
 
 
 def parted(task: str, language: str, folder: Path) -> tuple[Path, Path]:
-    """Writes a labelled set of rows or sentences as two files in `folder`: to train on, and a third of each label or,
-    of sentences, every third one to test on."""
+    """Splits a labelled set into a training and a test file in `folder`.
+
+    A third is for testing: of a table a third of each label, of sentences every third one.
+    """
     path = labelled(task, language)
-    between = "\n" if path.suffix == ".tsv" else "\n\n"
-    rows = path.read_text("utf-8").rstrip("\n").split(between)
-    opening = [rows.pop(0)] if path.suffix == ".tsv" else []
-    order = sorted(rows, key=lambda row: row.split("\t")[-1]) if opening else rows
-    parts = {"train": [row for at, row in enumerate(order) if at % 3], "test": order[::3]}
-    made = {part: folder / f"{task}.{language}.{part}{path.suffix}" for part in parts}
-    for part, chosen in parts.items():
-        write_bytes(made[part], between.join([*opening, *chosen, ""]).encode())
-    return made["train"], made["test"]
+    is_table = path.suffix == ".tsv"
+    separator = "\n" if is_table else "\n\n"
+    rows = path.read_text("utf-8").rstrip("\n").split(separator)
+    header = []
+    if is_table:
+        header = [rows.pop(0)]
+        rows.sort(key=_label)  # then every third row is a third of each label
+    test_rows = rows[::3]
+    train_rows = [row for i, row in enumerate(rows) if i % 3]
+    train_path = folder / f"{task}.{language}.train{path.suffix}"
+    test_path = folder / f"{task}.{language}.test{path.suffix}"
+    write_bytes(train_path, separator.join([*header, *train_rows, ""]).encode())
+    write_bytes(test_path, separator.join([*header, *test_rows, ""]).encode())
+    return train_path, test_path
 
 
-def _python() -> Iterator[str]:
-    for _, paragraphs in standard_library(Path(sysconfig.get_path("stdlib"))):
+def _label(row: str) -> str:
+    return row.split("\t")[-1]
+
+
+def _python_documents() -> Iterator[str]:
+    """The English text of Python's standard library, a document at a time."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    for _, paragraphs in standard_library(folder):
         yield "\n".join(paragraphs) + "\n"
 
 
-def _known(name: str, names: tuple[str, ...], noun: str) -> str:
+def _check_known(name: str, names: tuple[str, ...], noun: str) -> None:
     if name not in names:
         raise BadConfig(f"There is no embedded {noun} {name!r}; choose one of {', '.join(names)}.")
-    return name
 
 
 def _file(name: str) -> Path:

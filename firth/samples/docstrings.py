@@ -1,7 +1,7 @@
-"""The English that lies on every machine with Python: in goes the standard library's folder, out come paragraphs.
+"""The English text that is installed with every Python. In: the standard library's folder; out: paragraphs.
 
-Modules are read with `ast` and never imported. A document is the docstrings of one module, in order, or one topic of
-the language reference that `help()` prints. What does not read as text (examples, tables, signatures) is left out.
+Modules are parsed with `ast` and never imported. A document is the docstrings of one module, in order, or one topic of
+the language reference that `help()` prints. Examples, tables and signatures are left out.
 The text differs from one version of Python to the next.
 """
 
@@ -15,7 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 SKIPPED = frozenset({"test", "tests", "idle_test", "encodings", "site-packages", "dist-packages"})
-"""Folders left out: tests, other people's packages, and the codecs, which say one sentence a hundred times."""
+"""Folders left out: tests, installed packages, and the codecs, which repeat one sentence a hundred times."""
 TOPICS = Path("pydoc_data", "topics.py")
 
 _RULE = re.compile(r"[^\w\s](?:\s?[^\w\s]){2,}")
@@ -36,68 +36,99 @@ def standard_library(folder: Path) -> Iterator[tuple[str, list[str]]]:
     """(name, paragraphs) of every module below `folder`, then of every topic, sorted; no paragraph comes twice."""
     seen: set[str] = set()
     for name, texts in _sources(folder):
-        fresh = [p for p in dict.fromkeys(p for text in texts for p in prose(text)) if p not in seen]
-        seen.update(fresh)
+        fresh = []
+        for text in texts:
+            for paragraph in prose(text):
+                if paragraph not in seen:
+                    seen.add(paragraph)
+                    fresh.append(paragraph)
         if fresh:
             yield name, fresh
 
 
 def _sources(folder: Path) -> Iterator[tuple[str, Iterable[str]]]:
+    """(name, texts) of every module, then of every topic."""
     for path in sorted(_modules(folder)):
         name = path.relative_to(folder)
-        if name != TOPICS and (tree := _parsed(path)):
+        if name == TOPICS:
+            continue
+        tree = _parse_module(path)
+        if tree:
             yield name.as_posix(), _docstrings(tree)
-    if tree := _parsed(folder / TOPICS):
-        for topic, text in sorted(_topics(tree)):
+    topics_tree = _parse_module(folder / TOPICS)
+    if topics_tree:
+        for topic, text in sorted(_topics(topics_tree)):
             yield f"{TOPICS.as_posix()}:{topic}", [text]
 
 
 def _modules(folder: Path) -> Iterator[Path]:
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name not in SKIPPED]  # never enter them: other packages are many
-        yield from (Path(place, name) for name in names if name.endswith(".py"))
+        # Changed in place, so that `os.walk` does not enter them: there may be many installed packages.
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        for name in names:
+            if name.endswith(".py"):
+                yield Path(place, name)
 
 
 def prose(text: str) -> Iterator[str]:
     """The paragraphs of `text` that read as sentences: one line each, without markup."""
-    for block in re.split(r"\n\s*\n", textwrap.dedent(text.expandtabs())):
+    dedented = textwrap.dedent(text.expandtabs())
+    for block in re.split(r"\n\s*\n", dedented):
         for lines in _items(block.splitlines()):
-            paragraph = _plain(" ".join(takewhile(lambda line: not line.startswith(">>>"), lines)))
-            if _reads_as_text(paragraph) and not any(_CODE.match(line) or _COLUMNS.search(line) for line in lines):
+            before_example = takewhile(lambda line: not line.startswith(">>>"), lines)
+            paragraph = _without_markup(" ".join(before_example))
+            if _reads_as_text(paragraph) and not any(map(_is_code_or_table, lines)):
                 yield paragraph
 
 
+def _is_code_or_table(line: str) -> bool:
+    return _CODE.match(line) is not None or _COLUMNS.search(line) is not None
+
+
 def _items(lines: list[str]) -> Iterator[list[str]]:
-    """A block cut before each bullet; titles' underlines and bullets are dropped with what they mark."""
+    """The lines of a block, cut before each bullet; bullets, and titles with their underlines, are dropped."""
     item: list[str] = []
-    for line in map(str.strip, lines):
+    for raw_line in lines:
+        line = raw_line.strip()
+        bullet = _BULLET.match(line)
         if _RULE.fullmatch(line):
-            item = []  # what stands above an underline is a title
-        elif mark := _BULLET.match(line):
+            item = []  # the line above an underline is a title
+        elif bullet:
             yield item
-            item = [line[mark.end() :]]
+            item = [line[bullet.end() :]]
         else:
             item.append(line)
     yield item
 
 
-def _plain(text: str) -> str:
+def _without_markup(text: str) -> str:
+    """Plain text without reStructuredText's literals, roles, emphasis and footnotes."""
     text = _LITERAL.sub(lambda match: match[1] or match[2] or match[3], text)
-    text = _FOOTNOTE.sub("", _EMPHASIS.sub(r"\2", text)).replace("::", ":")
+    text = _EMPHASIS.sub(r"\2", text)
+    text = _FOOTNOTE.sub("", text)
+    text = text.replace("::", ":")
     return " ".join(text.split())
 
 
 def _reads_as_text(paragraph: str) -> bool:
-    """Mostly words, and enough of them: more where no capital or no stop says so; lists of names are mostly commas."""
+    """Whether a paragraph is mostly words, has enough of them, and is not a list of names, which is mostly commas."""
     num_words = len(_WORD.findall(paragraph))
-    enough = (3 if paragraph.endswith((".", "!", "?")) else 4) if _CAPITAL.match(paragraph) else 8
+    has_capital = _CAPITAL.match(paragraph) is not None
+    has_stop = paragraph.endswith((".", "!", "?"))
+    # Without a capital or a full stop, more words are needed to count as a sentence.
+    enough = 8
+    if has_capital and has_stop:
+        enough = 3
+    elif has_capital:
+        enough = 4
     return num_words >= max(enough, 0.6 * len(paragraph.split()), 3 * paragraph.count(", "))
 
 
-def _parsed(path: Path) -> ast.Module | None:
+def _parse_module(path: Path) -> ast.Module | None:
+    """The module's syntax tree; None if it cannot be read or parsed."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # old modules hold escapes that newer parsers frown upon
+            warnings.simplefilter("ignore")  # old modules hold escapes that newer parsers warn about
             return ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, OSError):
         return None
@@ -110,11 +141,12 @@ def _docstrings(tree: ast.Module) -> Iterator[str]:
         node = pending.pop()
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield ast.get_docstring(node) or ""
-        pending.extend(reversed([child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]))
+        statements = [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+        pending.extend(reversed(statements))  # the last of `pending` is visited next
 
 
 def _topics(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """The entries of the one dictionary that the topics' module holds."""
+    """The entries (topic, text) of the single dictionary in the topics' module."""
     for node in tree.body:
         if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
             yield from ast.literal_eval(node.value).items()

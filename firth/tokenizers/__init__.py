@@ -1,4 +1,4 @@
-"""Text -> ids. Each tokenizer is a row of `TABLE`; `load` opens one from a folder's own files."""
+"""Text -> ids. Each tokenizer is a row of `TABLE`; `load` opens one from the files of a folder."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,62 +21,95 @@ TABLE = {
     "templates": "firth.tokenizers.templates:Templates",
 }
 READ = {"unigram": "firth.tokenizers.unigram:Unigram"}
-"""Tokenizers that are read from folders and not trained here."""
+"""Tokenizers that can be loaded but not trained."""
 CLASSES: dict[str, str] = {
     "FirthWords": "words",
     "FirthSubwords": "subwords",
     "FirthCharacters": "characters",
     "FirthTemplates": "templates",
-    **dict.fromkeys(("GPT2Tokenizer", "GPT2TokenizerFast", "RobertaTokenizer", "RobertaTokenizerFast"), "bpe"),
-    **dict.fromkeys(
-        ("AlbertTokenizer", "AlbertTokenizerFast", "XLMRobertaTokenizer", "XLMRobertaTokenizerFast"), "unigram"
-    ),
+    "GPT2Tokenizer": "bpe",
+    "GPT2TokenizerFast": "bpe",
+    "RobertaTokenizer": "bpe",
+    "RobertaTokenizerFast": "bpe",
+    "AlbertTokenizer": "unigram",
+    "AlbertTokenizerFast": "unigram",
+    "XLMRobertaTokenizer": "unigram",
+    "XLMRobertaTokenizerFast": "unigram",
 }
-"""What `tokenizer_config.json` calls a tokenizer -> its row, where it is not a WordPiece."""
+"""The class that `tokenizer_config.json` names -> its row; other classes are WordPiece."""
+_MERGES = "merges.txt"
+_SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model")
 
 
 class Tokenizer(Protocol):
-    """What the rest of the house asks of a tokenizer."""
+    """What every tokenizer offers."""
 
     @property
     def vocab(self) -> "Vocab": ...
+
     @property
     def continues(self) -> "np.ndarray":
-        """True for the ids of pieces that go on with a word."""
+        """True for the ids of pieces that continue a word."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """sha256 of all that decides the ids of plain text."""
+        """sha256 of everything that decides the ids of plain text."""
         ...
 
     @classmethod
-    def train(cls, texts: Iterable[str], config: Any, *, fewer: bool = False) -> Self: ...
+    def train(cls, texts: Iterable[str], config: Any, *, fewer: bool = False) -> Self:
+        """Learns the vocabulary; `config` is of the class's own `Config`."""
+        ...
+
     @classmethod
     def load(cls, folder: Path) -> Self: ...
+
     def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
-        """Writes the tokenizer's files and gives their names."""
+        """Writes the tokenizer's files and returns their names."""
         ...
 
-    def ids_batch(self, texts: list[str]) -> list[list[int]]: ...
-    def word_starts_batch(self, texts: list[str]) -> list[tuple["np.ndarray", "np.ndarray"]]: ...
-    def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> "Encoding": ...
+    def ids_batch(self, texts: list[str]) -> list[list[int]]:
+        """Only the ids, which is fastest."""
+        ...
+
+    def word_starts_batch(self, texts: list[str]) -> list[tuple["np.ndarray", "np.ndarray"]]:
+        """For each text its ids, and whether each begins a word."""
+        ...
+
+    def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> "Encoding":
+        """The whole text; `specials` or `masks` decide whether special tokens spelled in it are recognised."""
+        ...
+
     def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list["Encoding"]: ...
+
     def decode(self, ids: Iterable[int]) -> str: ...
 
 
 def resolve(name: str) -> Any:
+    """The class of the tokenizer `name`, one of `TABLE`."""
     return _resolve(TABLE, name, "tokenizer")
 
 
 def load(folder: Path) -> Tokenizer:
     """The tokenizer that the files of `folder` describe; a folder that describes none is an error."""
+    name = _name_of(folder)
+    tokenizer: Tokenizer = _resolve({**TABLE, **READ}, name, "tokenizer").load(folder)
+    return tokenizer
+
+
+def _name_of(folder: Path) -> str:
+    """The row of the tokenizer in `folder`, by its class or, where no class is named, by its files."""
     from firth.files import read_json
 
     settings = folder / "tokenizer_config.json"
-    kind = read_json(settings).get("tokenizer_class", "") if settings.is_file() else ""
-    merges = not kind and (folder / "merges.txt").is_file()  # GPT-2's first folders do not name their class
-    scored = not kind and any((folder / name).is_file() for name in ("spiece.model", "sentencepiece.bpe.model"))
-    name = CLASSES.get(kind, "bpe" if merges else "unigram" if scored else "wordpiece")
-    tokenizer: Tokenizer = _resolve({**TABLE, **READ}, name, "tokenizer").load(folder)
-    return tokenizer
+    if settings.is_file():
+        class_name = read_json(settings).get("tokenizer_class", "")
+        if class_name:
+            return CLASSES.get(class_name, "wordpiece")
+    # GPT-2's first folders do not name their class.
+    if (folder / _MERGES).is_file():
+        return "bpe"
+    if any((folder / name).is_file() for name in _SENTENCEPIECE):
+        return "unigram"
+    return "wordpiece"

@@ -1,8 +1,8 @@
 """Text -> ids by byte-level BPE, as in GPT-2 and RoBERTa (Radford et al. 2019): bytes, merged by learned rank.
 
-In: text; out: ids, with the characters each stands for and where words begin. Every text can be written, so nothing is
-unknown. Words carry the space before them. A folder of files comes in and out that transformers reads and writes too.
-Encoding itself is the tokenizers library's, behind a memory of stretches met before; `pieces` learns the merges.
+In: text; out: ids, the characters that each id covers, and where words begin. Every text can be written in bytes, so
+nothing is unknown. Words carry the space before them. The folder format is the one that transformers reads and writes.
+The tokenizers library does the encoding, behind a cache of chunks; `pieces` learns the merges.
 """
 
 import hashlib
@@ -13,23 +13,25 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Encoding as LibraryEncoding
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
-from firth.tokenizers.bpe_folder import END_OF_TEXT, ROBERTA, Merges, Rules, frame_of, read_folder
-from firth.tokenizers.byte_words import byte_letters, count_words, starts_with_space, stretches, word_borders
-from firth.tokenizers.cache import Remembered
+from firth.tokenizers.bpe_folder import END_OF_TEXT, ROBERTA, BPERules, Merges, frame_of, read_folder
+from firth.tokenizers.byte_words import byte_letters, count_words, split_chunks, starts_with_space, word_borders
+from firth.tokenizers.cache import ChunkCache
 from firth.tokenizers.folder import ROLES, Added
+from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.pieces import learn_merges
 from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.words import has_chinese, repair
 from firth.types import Encoding
 
-_BYTE = {letter: byte for byte, letter in enumerate(byte_letters())}
+_BYTE_OF_LETTER = {letter: byte for byte, letter in enumerate(byte_letters())}
 _SPACE = byte_letters()[ord(" ")]
 _plain_word = re.compile(" ?[A-Za-z0-9]+")
 
@@ -38,9 +40,9 @@ class BPE:
     """Immutable; safe to use from several threads."""
 
     words_by_text = True
-    """Whether a piece begins a word depends on what stands before it: only the text tells."""
+    """Whether a piece begins a word depends on the text before it, not on the piece alone."""
     keeps_space = True
-    """Space is part of the pieces, so the space before a sentence belongs to its tokens."""
+    """Spaces are part of the pieces, so the space before a sentence belongs to its tokens."""
 
     @dataclass(frozen=True)
     class Config:
@@ -51,229 +53,310 @@ class BPE:
         specials: Literal["roberta", "gpt"] = "roberta"
         """RoBERTa's special tokens, which suit every recipe, or GPT-2's single one."""
         opening: bool = True
-        """With GPT-2's single special token: whether it also stands in front of every sequence."""
+        """With GPT-2's single special token: whether it also begins every sequence."""
 
         def __post_init__(self) -> None:
-            if self.vocab_size < 256 + len(_specials(self)) or self.min_count < 1:
+            smallest = 256 + len(_special_tokens(self))
+            if self.vocab_size < smallest or self.min_count < 1:
                 raise BadConfig(
-                    f"A byte-level vocabulary needs a size of at least {256 + len(_specials(self))} and a min_count of "
+                    f"A byte-level vocabulary needs a size of at least {smallest} and a min_count of "
                     f"at least 1; they are {self.vocab_size} and {self.min_count}."
                 )
 
-    def __init__(self, vocab: Vocab, merges: Merges, rules: Rules, *, max_length: int | None = None) -> None:
-        self.vocab, self.merges, self.rules, self.max_length = vocab, merges, rules, max_length
+    def __init__(self, vocab: Vocab, merges: Merges, rules: BPERules, *, max_length: int | None = None) -> None:
+        self.vocab = vocab
+        self.merges = merges
+        self.rules = rules
+        self.max_length = max_length
         self.continues = np.zeros(len(vocab), bool)
-        self._ids = Remembered(self._encode_ids)
-        self._starts = Remembered(self._encode_starts)
+        self._ids_cache = ChunkCache(self._encode_ids)
+        self._starts_cache = ChunkCache(self._encode_starts)
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "BPE":
-        """Merges from one pass over `texts`; the same texts and config always give the same ones.
+        """Learns merges in one pass over `texts`; the same texts and config always give the same merges.
 
-        A text that supports fewer pieces than asked for is an error, unless `fewer` is allowed."""
-        specials = _specials(config)
+        A text that supports fewer pieces than requested is an error, unless `fewer` is allowed.
+        """
+        specials = _special_tokens(config)
         room = config.vocab_size - len(specials)
-        pieces, merges = learn_merges(count_words(texts), {*byte_letters()}, size=room, min_count=config.min_count)
+        words = count_words(texts)
+        pieces, merges = learn_merges(words, set(byte_letters()), size=room, min_count=config.min_count)
         if len(pieces) < room and not fewer:
             size = len(pieces) + len(specials)
             raise BadConfig(
                 f"The text supports a vocabulary of only {size} pieces, not {config.vocab_size}: give it more text "
                 f"or use --vocab-size {size}."
             )
-        tokens, roles = (*specials, *pieces), ROBERTA if len(specials) > 1 else specials * 5
-        vocab = Vocab(tokens, roles, own_frame=frame_of(tokens, roles, opens=config.opening))
+        tokens = (*specials, *pieces)
+        roles = ROBERTA
+        if len(specials) == 1:
+            roles = specials * 5  # GPT-2's one token has all five roles
+        frame = frame_of(tokens, roles, opens=config.opening)
         added = tuple(Added(token, lstrip=token == "<mask>") for token in specials)
-        return cls(vocab, tuple(dict.fromkeys(merges)), Rules(added=added))
+        distinct_merges = tuple(dict.fromkeys(merges))
+        return cls(Vocab(tokens, roles, own_frame=frame), distinct_merges, BPERules(added=added))
 
     @classmethod
     def load(cls, folder: Path) -> "BPE":
-        """The tokenizer that `folder`'s own files describe."""
+        """The tokenizer that the files of `folder` describe."""
         vocab, merges, rules, max_length = read_folder(Path(folder))
         tokenizer = cls(vocab, merges, rules, max_length=max_length)
-        try:
-            tokenizer._plain  # noqa: B018 - built now, so that what the library refuses is said here
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            raise BadInput(f"{folder} holds a tokenizer that cannot be built ({error}).") from None
+        with library_errors_as_bad_input(folder):
+            tokenizer._plain_tokenizer  # noqa: B018 - builds it now, so that an error names the folder
         return tokenizer
 
     def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
-        """Writes the files transformers knows, under its names, and gives these names."""
-        folder, roles = Path(folder), self.vocab.roles
-        roberta = roles[2] != roles[3]
-        named = dict(zip(ROLES, roles, strict=True)) if roberta else {"unk_token": roles[1], "pad_token": roles[0]}
-        settings: dict[str, Any] = {
-            "tokenizer_class": "RobertaTokenizer" if roberta else "GPT2Tokenizer",
+        """Writes the files of a transformers tokenizer and returns their names."""
+        folder = Path(folder)
+        built = self._build(self.rules)
+        built.post_processor = self._post_processor()
+        write_bytes(folder / "tokenizer.json", built.to_str(pretty=True).encode())
+        write_json(folder / "vocab.json", {token: i for i, token in enumerate(self._pieces)})
+        merge_lines = "".join(f"{left} {right}\n" for left, right in self.merges)
+        write_bytes(folder / "merges.txt", f"#version: 0.2\n{merge_lines}".encode())
+        write_json(folder / "tokenizer_config.json", self._settings(max_length or self.max_length))
+        return "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"
+
+    def _settings(self, max_length: int | None) -> dict[str, str | bool | int]:
+        """The content of tokenizer_config.json."""
+        roles = self.vocab.roles
+        is_roberta = roles[2] != roles[3]
+        settings: dict[str, str | bool | int] = {
+            "tokenizer_class": "RobertaTokenizer" if is_roberta else "GPT2Tokenizer",
             "add_prefix_space": self.rules.prefix_space,
             "bos_token": roles[2],
             "eos_token": roles[3],
-            **named,
         }
-        if not roberta:
+        if is_roberta:
+            settings.update(zip(ROLES, roles, strict=True))
+        else:
+            settings["unk_token"] = roles[1]
+            settings["pad_token"] = roles[0]
             settings["add_bos_token"] = bool(self.vocab.frame.opening)
-        if longest := max_length or self.max_length:
-            settings["model_max_length"] = longest
-        built = self._build(self.rules)
-        built.post_processor = self._processor()
-        write_bytes(folder / "tokenizer.json", built.to_str(pretty=True).encode())
-        write_json(folder / "vocab.json", {token: i for i, token in enumerate(self._pieces)})
-        lines = "".join(f"{left} {right}\n" for left, right in self.merges)
-        write_bytes(folder / "merges.txt", f"#version: 0.2\n{lines}".encode())
-        write_json(folder / "tokenizer_config.json", settings)
-        return "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"
+        if max_length:
+            settings["model_max_length"] = max_length
+        return settings
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all that decides the ids of plain text."""
-        plain = replace(self.rules, added=tuple(one for one in self.rules.added if not one.special))
-        what = [self.vocab.tokens, self.vocab.roles, self.merges, asdict(plain)]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+        """sha256 of everything that decides the ids of plain text."""
+        rules = replace(self.rules, added=without_specials(self.rules.added))
+        content = [self.vocab.tokens, self.vocab.roles, self.merges, asdict(rules)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
-        """Ids and nothing else, the fastest way; special tokens spelled in a text are plain text."""
-        cuts = self._cut(texts)
-        known = self._ids(set().union(*filter(None, cuts))).__getitem__
-        apart = [repair(text) for text, cut in zip(texts, cuts, strict=True) if cut is None]
-        fresh = iter(self._plain.encode_batch_fast(apart, add_special_tokens=False))
-        return [next(fresh).ids if cut is None else list(chain.from_iterable(map(known, cut))) for cut in cuts]
+        """Only the ids, which is fastest; special tokens spelled in a text are plain text."""
+        chunked_texts = self._split_texts(texts)
+        ids_of = self._ids_cache(_all_chunks(chunked_texts)).__getitem__
+        uncached = [repair(text) for text, chunks in zip(texts, chunked_texts, strict=True) if chunks is None]
+        encoded = iter(self._plain_tokenizer.encode_batch_fast(uncached, add_special_tokens=False))
+        rows = []
+        for chunks in chunked_texts:
+            if chunks is None:
+                rows.append(next(encoded).ids)
+            else:
+                rows.append(list(chain.from_iterable(map(ids_of, chunks))))
+        return rows
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids, and whether each begins a word."""
-        cuts = self._cut(texts)
-        new = set().union(*filter(None, cuts))
-        ids_of, starts_of = self._ids(new).__getitem__, self._starts(new).__getitem__
-        fresh = iter(self.encode_batch([text for text, cut in zip(texts, cuts, strict=True) if cut is None]))
+        """For each text its ids, and whether each begins a word."""
+        chunked_texts = self._split_texts(texts)
+        all_chunks = _all_chunks(chunked_texts)
+        ids_of = self._ids_cache(all_chunks).__getitem__
+        starts_of = self._starts_cache(all_chunks).__getitem__
+        uncached = [text for text, chunks in zip(texts, chunked_texts, strict=True) if chunks is None]
+        encodings = iter(self.encode_batch(uncached))
         pairs = []
-        for cut in cuts:
-            if cut is None:
-                encoding = next(fresh)
+        for chunks in chunked_texts:
+            if chunks is None:
+                encoding = next(encodings)
                 pairs.append((encoding.ids, encoding.word_starts))
                 continue
-            ids = np.fromiter(chain.from_iterable(map(ids_of, cut)), np.int32)
-            starts = np.fromiter(chain.from_iterable(map(starts_of, cut)), bool)
+            ids = np.fromiter(chain.from_iterable(map(ids_of, chunks)), np.int32)
+            starts = np.fromiter(chain.from_iterable(map(starts_of, chunks)), bool)
             starts[:1] = True
             pairs.append((ids, starts))
         return pairs
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
-        """The whole text, with nothing added. Special tokens spelled in it are plain text, unless `specials` makes
-        them special, or `masks` the mask token alone. Without rjieba each Chinese character counts as a word."""
+        """The whole text, with nothing added.
+
+        Special tokens spelled in it are plain text; with `specials` they are recognised, with `masks` only the mask
+        token is. Without rjieba each Chinese character counts as a word.
+        """
         return self.encode_batch([text], specials=specials, masks=masks)[0]
 
     def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
-        tokenizer = self._specials if specials else self._masks if masks else self._plain
-        encoded = tokenizer.encode_batch(list(map(repair, texts)), add_special_tokens=False)
-        return [self._encoding(text, one) for text, one in zip(texts, encoded, strict=True)]
+        if specials:
+            tokenizer = self._specials_tokenizer
+        elif masks:
+            tokenizer = self._mask_tokenizer
+        else:
+            tokenizer = self._plain_tokenizer
+        repaired = [repair(text) for text in texts]
+        encoded = tokenizer.encode_batch(repaired, add_special_tokens=False)
+        return [self._encoding(text, row) for text, row in zip(texts, encoded, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text; padding, opening and separating tokens are left out, bytes that make no character are U+FFFD."""
-        unseen = {self.vocab.pad, self.vocab.cls, self.vocab.sep}
-        return b"".join(self._bytes[i] for i in map(int, ids) if i not in unseen).decode(errors="replace")
+        """The text; padding, opening and separating tokens are left out, invalid byte sequences become U+FFFD."""
+        hidden = {self.vocab.pad, self.vocab.cls, self.vocab.sep}
+        data = b"".join(self._token_bytes[i] for i in map(int, ids) if i not in hidden)
+        return data.decode(errors="replace")
 
     def spelled(self, token: int) -> str:
-        """A token as it stands in a text, with its space; what is less than a character is left out."""
-        return self._bytes[token].decode(errors="ignore")
+        """A token as it appears in a text, with its space; incomplete characters are left out."""
+        return self._token_bytes[token].decode(errors="ignore")
 
-    def _cut(self, texts: list[str]) -> list[list[str] | None]:
-        """Stretches that repeat themselves; None for Chinese, which hardly does, and where added tokens are looked for
-        in the text."""
-        if any(not one.special for one in self.rules.added):
+    def _split_texts(self, texts: list[str]) -> list[list[str] | None]:
+        """The chunks of each text, or None for a text that must be encoded whole.
+
+        Chinese is encoded whole because its chunks rarely repeat, and so is all text if added tokens may occur in it.
+        """
+        if without_specials(self.rules.added):
             return [None] * len(texts)
-        lead = " " if self.rules.prefix_space else ""
-        return [
-            None if has_chinese(text) else stretches(text if starts_with_space(text) else lead * bool(text) + text)
-            for text in map(repair, texts)
-        ]
+        return [self._split_text(repair(text)) for text in texts]
 
-    def _encode_ids(self, stretches: list[str]) -> list[list[int]]:
-        return [one.ids for one in self._stretches.encode_batch_fast(stretches, add_special_tokens=False)]
+    def _split_text(self, text: str) -> list[str] | None:
+        if has_chinese(text):
+            return None
+        if text and self.rules.prefix_space and not starts_with_space(text):
+            text = " " + text
+        return split_chunks(text)
 
-    def _encode_starts(self, stretches: list[str]) -> list[list[bool]]:
-        """A plain word is one word; elsewhere offsets tell. Space alone begins no word."""
-        ids = self._ids(set(stretches))
-        odd = [stretch for stretch in stretches if not _plain_word.fullmatch(stretch)]
-        encoded = self._stretches.encode_batch(odd, add_special_tokens=False)
-        found = {one: self._encoding(one, row).word_starts.tolist() for one, row in zip(odd, encoded, strict=True)}
-        for stretch in odd:
-            found[stretch][:1] = [not starts_with_space(stretch[-1:])] * bool(stretch)
-        return [found.get(stretch) or [True, *[False] * (len(ids[stretch]) - 1)] for stretch in stretches]
+    def _encode_ids(self, chunks: list[str]) -> list[list[int]]:
+        encoded = self._chunk_tokenizer.encode_batch_fast(chunks, add_special_tokens=False)
+        return [row.ids for row in encoded]
 
-    def _encoding(self, text: str, encoded: Any) -> Encoding:
-        """Offsets without the space in front; a token starts a word if it begins where a word does, or is its space."""
-        ids, offsets = np.array(encoded.ids, np.int32), np.array(encoded.offsets, np.int32).reshape(-1, 2)
+    def _encode_starts(self, chunks: list[str]) -> list[list[bool]]:
+        """For each chunk, whether its tokens begin a word. A plain word is one word; other chunks need offsets."""
+        ids_of = self._ids_cache(set(chunks))
+        others = [chunk for chunk in chunks if not _plain_word.fullmatch(chunk)]
+        encoded = self._chunk_tokenizer.encode_batch(others, add_special_tokens=False)
+        starts_of_others: dict[str, list[bool]] = {}
+        for chunk, row in zip(others, encoded, strict=True):
+            starts = self._encoding(chunk, row).word_starts.tolist()
+            if chunk:
+                starts[:1] = [not starts_with_space(chunk[-1:])]  # space alone begins no word
+            starts_of_others[chunk] = starts
+        rows = []
+        for chunk in chunks:
+            known_starts = starts_of_others.get(chunk)
+            if known_starts:
+                rows.append(known_starts)
+            else:
+                rows.append([True] + [False] * (len(ids_of[chunk]) - 1))
+        return rows
+
+    def _encoding(self, text: str, encoded: LibraryEncoding) -> Encoding:
+        """The library's encoding with offsets that leave out the space in front of a word, and with word starts.
+
+        A token starts a word if it begins where a word does, or if it is the space in front of that word.
+        """
+        ids = np.array(encoded.ids, np.int32)
+        offsets = np.array(encoded.offsets, np.int32).reshape(-1, 2)
         starts = np.ones(len(ids), bool)
         if len(ids):
-            starts[1:] = offsets[1:, 0] >= offsets[:-1, 1]  # otherwise it begins amid a character's bytes
-            blank = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32) == ord(" ")
-            offsets[:, 0] += self._led[ids] & blank[offsets[:, 0]]
-            border, space = word_borders(text), ids == self.vocab.ids.get(_SPACE, -1)
-            space &= border[offsets[:, 1]]
-            starts &= border[offsets[:, 0]] | space
-            starts[1:] &= ~space[:-1]
+            # Offsets overlap where a token begins in the middle of a character's bytes.
+            starts[1:] = offsets[1:, 0] >= offsets[:-1, 1]
+            codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+            is_space = codes == ord(" ")
+            offsets[:, 0] += self._has_leading_space[ids] & is_space[offsets[:, 0]]
+            is_border = word_borders(text)
+            is_lone_space = ids == self.vocab.ids.get(_SPACE, -1)
+            is_lone_space &= is_border[offsets[:, 1]]
+            starts &= is_border[offsets[:, 0]] | is_lone_space
+            starts[1:] &= ~is_lone_space[:-1]
             starts[0] = True
         return Encoding(ids, offsets, starts, tuple(encoded.tokens))
 
     @cached_property
-    def _led(self) -> np.ndarray:
-        """True for the ids of pieces with a space in front of something else."""
-        return np.array([len(token) > 1 and token[0] == _SPACE != token[1] for token in self.vocab.tokens], bool)
+    def _has_leading_space(self) -> np.ndarray:
+        """For each id: is it a space followed by something else?"""
+        flags = []
+        for token in self.vocab.tokens:
+            flags.append(len(token) > 1 and token[0] == _SPACE and token[1] != _SPACE)
+        return np.array(flags, bool)
 
     @cached_property
-    def _bytes(self) -> list[bytes]:
-        whole = {one.token for one in self.rules.added}
-        return [
-            token.encode() if token in whole or not _BYTE.keys() >= {*token} else bytes(map(_BYTE.__getitem__, token))
-            for token in self.vocab.tokens
-        ]
+    def _token_bytes(self) -> list[bytes]:
+        """For each id the bytes that its token is made of."""
+        added = {one.token for one in self.rules.added}
+        rows = []
+        for token in self.vocab.tokens:
+            is_spelled_in_bytes = all(letter in _BYTE_OF_LETTER for letter in token)
+            if token in added or not is_spelled_in_bytes:
+                rows.append(token.encode())
+            else:
+                rows.append(bytes(_BYTE_OF_LETTER[letter] for letter in token))
+        return rows
 
     @property
     def _pieces(self) -> tuple[str, ...]:
         return self.vocab.tokens[: self.rules.num_pieces]
 
+    # The library's tokenizers: each reads special tokens in a text differently.
+
     @cached_property
-    def _specials(self) -> Tokenizer:
+    def _specials_tokenizer(self) -> Tokenizer:
+        """Recognises special tokens in a text."""
         return self._build(self.rules)
 
     @cached_property
-    def _plain(self) -> Tokenizer:
-        return self._as_text(self.rules)
+    def _plain_tokenizer(self) -> Tokenizer:
+        """Reads special tokens in a text as plain text."""
+        return self._build_plain(self.rules)
 
     @cached_property
-    def _stretches(self) -> Tokenizer:
-        return self._as_text(replace(self.rules, prefix_space=False))
+    def _chunk_tokenizer(self) -> Tokenizer:
+        """The plain tokenizer for chunks, which already have their space in front."""
+        return self._build_plain(replace(self.rules, prefix_space=False))
 
     @cached_property
-    def _masks(self) -> Tokenizer:
-        mask = self.vocab.roles[4]
-        added = tuple(replace(one, special=one.special and one.token != mask) for one in self.rules.added)
-        return self._as_text(replace(self.rules, added=added))
+    def _mask_tokenizer(self) -> Tokenizer:
+        """Recognises the mask token only."""
+        added = with_plain_mask(self.rules.added, mask=self.vocab.roles[4])
+        return self._build_plain(replace(self.rules, added=added))
 
-    def _as_text(self, rules: Rules) -> Tokenizer:
+    def _build_plain(self, rules: BPERules) -> Tokenizer:
         tokenizer = self._build(rules)
-        tokenizer.encode_special_tokens = True  # the library's name for taking them as plain text
+        tokenizer.encode_special_tokens = True  # the library's name for reading them as plain text
         return tokenizer
 
-    def _build(self, rules: Rules) -> Tokenizer:
+    def _build(self, rules: BPERules) -> Tokenizer:
         pieces = {piece: i for i, piece in enumerate(self._pieces)}
         tokenizer = Tokenizer(models.BPE(pieces, list(self.merges)))
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=rules.prefix_space)
         tokenizer.decoder = decoders.ByteLevel()
-        for one in rules.added:
-            flags = {name: value for name, value in asdict(one).items() if name != "token"}
-            tokenizer.add_tokens([AddedToken(one.token, **flags)])
+        add_tokens(tokenizer, rules.added)
         return tokenizer
 
-    def _processor(self) -> Any:
-        """What puts the frame around texts in other people's programs; GPT-2's adds no end."""
+    def _post_processor(self) -> processors.PostProcessor:
+        """Adds the frame of special tokens when other programs load the saved files; GPT-2's adds no end."""
         cls, sep = self.vocab.roles[2:4]
         if cls != sep:
-            pair = (sep, self.vocab.sep), (cls, self.vocab.cls)
-            return processors.RobertaProcessing(*pair, trim_offsets=True, add_prefix_space=self.rules.prefix_space)
-        lead = f"{cls} " if self.vocab.frame.opening else ""
-        known = [(cls, self.vocab.cls)] if lead else []
-        return processors.TemplateProcessing(single=f"{lead}$A", pair=f"{lead}$A {lead}$B", special_tokens=known)
+            return processors.RobertaProcessing(
+                (sep, self.vocab.sep),
+                (cls, self.vocab.cls),
+                trim_offsets=True,
+                add_prefix_space=self.rules.prefix_space,
+            )
+        if not self.vocab.frame.opening:
+            return processors.TemplateProcessing(single="$A", pair="$A $B", special_tokens=[])
+        return processors.TemplateProcessing(
+            single=f"{cls} $A", pair=f"{cls} $A {cls} $B", special_tokens=[(cls, self.vocab.cls)]
+        )
 
 
-def _specials(config: BPE.Config) -> tuple[str, ...]:
-    return ("<s>", "<pad>", "</s>", "<unk>", "<mask>") if config.specials == "roberta" else (END_OF_TEXT,)
+def _all_chunks(chunked_texts: list[list[str] | None]) -> set[str]:
+    found: set[str] = set()
+    for chunks in chunked_texts:
+        if chunks:
+            found.update(chunks)
+    return found
+
+
+def _special_tokens(config: BPE.Config) -> tuple[str, ...]:
+    if config.specials == "roberta":
+        return ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+    return (END_OF_TEXT,)

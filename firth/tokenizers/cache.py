@@ -1,7 +1,7 @@
-"""Texts -> ids by remembering: texts repeat themselves, so most words were encoded before.
+"""Texts -> ids through a cache: text repeats itself, so most words were encoded before.
 
-A text is cut where BERT's tokenizer always cuts (spaces, ASCII punctuation, Chinese characters), which changes nothing;
-only stretches not met before go to the tokenizer. Two to four times as fast as encoding every text whole.
+A text is cut where BERT's tokenizer always cuts (spaces, ASCII punctuation, Chinese characters), which changes no id;
+only chunks that are not in the cache go to the tokenizer. Two to four times as fast as encoding every text whole.
 """
 
 import re
@@ -11,41 +11,53 @@ from typing import Generic, TypeVar
 
 from firth.tokenizers.words import CHINESE, has_chinese
 
-Kept = TypeVar("Kept")
+Value = TypeVar("Value")
 _PUNCTUATION = r"!-/:-@\[-`{-~"
 _MOST_CHARACTERS = 500_000
-"""About 50,000 words and 15 MB; then all is forgotten, which costs less than forgetting piece by piece."""
+"""About 50,000 words and 15 MB. A full cache is dropped whole, which costs less than evicting single entries."""
 
 
-class Remembered(Generic[Kept]):
-    """What `encode` says of each stretch. Safe to use from several threads."""
+class ChunkCache(Generic[Value]):
+    """Chunk of text -> the value that `encode` gives it. Safe to use from several threads."""
 
-    def __init__(self, encode: Callable[[list[str]], list[Kept]]) -> None:
+    def __init__(self, encode: Callable[[list[str]], list[Value]]) -> None:
         self._encode = encode
-        self._known: dict[str, Kept] = {}
-        self._characters = 0
+        self._known: dict[str, Value] = {}
+        self._num_characters = 0
 
-    def __call__(self, stretches: set[str]) -> dict[str, Kept]:
-        """All that is known, `stretches` included. A full memory is replaced, not emptied: another thread may still be
-        reading it."""
+    def __call__(self, chunks: set[str]) -> dict[str, Value]:
+        """The whole cache, `chunks` included."""
         known = self._known
-        new = list(stretches.difference(known))
-        if self._characters > _MOST_CHARACTERS:
-            known = self._known = {}
-            self._characters, new = 0, list(stretches)
-        self._characters += sum(map(len, new))
+        new = list(chunks.difference(known))
+        if self._num_characters > _MOST_CHARACTERS:
+            # A full cache is replaced, not emptied: another thread may still be reading it.
+            known = {}
+            self._known = known
+            self._num_characters = 0
+            new = list(chunks)
+        self._num_characters += sum(map(len, new))
         known.update(zip(new, self._encode(new), strict=True))
         return known
 
 
 class CachedIds:
+    """Encodes texts to ids, chunk by chunk, with a cache in front of `encode`."""
+
     def __init__(self, encode: Callable[[list[str]], list[list[int]]], *, chinese_characters: bool) -> None:
-        self._remembered = Remembered(encode)
-        self._cut = re.compile(f"[{_PUNCTUATION}]|[^ {_PUNCTUATION}]+")
-        alone = _PUNCTUATION + CHINESE if chinese_characters else _PUNCTUATION
-        self._cut_chinese = re.compile(f"[{alone}]|[^ {alone}]+")
+        self._cache = ChunkCache(encode)
+        self._chunk = re.compile(f"[{_PUNCTUATION}]|[^ {_PUNCTUATION}]+")
+        single = _PUNCTUATION
+        if chinese_characters:
+            single = _PUNCTUATION + CHINESE
+        self._chunk_with_chinese = re.compile(f"[{single}]|[^ {single}]+")
 
     def __call__(self, texts: list[str]) -> list[list[int]]:
-        cuts = [(self._cut_chinese if has_chinese(text) else self._cut).findall(text) for text in texts]
-        ids_of = self._remembered(set().union(*cuts)).__getitem__
-        return [list(chain.from_iterable(map(ids_of, cut))) for cut in cuts]
+        chunked_texts = [self._split(text) for text in texts]
+        all_chunks: set[str] = set().union(*chunked_texts)
+        ids_of = self._cache(all_chunks).__getitem__
+        return [list(chain.from_iterable(map(ids_of, chunks))) for chunks in chunked_texts]
+
+    def _split(self, text: str) -> list[str]:
+        # Most text has no Chinese, and the pattern without it is faster.
+        pattern = self._chunk_with_chinese if has_chinese(text) else self._chunk
+        return pattern.findall(text)

@@ -1,8 +1,8 @@
-"""A WordPiece tokenizer and a domain's text -> the same tokenizer with new tokens for the words the text is full of.
+"""A WordPiece tokenizer and a domain's text -> the same tokenizer with new tokens for frequent words of the text.
 
-Every old token keeps its id. A new word of letters becomes a piece like the others. A Chinese word cannot be one, for
-BERT's tokenizer parts Chinese characters before it looks for pieces; it becomes a token that is looked for in the text
-itself, the longest at each place, whatever the segmenter would say there.
+Every old token keeps its id. A new word of letters becomes a piece like the others. A Chinese word cannot be a piece,
+because BERT's tokenizer separates Chinese characters before it looks for pieces; it becomes an added token that is
+matched in the text itself, the longest at each position, independently of the segmenter.
 """
 
 import re
@@ -24,52 +24,81 @@ _chinese_word = re.compile(f"[{CHINESE}]{{2,}}")
 
 
 def grow(tokenizer: WordPiece, texts: Iterable[str], *, count: int, min_count: int) -> WordPiece:
-    """The tokenizer with the `count` words of `texts` that save the most tokens, of those met `min_count` times."""
-    gains = _gains(tokenizer, _count(tokenizer, texts, min_count))
-    chosen = nsmallest(count, gains, key=lambda word: (-gains[word], word))
+    """The tokenizer with `count` new tokens: the words that occur `min_count` times and save the most tokens."""
+    word_counts = _count_words(tokenizer, texts, min_count)
+    savings = _token_savings(tokenizer, word_counts)
+    chosen = nsmallest(count, savings, key=lambda word: (-savings[word], word))
     if len(chosen) < count:
+        fewer = f"--add {len(chosen)}, " if chosen else ""
         raise BadConfig(
             f"The text has only {len(chosen)} words for new tokens that occur {min_count} times, not {count}: use "
-            f"{f'--add {len(chosen)}, ' if chosen else ''}a lower --min-count or more text."
+            f"{fewer}a lower --min-count or more text."
         )
     chinese = [word for word in chosen if _chinese_word.fullmatch(word)]
     pieces = [word for word in chosen if not _chinese_word.fullmatch(word)]
-    old, rules = tokenizer.vocab, tokenizer.rules
+    return _with_words(tokenizer, pieces=pieces, chinese=chinese)
+
+
+def _with_words(tokenizer: WordPiece, *, pieces: list[str], chinese: list[str]) -> WordPiece:
+    """The tokenizer with new pieces, and with Chinese words as added tokens behind them."""
+    old = tokenizer.vocab
+    rules = tokenizer.rules
     if pieces and rules.num_pieces is not None:
         raise Unsupported(
             f"This tokenizer has tokens added behind its pieces, so a new piece such as {pieces[0]!r} finds no place."
         )
     vocab = Vocab((*old.tokens, *pieces, *chinese), old.roles, old.other_specials)
     num_pieces = rules.num_pieces or len(old) + len(pieces)
-    added = (*rules.added, *(Added(word, special=False) for word in chinese))
-    rules = replace(rules, added=added, num_pieces=num_pieces if num_pieces < len(vocab) else None)
-    return WordPiece(vocab, rules, max_length=tokenizer.max_length)
+    new_added = [Added(word, special=False) for word in chinese]
+    new_rules = replace(
+        rules,
+        added=(*rules.added, *new_added),
+        num_pieces=num_pieces if num_pieces < len(vocab) else None,
+    )
+    return WordPiece(vocab, new_rules, max_length=tokenizer.max_length)
 
 
-def _count(tokenizer: WordPiece, texts: Iterable[str], min_count: int) -> dict[str, int]:
-    """How often each word occurs, of those met at least `min_count` times."""
-    chinese: Counter[str] = Counter()
+def _count_words(tokenizer: WordPiece, texts: Iterable[str], min_count: int) -> dict[str, int]:
+    """How often each word occurs, of those that occur at least `min_count` times."""
+    chinese_counts: Counter[str] = Counter()
 
-    def passing() -> Iterator[str]:
+    def count_chinese_on_the_way() -> Iterator[str]:
+        # The texts can be read only once.
         for text in texts:
-            chinese.update(_chinese_words(text))
+            chinese_counts.update(_chinese_words(text))
             yield text
 
-    words = count_words(passing(), tokenizer._split, chinese_characters=True, longest=tokenizer.rules.longest_word)
-    return {word: times for word, times in (Counter(words) | chinese).items() if times >= min_count}
+    piece_counts = count_words(
+        count_chinese_on_the_way(),
+        tokenizer.split_words,
+        chinese_characters=True,
+        longest=tokenizer.rules.longest_word,
+    )
+    all_counts = Counter(piece_counts) | chinese_counts
+    return {word: count for word, count in all_counts.items() if count >= min_count}
 
 
 def _chinese_words(text: str) -> list[str]:
-    positions, begins = chinese_starts(text)
-    ends = np.append(begins[1:] | (np.diff(positions) > 1), True)[: len(positions)]
-    firsts = begins | (np.diff(positions, prepend=-2) > 1)
-    bounds = zip(positions[firsts].tolist(), positions[ends].tolist(), strict=True)
-    return [text[first : last + 1] for first, last in bounds if last > first]
+    """The Chinese words of more than one character."""
+    positions, begins_word = chinese_starts(text)
+    # A word also ends where the run of Chinese characters does.
+    follows_gap = np.diff(positions, prepend=-2) > 1
+    precedes_gap = np.diff(positions) > 1
+    is_first = begins_word | follows_gap
+    is_last = np.append(begins_word[1:] | precedes_gap, True)[: len(positions)]
+    words = []
+    for first, last in zip(positions[is_first].tolist(), positions[is_last].tolist(), strict=True):
+        if last > first:
+            words.append(text[first : last + 1])
+    return words
 
 
-def _gains(tokenizer: WordPiece, counts: dict[str, int]) -> dict[str, int]:
-    """How many tokens of the text each word would save as one; an unknown part of it counts as one to save."""
+def _token_savings(tokenizer: WordPiece, counts: dict[str, int]) -> dict[str, int]:
+    """How many tokens of the text each word would save as a single token; an unknown token in it counts twice."""
     words = [word for word in sorted(counts) if word not in tokenizer.vocab.ids]
-    rows = tokenizer.ids_batch(words)
-    saved = {w: len(ids) - 1 + ids.count(tokenizer.vocab.unk) for w, ids in zip(words, rows, strict=True)}
-    return {word: counts[word] * pieces for word, pieces in saved.items() if pieces}
+    savings = {}
+    for word, ids in zip(words, tokenizer.ids_batch(words), strict=True):
+        saved = len(ids) - 1 + ids.count(tokenizer.vocab.unk)
+        if saved:
+            savings[word] = counts[word] * saved
+    return savings

@@ -1,14 +1,15 @@
-"""Texts -> word counts -> word pieces: what a WordPiece vocabulary learns.
+"""Texts -> word counts -> word pieces: how a WordPiece or BPE vocabulary is learned.
 
-Pieces grow from characters by merging the most frequent pair of neighbours again and again (Sennrich et al. 2016), as
-in all public WordPiece trainers. It is a pure function of the word counts: ties go to the pair whose pieces were known
-first, and characters are known in the order of their code points. The tokenizers library's trainer walks hash maps
-instead, so that its ids, and now and then its pieces, differ from run to run.
+Pieces grow from characters by repeatedly merging the most frequent pair of neighbours (Sennrich et al. 2016), as in all
+public WordPiece trainers. The result is a pure function of the word counts: ties go to the pair whose pieces were added
+first, and characters are added in the order of their code points. The tokenizers library's trainer iterates over hash
+maps instead, so its ids, and sometimes its pieces, differ from run to run.
 """
 
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 import numpy as np
@@ -22,154 +23,211 @@ _ABSENT = -1
 def count_words(
     texts: Iterable[str], split: Callable[[str], list[str]], *, chinese_characters: bool, longest: int
 ) -> dict[str, int]:
-    """How often each word of at most `longest` characters occurs; `split` cuts a stretch without spaces into words."""
-    stretch = re.compile(f"[{CHINESE}]|[^ \n{CHINESE}]+" if chinese_characters else "[^ \n]+")
-    stretches: Counter[str] = Counter()
+    """How often each word of at most `longest` characters occurs; `split` cuts a chunk without spaces into words."""
+    pattern = "[^ \n]+"
+    if chinese_characters:
+        pattern = f"[{CHINESE}]|[^ \n{CHINESE}]+"
+    chunk_pattern = re.compile(pattern)
+    chunk_counts: Counter[str] = Counter()
     for text in texts:
-        stretches.update(stretch.findall(text))
-    words: defaultdict[str, int] = defaultdict(int)
-    for text, count in stretches.items():
-        for word in split(text):
+        chunk_counts.update(chunk_pattern.findall(text))
+
+    # Each distinct chunk is split once, however often it occurs.
+    word_counts: defaultdict[str, int] = defaultdict(int)
+    for chunk, count in chunk_counts.items():
+        for word in split(chunk):
             if len(word) <= longest:
-                words[word] += count
-    return words
+                word_counts[word] += count
+    return word_counts
 
 
 def choose_characters(words: dict[str, int], *, coverage: float, min_count: int, room: int) -> set[str]:
-    """The most frequent characters that make up `coverage` of the text, and all ASCII in it; each at least `min_count`
-    times, and as far as their pieces fit in `room`."""
+    """The characters of the vocabulary: the most frequent ones that make up `coverage` of the text, and all its ASCII.
+
+    Each occurs at least `min_count` times, and their pieces fit in `room`.
+    """
     counts: defaultdict[str, int] = defaultdict(int)
-    inside: set[str] = set()
+    inside_words: set[str] = set()
     for word, count in words.items():
-        inside.update(word[1:])
+        inside_words.update(word[1:])
         for character in word:
             counts[character] += count
-    still_wanted = coverage * sum(counts.values())
+
+    def most_frequent_first(item: tuple[str, int]) -> tuple[int, str]:
+        character, count = item
+        return -count, character
+
+    still_to_cover = coverage * sum(counts.values())
     chosen = set()
-    for character, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        pieces = 1 + (character in inside)
-        if count >= min_count and pieces <= room and (still_wanted > 0 or character.isascii()):
+    for character, count in sorted(counts.items(), key=most_frequent_first):
+        # A character that also occurs inside words needs a second piece, with the continuation prefix.
+        num_pieces = 2 if character in inside_words else 1
+        is_frequent = count >= min_count
+        is_wanted = still_to_cover > 0 or character.isascii()
+        if is_frequent and is_wanted and num_pieces <= room:
             chosen.add(character)
-            still_wanted -= count
-            room -= pieces
+            still_to_cover -= count
+            room -= num_pieces
     return chosen
 
 
 def learn_pieces(words: dict[str, int], characters: set[str], *, size: int, min_count: int) -> list[str]:
-    """At most `size` pieces: the characters, then merges of pairs that occur at least `min_count` times."""
-    line = _Line(words, characters, prefix=PREFIX)
-    _grow(line, size=size, min_count=min_count)
-    return line.pieces
+    """WordPiece: at most `size` pieces, the characters first, then merges of pairs that occur `min_count` times."""
+    chains = _PieceChains(words, characters, prefix=PREFIX)
+    _merge_pairs(chains, size=size, min_count=min_count)
+    return chains.pieces
 
 
 def learn_merges(
     words: dict[str, int], characters: set[str], *, size: int, min_count: int
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """The same for pieces that look alike wherever they stand in a word, and the pairs merged, in order."""
-    line = _Line(words, characters, prefix="")
-    _grow(line, size=size, min_count=min_count)
-    return line.pieces, line.merges
+    """BPE: pieces without a continuation prefix, and the merged pairs in the order they were learned."""
+    chains = _PieceChains(words, characters, prefix="")
+    _merge_pairs(chains, size=size, min_count=min_count)
+    return chains.pieces, chains.merges
 
 
-def _grow(line: "_Line", *, size: int, min_count: int) -> None:
-    heap = [(-count, pair) for pair, count in line.counts.items()]
+def _merge_pairs(chains: "_PieceChains", *, size: int, min_count: int) -> None:
+    """Merges the most frequent pair until there are `size` pieces or no pair is frequent enough."""
+    heap = [(-count, pair) for pair, count in chains.counts.items()]
     heapify(heap)
-    while heap and len(line.pieces) < size:
-        negative, pair = heappop(heap)
-        count = line.counts.get(pair, 0)
+    while heap and len(chains.pieces) < size:
+        negative_count, pair = heappop(heap)
+        queued_count = -negative_count
+        count = chains.counts.get(pair, 0)
         if count < min_count:
             continue
-        if count < -negative:  # it lost occurrences to other merges since it was queued
+        if count < queued_count:
+            # Other merges took some of its occurrences since it was queued: queue it again with the right count.
             heappush(heap, (-count, pair))
-        elif count == -negative:
-            for grown in line.merge(pair):
-                heappush(heap, (-line.counts[grown], grown))
+        elif count == queued_count:
+            for new_pair in chains.merge(pair):
+                heappush(heap, (-chains.counts[new_pair], new_pair))
 
 
-class _Line:
-    """Words end to end as chains of pieces. A pair is one number, `left << 32 | right`, placed at its left end."""
+@dataclass(frozen=True)
+class _PairTable:
+    """Positions that begin a pair, grouped by pair."""
+
+    positions: np.ndarray
+    """Sorted by pair."""
+    group_starts: np.ndarray
+    """Where the positions of each pair begin."""
+    pairs: np.ndarray
+    counts: np.ndarray
+
+
+class _PieceChains:
+    """All words end to end, each a linked list of pieces. Every array has one entry per character.
+
+    A piece is stored at the position of its first character. A pair of neighbouring pieces is one number,
+    `left << 32 | right`, and its position is that of the left piece.
+    """
 
     def __init__(self, words: dict[str, int], characters: set[str], *, prefix: str) -> None:
-        ordered = sorted(words)
-        codes = np.frombuffer("".join(ordered).encode("utf-32-le"), np.uint32)
-        lengths = np.fromiter(map(len, ordered), np.int64, len(ordered))
-        counts = np.fromiter(map(words.__getitem__, ordered), np.int64, len(ordered))
-        first = np.zeros(len(codes) + 1, bool)
-        first[np.cumsum(lengths) - lengths], first[-1] = True, True
-        known = np.isin(codes, alphabet := np.array(sorted(map(ord, characters)), np.uint32))
-        marked = known & ~first[:-1] & bool(prefix)  # a character inside a word is another piece than one in front
-        inside = np.unique(codes[marked])
-        self.prefix, self.merges = prefix, list[tuple[str, str]]()
-        self.pieces = [*map(chr, alphabet.tolist()), *(prefix + chr(code) for code in inside.tolist())]
-        self.number = {piece: i for i, piece in enumerate(self.pieces)}
-        self.symbols = np.where(
-            marked, len(alphabet) + np.searchsorted(inside, codes), np.searchsorted(alphabet, codes)
-        )
-        self.weights = np.repeat(counts, lengths)
-        places = np.arange(len(codes))
-        tied = known & ~first[:-1]  # to the character before; one that is not in the alphabet breaks the chain
-        tied[1:] &= known[:-1]
-        self.before = np.where(tied, places - 1, _ABSENT)
-        self.after = np.where(np.append(tied[1:], False)[: len(codes)], places + 1, _ABSENT)
+        sorted_words = sorted(words)
+        codes = np.frombuffer("".join(sorted_words).encode("utf-32-le"), np.uint32)
+        lengths = np.fromiter(map(len, sorted_words), np.int64, len(sorted_words))
+        word_counts = np.fromiter(map(words.__getitem__, sorted_words), np.int64, len(sorted_words))
+        begins_word = np.zeros(len(codes) + 1, bool)
+        begins_word[np.cumsum(lengths) - lengths] = True
+        begins_word[-1] = True
+        alphabet = np.array(sorted(map(ord, characters)), np.uint32)
+        is_known = np.isin(codes, alphabet)
+        is_inside = is_known & ~begins_word[:-1]
+
+        # With a prefix, a character inside a word is a different piece from the same character at the start.
+        takes_prefix = is_inside & bool(prefix)
+        inside_alphabet = np.unique(codes[takes_prefix])
+        self.prefix = prefix
+        self.merges: list[tuple[str, str]] = []
+        self.pieces = [chr(code) for code in alphabet.tolist()]
+        self.pieces += [prefix + chr(code) for code in inside_alphabet.tolist()]
+        self.piece_ids = {piece: i for i, piece in enumerate(self.pieces)}
+        inside_ids = len(alphabet) + np.searchsorted(inside_alphabet, codes)
+        start_ids = np.searchsorted(alphabet, codes)
+        self.symbols = np.where(takes_prefix, inside_ids, start_ids)
+        self.weights = np.repeat(word_counts, lengths)
+
+        # Links between neighbours. A character that is not in the alphabet breaks the chain.
+        positions = np.arange(len(codes))
+        has_previous = is_inside.copy()
+        has_previous[1:] &= is_known[:-1]
+        has_next = np.append(has_previous[1:], False)[: len(codes)]
+        self.previous = np.where(has_previous, positions - 1, _ABSENT)
+        self.next = np.where(has_next, positions + 1, _ABSENT)
         self.counts: defaultdict[int, int] = defaultdict(int)
-        self.places: defaultdict[int, list[np.ndarray]] = defaultdict(list)
-        self._add(places)
+        self.positions: defaultdict[int, list[np.ndarray]] = defaultdict(list)
+        self._add_pairs(positions)
 
     def merge(self, pair: int) -> list[int]:
         """Makes one piece of every occurrence of `pair`; returns the pairs that occur more often now."""
-        left, right = pair >> 32, pair & 0xFFFFFFFF
-        piece = self.pieces[left] + self.pieces[right][len(self.prefix) :]
-        self.merges.append((self.pieces[left], self.pieces[right]))
-        if piece not in self.number:
-            self.number[piece] = len(self.pieces)
-            self.pieces.append(piece)
-        at = self._occurrences(left, right, self.places.pop(pair))
-        gone = self.after[at]
-        self._remove(np.concatenate([self.before[at], at, gone]))
-        beyond = self.after[gone]
-        self.symbols[at], self.symbols[gone] = self.number[piece], _ABSENT
-        self.after[at] = beyond
-        inner = beyond != _ABSENT
-        self.before[beyond[inner]] = at[inner]
-        return self._add(np.concatenate([self.before[at], at]))
+        left = pair >> 32
+        right = pair & 0xFFFFFFFF
+        left_piece = self.pieces[left]
+        right_piece = self.pieces[right]
+        merged_piece = left_piece + right_piece[len(self.prefix) :]
+        self.merges.append((left_piece, right_piece))
+        # Two different pairs can spell the same piece; it gets one id.
+        if merged_piece not in self.piece_ids:
+            self.piece_ids[merged_piece] = len(self.pieces)
+            self.pieces.append(merged_piece)
 
-    def _occurrences(self, left: int, right: int, places: list[np.ndarray]) -> np.ndarray:
-        """Where the pair still stands; of overlapping ones (x x x) the first."""
-        at = np.unique(np.concatenate(places))
-        at = at[self.symbols[at] == left]
-        at = at[self.after[at] != _ABSENT]
-        at = at[self.symbols[self.after[at]] == right]
+        left_at = self._occurrences(left, right, self.positions.pop(pair))
+        right_at = self.next[left_at]
+        self._remove_pairs(np.concatenate([self.previous[left_at], left_at, right_at]))
+        following = self.next[right_at]
+        self.symbols[left_at] = self.piece_ids[merged_piece]
+        self.symbols[right_at] = _ABSENT
+        self.next[left_at] = following
+        has_following = following != _ABSENT
+        self.previous[following[has_following]] = left_at[has_following]
+        return self._add_pairs(np.concatenate([self.previous[left_at], left_at]))
+
+    def _occurrences(self, left: int, right: int, positions: list[np.ndarray]) -> np.ndarray:
+        """The positions where the pair still occurs; of overlapping ones (x x x) the first."""
+        left_at = np.unique(np.concatenate(positions))
+        left_at = left_at[self.symbols[left_at] == left]
+        left_at = left_at[self.next[left_at] != _ABSENT]
+        left_at = left_at[self.symbols[self.next[left_at]] == right]
         if left != right:
-            return np.asarray(at)
+            return np.asarray(left_at)
         chosen: list[int] = []
         taken = _ABSENT
-        for place, following in zip(at.tolist(), self.after[at].tolist(), strict=True):
-            if place != taken:
-                chosen.append(place)
+        for position, following in zip(left_at.tolist(), self.next[left_at].tolist(), strict=True):
+            if position != taken:
+                chosen.append(position)
                 taken = following
         return np.array(chosen, np.int64)
 
-    def _pairs(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The places that begin a pair, sorted by pair; where each pair's stretch of them starts; pairs; counts."""
-        places = np.unique(places[places != _ABSENT])
-        places = places[self.after[places] != _ABSENT]
-        keys = self.symbols[places] << 32 | self.symbols[self.after[places]]
-        order = np.argsort(keys, kind="stable")
-        places, keys = places[order], keys[order]
-        starts = np.flatnonzero(np.diff(keys, prepend=_ABSENT))
-        counts = np.add.reduceat(self.weights[places], starts) if len(starts) else starts
-        return places, starts, keys[starts], counts
+    def _pairs_at(self, positions: np.ndarray) -> _PairTable:
+        """The pairs that begin at these positions; positions that begin none are left out."""
+        positions = np.unique(positions[positions != _ABSENT])
+        positions = positions[self.next[positions] != _ABSENT]
+        pairs = self.symbols[positions] << 32 | self.symbols[self.next[positions]]
+        order = np.argsort(pairs, kind="stable")
+        positions = positions[order]
+        pairs = pairs[order]
+        group_starts = np.flatnonzero(np.diff(pairs, prepend=_ABSENT))
+        counts = group_starts
+        if len(group_starts):
+            counts = np.add.reduceat(self.weights[positions], group_starts)
+        return _PairTable(positions, group_starts, pairs[group_starts], counts)
 
-    def _remove(self, places: np.ndarray) -> None:
-        _, _, pairs, counts = self._pairs(places)
-        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
+    def _remove_pairs(self, positions: np.ndarray) -> None:
+        table = self._pairs_at(positions)
+        for pair, count in zip(table.pairs.tolist(), table.counts.tolist(), strict=True):
             self.counts[pair] -= count
 
-    def _add(self, places: np.ndarray) -> list[int]:
-        places, starts, pairs, counts = self._pairs(places)
-        grown: list[int] = pairs.tolist()
-        begins = starts.tolist()
-        for pair, count, begin, end in zip(grown, counts.tolist(), begins, [*begins[1:], len(places)], strict=False):
+    def _add_pairs(self, positions: np.ndarray) -> list[int]:
+        """Counts the pairs that begin at these positions and returns them."""
+        table = self._pairs_at(positions)
+        pairs: list[int] = table.pairs.tolist()
+        counts = table.counts.tolist()
+        starts = table.group_starts.tolist()
+        ends = [*starts[1:], len(table.positions)]
+        # Without any pair `ends` still has one entry, so the lengths may differ.
+        for pair, count, start, end in zip(pairs, counts, starts, ends, strict=False):
             self.counts[pair] += count
-            self.places[pair].append(places[begin:end])
-        return grown
+            self.positions[pair].append(table.positions[start:end])
+        return pairs

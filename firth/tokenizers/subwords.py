@@ -2,26 +2,30 @@
 
 In: text. Out: words with their parts: the word's own row if it is on the list, its character n-grams between `<` and
 `>`, and the n-grams of words that begin at it. N-grams share a fixed number of rows after those of the words. The hash
-is the released program's: FNV-1a over UTF-8 bytes taken as signed numbers.
+is the fasttext program's: FNV-1a over UTF-8 bytes read as signed numbers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from firth.errors import BadConfig
-from firth.tokenizers.word_list import LONGEST, Words
+from firth.tokenizers.vocab import Vocab
+from firth.tokenizers.word_list import LONGEST, Span, Words
 from firth.tokenizers.words import repair
 from firth.types import Encoding
 
 END = "</s>"
-"""What the fasttext program puts behind every line."""
+"""The token that the fasttext program puts at the end of every line."""
 _MOST_CHARACTERS = 1 << 20
-"""Of the words whose parts are remembered: about 130,000 words and 150 MB."""
-_MASK32, _MASK64 = (1 << 32) - 1, (1 << 64) - 1
+"""Characters of the words whose parts are cached: about 130,000 words and 150 MB."""
+_MASK32 = (1 << 32) - 1
+_MASK64 = (1 << 64) - 1
+_FNV_OFFSET = 2166136261
+_FNV_PRIME = 16777619
 _WORD_STEP = 116049371
+"""fastText's multiplier for n-grams of words."""
 
 
 class Subwords(Words):
@@ -49,97 +53,135 @@ class Subwords(Words):
 
         @property
         def hashes(self) -> bool:
+            """Whether there are n-grams of characters or of words."""
             return self.max_ngram > 0 or self.word_ngrams > 1
 
     config: Config
 
-    def __init__(self, *arguments: Any, **more: Any) -> None:
-        super().__init__(*arguments, **more)
-        self._parts: dict[str, list[int]] = {}
-        self._characters = 0
+    def __init__(self, vocab: Vocab, config: Config, *, counts: np.ndarray | None = None) -> None:
+        super().__init__(vocab, config, counts=counts)
+        self._parts_cache: dict[str, list[int]] = {}
+        self._cached_characters = 0
 
     @property
     def num_rows(self) -> int:
-        """Rows of a bag over all parts: words, then buckets."""
-        return len(self.vocab) + (self.config.num_buckets if self.config.hashes else 0)
+        """Rows of the embedding table over all parts: words, then buckets."""
+        if self.config.hashes:
+            return len(self.vocab) + self.config.num_buckets
+        return len(self.vocab)
 
     def word_parts(self, word: str) -> list[int]:
-        """The rows of a word as the list spells it, known or not; remembered."""
-        if (found := self._parts.get(word)) is None:
-            found = self.made_parts(word)
-            self._remember(word, found)
-        return found
+        """The rows of a word as the list spells it, known or not; cached."""
+        parts = self._parts_cache.get(word)
+        if parts is None:
+            parts = self.made_parts(word)
+            self._cache_parts(word, parts)
+        return parts
 
-    def _remember(self, word: str, parts: list[int]) -> None:
-        """Within bounds, for a server reads whatever clients send; a full memory is replaced: others may read it."""
-        if len(word) <= LONGEST:
-            if self._characters > _MOST_CHARACTERS:
-                self._parts, self._characters = {}, 0
-            self._parts[word] = parts
-            self._characters += len(word)
+    def _cache_parts(self, word: str, parts: list[int]) -> None:
+        """The cache is bounded, because a server reads whatever clients send."""
+        if len(word) > LONGEST:
+            return
+        if self._cached_characters > _MOST_CHARACTERS:
+            # A full cache is replaced, not emptied: another thread may still be reading it.
+            self._parts_cache = {}
+            self._cached_characters = 0
+        self._parts_cache[word] = parts
+        self._cached_characters += len(word)
 
     def made_parts(self, word: str) -> list[int]:
-        """The same, not remembered: for passes over the whole list."""
-        own = [self._known[word]] if word in self._known else []
-        least, most, size = self.config.min_ngram, self.config.max_ngram, self.config.num_buckets
-        ngrams = [] if word == END else [len(self.vocab) + h % size for h in ngram_hashes(word, least, most)]
-        return own + ngrams
+        """`word_parts` without the cache, for a pass over the whole list."""
+        parts = []
+        if word in self._known:
+            parts.append(self._known[word])
+        if word != END:
+            first_bucket = len(self.vocab)
+            num_buckets = self.config.num_buckets
+            hashes = ngram_hashes(word, self.config.min_ngram, self.config.max_ngram)
+            parts += [first_bucket + value % num_buckets for value in hashes]
+        return parts
 
     def parts(self, words: Sequence[str]) -> list[list[int]]:
-        """The rows of each word of a text; n-grams of words are the first word's."""
+        """The rows of each word of a text; an n-gram of words belongs to its first word."""
         rows = [self.word_parts(word) for word in words]
         if self.config.word_ngrams < 2:
             return rows
         hashes = [_signed(fnv(word.encode("utf-8", "surrogatepass"))) for word in words]
-        return [row + self._following(hashes, i) for i, row in enumerate(rows)]
+        return [row + self._word_ngrams(hashes, i) for i, row in enumerate(rows)]
 
-    def _following(self, hashes: list[int], first: int) -> list[int]:
-        found, state = list[int](), hashes[first] & _MASK64
-        for other in hashes[first + 1 : first + self.config.word_ngrams]:
-            state = (state * _WORD_STEP + other) & _MASK64
-            found.append(len(self.vocab) + state % self.config.num_buckets)
-        return found
+    def _word_ngrams(self, hashes: list[int], first: int) -> list[int]:
+        """The rows of the n-grams of words that begin at the word `first`."""
+        rows: list[int] = []
+        state = hashes[first] & _MASK64
+        for following in hashes[first + 1 : first + self.config.word_ngrams]:
+            state = (state * _WORD_STEP + following) & _MASK64
+            rows.append(len(self.vocab) + state % self.config.num_buckets)
+        return rows
 
-    def _encoding(self, text: str, spans: list[tuple[int, int]]) -> Encoding:
-        plain = super()._encoding(text, spans)
-        words = [self._normal(text[a:b]) for a, b in spans]
+    def _encoding(self, text: str, spans: list[Span]) -> Encoding:
+        encoding = super()._encoding(text, spans)
+        words = [self._normalise(text[start:end]) for start, end in spans]
         if self.config.ends:
-            end = self._known.get(END, self.vocab.unk)
-            offsets = np.concatenate([plain.offsets, np.full((1, 2), len(text), np.int32)])
-            ids, starts = np.append(plain.ids, np.int32(end)), np.append(plain.word_starts, True)
-            plain = Encoding(ids, offsets, starts, (*plain.tokens, self.vocab.tokens[end]))
+            encoding = self._with_end(encoding, len(text))
             words.append(END)
         rows = self.parts([repair(word) for word in words])
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        return replace(plain, parts=np.array([part for row in rows for part in row], np.int64), part_sizes=sizes)
+        parts = np.array([part for row in rows for part in row], np.int64)
+        return replace(encoding, parts=parts, part_sizes=sizes)
+
+    def _with_end(self, encoding: Encoding, length: int) -> Encoding:
+        """The encoding with the end token, which covers no character."""
+        end_span = np.full((1, 2), length, np.int32)
+        return Encoding(
+            ids=np.append(encoding.ids, np.int32(self._end_id)),
+            offsets=np.concatenate([encoding.offsets, end_span]),
+            word_starts=np.append(encoding.word_starts, True),
+            tokens=(*encoding.tokens, self.vocab.tokens[self._end_id]),
+        )
+
+    @property
+    def _end_id(self) -> int:
+        return self._known.get(END, self.vocab.unk)
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
-        if not self.config.ends:
-            return super().ids_batch(texts)
-        return [[*row, self._known.get(END, self.vocab.unk)] for row in super().ids_batch(texts)]
+        rows = super().ids_batch(texts)
+        if self.config.ends:
+            end_id = self._end_id
+            for row in rows:
+                row.append(end_id)
+        return rows
 
 
 def fnv(data: bytes) -> int:
-    state = 2166136261
+    """The 32-bit FNV-1a hash of bytes."""
+    state = _FNV_OFFSET
     for byte in data:
-        state = ((state ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619) & _MASK32
+        # The program's `char` is signed: a byte from 128 on is extended with ones.
+        signed_byte = byte if byte < 128 else byte | 0xFFFFFF00
+        state = ((state ^ signed_byte) * _FNV_PRIME) & _MASK32
     return state
 
 
 def ngram_hashes(word: str, least: int, most: int) -> list[int]:
     """Hashes of the n-grams of `<word>` in the fasttext program's order; a bracket alone is none."""
-    pieces = [c.encode() for c in f"<{word}>"]
-    found = []
-    for start in range(len(pieces)):
-        state = 2166136261
-        for size, piece in enumerate(pieces[start : start + most], 1):
-            for byte in piece:
-                state = ((state ^ (byte if byte < 128 else byte | 0xFFFFFF00)) * 16777619) & _MASK32
-            if size >= least and not (size == 1 and start in (0, len(pieces) - 1)):
-                found.append(state)
-    return found
+    characters = [character.encode() for character in f"<{word}>"]
+    last = len(characters) - 1
+    hashes = []
+    for start in range(len(characters)):
+        is_bracket = start in (0, last)
+        state = _FNV_OFFSET
+        for size, character in enumerate(characters[start : start + most], 1):
+            # `fnv` again, inline: this is the inner loop over a whole vocabulary.
+            for byte in character:
+                signed_byte = byte if byte < 128 else byte | 0xFFFFFF00
+                state = ((state ^ signed_byte) * _FNV_PRIME) & _MASK32
+            if size >= least and not (size == 1 and is_bracket):
+                hashes.append(state)
+    return hashes
 
 
 def _signed(state: int) -> int:
     """A 32-bit number as C's int reads it."""
-    return state - (1 << 32) if state >> 31 else state
+    if state >> 31:
+        return state - (1 << 32)
+    return state

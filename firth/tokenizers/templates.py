@@ -1,9 +1,11 @@
-"""Tokens -> features written by hand, from templates in the manner of CRF++.
+"""Tokens -> hand-written features, from templates like CRF++'s.
 
-In: sentences of units (characters or words). Out: for each unit the numbers of its parts: one for the unit itself (or,
-if training never saw it often enough, for its class: a shape or a suffix), and one for every template whose value was
-seen in training. `%x[ROW,COLUMN]` in a template is a column of the unit ROW places on; several are joined by `/`.
-As a tokenizer of text it takes every character for a token.
+In: sentences of units (characters or words). Out: for each unit the ids of its parts: one for the unit itself (or for
+its class, a shape or a suffix, if it was too rare in training), and one for every template whose value is a known
+feature. `%x[ROW,COLUMN]` in a template is a column of the unit ROW positions away; several are joined by `/`.
+As a tokenizer of text it makes every character a token.
+
+Arrays carry shape suffixes: N units of a block of sentences, K templates, F features, U cached units.
 """
 
 import hashlib
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -30,26 +32,37 @@ from firth.tokenizers.words import repair
 from firth.types import Encoding
 
 
-def _around(*rows: str, column: str = "unit") -> tuple[str, ...]:
-    return tuple("/".join(f"%x[{place},{column}]" for place in row.split()) for row in rows)
+def _around(*contexts: str, column: str = "unit") -> tuple[str, ...]:
+    """A template for each context, which is a list of rows such as "-1 0 1"."""
+    templates = []
+    for context in contexts:
+        parts = [f"%x[{row},{column}]" for row in context.split()]
+        templates.append("/".join(parts))
+    return tuple(templates)
 
 
 CHARACTERS = (
     *_around("-2", "-1", "1", "2", "-2 -1", "-1 0", "0 1", "1 2", "-1 1", "-1 0 1"),
     *_around("-1 0 1", "-2 -1 0 1 2", column="kind"),
 )
+_AFFIXES = ("prefix1", "prefix2", "prefix3", "prefix4", "suffix1", "suffix2", "suffix3", "suffix4")
 WORDS = (
     *_around("-2", "-1", "1", "2", "-1 0", "0 1"),
     *_around("0", column="lower"),
     *_around("-1", "0", "1", "-1 0", "0 1", "-1 0 1", column="shape"),
-    *(f"%x[0,{edge}{n}]" for edge in ("prefix", "suffix") for n in (1, 2, 3, 4)),
+    *(f"%x[0,{affix}]" for affix in _AFFIXES),
 )
-_FILES = ("tokenizer_config.json", "vocab.txt", "features.npy")
+Value = list[tuple[int, str]]
+"""What a template reads: rows and columns."""
+_CONFIG_FILE = "tokenizer_config.json"
+_VOCAB_FILE = "vocab.txt"
+_FEATURES_FILE = "features.npy"
 _BLOCK = 1 << 17
-"""Units looked at together."""
+"""Units processed together."""
 FARTHEST = 20
-"""Places a template may look away."""
+"""The most positions that a template may look away."""
 _MISSING = np.int32(-1)
+"""In place of the part of a value that is not a feature."""
 _token = re.compile(r"%x\[(-?\d+),(\w+)\]")
 
 
@@ -59,7 +72,7 @@ class Templates:
         unit: Literal["character", "word"] = "character"
         """What is tagged; decides the usual templates."""
         templates: tuple[str, ...] = ("usual",)
-        """Templates such as %x[-1,unit]/%x[0,unit]; `usual` stands for the unit's usual ones, none for no features."""
+        """Templates such as %x[-1,unit]/%x[0,unit]; `usual` means the unit's usual ones, none no features."""
         min_count: int = 2
         """How often a unit must occur to be known by itself; rarer ones are known by their class."""
         min_feature_count: int = 2
@@ -71,22 +84,25 @@ class Templates:
             if self.min_count < 1 or self.min_feature_count < 1 or self.vocab_size <= len(SPECIALS):
                 raise BadConfig(f"Templates need counts of at least 1 and a vocab_size above {len(SPECIALS)}.")
             for template in self.templates:
-                _parsed(template)
+                _parse(template)
 
-    def __init__(self, vocab: Vocab, config: Config, *, suffixes: tuple[str, ...] = (), keys_F: Any = None) -> None:
-        self.vocab, self.config, self.suffixes = vocab, config, suffixes
+    def __init__(
+        self, vocab: Vocab, config: Config, *, suffixes: tuple[str, ...] = (), keys_F: np.ndarray | None = None
+    ) -> None:
+        self.vocab = vocab
+        self.config = config
+        self.suffixes = suffixes
         self.keys_F = np.empty(0, np.uint64) if keys_F is None else keys_F
         self.continues = np.zeros(len(vocab), bool)
-        usual = CHARACTERS if config.unit == "character" else WORDS
-        self.templates = tuple(chain.from_iterable(usual if t == "usual" else (t,) for t in config.templates))
-        self._values = [_parsed(template) for template in self.templates]
-        self._columns = sorted({column for value in self._values for _, column in value})
+        self.templates = _expand_usual(config)
+        self._values = [_parse(template) for template in self.templates]
+        columns = {column for value in self._values for _, column in value}
         self._suffix_ids = {suffix: i for i, suffix in enumerate(suffixes)}
-        self._units = Units(self._columns, self._own_part)
+        self._units = Units(sorted(columns), self._own_part)
 
     @property
     def num_rows(self) -> int:
-        """Rows of a bag over all parts: units, classes, features."""
+        """Rows of the embedding table over all parts: units, classes, features."""
         return self.first_feature + len(self.keys_F)
 
     @property
@@ -97,92 +113,109 @@ class Templates:
     def first_feature(self) -> int:
         return self.first_class + len(SHAPES) + len(self.suffixes)
 
-    # Learning and keeping
+    # Training and files
 
     @classmethod
     def learn(cls, sentences: Sequence[Sequence[str]], config: Config) -> "Templates":
-        """Which units and which values of the templates to know, from sentences of units."""
+        """Chooses the units and the values of templates to know, from sentences of units."""
         counts: Counter[str] = Counter()
         for unit, count in Counter(chain.from_iterable(sentences)).items():
             counts[normal(unit)] += count
-        rows = sorted(counts.items(), key=lambda row: (-row[1], row[0]))
-        room = config.vocab_size - len(SPECIALS)
-        known = [unit for unit, count in rows if count >= config.min_count and _fits(unit)][:room]
         suffixes = common_suffixes(counts) if config.unit == "word" else ()
-        empty = cls(Vocab((*SPECIALS, *known), own_frame=Frame()), config, suffixes=suffixes)
-        found = [np.empty(0, np.uint64)]
-        for place in range(len(empty.templates)):
-            keys = [empty._keys(block, [place])[1][:, 0] for block in _blocks(sentences)]
-            values, seen = np.unique(np.concatenate(keys), return_counts=True)
-            found.append(values[seen >= config.min_feature_count])
-        return cls(empty.vocab, config, suffixes=suffixes, keys_F=np.sort(np.concatenate(found)))
+        vocab = Vocab((*SPECIALS, *_frequent_units(counts, config)), own_frame=Frame())
+        untrained = cls(vocab, config, suffixes=suffixes)
+        features = [np.empty(0, np.uint64)]
+        # One template at a time: the keys of all of them would need too much memory.
+        for k in range(len(untrained.templates)):
+            keys = [untrained._keys(block, [k])[1][:, 0] for block in _blocks(sentences)]
+            values, value_counts = np.unique(np.concatenate(keys), return_counts=True)
+            features.append(values[value_counts >= config.min_feature_count])
+        return cls(vocab, config, suffixes=suffixes, keys_F=np.sort(np.concatenate(features)))
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "Templates":
+        """`learn` with every text as a sentence of characters."""
         return cls.learn([list(repair(text)) for text in texts], config)
 
     def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
+        """Writes settings, units and features; returns the files' names."""
         settings = {"tokenizer_class": "FirthTemplates", "suffixes": self.suffixes, **to_dict(self.config)}
-        write_json(folder / _FILES[0], settings)
-        write_bytes(folder / _FILES[1], "".join(f"{token}\n" for token in self.vocab.tokens).encode())
+        write_json(folder / _CONFIG_FILE, settings)
+        write_bytes(folder / _VOCAB_FILE, "".join(f"{token}\n" for token in self.vocab.tokens).encode())
         buffer = io.BytesIO()
         np.save(buffer, self.keys_F)
-        write_bytes(folder / _FILES[2], buffer.getvalue())
-        return _FILES
+        write_bytes(folder / _FEATURES_FILE, buffer.getvalue())
+        return _CONFIG_FILE, _VOCAB_FILE, _FEATURES_FILE
 
     @classmethod
     def load(cls, folder: Path) -> "Templates":
-        settings = read_json(folder / _FILES[0])
-        names = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
-        tokens = (folder / _FILES[1]).read_bytes().decode().split("\n")[:-1]
+        """The tokenizer that `save` wrote."""
+        settings = read_json(folder / _CONFIG_FILE)
+        config_values = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
+        tokens = (folder / _VOCAB_FILE).read_bytes().decode().split("\n")[:-1]
+        features_path = folder / _FEATURES_FILE
         try:
-            keys_F = np.load(folder / _FILES[2], allow_pickle=False)
+            keys_F = np.load(features_path, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise Damaged(f"{folder / _FILES[2]} cannot be read ({error}); train the model again.") from None
+            raise Damaged(f"{features_path} cannot be read ({error}); train the model again.") from None
         vocab = Vocab(tuple(tokens), own_frame=Frame())
-        return cls(vocab, from_dict(cls.Config, names), suffixes=tuple(settings["suffixes"]), keys_F=keys_F)
+        config = from_dict(cls.Config, config_values)
+        return cls(vocab, config, suffixes=tuple(settings["suffixes"]), keys_F=keys_F)
 
     @cached_property
     def fingerprint(self) -> str:
-        what = json.dumps([self.vocab.tokens, self.suffixes, to_dict(self.config)], sort_keys=True)
-        return hashlib.sha256(what.encode() + self.keys_F.tobytes()).hexdigest()
+        """sha256 of everything that decides ids and features."""
+        content = json.dumps([self.vocab.tokens, self.suffixes, to_dict(self.config)], sort_keys=True)
+        return hashlib.sha256(content.encode() + self.keys_F.tobytes()).hexdigest()
 
     # Features
 
     def parts(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
-        """The parts of all units end to end, and where each unit's begin (one more than there are units)."""
-        found, sizes = [np.empty(0, np.int32)], [np.zeros(1, np.int64)]
+        """The parts of all units end to end, and where each unit's begin (one entry more than there are units)."""
+        parts = [np.empty(0, np.int32)]
+        sizes = [np.zeros(1, np.int64)]
         for block in _blocks(sentences):
             own_N, keys_NK = self._keys(block, range(len(self.templates)))
-            parts_NK = np.concatenate([own_N[:, None], self._find(keys_NK)], 1)
-            there = parts_NK != _MISSING
-            found.append(parts_NK[there])
-            sizes.append(there.sum(1))
-        return np.concatenate(found), np.cumsum(np.concatenate(sizes))
+            features_NK = self._find_features(keys_NK)
+            parts_NP = np.concatenate([own_N[:, None], features_NK], 1)
+            is_part_NP = parts_NP != _MISSING
+            parts.append(parts_NP[is_part_NP])
+            sizes.append(is_part_NP.sum(1))
+        return np.concatenate(parts), np.cumsum(np.concatenate(sizes))
 
-    def _keys(self, sentences: Sequence[Sequence[str]], places: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-        """The units' own parts, and the 64-bit keys of these templates' values, units x templates."""
-        chosen = [(place, self._values[place]) for place in places]
-        reach = max((abs(row) for _, value in chosen for row, _ in value), default=0)
-        rows_N, own_U, columns = self._units.look(chain.from_iterable(sentences))
+    def _keys(self, sentences: Sequence[Sequence[str]], chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """The units' own parts (N), and the 64-bit keys of the chosen templates' values (N, K)."""
+        values = [self._values[k] for k in chosen]
+        reach = max((abs(row) for value in values for row, _ in value), default=0)
+        rows_N, own_U, columns = self._units.look_up(chain.from_iterable(sentences))
+
+        # All sentences in one array, with `reach` places of padding (row 0) before, between and after them.
         lengths = np.fromiter(map(len, sentences), np.int64)
-        at_N = np.arange(len(rows_N)) + reach * (1 + np.repeat(np.arange(len(lengths)), lengths))
+        sentence_N = np.repeat(np.arange(len(lengths)), lengths)
+        at_N = np.arange(len(rows_N)) + reach * (1 + sentence_N)
         padded = np.zeros(len(rows_N) + reach * (len(lengths) + 1), np.int64)
         padded[at_N] = rows_N
-        keys = np.empty((len(rows_N), len(chosen)), np.uint64)
-        for k, (place, value) in enumerate(chosen):
-            salt = chance.key("template", self.templates[place])
-            keys[:, k] = chance.bits(salt, *(columns[column][padded[at_N + row]] for row, column in value))
-        return own_U[rows_N], keys
 
-    def _find(self, keys_NK: np.ndarray) -> np.ndarray:
-        """The parts of features; -1 for a value that is none."""
-        keys, (starts, shift) = keys_NK.ravel(), self._index
+        keys_NK = np.empty((len(rows_N), len(values)), np.uint64)
+        for column_k, (k, value) in enumerate(zip(chosen, values, strict=True)):
+            salt = chance.key("template", self.templates[k])
+            read = [columns[column][padded[at_N + row]] for row, column in value]
+            keys_NK[:, column_k] = chance.bits(salt, *read)
+        return own_U[rows_N], keys_NK
+
+    def _find_features(self, keys_NK: np.ndarray) -> np.ndarray:
+        """The parts of these values; `_MISSING` for a value that is not a feature.
+
+        The sorted keys are searched in buckets of equal leading bits, which hold less than one key on average.
+        """
+        keys = keys_NK.ravel()
+        starts, shift = self._buckets
         bucket = (keys >> shift).astype(np.int64)
-        place, end = starts[bucket], starts[bucket + 1]
+        place = starts[bucket]
+        end = starts[bucket + 1]
         found = np.full(len(keys), _MISSING)
-        left = np.flatnonzero(place < end)
-        while len(left):  # buckets hold less than one key on average
+        left = np.flatnonzero(place < end)  # the keys that are still searched
+        while len(left):
             hit = self.keys_F[place[left]] == keys[left]
             found[left[hit]] = place[left[hit]] + self.first_feature
             place[left] += 1
@@ -190,17 +223,20 @@ class Templates:
         return found.reshape(keys_NK.shape)
 
     @cached_property
-    def _index(self) -> tuple[np.ndarray, np.uint64]:
-        """Where the sorted keys with each beginning lie."""
+    def _buckets(self) -> tuple[np.ndarray, np.uint64]:
+        """Where the sorted keys of each bucket begin, and how far to shift a key to get its bucket."""
         bits = max(4, len(self.keys_F).bit_length() + 1)
-        borders = np.arange(1, 1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
+        shift = np.uint64(64 - bits)
+        borders = np.arange(1, 1 << bits, dtype=np.uint64) << shift
         starts = np.concatenate([[0], np.searchsorted(self.keys_F, borders), [len(self.keys_F)]])
-        return starts.astype(np.int32), np.uint64(64 - bits)
+        return starts.astype(np.int32), shift
 
     def _own_part(self, unit: str) -> int:
         """The part of a known unit, or of its class."""
         part = self.vocab.ids.get(normal(unit), -1)
-        return part if part >= len(SPECIALS) else self.class_part(unit)
+        if part >= len(SPECIALS):
+            return part
+        return self.class_part(unit)
 
     def class_part(self, unit: str) -> int:
         return self.first_class + class_of(unit, self._suffix_ids)
@@ -208,8 +244,12 @@ class Templates:
     # Text
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
-        ids, unknown = self.vocab.ids, self.vocab.unk
-        return [[ids.get(character, unknown) for character in text] for text in texts]
+        ids = self.vocab.ids
+        unknown = self.vocab.unk
+        rows = []
+        for text in texts:
+            rows.append([ids.get(character, unknown) for character in text])
+        return rows
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         return [(np.array(row, np.int32), np.ones(len(row), bool)) for row in self.ids_batch(texts)]
@@ -217,8 +257,9 @@ class Templates:
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
         ids = np.array(self.ids_batch([text])[0], np.int32)
         starts = np.arange(len(text), dtype=np.int32)
+        offsets = np.stack([starts, starts + 1], 1)
         tokens = tuple(self.vocab.tokens[i] for i in ids)
-        return Encoding(ids, np.stack([starts, starts + 1], 1), np.ones(len(ids), bool), tokens)
+        return Encoding(ids, offsets, np.ones(len(ids), bool), tokens)
 
     def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
         return [self.encode(text) for text in texts]
@@ -227,14 +268,28 @@ class Templates:
         return "".join(self.vocab.tokens[i] for i in ids)
 
 
-def _parsed(template: str) -> list[tuple[int, str]]:
-    """The places and columns of a template; `usual` has none of its own."""
+def _expand_usual(config: Templates.Config) -> tuple[str, ...]:
+    """The config's templates with `usual` replaced by the unit's usual ones."""
+    usual = CHARACTERS if config.unit == "character" else WORDS
+    templates: list[str] = []
+    for template in config.templates:
+        if template == "usual":
+            templates += usual
+        else:
+            templates.append(template)
+    return tuple(templates)
+
+
+def _parse(template: str) -> Value:
+    """The rows and columns of a template; `usual` has none."""
     if template == "usual":
         return []
-    found = [_token.fullmatch(part) for part in template.split("/")]
-    if wrong := [part for part, match in zip(template.split("/"), found, strict=True) if not match]:
-        raise BadConfig(f"'{wrong[0]}' in the template {template!r} is not of the form %x[ROW,COLUMN].")
-    value = [(int(match[1]), match[2]) for match in found if match]
+    value = []
+    for part in template.split("/"):
+        match = _token.fullmatch(part)
+        if not match:
+            raise BadConfig(f"'{part}' in the template {template!r} is not of the form %x[ROW,COLUMN].")
+        value.append((int(match[1]), match[2]))
     for row, column in value:
         if column not in COLUMNS:
             raise BadConfig(
@@ -245,18 +300,27 @@ def _parsed(template: str) -> list[tuple[int, str]]:
     return value
 
 
-def _fits(unit: str) -> bool:
+def _frequent_units(counts: Counter[str], config: Templates.Config) -> list[str]:
+    """The units to know by themselves, most frequent first, then by code point."""
+    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    frequent = [unit for unit, count in ranked if count >= config.min_count and _fits_in_line(unit)]
+    return frequent[: config.vocab_size - len(SPECIALS)]
+
+
+def _fits_in_line(unit: str) -> bool:
     """Whether a line of vocab.txt can hold it."""
     return "\n" not in unit and unit not in SPECIALS and repair(unit) == unit
 
 
 def _blocks(sentences: Sequence[Sequence[str]]) -> Iterator[Sequence[Sequence[str]]]:
     """Sentences in runs of about `_BLOCK` units."""
-    start = size = 0
-    for place, sentence in enumerate(sentences):
+    start = 0
+    size = 0
+    for i, sentence in enumerate(sentences):
         size += len(sentence)
         if size >= _BLOCK:
-            yield sentences[start : place + 1]
-            start, size = place + 1, 0
+            yield sentences[start : i + 1]
+            start = i + 1
+            size = 0
     if start < len(sentences):
         yield sentences[start:]

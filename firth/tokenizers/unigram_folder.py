@@ -1,8 +1,8 @@
-"""A unigram tokenizer's own files -> what decides its ids. In: a folder; out: vocabulary, scores, rules.
+"""Reads the files of a unigram tokenizer. In: a folder; out: vocabulary, rules with scores, and longest input.
 
-As in `folder`, `tokenizer.json` is read as plain JSON and only the parts that ALBERT's and XLM-R's tokenizers are made
-of are accepted; no regular expression of a file reaches the tokenizers library. Without it, SentencePiece's own file
-says the same.
+As in `folder`, `tokenizer.json` is read as plain JSON and only the components of ALBERT's and XLM-R's tokenizers are
+accepted; no regular expression of a file reaches the tokenizers library. Without `tokenizer.json`, SentencePiece's own
+file holds the same information.
 """
 
 import base64
@@ -11,26 +11,27 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from firth.errors import BadInput
 from firth.tokenizers.folder import (
-    ROLES,
     Added,
-    as_added,
+    JsonObject,
     as_number,
     as_object,
     as_rows,
     longest_input,
+    other_specials,
+    read_added,
     read_plain,
+    role_tokens,
     settings_of,
 )
-from firth.tokenizers.sentencepiece import CONTROL, USER_DEFINED, read_model
+from firth.tokenizers.sentencepiece import CONTROL, USER_DEFINED, SentencePieceModel, read_model
 from firth.tokenizers.vocab import Frame, Vocab
 
 SPACE = "\u2581"
 SPACES = " {2,}"
-"""The one regular expression that is known: several spaces in a row."""
+"""The only regular expression that is accepted: several spaces in a row."""
 ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 XLM_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 PLAIN = ("NFC", "NFD", "NFKC", "NFKD", "Nmt", "StripAccents", "Lowercase")
@@ -39,173 +40,227 @@ MODELS = ("spiece.model", "sentencepiece.bpe.model")
 """SentencePiece's file under the names that ALBERT's and XLM-R's folders give it."""
 Step = tuple[str, ...]
 """A normalizer and its settings."""
+ScoredPieces = list[tuple[str, float]]
 
 
 @dataclass(frozen=True)
-class Rules:
-    """What decides ids besides the vocabulary."""
+class UnigramRules:
+    """Everything besides the vocabulary that decides ids."""
 
     scores: tuple[float, ...]
-    """Logarithms of the pieces' probabilities, in the order of their ids."""
+    """Log probabilities of the pieces, in the order of their ids."""
     unknown: int
+    """The id of the unknown token."""
     normalizer: tuple[Step, ...] = ()
     by_space: bool = True
     """Whether text is first cut at white space, so that no piece holds several spaces."""
     scheme: str = "always"
-    """Whether the mark of a space is put before texts that begin without one."""
+    """When the space mark is put before a text that begins without a space: always, first or never."""
     added: tuple[Added, ...] = ()
 
 
-def read_folder(folder: Path) -> tuple[Vocab, Rules, int | None]:
+def read_folder(folder: Path) -> tuple[Vocab, UnigramRules, int | None]:
+    """Vocabulary, rules, and the longest input in tokens where the folder states it."""
     if not folder.is_dir():
         raise BadInput(f"{folder} is not a folder.")
     settings = settings_of(folder)
-    models = [folder / name for name in MODELS if (folder / name).is_file()]
-    if (path := folder / "tokenizer.json").is_file():
+    json_path = folder / "tokenizer.json"
+    model_paths = [folder / name for name in MODELS if (folder / name).is_file()]
+    if json_path.is_file():
+        path = json_path
         tokens, rules, frame = _from_json(path)
-    elif models:
-        path = models[0]
+    elif model_paths:
+        path = model_paths[0]
         tokens, rules, frame = _from_model(path, settings)
     else:
         raise BadInput(f"{folder} has no unigram tokenizer: it needs a tokenizer.json or a {MODELS[0]}.")
-    usual = ALBERT if "[CLS]" in tokens else XLM_ROBERTA
-    named = [settings.get(role, token) for role, token in zip(ROLES, usual, strict=True)]
-    roles = tuple(str(token.get("content") if isinstance(token, dict) else token) for token in named)
-    others = frozenset(added.token for added in rules.added if added.special and added.token not in roles)
+    roles = role_tokens(settings, defaults=ALBERT if "[CLS]" in tokens else XLM_ROBERTA)
     try:
-        vocab = Vocab(tokens, roles, others, frame)
+        vocab = Vocab(tokens, roles, other_specials(rules.added, roles), frame)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     return vocab, rules, longest_input(settings)
 
 
-def _from_json(path: Path) -> tuple[tuple[str, ...], Rules, Frame | None]:
-    parts = as_object(read_plain(path), path)
-    model = as_object(parts.get("model"), path)
+def _from_json(path: Path) -> tuple[tuple[str, ...], UnigramRules, Frame | None]:
+    components = as_object(read_plain(path), path)
+    model = as_object(components.get("model"), path)
     if model.get("type") != "Unigram" or model.get("byte_fallback"):
         raise BadInput(f"{path} has the model {model.get('type')!r}; a unigram tokenizer without bytes has 'Unigram'.")
-    pairs = model.get("vocab")
-    if not isinstance(pairs, list) or not all(map(_is_piece, pairs)):
-        raise BadInput(f"{path} does not list pieces with their scores.")
-    rows = as_rows(parts.get("added_tokens"), path)
-    added = sorted(((as_number(row.get("id"), path), as_added(row, path)) for row in rows), key=lambda pair: pair[0])
-    tokens = [piece for piece, _ in pairs]
-    for i, one in added:
+    pieces = _scored_pieces(model.get("vocab"), path)
+    added_with_ids = read_added(components.get("added_tokens"), path)
+    tokens = [piece for piece, _ in pieces]
+    for i, added in added_with_ids:
         if i == len(tokens):
-            tokens.append(one.token)
-        elif i > len(tokens) or tokens[i] != one.token:
+            tokens.append(added.token)
+        elif i > len(tokens) or tokens[i] != added.token:
             raise BadInput(f"{path} does not give every id from 0 on exactly one token.")
-    by_space, scheme = _pre_tokenizer(parts.get("pre_tokenizer"), path)
-    rules = Rules(
-        scores=tuple(float(score) for _, score in pairs),
+    by_space, scheme = _pre_tokenizer(components.get("pre_tokenizer"), path)
+    rules = UnigramRules(
+        scores=tuple(score for _, score in pieces),
         unknown=as_number(model.get("unk_id"), path),
-        normalizer=tuple(_steps(parts.get("normalizer"), path)),
+        normalizer=tuple(_normalizer_steps(components.get("normalizer"), path)),
         by_space=by_space,
         scheme=scheme,
-        added=tuple(one for _, one in added),
+        added=tuple(added for _, added in added_with_ids),
     )
-    return tuple(tokens), rules, _frame(parts.get("post_processor"), {token: i for i, token in enumerate(tokens)}, path)
+    ids = {token: i for i, token in enumerate(tokens)}
+    return tuple(tokens), rules, _frame(components.get("post_processor"), ids, path)
 
 
-def _from_model(path: Path, settings: Mapping[str, Any]) -> tuple[tuple[str, ...], Rules, Frame | None]:
-    """SentencePiece's file as ALBERT and XLM-R use it: the one by its name, the other by its name and shifted ids."""
+def _scored_pieces(rows: object, path: Path) -> ScoredPieces:
+    """Rows of [piece, score]."""
+    if not isinstance(rows, list) or not all(map(_is_scored_piece, rows)):
+        raise BadInput(f"{path} does not list pieces with their scores.")
+    return [(piece, float(score)) for piece, score in rows]
+
+
+def _is_scored_piece(row: object) -> bool:
+    if not isinstance(row, list) or len(row) != 2:
+        return False
+    piece, score = row
+    return isinstance(piece, str) and isinstance(score, int | float) and math.isfinite(score)
+
+
+def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], UnigramRules, Frame | None]:
+    """Reads SentencePiece's file as ALBERT and XLM-R use it; the file's name says which of the two it is."""
     model = read_model(path)
-    charsmap = (("Precompiled", base64.b64encode(model.charsmap).decode()),) if model.charsmap else ()
     pieces = [(piece.text, piece.score) for piece in model.pieces]
+    frame = None
     if path.name == MODELS[1]:
-        pieces = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")] + pieces[3:] + [("<mask>", 0.0)]
-        steps: tuple[Step, ...] = (*charsmap, ("Replace", "", SPACES, " "))
-        specials, unknown, frame = XLM_ROBERTA, 3, Frame((0,), (2, 2), (2,), second_segment=0)
+        # XLM-R replaces the first three pieces by four special tokens, which shifts all ids by one.
+        opening_pieces = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+        pieces = opening_pieces + pieces[3:] + [("<mask>", 0.0)]
+        frame = Frame((0,), (2, 2), (2,), second_segment=0)
+        specials = XLM_ROBERTA
+        unknown = 3
+        steps = _charsmap_steps(model)
     else:
-        # ALBERT never ends a piece with a digit and a comma; such a piece is as good as forbidden.
-        pieces = [(text, score - 100 * (text[-1:] == "," and text[-2:-1].isdigit())) for text, score in pieces]
-        accents = () if settings.get("keep_accents") else (("NFKD",), ("StripAccents",))
-        lower = (("Lowercase",),) if settings.get("do_lower_case", True) else ()
-        quotes = (("Replace", "``", "", '"'), ("Replace", "''", "", '"'))
-        steps = (*quotes, *accents, *lower, *charsmap, ("Replace", "", SPACES, " "))
-        specials, unknown, frame = ALBERT, model.unknown, None
-    named = {piece.text: piece.kind for piece in model.pieces if piece.kind in (CONTROL, USER_DEFINED)}
+        pieces = [(text, _albert_score(text, score)) for text, score in pieces]
+        specials = ALBERT
+        unknown = model.unknown
+        steps = _albert_steps(settings) + _charsmap_steps(model)
     tokens = tuple(text for text, _ in pieces)
-    added = tuple(
-        Added(token, special=token in specials or named.get(token) == CONTROL)
-        for token in tokens
-        if token in specials or token in named
+    rules = UnigramRules(
+        scores=tuple(score for _, score in pieces),
+        unknown=unknown,
+        normalizer=(*steps, ("Replace", "", SPACES, " ")),
+        added=_added_tokens(model, tokens, specials),
     )
-    return tokens, Rules(tuple(score for _, score in pieces), unknown, steps, added=added), frame
+    return tokens, rules, frame
 
 
-def _is_piece(pair: Any) -> bool:
-    return (
-        isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], str)
-        and isinstance(pair[1], int | float)
-        and math.isfinite(pair[1])
-    )
+def _albert_score(text: str, score: float) -> float:
+    """ALBERT never ends a piece with a digit and a comma: the low score effectively forbids such a piece."""
+    if text[-1:] == "," and text[-2:-1].isdigit():
+        return score - 100
+    return score
 
 
-def _steps(part: Any, path: Path) -> Iterator[Step]:
-    if part is None:
+def _albert_steps(settings: Mapping[str, object]) -> list[Step]:
+    steps: list[Step] = [("Replace", "``", "", '"'), ("Replace", "''", "", '"')]
+    if not settings.get("keep_accents"):
+        steps += [("NFKD",), ("StripAccents",)]
+    if settings.get("do_lower_case", True):
+        steps.append(("Lowercase",))
+    return steps
+
+
+def _charsmap_steps(model: SentencePieceModel) -> list[Step]:
+    if not model.charsmap:
+        return []
+    return [("Precompiled", base64.b64encode(model.charsmap).decode())]
+
+
+def _added_tokens(model: SentencePieceModel, tokens: tuple[str, ...], specials: tuple[str, ...]) -> tuple[Added, ...]:
+    """The special tokens, and the file's own control and user-defined pieces."""
+    kinds = {piece.text: piece.kind for piece in model.pieces if piece.kind in (CONTROL, USER_DEFINED)}
+    added = []
+    for token in tokens:
+        if token in specials or token in kinds:
+            is_special = token in specials or kinds.get(token) == CONTROL
+            added.append(Added(token, special=is_special))
+    return tuple(added)
+
+
+def _normalizer_steps(value: object, path: Path) -> Iterator[Step]:
+    """The normalizers of tokenizer.json in order; a sequence within a sequence is flattened."""
+    if value is None:
         return
-    part = as_object(part, path)
-    kind = part.get("type")
+    normalizer = as_object(value, path)
+    kind = normalizer.get("type")
     if kind == "Sequence":
-        for inner in as_rows(part.get("normalizers"), path):
-            yield from _steps(inner, path)
+        for inner in as_rows(normalizer.get("normalizers"), path):
+            yield from _normalizer_steps(inner, path)
     elif kind in PLAIN:
         yield (str(kind),)
     elif kind == "Precompiled":
         try:
-            charsmap = base64.b64decode(str(part.get("precompiled_charsmap")), validate=True)
+            charsmap = base64.b64decode(str(normalizer.get("precompiled_charsmap")), validate=True)
         except binascii.Error:
             raise BadInput(f"{path} has a table of characters that is not base64.") from None
         yield "Precompiled", base64.b64encode(charsmap).decode()
     elif kind == "Replace":
-        pattern = as_object(part.get("pattern"), path)
-        text, regex, content = pattern.get("String", ""), pattern.get("Regex", ""), part.get("content")
-        if (
-            not isinstance(text, str)
-            or regex not in ("", SPACES)
-            or not (text or regex)
-            or not isinstance(content, str)
-        ):
-            raise BadInput(f"{path} replaces {pattern!r}, which is neither a text nor several spaces.")
-        yield "Replace", text, regex, content
+        yield _replace_step(normalizer, path)
     else:
         raise BadInput(f"{path} has the normalizer {kind!r}, which firth does not know.")
 
 
-def _pre_tokenizer(part: Any, path: Path) -> tuple[bool, str]:
-    part = as_object(part, path)
-    rows = as_rows(part.get("pretokenizers"), path) if part.get("type") == "Sequence" else [part]
+def _replace_step(normalizer: JsonObject, path: Path) -> Step:
+    """("Replace", text, regex, content), where either the text or the regular expression is empty."""
+    pattern = as_object(normalizer.get("pattern"), path)
+    text = pattern.get("String", "")
+    regex = pattern.get("Regex", "")
+    content = normalizer.get("content")
+    is_text = isinstance(text, str) and isinstance(content, str)
+    is_known = regex in ("", SPACES) and (text or regex)
+    if not is_text or not is_known:
+        raise BadInput(f"{path} replaces {pattern!r}, which is neither a text nor several spaces.")
+    return "Replace", str(text), str(regex), str(content)
+
+
+def _pre_tokenizer(value: object, path: Path) -> tuple[bool, str]:
+    """Whether text is first cut at white space, and when the space mark is put in front."""
+    pre_tokenizer = as_object(value, path)
+    rows = [pre_tokenizer]
+    if pre_tokenizer.get("type") == "Sequence":
+        rows = as_rows(pre_tokenizer.get("pretokenizers"), path)
     kinds = [row.get("type") for row in rows]
     if kinds not in (["WhitespaceSplit", "Metaspace"], ["Metaspace"]):
         raise BadInput(f"{path} cuts text by {kinds}; a unigram tokenizer does it by Metaspace.")
-    space = rows[-1]
-    scheme = space.get("prepend_scheme", "always" if space.get("add_prefix_space", True) else "never")
-    if space.get("replacement", SPACE) != SPACE or scheme not in ("always", "first", "never"):
-        raise BadInput(f"{path} marks spaces by {space.get('replacement')!r}, scheme {scheme!r}, instead of {SPACE!r}.")
-    return len(kinds) == 2, scheme
+    metaspace = rows[-1]
+    # Older files have a flag in place of the scheme.
+    default = "always" if metaspace.get("add_prefix_space", True) else "never"
+    scheme = metaspace.get("prepend_scheme", default)
+    replacement = metaspace.get("replacement", SPACE)
+    if replacement != SPACE or scheme not in ("always", "first", "never"):
+        raise BadInput(
+            f"{path} marks spaces by {metaspace.get('replacement')!r}, scheme {scheme!r}, instead of {SPACE!r}."
+        )
+    return len(kinds) == 2, str(scheme)
 
 
-def _frame(part: Any, ids: Mapping[str, int], path: Path) -> Frame | None:
-    """What stands before, between and behind the texts of a pair; None where the file does not say."""
-    if part is None:
+def _frame(value: object, ids: Mapping[str, int], path: Path) -> Frame | None:
+    """The special tokens before, between and after two texts; None where the file has no template."""
+    if value is None:
         return None
-    if as_object(part, path).get("type") != "TemplateProcessing":
-        raise BadInput(f"{path} frames texts by {part.get('type')!r}; a unigram tokenizer does it by a template.")
-    parts: list[list[int]] = [[]]
-    second = 0
-    for row in as_rows(part.get("pair"), path):
+    post_processor = as_object(value, path)
+    if post_processor.get("type") != "TemplateProcessing":
+        raise BadInput(
+            f"{path} frames texts by {post_processor.get('type')!r}; a unigram tokenizer does it by a template."
+        )
+    groups: list[list[int]] = [[]]  # the special tokens before the first text, between the texts, after the second
+    second_segment = 0
+    for row in as_rows(post_processor.get("pair"), path):
         if "Sequence" in row:
-            second = as_number(as_object(row["Sequence"], path).get("type_id"), path)
-            parts.append([])
+            second_segment = as_number(as_object(row["Sequence"], path).get("type_id"), path)
+            groups.append([])
         else:
             token = str(as_object(row.get("SpecialToken"), path).get("id"))
             if token not in ids:
                 raise BadInput(f"{path} frames texts by {token!r}, which is no token.")
-            parts[-1].append(ids[token])
-    if len(parts) != 3:
+            groups[-1].append(ids[token])
+    if len(groups) != 3:
         raise BadInput(f"{path} has a template without two texts.")
-    opening, between, closing = map(tuple, parts)
-    return Frame(opening, between, closing, second_segment=second)
+    opening, between, closing = map(tuple, groups)
+    return Frame(opening, between, closing, second_segment=second_segment)

@@ -1,4 +1,4 @@
-"""Tokens <-> ids, and the windows that cut a text too long for a model."""
+"""Tokens <-> ids, the special tokens around texts, and the windows of a text that is too long for a model."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Frame:
     """The segment of a second text and of what closes it."""
 
     def size(self, texts: int = 1) -> int:
-        """How many special tokens a sequence of so many texts has."""
+        """How many special tokens a sequence of this many texts has."""
         return len(self.opening) + (texts - 1) * len(self.between) + len(self.closing)
 
     def join(self, *texts: np.ndarray) -> np.ndarray:
@@ -35,30 +35,33 @@ class Frame:
         return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
     def segments(self, *texts: np.ndarray) -> np.ndarray:
-        """The segment of each token of `join`."""
-        first = len(self.opening) + len(texts[0]) + len(self.between if len(texts) > 1 else self.closing)
-        rest = self.size(len(texts)) + sum(map(len, texts)) - first
-        return np.repeat(np.array([0, self.second_segment]), [first, rest])
+        """The segment of each token of `join`: what follows the first text belongs to its segment, too."""
+        following = self.between if len(texts) > 1 else self.closing
+        first_size = len(self.opening) + len(texts[0]) + len(following)
+        total_size = self.size(len(texts)) + sum(map(len, texts))
+        return np.repeat(np.array([0, self.second_segment]), [first_size, total_size - first_size])
 
 
 @dataclass(frozen=True)
 class Vocab:
-    """The token at place i has id i."""
+    """The token at index i has id i."""
 
     tokens: tuple[str, ...]
     roles: tuple[str, ...] = SPECIALS
-    """Which tokens pad, stand for the unknown, open, separate and mask, in this order."""
+    """The padding, unknown, opening, separating and mask tokens, in this order."""
     other_specials: frozenset[str] = frozenset()
-    """Special tokens without such a role."""
+    """Special tokens without one of these roles."""
     own_frame: Frame | None = None
-    """Where the frame is not BERT's `[CLS] first [SEP] second [SEP]`."""
+    """The frame, where it is not BERT's `[CLS] first [SEP] second [SEP]`."""
 
     def __post_init__(self) -> None:
-        # The dictionary is not made for this: a long list whose words are only counted never needs it.
+        # `ids` is not built here: a long list whose words are only counted never needs it.
         if len(set(self.tokens)) < len(self.tokens):
-            twice = next(token for i, token in enumerate(self.tokens) if self.ids[token] != i)
-            raise BadInput(f"the token {twice!r} stands twice in the vocabulary.")
-        if missing := [role for role in self.roles if role not in self.tokens]:
+            # The id of a repeated token is that of its last occurrence.
+            repeated = [token for i, token in enumerate(self.tokens) if self.ids[token] != i]
+            raise BadInput(f"the token {repeated[0]!r} occurs twice in the vocabulary.")
+        missing = [role for role in self.roles if role not in self.tokens]
+        if missing:
             raise BadInput(f"the vocabulary has no {' '.join(missing)}.")
 
     def __len__(self) -> int:
@@ -70,23 +73,28 @@ class Vocab:
 
     @cached_property
     def frame(self) -> Frame:
-        return self.own_frame or Frame((self.cls,), (self.sep,), (self.sep,))
+        if self.own_frame:
+            return self.own_frame
+        return Frame((self.cls,), (self.sep,), (self.sep,))
 
     def parts(self, ids: Iterable[int]) -> tuple[np.ndarray, np.ndarray] | None:
-        """What tokens are made of, all of them end to end, and how many each has; None where ids are all there is."""
+        """The parts of all tokens end to end, and how many each has; None where tokens have no parts."""
         return None
 
     @cached_property
     def specials(self) -> frozenset[int]:
+        """The ids of all special tokens."""
         special = {*self.roles, *self.other_specials}
         return frozenset(i for i, token in enumerate(self.tokens) if token in special)
 
     @cached_property
     def continues(self) -> np.ndarray:
-        """True for the ids of pieces that go on with a word."""
-        pieces = [len(token) > len(PREFIX) and token.startswith(PREFIX) for token in self.tokens]
-        pieces = [piece and i not in self.specials for i, piece in enumerate(pieces)]
-        return np.array(pieces, bool)
+        """True for the ids of pieces that continue a word."""
+        flags = []
+        for i, token in enumerate(self.tokens):
+            has_prefix = token.startswith(PREFIX) and len(token) > len(PREFIX)
+            flags.append(has_prefix and i not in self.specials)
+        return np.array(flags, bool)
 
     @cached_property
     def pad(self) -> int:
@@ -112,7 +120,8 @@ class Vocab:
 def windows(length: int, size: int, stride: int) -> list[tuple[int, int]]:
     """Windows of at most `size` tokens, each `stride` after the one before, that together cover all `length` tokens.
 
-    Made here because tokenizers 0.23.1 and 0.23.2 lose windows. An empty text has one empty window.
+    Not left to the tokenizers library, because its versions 0.23.1 and 0.23.2 lose windows. An empty text has one empty
+    window.
     """
     if not 0 < stride <= size:
         raise BadConfig(f"A stride of {stride} leaves gaps or stands still: use 1 to {size}, the size of the window.")

@@ -1,6 +1,6 @@
-"""Whole words as tokens: English by spaces and punctuation, Chinese by a segmenter; what is not on the list is unknown.
+"""Whole words as tokens: English by spaces and punctuation, Chinese by a segmenter; a word not on the list is unknown.
 
-In: text. Out: ids of words and where they stand. The list is trained by counting, and keeps the counts: word2vec's
+In: text. Out: ids of words and their positions. The list is trained by counting, and keeps the counts: word2vec's
 sampling needs them.
 """
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -26,17 +26,22 @@ from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
 from firth.tokenizers.words import CHINESE, chinese_starts, has_chinese, repair
 from firth.types import Encoding
 
-_FILES = ("tokenizer_config.json", "vocab.txt")
+Span = tuple[int, int]
+"""The first character of a word and the one after its last."""
+_CONFIG_FILE = "tokenizer_config.json"
+_VOCAB_FILE = "vocab.txt"
 _BATCH = 1 << 12
 """Texts counted together."""
 LONGEST = 40
-"""Characters of a form that is remembered; longer ones do not come back."""
+"""Characters of the longest form that is cached; longer ones hardly repeat."""
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c)[0] == "M")
 _LETTER = rf"[^\W_{CHINESE}]"
+# A run of Chinese characters, a run of letters with their combining marks, or any other single character.
 _word = re.compile(rf"[{CHINESE}]+|{_LETTER}+(?:[{re.escape(_MARKS)}]+{_LETTER}*)*|\S")
-_spaced = re.compile(r"\S+")
+_spaced_word = re.compile(r"\S+")
 _WIDE = f"[{CHINESE}\u3000-\u303f\uff00-\uff65]"
-_no_space = re.compile(rf"(?<={_WIDE}) (?={_WIDE})| (?=[,.;:!?%)\]}}])|(?<=[(\[{{]) ")
+# Spaces between wide characters, before closing punctuation and after opening brackets.
+_unwanted_space = re.compile(rf"(?<={_WIDE}) (?={_WIDE})| (?=[,.;:!?%)\]}}])|(?<=[(\[{{]) ")
 
 
 class Words:
@@ -55,7 +60,7 @@ class Words:
         lowercase: bool = True
         """Whether text is lower-cased."""
         split: Literal["words", "spaces"] = "words"
-        """What a word is: what spaces, punctuation and the Chinese segmenter part, or what spaces alone part."""
+        """How words are separated: by spaces, punctuation and the Chinese segmenter, or by spaces alone."""
 
         def __post_init__(self) -> None:
             if self.vocab_size <= len(SPECIALS) or self.min_count < 1:
@@ -64,86 +69,94 @@ class Words:
                 )
 
     def __init__(self, vocab: Vocab, config: Config, *, counts: np.ndarray | None = None) -> None:
-        self.vocab, self.config = vocab, config
+        self.vocab = vocab
+        self.config = config
         self.counts = np.zeros(len(vocab), np.int64) if counts is None else counts
         self.continues = np.zeros(len(vocab), bool)
 
     @classmethod
-    def of(cls, words: Sequence[str], config: Any, *, counts: Sequence[int] | np.ndarray = ()) -> Self:
+    def of(cls, words: Sequence[str], config: Config, *, counts: Sequence[int] | np.ndarray = ()) -> Self:
         """A tokenizer of these words, in this order; sequences have no special tokens around them."""
         vocab = Vocab((*SPECIALS, *words), own_frame=Frame())
-        numbers = np.zeros(len(vocab), np.int64)
-        numbers[len(SPECIALS) :] = counts if len(counts) else 0
-        return cls(vocab, config, counts=numbers)
+        return cls(vocab, config, counts=counts_of_tokens(vocab, counts))
 
     @classmethod
-    def train(cls, texts: Iterable[str], config: Any, *, fewer: bool = False) -> Self:
+    def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> Self:
         """The most frequent words of `texts`, by count and then by code point; the same texts always give the same."""
-        empty, forms = cls.of((), config), Counter[str]()
+        untrained = cls.of((), config)
+        form_counts = Counter[str]()
         stream = iter(texts)
         while batch := list(islice(stream, _BATCH)):
-            for text, spans in zip(batch, empty._spans(batch), strict=True):
-                forms.update([text[a:b] for a, b in spans])
-        counts = Counter[str]()
-        for form, count in forms.items():
-            counts[empty._normal(form)] += count
-        known = [word for word, count in counts.items() if count >= config.min_count and _fits(word)]
-        if not known:
+            for text, spans in zip(batch, untrained._spans(batch), strict=True):
+                form_counts.update([text[start:end] for start, end in spans])
+        # Each distinct form is lower-cased once.
+        word_counts = Counter[str]()
+        for form, count in form_counts.items():
+            word_counts[untrained._normalise(form)] += count
+
+        frequent = [word for word, count in word_counts.items() if count >= config.min_count and _fits_in_line(word)]
+        if not frequent:
             raise BadInput(
                 f"No word of the text occurs {config.min_count} times; give it more text or a lower min_count."
             )
-        known = sorted(known, key=lambda word: (-counts[word], word))[: config.vocab_size - len(SPECIALS)]
-        return cls.of(known, config, counts=[counts[word] for word in known])
+        frequent.sort(key=lambda word: (-word_counts[word], word))
+        known = frequent[: config.vocab_size - len(SPECIALS)]
+        return cls.of(known, config, counts=[word_counts[word] for word in known])
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        settings, path = read_json(folder / _FILES[0]), folder / _FILES[1]
-        names = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
+        """The tokenizer that `save` wrote."""
+        settings = read_json(folder / _CONFIG_FILE)
+        path = folder / _VOCAB_FILE
+        config_values = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
         try:
-            text = path.read_bytes().decode()
-            fields = text.replace("\n", "\t").split("\t")[:-1]
-            if text.count("\t") != text.count("\n"):  # a word that was imported has a tab in it
-                fields = [part for line in text.split("\n")[:-1] for part in line.rpartition("\t")[::2]]
-            words, counts = fields[::2], np.array(fields[1::2], np.int64)
+            words, counts = _read_vocab(path)
         except (OSError, ValueError) as error:
             raise Damaged(f"{path} cannot be read ({error}); make {folder} again.") from None
         if words[: len(SPECIALS)] != list(SPECIALS):
             raise Damaged(f"{path} does not begin with {' '.join(SPECIALS)}; make {folder} again.")
-        return cls.of(words[len(SPECIALS) :], from_dict(cls.Config, names), counts=counts[len(SPECIALS) :])
+        config = from_dict(cls.Config, config_values)
+        return cls.of(words[len(SPECIALS) :], config, counts=counts[len(SPECIALS) :])
 
     def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
-        write_json(folder / _FILES[0], {"tokenizer_class": self.kind, **to_dict(self.config)})
+        """Writes the settings, and the words with their counts; returns the files' names."""
+        write_json(folder / _CONFIG_FILE, {"tokenizer_class": self.kind, **to_dict(self.config)})
         rows = zip(self.vocab.tokens, self.counts.tolist(), strict=True)
-        write_bytes(folder / _FILES[1], "".join(f"{word}\t{count}\n" for word, count in rows).encode())
-        return _FILES
+        lines = "".join(f"{word}\t{count}\n" for word, count in rows)
+        write_bytes(folder / _VOCAB_FILE, lines.encode())
+        return _CONFIG_FILE, _VOCAB_FILE
 
     def at_least(self, min_count: int) -> tuple[Self, np.ndarray]:
-        """The same without words that occur less often, and for every old id the new one (unknown where it is gone)."""
+        """The tokenizer without words that occur less often, and for every old id the new one (or the unknown id)."""
         kept = np.flatnonzero(self.counts >= min_count)
         kept = kept[kept >= len(SPECIALS)]
-        new = np.full(len(self.vocab), self.vocab.unk, np.int64)
-        new[: len(SPECIALS)] = np.arange(len(SPECIALS))
-        new[kept] = np.arange(len(kept)) + len(SPECIALS)
+        new_ids = np.full(len(self.vocab), self.vocab.unk, np.int64)
+        new_ids[: len(SPECIALS)] = np.arange(len(SPECIALS))
+        new_ids[kept] = np.arange(len(kept)) + len(SPECIALS)
         words = [self.vocab.tokens[i] for i in kept]
-        return self.of(words, self.config, counts=self.counts[kept]), new
+        return self.of(words, self.config, counts=self.counts[kept]), new_ids
 
     @cached_property
     def fingerprint(self) -> str:
-        what = json.dumps([self.kind, self.vocab.tokens, to_dict(self.config)], sort_keys=True)
-        return hashlib.sha256(what.encode("utf-8", "surrogatepass")).hexdigest()
+        """sha256 of everything that decides the ids of a text."""
+        content = json.dumps([self.kind, self.vocab.tokens, to_dict(self.config)], sort_keys=True)
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
     def words(self, text: str) -> list[str]:
         """The words of a text as the list spells them, known or not."""
-        return [self._normal(text[a:b]) for a, b in self._spans([text])[0]]
+        spans = self._spans([text])[0]
+        return [self._normalise(text[start:end]) for start, end in spans]
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
-        find = self._id.__getitem__
-        return [
-            list(map(find, [text[a:b] for a, b in spans]))
-            for text, spans in zip(texts, self._spans(texts), strict=True)
-        ]
+        id_of = self._id_cache.__getitem__
+        rows = []
+        for text, spans in zip(texts, self._spans(texts), strict=True):
+            forms = [text[start:end] for start, end in spans]
+            rows.append(list(map(id_of, forms)))
+        return rows
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each text its ids, and whether each begins a word, which all do."""
         return [(np.array(row, np.int32), np.ones(len(row), bool)) for row in self.ids_batch(texts)]
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
@@ -154,43 +167,56 @@ class Words:
         return [self._encoding(text, spans) for text, spans in zip(texts, self._spans(texts), strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        return _no_space.sub("", " ".join(self.vocab.tokens[i] for i in ids))
+        spaced = " ".join(self.vocab.tokens[i] for i in ids)
+        return _unwanted_space.sub("", spaced)
 
-    def _encoding(self, text: str, spans: list[tuple[int, int]]) -> Encoding:
-        ids = np.array([self._id[text[a:b]] for a, b in spans], np.int32)
+    def _encoding(self, text: str, spans: list[Span]) -> Encoding:
+        ids = np.array([self._id_cache[text[start:end]] for start, end in spans], np.int32)
         offsets = np.array(spans, np.int32).reshape(-1, 2)
-        return Encoding(ids, offsets, np.ones(len(ids), bool), tuple(self.vocab.tokens[i] for i in ids))
+        tokens = tuple(self.vocab.tokens[i] for i in ids)
+        return Encoding(ids, offsets, np.ones(len(ids), bool), tokens)
 
     @cached_property
-    def _id(self) -> "_Memory":
-        return _Memory(self)
+    def _id_cache(self) -> "_IdCache":
+        return _IdCache(self)
 
     @cached_property
     def _known(self) -> dict[str, int]:
+        """Word -> id, without the special tokens."""
         return {token: i for token, i in self.vocab.ids.items() if i not in self.vocab.specials}
 
-    def _normal(self, form: str) -> str:
+    def _normalise(self, form: str) -> str:
         return form.lower() if self.config.lowercase else form
 
-    def _spans(self, texts: list[str]) -> list[list[tuple[int, int]]]:
-        """Where the words of each text stand."""
-        pattern = _word if self.config.split == "words" else _spaced
-        plain = [[match.span() for match in pattern.finditer(text)] for text in texts]
+    def _spans(self, texts: list[str]) -> list[list[Span]]:
+        """The spans of the words of each text."""
+        pattern = _word if self.config.split == "words" else _spaced_word
+        spans_of_texts = [[match.span() for match in pattern.finditer(text)] for text in texts]
         if self.config.split == "spaces" or not any(map(has_chinese, texts)):
-            return plain
-        ends = np.cumsum([len(text) + 1 for text in texts])
-        positions, begins = chinese_starts("\n".join(map(repair, texts)))
-        places = np.split(positions[begins], np.searchsorted(positions[begins], ends))[:-1]
-        starts = (ends - [len(text) + 1 for text in texts]).tolist()
-        return [
-            _cut(spans, (inside - start).tolist()) if len(inside) else spans
-            for spans, inside, start in zip(plain, places, starts, strict=True)
-        ]
+            return spans_of_texts
+
+        # All texts are segmented in one call; positions in the joined text are then those of each text again.
+        sizes = [len(text) + 1 for text in texts]
+        ends = np.cumsum(sizes)
+        text_starts = (ends - sizes).tolist()
+        positions, begins_word = chinese_starts("\n".join(map(repair, texts)))
+        word_positions = positions[begins_word]
+        positions_of_texts = np.split(word_positions, np.searchsorted(word_positions, ends))[:-1]
+        rows = []
+        for spans, inside, text_start in zip(spans_of_texts, positions_of_texts, text_starts, strict=True):
+            if len(inside):
+                rows.append(_cut_chinese(spans, (inside - text_start).tolist()))
+            else:
+                rows.append(spans)
+        return rows
 
 
-class _Memory(dict[str, int]):
-    """Form -> id. Text repeats itself, so most forms are lower-cased and looked up once. Bounded in forms and in their
-    length, for a server reads whatever clients send; a full memory forgets all, so that it goes on learning."""
+class _IdCache(dict[str, int]):
+    """Form -> id. Text repeats itself, so most forms are lower-cased and looked up once.
+
+    The cache is bounded in forms and in their length, because a server reads whatever clients send. A full cache is
+    emptied, so that it adapts to new text.
+    """
 
     MOST = 1 << 19
 
@@ -199,29 +225,53 @@ class _Memory(dict[str, int]):
         self._words = words
 
     def __missing__(self, form: str) -> int:
-        found = self._words._known.get(self._words._normal(form), self._words.vocab.unk)
+        word = self._words._normalise(form)
+        word_id = self._words._known.get(word, self._words.vocab.unk)
         if len(form) <= LONGEST:
             if len(self) >= self.MOST:
                 self.clear()
-            self[sys.intern(form)] = found
-        return found
+            self[sys.intern(form)] = word_id
+        return word_id
 
 
-def _cut(spans: list[tuple[int, int]], starts: list[int]) -> list[tuple[int, int]]:
-    """Runs of Chinese characters cut where words begin; every run's first character does."""
-    found, at = list[tuple[int, int]](), 0
+def counts_of_tokens(vocab: Vocab, counts: Sequence[int] | np.ndarray) -> np.ndarray:
+    """The counts of all tokens of a vocabulary, given those of its words; special tokens have none."""
+    all_counts = np.zeros(len(vocab), np.int64)
+    if len(counts):
+        all_counts[len(SPECIALS) :] = counts
+    return all_counts
+
+
+def _read_vocab(path: Path) -> tuple[list[str], np.ndarray]:
+    """The words and counts of a file of lines `word<TAB>count`."""
+    text = path.read_bytes().decode()
+    fields = text.replace("\n", "\t").split("\t")[:-1]
+    if text.count("\t") != text.count("\n"):
+        # An imported word has a tab in it: only the last tab of a line separates word and count.
+        fields = []
+        for line in text.split("\n")[:-1]:
+            word, _, count = line.rpartition("\t")
+            fields += [word, count]
+    return fields[::2], np.array(fields[1::2], np.int64)
+
+
+def _cut_chinese(spans: list[Span], word_starts: list[int]) -> list[Span]:
+    """Cuts runs of Chinese characters where words begin. The first character of every run begins a word."""
+    found: list[Span] = []
+    at = 0  # the next word start
     for start, end in spans:
-        inside = start
-        if at < len(starts) and starts[at] == start:
+        word_start = start
+        if at < len(word_starts) and word_starts[at] == start:
             at += 1
-            while at < len(starts) and starts[at] < end:
-                found.append((inside, starts[at]))
-                inside = starts[at]
+            while at < len(word_starts) and word_starts[at] < end:
+                found.append((word_start, word_starts[at]))
+                word_start = word_starts[at]
                 at += 1
-        found.append((inside, end))
+        found.append((word_start, end))
     return found
 
 
-def _fits(word: str) -> bool:
+def _fits_in_line(word: str) -> bool:
     """Whether a line of vocab.txt can hold it."""
-    return bool(word) and word not in SPECIALS and not set(word) & {"\n", "\t"} and repair(word) == word
+    has_separator = "\n" in word or "\t" in word
+    return bool(word) and word not in SPECIALS and not has_separator and repair(word) == word

@@ -1,7 +1,7 @@
 """Text -> ids by WordPiece, as in BERT (Devlin et al. 2019): words are cut into the longest known pieces.
 
-In: text; out: ids, with the characters each stands for and where words begin. A folder of files comes in and out that
-transformers reads and writes too. Encoding itself is the tokenizers library's.
+In: text; out: ids, the characters that each id covers, and where words begin. The folder format is the one that
+transformers reads and writes. The tokenizers library does the encoding.
 """
 
 import hashlib
@@ -12,23 +12,25 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Encoding as LibraryEncoding
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
 from firth.tokenizers.cache import CachedIds
-from firth.tokenizers.folder import ROLES, Rules, read_folder
+from firth.tokenizers.folder import ROLES, WordPieceRules, read_folder
+from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.pieces import choose_characters, count_words, learn_pieces
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
 from firth.tokenizers.words import CHINESE, chinese_starts, has_chinese, has_segmenter, repair
 from firth.types import Encoding
 
 _BATCH = 10_000
+"""Words encoded together when pieces are counted."""
 _WIDE = f"[{CHINESE}\u3000-\u303f\uff00-\uff65]"
-_between_wide = re.compile(f"(?<={_WIDE}) (?={_WIDE})")
+_space_between_wide = re.compile(f"(?<={_WIDE}) (?={_WIDE})")
 
 
 class WordPiece:
@@ -56,7 +58,7 @@ class WordPiece:
                     f"above 0 and up to 1; they are {self.vocab_size}, {self.min_count} and {self.coverage}."
                 )
 
-    def __init__(self, vocab: Vocab, rules: Rules, *, max_length: int | None = None) -> None:
+    def __init__(self, vocab: Vocab, rules: WordPieceRules, *, max_length: int | None = None) -> None:
         self.vocab = vocab
         self.rules = rules
         self.max_length = max_length
@@ -64,16 +66,20 @@ class WordPiece:
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "WordPiece":
-        """A vocabulary from one pass over `texts`; the same texts and config always give the same one.
+        """Learns a vocabulary in one pass over `texts`; the same texts and config always give the same one.
 
-        A text that supports fewer pieces than asked for is an error, unless `fewer` is allowed."""
-        accents = config.lowercase and config.strip_accents
-        empty = cls(Vocab(SPECIALS), Rules(config.lowercase, accents, config.chinese_characters))
+        A text that supports fewer pieces than requested is an error, unless `fewer` is allowed.
+        """
+        rules = WordPieceRules(
+            lowercase=config.lowercase,
+            strip_accents=config.lowercase and config.strip_accents,
+            chinese_characters=config.chinese_characters,
+        )
         words = count_words(
             texts,
-            empty._split,
+            cls(Vocab(SPECIALS), rules).split_words,
             chinese_characters=config.chinese_characters,
-            longest=empty.rules.longest_word,
+            longest=rules.longest_word,
         )
         room = config.vocab_size - len(SPECIALS)
         characters = choose_characters(words, coverage=config.coverage, min_count=config.min_count, room=room)
@@ -85,148 +91,178 @@ class WordPiece:
                 f"The text supports a vocabulary of only {size} pieces, not {config.vocab_size}: give it more text "
                 f"{remedy}."
             )
-        unsorted = cls(Vocab((*SPECIALS, *pieces)), empty.rules)
-        return cls(Vocab((*SPECIALS, *unsorted._by_count(words))), empty.rules)
+        unsorted = cls(Vocab((*SPECIALS, *pieces)), rules)
+        sorted_pieces = unsorted._pieces_by_count(words)
+        return cls(Vocab((*SPECIALS, *sorted_pieces)), rules)
 
     @classmethod
     def load(cls, folder: Path) -> "WordPiece":
-        """The tokenizer that `folder`'s own files describe."""
+        """The tokenizer that the files of `folder` describe."""
         vocab, rules, max_length = read_folder(Path(folder))
         tokenizer = cls(vocab, rules, max_length=max_length)
-        try:
-            tokenizer._plain  # noqa: B018 - built now, so that what the library refuses is said here
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            raise BadInput(f"{folder} holds a tokenizer that cannot be built ({error}).") from None
+        with library_errors_as_bad_input(folder):
+            tokenizer._plain_tokenizer  # noqa: B018 - builds it now, so that an error names the folder
         return tokenizer
 
     def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
-        """Writes the files transformers knows, under its names, and gives these names."""
-        folder, rules = Path(folder), self.rules
-        settings: dict[str, Any] = {
+        """Writes the files of a transformers tokenizer and returns their names."""
+        folder = Path(folder)
+        rules = self.rules
+        settings: dict[str, str | bool | int] = {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": rules.lowercase,
             "strip_accents": rules.strip_accents,
             "tokenize_chinese_chars": rules.chinese_characters,
-            **dict(zip(ROLES, self.vocab.roles, strict=True)),
         }
-        if longest := max_length or self.max_length:
+        settings.update(zip(ROLES, self.vocab.roles, strict=True))
+        longest = max_length or self.max_length
+        if longest:
             settings["model_max_length"] = longest
         pieces = self.vocab.tokens[: rules.num_pieces]
         write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in pieces).encode())
-        write_bytes(folder / "tokenizer.json", self._specials.to_str(pretty=True).encode())
+        write_bytes(folder / "tokenizer.json", self._specials_tokenizer.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", settings)
         return "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 of all that decides the ids of plain text."""
-        plain = replace(self.rules, added=tuple(one for one in self.rules.added if not one.special))
-        what = [self.vocab.tokens, self.vocab.roles, asdict(plain)]
-        return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
+        """sha256 of everything that decides the ids of plain text."""
+        rules = replace(self.rules, added=without_specials(self.rules.added))
+        content = [self.vocab.tokens, self.vocab.roles, asdict(rules)]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
-        """Ids and nothing else, the fastest way; special tokens spelled in a text are plain text."""
-        return self._cached(texts) if all(one.special for one in self.rules.added) else self._fast_ids(texts)
+        """Only the ids, which is fastest; special tokens spelled in a text are plain text."""
+        if without_specials(self.rules.added):
+            return self._encode_ids(texts)  # added tokens may span the chunks of the cache
+        return self._cached_ids(texts)
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Ids, and whether each begins a word, found without offsets wherever that is exact."""
+        """For each text its ids, and whether each begins a word; computed without offsets wherever that is exact."""
         ids = [np.array(row, np.int32) for row in self.ids_batch(texts)]
         return list(zip(ids, self._word_starts(texts, ids), strict=True))
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
-        """The whole text, with nothing added. Special tokens spelled in it are plain text, unless `specials` makes
-        them special, or `masks` the mask token alone. Without rjieba each Chinese character counts as a word."""
+        """The whole text, with nothing added.
+
+        Special tokens spelled in it are plain text; with `specials` they are recognised, with `masks` only the mask
+        token is. Without rjieba each Chinese character counts as a word.
+        """
         return self.encode_batch([text], specials=specials, masks=masks)[0]
 
     def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
-        tokenizer = self._specials if specials else self._masks if masks else self._plain
-        encoded = tokenizer.encode_batch(list(map(repair, texts)), add_special_tokens=False)
-        return [self._encoding(text, one) for text, one in zip(texts, encoded, strict=True)]
+        if specials:
+            tokenizer = self._specials_tokenizer
+        elif masks:
+            tokenizer = self._mask_tokenizer
+        else:
+            tokenizer = self._plain_tokenizer
+        repaired = [repair(text) for text in texts]
+        encoded = tokenizer.encode_batch(repaired, add_special_tokens=False)
+        return [self._encoding(text, row) for text, row in zip(texts, encoded, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text; padding, opening and separating tokens are left out."""
-        unseen = {self.vocab.pad, self.vocab.cls, self.vocab.sep}
-        text = self._plain.decode([i for i in map(int, ids) if i not in unseen], skip_special_tokens=False)
-        return _between_wide.sub("", text)
+        hidden = {self.vocab.pad, self.vocab.cls, self.vocab.sep}
+        shown = [i for i in map(int, ids) if i not in hidden]
+        text = self._plain_tokenizer.decode(shown, skip_special_tokens=False)
+        return _space_between_wide.sub("", text)
 
-    def _fast_ids(self, texts: list[str]) -> list[list[int]]:
-        encoded = self._plain.encode_batch_fast(list(map(repair, texts)), add_special_tokens=False)
-        return [encoding.ids for encoding in encoded]
+    def split_words(self, text: str) -> list[str]:
+        """The normalised words of `text`, before they are cut into pieces."""
+        tokenizer = self._plain_tokenizer
+        normalised = tokenizer.normalizer.normalize_str(repair(text))
+        return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normalised)]
+
+    def _encode_ids(self, texts: list[str]) -> list[list[int]]:
+        repaired = [repair(text) for text in texts]
+        encoded = self._plain_tokenizer.encode_batch_fast(repaired, add_special_tokens=False)
+        return [row.ids for row in encoded]
 
     @cached_property
-    def _cached(self) -> CachedIds:
-        return CachedIds(self._fast_ids, chinese_characters=self.rules.chinese_characters)
+    def _cached_ids(self) -> CachedIds:
+        return CachedIds(self._encode_ids, chinese_characters=self.rules.chinese_characters)
 
-    def _encoding(self, text: str, encoded: Any) -> Encoding:
+    def _encoding(self, text: str, encoded: LibraryEncoding) -> Encoding:
+        """The library's encoding with word starts; inside Chinese text the segmenter decides them."""
         ids = np.array(encoded.ids, np.int32)
         offsets = np.array(encoded.offsets, np.int32).reshape(-1, 2)
         starts = ~self.continues[ids]
         if has_chinese(text) and has_segmenter():
-            positions, begins = chinese_starts(text)
-            border = np.ones(len(text) + 1, bool)
-            border[positions] = begins
-            starts &= border[offsets[:, 0]]
+            positions, begins_word = chinese_starts(text)
+            is_border = np.ones(len(text) + 1, bool)
+            is_border[positions] = begins_word
+            starts &= is_border[offsets[:, 0]]
         return Encoding(ids, offsets, starts, tuple(encoded.tokens))
 
     def _word_starts(self, texts: list[str], ids: list[np.ndarray]) -> list[np.ndarray]:
-        """All texts at once. Where the Chinese tokens of a text have as many characters as the text has Chinese ones,
-        they are these characters, in order; where they have not (an unknown character), offsets tell."""
+        """For each text, whether each of its ids begins a word.
+
+        If the Chinese tokens of a text have as many characters as the text has Chinese ones, they are these
+        characters, in order. If not (one of them is unknown), offsets are needed.
+        """
+        # All texts are segmented in one call, and the result is cut at their ends.
         ends = np.cumsum([len(text) + 1 for text in texts])
-        positions, begins = chinese_starts("\n".join(texts))
-        parts = np.split(begins, np.searchsorted(positions, ends))[:-1]
-        found = []
-        for text, row, part in zip(texts, ids, parts, strict=True):
-            starts, sizes = ~self.continues[row], self._chinese[row]
-            if sizes.sum() == len(part):
-                starts[sizes > 0] = part[(np.cumsum(sizes) - sizes)[sizes > 0]]
+        positions, begins_word_of_all = chinese_starts("\n".join(texts))
+        begins_of_texts = np.split(begins_word_of_all, np.searchsorted(positions, ends))[:-1]
+        rows = []
+        for text, row, begins_word in zip(texts, ids, begins_of_texts, strict=True):
+            num_chinese = self._num_chinese[row]
+            if num_chinese.sum() == len(begins_word):
+                starts = ~self.continues[row]
+                is_chinese = num_chinese > 0
+                first_character = np.cumsum(num_chinese) - num_chinese
+                starts[is_chinese] = begins_word[first_character[is_chinese]]
             else:
                 starts = self.encode(text).word_starts
-            found.append(starts)
-        return found
+            rows.append(starts)
+        return rows
 
     @cached_property
-    def _chinese(self) -> np.ndarray:
-        """For each id its Chinese characters, where it has no others; else 0."""
-        return np.array([len(token) * all(map(has_chinese, token)) for token in self.vocab.tokens], np.int64)
+    def _num_chinese(self) -> np.ndarray:
+        """For each id the number of its characters if all are Chinese, else 0."""
+        sizes = []
+        for token in self.vocab.tokens:
+            is_chinese = all(map(has_chinese, token))
+            sizes.append(len(token) if is_chinese else 0)
+        return np.array(sizes, np.int64)
 
-    def _split(self, text: str) -> list[str]:
-        """The words of `text`, normalised."""
-        tokenizer = self._plain
-        normal = tokenizer.normalizer.normalize_str(repair(text))
-        return [word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(normal)]
-
-    def _by_count(self, words: dict[str, int]) -> list[str]:
+    def _pieces_by_count(self, words: dict[str, int]) -> list[str]:
         """The pieces by how often `words` use them, most frequent first, then by code point."""
         totals = np.zeros(len(self.vocab), np.int64)
         stream = iter(words.items())
         while batch := list(islice(stream, _BATCH)):
-            rows = self._fast_ids([word for word, _ in batch])
-            counts = np.repeat([count for _, count in batch], list(map(len, rows)))
-            np.add.at(totals, np.fromiter(chain.from_iterable(rows), np.int64), counts)
-        pieces = zip((-totals).tolist(), self.vocab.tokens, strict=True)
-        return [token for _, token in sorted(islice(pieces, len(SPECIALS), None))]
+            rows = self._encode_ids([word for word, _ in batch])
+            word_counts = [count for _, count in batch]
+            piece_counts = np.repeat(word_counts, [len(row) for row in rows])
+            np.add.at(totals, np.fromiter(chain.from_iterable(rows), np.int64), piece_counts)
+        negative_counts = (-totals).tolist()
+        ranked = sorted(zip(negative_counts[len(SPECIALS) :], self.vocab.tokens[len(SPECIALS) :], strict=True))
+        return [token for _, token in ranked]
+
+    # The library's tokenizers: each reads special tokens in a text differently.
 
     @cached_property
-    def _specials(self) -> Tokenizer:
+    def _specials_tokenizer(self) -> Tokenizer:
+        """Recognises special tokens in a text."""
         return self._build(self.rules)
 
     @cached_property
-    def _plain(self) -> Tokenizer:
+    def _plain_tokenizer(self) -> Tokenizer:
+        """Reads special tokens in a text as plain text."""
         tokenizer = self._build(self.rules)
-        tokenizer.encode_special_tokens = True  # the library's name for taking them as plain text
+        tokenizer.encode_special_tokens = True  # the library's name for reading them as plain text
         return tokenizer
 
     @cached_property
-    def _masks(self) -> Tokenizer:
-        mask = self.vocab.roles[4]
-        added = tuple(replace(one, special=one.special and one.token != mask) for one in self.rules.added)
+    def _mask_tokenizer(self) -> Tokenizer:
+        """Recognises the mask token only."""
+        added = with_plain_mask(self.rules.added, mask=self.vocab.roles[4])
         tokenizer = self._build(replace(self.rules, added=added))
         tokenizer.encode_special_tokens = True
         return tokenizer
 
-    def _build(self, rules: Rules) -> Tokenizer:
+    def _build(self, rules: WordPieceRules) -> Tokenizer:
         pieces = {piece: i for i, piece in enumerate(self.vocab.tokens[: rules.num_pieces])}
         _, unk, opening, separator, _ = self.vocab.roles
         model = models.WordPiece(pieces, unk_token=unk, max_input_chars_per_word=rules.longest_word)
@@ -239,6 +275,7 @@ class WordPiece:
         )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+        # [CLS] and [SEP] are only names within the template; the ids and tokens are this vocabulary's.
         tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
             pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -247,7 +284,5 @@ class WordPiece:
                 {"id": "[SEP]", "ids": [self.vocab.sep], "tokens": [separator]},
             ],
         )
-        for one in rules.added:
-            flags = {name: value for name, value in asdict(one).items() if name != "token"}
-            tokenizer.add_tokens([AddedToken(one.token, **flags)])
+        add_tokens(tokenizer, rules.added)
         return tokenizer

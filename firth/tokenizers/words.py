@@ -1,7 +1,7 @@
 """Where words begin in Chinese text, which has no spaces: rjieba's words inside runs of Chinese characters.
 
-In goes text (any text), out come positions of characters. Borders elsewhere are spaces and punctuation. `segmented_by`
-puts another segmenter in rjieba's place.
+In: any text; out: positions of characters. Elsewhere words are bounded by spaces and punctuation. `segmented_by` uses
+another segmenter instead of rjieba.
 """
 
 import re
@@ -14,7 +14,7 @@ import numpy as np
 
 from firth.errors import Unsupported
 
-# What BERT's normaliser takes for Chinese, so that each of these characters is a token of its own.
+# The characters that BERT's normaliser treats as Chinese: each of them is a token of its own.
 _RANGES = (
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -28,8 +28,8 @@ CHINESE = "".join(f"{chr(first)}-{chr(last)}" for first, last in _RANGES)
 """The inside of a regular expression's character class."""
 _chinese = re.compile(f"[{CHINESE}]")
 Segment = Callable[[Sequence[str]], list[list[str]]]
-"""Texts -> the words of each, which spell the text without its spaces."""
-_own: ContextVar[Segment | None] = ContextVar("segmenter", default=None)
+"""Texts -> the words of each; joined, they are the text without its spaces."""
+_custom_segmenter: ContextVar[Segment | None] = ContextVar("segmenter", default=None)
 _surrogate = re.compile("[\ud800-\udfff]")
 
 
@@ -38,71 +38,86 @@ def has_chinese(text: str) -> bool:
 
 
 def has_segmenter() -> bool:
-    """Whether rjieba is installed, as it is wherever text is prepared."""
+    """Whether rjieba is installed. It is required to prepare text, not to use a model."""
     return find_spec("rjieba") is not None
 
 
 def repair(text: str) -> str:
-    """`text` with each lone surrogate, which no UTF-8 can hold, replaced by U+FFFD: positions stay as they are."""
-    return text if text.isascii() else _surrogate.sub("\ufffd", text)
+    """`text` with each lone surrogate, which UTF-8 cannot encode, replaced by U+FFFD; positions do not change."""
+    if text.isascii():
+        return text
+    return _surrogate.sub("\ufffd", text)
 
 
 def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
     """The positions of the Chinese characters, and for each whether it begins a word."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    chinese = _is_chinese(codes)
-    if not chinese.any():  # then the segmenter and its dictionary need not be there
+    is_chinese = _is_chinese(codes)
+    if not is_chinese.any():  # text without Chinese needs neither the segmenter nor its dictionary
         return np.empty(0, np.int64), np.empty(0, bool)
-    if segment := _own.get():
-        return np.flatnonzero(chinese), _starts(text, segment)[chinese]
+    positions = np.flatnonzero(is_chinese)
+    segment = _custom_segmenter.get()
+    if segment:
+        return positions, _starts_by(segment, text)[is_chinese]
     try:
         import rjieba
     except ImportError:
         raise Unsupported("Finding the words of Chinese text needs rjieba: pip install rjieba.") from None
-    kept = chinese.copy()
-    kept[1:] |= chinese[:-1]  # one blank after a run stands for all that parts it from the next
-    blanked = np.where(chinese, codes, ord(" "))[kept].tobytes().decode("utf-32-le")
-    lengths = np.fromiter(map(len, rjieba.cut(blanked, True)), np.int64)
-    begins = np.zeros(len(blanked), bool)
-    begins[np.cumsum(lengths) - lengths] = True
-    return np.flatnonzero(chinese), begins[chinese[kept]]
+
+    # The segmenter sees only the Chinese runs, each followed by one blank in place of all other text up to the next.
+    is_kept = is_chinese.copy()
+    is_kept[1:] |= is_chinese[:-1]
+    chinese_or_blank = np.where(is_chinese, codes, ord(" "))
+    runs = chinese_or_blank[is_kept].tobytes().decode("utf-32-le")
+    lengths = np.fromiter(map(len, rjieba.cut(runs, True)), np.int64)
+    begins_word = np.zeros(len(runs), bool)
+    begins_word[np.cumsum(lengths) - lengths] = True
+    return positions, begins_word[is_chinese[is_kept]]
 
 
 @contextmanager
 def segmented_by(segment: Segment) -> Iterator[None]:
-    """Within it, Chinese words are found by `segment` (in this thread, not in worker processes)."""
-    token = _own.set(segment)
+    """Within this context, `segment` finds the Chinese words (in this thread, not in worker processes)."""
+    token = _custom_segmenter.set(segment)
     try:
         yield
     finally:
-        _own.reset(token)
+        _custom_segmenter.reset(token)
 
 
-def _starts(text: str, segment: Segment) -> np.ndarray:
-    """Marks the characters of a text of several lines that begin a word."""
-    lengths = np.array([len(word) for words in segment(text.split("\n")) for word in words], np.int64)
-    shown = np.flatnonzero(~np.fromiter(map(str.isspace, text), bool, len(text)))
-    begins = np.zeros(len(text), bool)
-    begins[shown[np.cumsum(lengths) - lengths]] = True
-    return begins
+def _starts_by(segment: Segment, text: str) -> np.ndarray:
+    """For each character of a text of several lines: does it begin a word?"""
+    lengths_of_words = []
+    for words in segment(text.split("\n")):
+        lengths_of_words += [len(word) for word in words]
+    lengths = np.array(lengths_of_words, np.int64)
+    # Words do not contain the spaces of the text, so their lengths count the other characters only.
+    is_space = np.fromiter(map(str.isspace, text), bool, len(text))
+    visible_positions = np.flatnonzero(~is_space)
+    begins_word = np.zeros(len(text), bool)
+    begins_word[visible_positions[np.cumsum(lengths) - lengths]] = True
+    return begins_word
 
 
 def chinese_borders(text: str) -> np.ndarray:
     """The positions in `text` where a word begins, Chinese or not."""
-    from tokenizers.pre_tokenizers import BertPreTokenizer  # a large library, which most who are here do not need
+    # Imported here: the library is large, and most callers of this module do not need it.
+    from tokenizers.pre_tokenizers import BertPreTokenizer
 
-    positions, begins = chinese_starts(text)
-    border, chinese = np.zeros(len(text), bool), np.zeros(len(text), bool)
-    chinese[positions] = True
-    border[[start for _, (start, _) in BertPreTokenizer().pre_tokenize_str(repair(text))]] = True
-    spaces = np.fromiter(map(str.isspace, text), bool, len(text))
-    border[1:] |= chinese[:-1] & ~spaces[1:]
-    border[positions] = begins
-    return np.flatnonzero(border)
+    positions, begins_word = chinese_starts(text)
+    is_border = np.zeros(len(text), bool)
+    is_chinese = np.zeros(len(text), bool)
+    is_chinese[positions] = True
+    words = BertPreTokenizer().pre_tokenize_str(repair(text))
+    is_border[[start for _, (start, _) in words]] = True
+    is_space = np.fromiter(map(str.isspace, text), bool, len(text))
+    is_border[1:] |= is_chinese[:-1] & ~is_space[1:]
+    is_border[positions] = begins_word
+    return np.flatnonzero(is_border)
 
 
 def _is_chinese(codes: np.ndarray) -> np.ndarray:
-    chinese = np.zeros(len(codes), bool)
+    is_chinese = np.zeros(len(codes), bool)
     for first, last in _RANGES:
-        chinese |= (codes >= first) & (codes <= last)
-    return chinese
+        is_chinese |= (codes >= first) & (codes <= last)
+    return is_chinese

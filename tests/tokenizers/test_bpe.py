@@ -50,7 +50,7 @@ def test_offsets_leave_out_the_space_and_hold_the_bytes(small: BPE) -> None:
     for text in HARD:
         encoding = small.encode(text)
         for i, (start, end) in zip(encoding.ids, encoding.offsets, strict=True):
-            piece = small._bytes[i]
+            piece = small._token_bytes[i]
             assert piece.strip(b" ") in text[start:end].encode(errors="replace") or "\ud800" in text
             if piece.strip():
                 assert text[start] != " "

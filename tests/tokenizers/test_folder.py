@@ -7,7 +7,7 @@ import pytest
 
 from firth.errors import BadInput, Damaged
 from firth.tokenizers import load
-from firth.tokenizers.folder import Rules
+from firth.tokenizers.folder import WordPieceRules
 from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -16,7 +16,7 @@ Change = Callable[[dict[str, Any]], object]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    WordPiece(Vocab((*SPECIALS, "hello", "##s", "世")), Rules(True, True, True)).save(tmp_path)
+    WordPiece(Vocab((*SPECIALS, "hello", "##s", "世")), WordPieceRules(True, True, True)).save(tmp_path)
     return tmp_path
 
 

@@ -120,21 +120,21 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = [" ".join(f"w{i}" for i in range(50)), "y" * 5000, "The cat " + "X" * 100]
     first = words.ids_batch(asked)
     assert first[2] == [words.vocab.ids[token] for token in ("the", "cat", "x" * 100)]
-    assert max(map(len, words._id)) <= 40
-    monkeypatch.setattr(type(words._id), "MOST", 10)
+    assert max(map(len, words._id_cache)) <= 40
+    monkeypatch.setattr(type(words._id_cache), "MOST", 10)
     assert words.ids_batch(asked) == first
     words.ids_batch(["a b c d e f g h i j k l"])
-    assert len(words._id) <= 10
-    assert "l" in words._id
+    assert len(words._id_cache) <= 10
+    assert "l" in words._id_cache
 
 
 def test_remembered_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     words = Subwords.of(["the"], Subwords.Config(num_buckets=100))
     long = words.word_parts("y" * 5000)
     assert long == words.made_parts("y" * 5000)
-    assert not words._parts
+    assert not words._parts_cache
     monkeypatch.setattr(subwords, "_MOST_CHARACTERS", 30)
     for i in range(1000, 1100):
         assert words.word_parts(f"w{i}") == words.made_parts(f"w{i}")
-        assert sum(map(len, words._parts)) <= 40
-    assert words._parts
+        assert sum(map(len, words._parts_cache)) <= 40
+    assert words._parts_cache

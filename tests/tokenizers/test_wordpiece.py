@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from firth.tokenizers import cache, load
-from firth.tokenizers.folder import Added, Rules
+from firth.tokenizers.folder import Added, WordPieceRules
 from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -76,7 +76,7 @@ def test_the_fingerprint_is_the_same_however_the_folder_was_saved(minilm: WordPi
     from_text = load(tmp_path)
     assert from_text.fingerprint == minilm.fingerprint
     assert from_text.max_length == minilm.max_length == 512
-    other = WordPiece(minilm.vocab, Rules(False, False, True))
+    other = WordPiece(minilm.vocab, WordPieceRules(False, False, True))
     assert other.fingerprint != minilm.fingerprint
 
 
@@ -94,9 +94,11 @@ def test_encoding_never_truncates(minilm: WordPiece) -> None:
     assert len(minilm.encode("word " * 3000)) == len(minilm.ids_batch(["word " * 3000])[0]) == 3000
 
 
-@pytest.mark.parametrize("rules", [Rules(True, True, True), Rules(False, False, True), Rules(True, True, False)])
+@pytest.mark.parametrize(
+    "rules", [WordPieceRules(True, True, True), WordPieceRules(False, False, True), WordPieceRules(True, True, False)]
+)
 def test_remembered_ids_are_those_of_the_whole_text(
-    minilm: WordPiece, rules: Rules, monkeypatch: pytest.MonkeyPatch
+    minilm: WordPiece, rules: WordPieceRules, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_MOST_CHARACTERS", 500)  # so that it forgets now and then
     texts = random_texts(400)
@@ -113,7 +115,7 @@ def test_remembered_ids_are_those_of_the_whole_text(
 def test_added_words_are_found_in_plain_text() -> None:
     added = (*map(Added, SPECIALS), Added("new york", special=False, normalized=True))
     vocab = Vocab((*SPECIALS, "in", "new", "york", "new york"))
-    tokenizer = WordPiece(vocab, Rules(True, True, True, added=added, num_pieces=8))
+    tokenizer = WordPiece(vocab, WordPieceRules(True, True, True, added=added, num_pieces=8))
     assert tokenizer.ids_batch(["in New York"]) == [[5, 8]]
     assert tokenizer.encode("in New York").offsets.tolist() == [[0, 2], [3, 11]]
 

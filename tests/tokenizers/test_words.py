@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from firth.errors import Unsupported
-from firth.tokenizers.folder import Rules
+from firth.tokenizers.folder import WordPieceRules
 from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
 from firth.tokenizers.words import chinese_borders, has_chinese
@@ -46,7 +46,7 @@ def test_has_chinese(text: str, expected: bool) -> None:
 def test_tokens_start_words_where_borders_fall_on_their_left_edge(unknown: str) -> None:
     """Also where characters are unknown, so that tokens and characters cannot be matched by counting."""
     characters = sorted(set(SENTENCE) - set(unknown) - set("probability"))
-    tokenizer = WordPiece(Vocab((*SPECIALS, *characters, "prob", "##ability")), Rules(True, True, True))
+    tokenizer = WordPiece(Vocab((*SPECIALS, *characters, "prob", "##ability")), WordPieceRules(True, True, True))
     expected = [len(word) > 0 and i == 0 for word in WORDS[:-1] for i in range(len(word))] + [True, False]
     encoding = tokenizer.encode(SENTENCE)
     assert encoding.word_starts.tolist() == expected
@@ -58,7 +58,7 @@ def test_tokens_start_words_where_borders_fall_on_their_left_edge(unknown: str) 
 
 
 def test_without_a_segmenter_each_character_is_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    tokenizer = WordPiece(Vocab((*SPECIALS, "语", "言")), Rules(True, True, True))
+    tokenizer = WordPiece(Vocab((*SPECIALS, "语", "言")), WordPieceRules(True, True, True))
     monkeypatch.setattr("firth.tokenizers.wordpiece.has_segmenter", lambda: False)
     assert tokenizer.encode("语言").word_starts.tolist() == [True, True]
 
