@@ -1,8 +1,8 @@
 """BERT's original files (TensorFlow 1) -> a Hugging Face folder.
 
-In: a folder with `bert_config.json`, `vocab.txt` and `*.ckpt.index` with its data. Out: the weights as safetensors by
-Hugging Face's names, and `config.json`; the strict reader of such folders accounts for them. The optimizer's variables
-stay behind.
+In: a folder with `bert_config.json`, `vocab.txt` and `*.ckpt.index` with its data. Out: `config.json`, and the weights
+as safetensors with Hugging Face's names; the strict reader of such folders then checks that every tensor is used. The
+optimizer's variables are left out.
 """
 
 import re
@@ -27,13 +27,15 @@ _ENDINGS = (
 
 
 def find(folder: Path) -> Path | None:
-    """The prefix of the folder's checkpoint, where it holds one."""
+    """The prefix of the checkpoint in a folder; None if there is none."""
     found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
     if len(found) > 1:
         raise BadInput(
             f"{folder} has {len(found)} checkpoints ({found[0].name}, {found[1].name} ...); leave one there."
         )
-    return found[0] if found else None
+    if not found:
+        return None
+    return found[0]
 
 
 def convert(prefix: Path, out: Path) -> None:
@@ -44,21 +46,25 @@ def convert(prefix: Path, out: Path) -> None:
     if not config.is_file():
         raise BadInput(f"{prefix.parent} has a TensorFlow checkpoint but no {CONFIG} to say its shape.")
     bundle = Bundle(prefix)
-    names = [name for name in bundle.entries if not _OPTIMIZER.search(name)]
-    tensors = {translate(name): _tensor(bundle, name) for name in names}
+    tensors: dict[str, np.ndarray] = {}
+    for name in bundle.entries:
+        if not _OPTIMIZER.search(name):
+            tensors[translate(name)] = _tensor(bundle, name)
     write_bytes(out / "model.safetensors", save(tensors, {"format": "pt"}))
     write_json(out / "config.json", {**read_json(config), "model_type": "bert"})
 
 
 def translate(name: str) -> str:
     """TensorFlow's name of a variable -> Hugging Face's."""
-    theirs = name.replace("/", ".")
+    translated = name.replace("/", ".")
     for pattern, replacement in _ENDINGS:
-        theirs = re.sub(pattern, replacement, theirs)
-    return theirs
+        translated = re.sub(pattern, replacement, translated)
+    return translated
 
 
 def _tensor(bundle: Bundle, name: str) -> np.ndarray:
+    """A tensor as float32, with matrices as torch has them."""
     array = bundle.read(name)
-    # TensorFlow multiplies from the left, so its matrices lie the other way round.
-    return np.ascontiguousarray((array.T if name.endswith("/kernel") else array), np.float32)
+    if name.endswith("/kernel"):
+        array = array.T  # TensorFlow has inputs x outputs
+    return np.ascontiguousarray(array, np.float32)
