@@ -67,6 +67,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
     layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
     if weights:
         write_weights(folder / "model.safetensors", layout.tensors_of(encoder, goals, pad_id=pad_id))
+    # Files that not every model has; `finish` lists them in the manifest.
     written = list(write_embedding(folder, checkpoint.embedding))
     if checkpoint.tasks:
         _write_heads(folder / HEAD, checkpoint)
@@ -122,9 +123,11 @@ def load(folder: Path) -> Checkpoint:
         raise BadInput(
             f"{folder}: the tokenizer has {len(tokenizer.vocab)} tokens, the model {weights.config.vocab_size}."
         )
+    # The folder's layout decides which encoder it is, and how its tensors are renamed.
     encoder: Encoder = encoders.resolve(weights.encoder_name)(weights.config)
     _load_weights(encoder, weights.encoder, folder)
     goals = _load_goals(folder, notes, weights, encoder, tokenizer)
+    # The rest of the notes is kept, so that saving the model again loses nothing.
     info = {key: value for key, value in notes.items() if key not in MODEL_KEYS}
     checkpoint = Checkpoint(encoder.eval(), goals, tokenizer, read_embedding(folder), info, layout=model_type)
     if notes.get("tasks"):
@@ -189,6 +192,7 @@ def _load_weights(module: nn.Module, tensors: Mapping[str, Tensor], folder: Path
 def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Checkpoint:
     """The model with the heads, adapters and features that `firth.json` describes, and with their weights."""
     adapter_width = notes.get("adapter_width", 0)
+    # All parts are made with new weights here; `_load_heads` fills them.
     if adapter_width:
         insert_adapters(checkpoint.encoder, adapter_width)
     reader = None
@@ -210,6 +214,7 @@ def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
         found = load_file(path)
     except SafetensorError as error:
         raise Damaged(f"{path} cannot be read ({error}); fetch or make it again.") from None
+    # Strict, as everywhere: no tensor may be missing, and none may be left over.
     only_in_one = sorted(wanted.keys() ^ found.keys())
     if only_in_one:
         raise Damaged(f"{path} and firth.json differ: {only_in_one[0]} is in one of them only; make the model again.")
@@ -241,10 +246,10 @@ def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tupl
         raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
     if not name:
         if len(checkpoint.tasks) > 1:
-            raise BadConfig(f"{model} has several tasks ({known}); name one by --task.")
+            raise BadConfig(f"{model} has several tasks ({known}); name one with --task.")
         name = next(iter(checkpoint.tasks))
     if name not in checkpoint.tasks:
-        raise BadConfig(f"{model} has no task '{name}' but {known}.")
+        raise BadConfig(f"{model} has no task '{name}'; it has {known}.")
     return name, checkpoint.tasks[name]
 
 

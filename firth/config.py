@@ -87,7 +87,7 @@ def override(config: T, changes: Iterable[str]) -> T:
     return from_dict(type(config), values)
 
 
-def _check_key(name: str, inside: Any, values: Mapping[str, Any], path: str) -> None:
+def _check_key(name: str, inside: object, values: Mapping[str, object], path: str) -> None:
     """Raises if `inside`, a part of `values`, does not have the key `name` of a path."""
     if isinstance(inside, dict) and name in inside:
         return
@@ -127,7 +127,7 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise BadConfig(f"{path} is not valid TOML ({error}).") from None
 
 
-def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
+def to_toml(values: Mapping[str, object], prefix: str = "") -> str:
     """Nested dicts as TOML; a key whose value is None is left out, so that it has its default when read."""
     lines: list[str] = []
     # TOML wants the plain keys of a table before its subtables.
@@ -182,7 +182,7 @@ def part_config(table_module: str, name: str) -> Any:
     return resolve(package.TABLE, name, "part").Config
 
 
-def _parts(table_module: str, value: Any, where: str) -> dict[str, object]:
+def _parts(table_module: str, value: object, where: str) -> dict[str, object]:
     """The configs of parts, by name."""
     if not isinstance(value, Mapping):
         first = next(iter(import_module(table_module).TABLE))
@@ -195,7 +195,7 @@ def _parts(table_module: str, value: Any, where: str) -> dict[str, object]:
     return configs
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def _convert(hint: Any, value: object, where: str) -> object:
     """A JSON value as the type of a field; raises if it does not fit."""
     if is_dataclass(hint):
         return from_dict(hint, value, f"{where}.")  # type: ignore[arg-type]
@@ -215,7 +215,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     return _convert_scalar(hint, value, where)
 
 
-def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
+def _convert_union(arguments: tuple[object, ...], value: object, where: str) -> object:
     """The value of an optional field: None, or the first type that is not None."""
     none_type = type(None)
     if value is None and none_type in arguments:
@@ -224,7 +224,7 @@ def _convert_union(arguments: tuple[Any, ...], value: Any, where: str) -> Any:
     return _convert(types_of_value[0], value, where)
 
 
-def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
+def _convert_scalar(hint: type, value: object, where: str) -> object:
     """A number, text or truth value."""
     if hint is str and isinstance(value, int | float):
         return json.dumps(value)  # a name that looks like a number, such as the label 1
@@ -232,7 +232,7 @@ def _convert_scalar(hint: Any, value: Any, where: str) -> Any:
         return float(value)
     if hint in _TYPE_NAMES and type(value) is not hint:
         raise BadConfig(f"'{where}' must be {_TYPE_NAMES[hint]}; it is {json.dumps(value, ensure_ascii=False)}.")
-    if hint is float and not math.isfinite(value):
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
         raise BadConfig(f"'{where}' must be a finite number; it is {value}.")
     return value
 
@@ -246,13 +246,13 @@ def read_value(text: str) -> Any:
         return constants.get(text, text)
 
 
-def _path_to_key(values: Mapping[str, Any], name: str) -> str:
+def _path_to_key(values: Mapping[str, object], name: str) -> str:
     """The path to a key with this name, wherever it is in nested dicts: the one with the fewest dots, or ""."""
     paths = _paths_to_key(values, name, "")
     return min(paths, key=lambda path: path.count("."), default="")
 
 
-def _paths_to_key(values: Mapping[str, Any], name: str, prefix: str) -> Iterator[str]:
+def _paths_to_key(values: Mapping[str, object], name: str, prefix: str) -> Iterator[str]:
     for key, value in values.items():
         if key == name:
             yield prefix + key
@@ -260,7 +260,7 @@ def _paths_to_key(values: Mapping[str, Any], name: str, prefix: str) -> Iterator
             yield from _paths_to_key(value, name, f"{prefix}{key}.")
 
 
-def _suggestion(name: str, known: Any, elsewhere: str = "") -> str:
+def _suggestion(name: str, known: object, elsewhere: str = "") -> str:
     """The end of a sentence about an unknown name: the nearest known one, `elsewhere`, or a list of the known ones."""
     known_names: list[str] = []
     if isinstance(known, Mapping):

@@ -42,7 +42,7 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read the file
         os.replace(temporary, path)
     except BaseException:
         # Also for KeyboardInterrupt: no temporary file is left.
@@ -61,6 +61,7 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
         yield temporary
         write_manifest(temporary)
         os.chmod(temporary, 0o755)
+        # A rename replaces a file or an empty folder, but not a full one.
         if replace and path.exists():
             shutil.rmtree(path)
         os.replace(temporary, path)
@@ -83,6 +84,7 @@ def check_writable(path: Path) -> None:
     """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
     existing_parents = (parent for parent in path.absolute().parents if parent.exists())
     folder = next(existing_parents)
+    # Only writing shows for certain whether writing is possible.
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
@@ -99,7 +101,7 @@ def trouble(error: OSError) -> str:
     if isinstance(error, IsADirectoryError):
         return f"{path} is a folder; name a file."
     why = error.strerror or error
-    return f"{path} could not be read or written ({why}); check the path, its permissions and the room on the disk."
+    return f"{path} could not be read or written ({why}); check the path, its permissions and the free disk space."
 
 
 def without_model(folder: Path) -> str:
@@ -117,6 +119,7 @@ def forget_pages(array: object) -> None:
     owner: object = array
     while owner is not None and not isinstance(owner, mmap.mmap):
         owner = getattr(owner, "base", None)
+    # Not all systems have this call.
     if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
         owner.madvise(mmap.MADV_DONTNEED)
 

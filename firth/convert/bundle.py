@@ -67,9 +67,11 @@ class Bundle:
         entry = self.entries[name]
         path = self.prefix.with_name(f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.num_shards:05d}")
         if entry.kind not in _TYPES:
-            raise Unsupported(f"{path}: the tensor {name} has TensorFlow's type {entry.kind}, which weights have not.")
+            raise Unsupported(
+                f"{path}: the tensor {name} has TensorFlow's type {entry.kind}, which weights never have."
+            )
         if not path.is_file():
-            raise BadInput(f"{path} does not exist; the checkpoint needs it beside its index.")
+            raise BadInput(f"{path} does not exist; the checkpoint needs it next to its index.")
         data = np.zeros(0, np.uint8)
         if entry.offset + entry.size <= path.stat().st_size:
             data = np.fromfile(path, np.uint8, entry.size, offset=entry.offset)
@@ -131,7 +133,9 @@ def _entry(row: bytes) -> Entry:
         if number == _SHAPE_FIELD and isinstance(value, bytes):
             shape = _shape(value)
         elif number == _SLICES_FIELD:
-            raise Unsupported("The checkpoint holds a tensor in slices, as only partitioned variables are.")
+            raise Unsupported(
+                "The checkpoint has a tensor in slices (a partitioned variable), which firth does not read."
+            )
         elif number in _ENTRY_FIELDS and isinstance(value, int):
             values[_ENTRY_FIELDS[number]] = value
     return Entry(shape=shape, **values)

@@ -34,6 +34,7 @@ class Electra(Layout):
 
         generator = super().read(folder / GENERATOR)
         for name, tensor in generator.encoder.items():
+            # The projection is the generator's own, because its width differs.
             is_shared = name.startswith("embeddings.") and "project" not in name
             if is_shared and not torch.equal(tensor, weights.encoder[name]):
                 raise Unsupported(f"{folder / GENERATOR} does not share the embeddings of {folder}; keep them apart.")

@@ -25,6 +25,7 @@ def find(folder: Path) -> Path | None:
     """The weights of an ELMo in a folder; None if it has none."""
     files = sorted({*folder.glob("*weights*.hdf5"), *folder.glob("*weights*.h5")})
     if not files:
+        # Not AllenNLP's usual name: any hdf5 file will do.
         files = sorted(folder.glob("*.hdf5"))
     options = list(folder.glob(OPTIONS))
     if len(options) != 1 or not files:
@@ -58,7 +59,7 @@ def _check_fit(weights: Path, options: Path, tensors: dict[str, Tensor], wanted:
         raise Damaged(f"{weights} does not fit {options.name}: {name} is {found}, not {tuple(tensor.shape)}.")
     unknown = sorted(tensors.keys() - wanted.keys())
     if unknown:
-        raise Unsupported(f"{weights} has {unknown[0]}, which {options.name} does not tell of.")
+        raise Unsupported(f"{weights} has {unknown[0]}, which {options.name} does not describe.")
 
 
 def _config(path: Path, *, vocab_size: int) -> Elmo.Config:
@@ -73,7 +74,7 @@ def _config(path: Path, *, vocab_size: int) -> Elmo.Config:
             raise Unsupported(f"{path} has {cnn['n_characters']} characters; firth reads the {NUM_CHARACTERS} of ELMo.")
         return Elmo.Config(
             vocab_size=vocab_size,
-            width=2 * lstm["projection_dim"],
+            width=2 * lstm["projection_dim"],  # both directions side by side
             num_layers=lstm["n_layers"],
             cell_width=lstm["dim"],
             clip=float(lstm["cell_clip"]),
@@ -119,6 +120,7 @@ class _Renaming:
         tensors = self._words(config)
         for layer in range(config.num_layers):
             tensors.update(self._lstm_layer(layer, config))
+        # `_take` has removed all known arrays. The caller refuses what remains.
         for name, array in self.arrays.items():
             tensors[name] = torch.from_numpy(array)
         return tensors
@@ -139,6 +141,7 @@ class _Renaming:
             tensors[f"words.filters.{i}.bias"] = self._take(f"CNN/b_cnn_{i}")
         for i in range(config.num_highways):
             for ours, theirs in (("change", "transform"), ("gate", "carry")):
+                # Their matrices are inputs x outputs.
                 tensors[f"words.highways.{i}.{ours}.weight"] = self._take(f"CNN_high_{i}/W_{theirs}").T
                 tensors[f"words.highways.{i}.{ours}.bias"] = self._take(f"CNN_high_{i}/b_{theirs}")
         tensors["words.project.weight"] = self._take("CNN_proj/W_proj").T

@@ -91,6 +91,7 @@ def is_fasttext(path: Path) -> bool:
 
 def read_fasttext(path: Path) -> FastText:
     """The content of a `.bin` file; raises if it is damaged, quantised or of another format."""
+    # The parts have no offsets, so they must be read in this order.
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         reader = _Reader(path, data)
         version = _read_version(reader)
@@ -175,7 +176,7 @@ def _read_settings(reader: _Reader) -> dict[str, int]:
 def _read_dictionary(reader: _Reader) -> _Dictionary:
     what = "its dictionary"
     size, num_words, num_labels, _, pruned = reader.take(_SIZES, what)
-    if pruned >= 0:
+    if pruned >= 0:  # -1 for a full dictionary
         raise Unsupported(f"{reader.path} was pruned and quantised; firth reads the .bin file that it was made from.")
     if size != num_words + num_labels or size < 0:
         raise BadInput(f"{reader.path} is damaged: {size} entries are not {num_words} words and {num_labels} labels.")
@@ -183,6 +184,7 @@ def _read_dictionary(reader: _Reader) -> _Dictionary:
     counts = np.empty(size, np.int64)
     is_label = np.empty(size, bool)
     for i in range(size):
+        # A word ends with a zero byte.
         end = reader.data.find(b"\0", reader.position)
         length = end - reader.position if end >= 0 else len(reader.data)
         reader.expect(length, what)

@@ -76,6 +76,7 @@ def read(folder: Path) -> Weights:
     encoder = _pop_encoder(folder, tensors, config)
     if HEAD in tensors and not torch.equal(tensors.pop(HEAD), encoder["tokens.weight"]):
         raise Unsupported(f"{folder} has an output embedding of its own; firth's is tied to the input's.")
+    # The head has no tensors, so only the class tells whether there is one.
     goals: dict[str, dict[str, Tensor]] = {}
     if values.get("architectures") != [BARE_CLASSES[config.norm]]:
         goals["causal_lm"] = {}
@@ -144,8 +145,10 @@ def _config(folder: Path, values: JsonObject) -> GPT.Config:
     for name in REQUIRED:
         if name not in known:
             raise BadInput(f"{path} lacks '{FIELDS[name]}'.")
+    # transformers' defaults where they differ from firth's.
     known.setdefault("ffn_width", 4 * known["width"])
     known.setdefault("attention_dropout", 0.1)
+    # The two model types name the activation differently.
     if model_type == TYPES["pre"]:
         return GPT.Config(**known, activation=values.get("activation_function", "gelu_new"))
     known.setdefault("max_positions", 512)

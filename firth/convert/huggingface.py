@@ -108,8 +108,10 @@ class Layout:
     def config_json(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, object]:
         """The content of `config.json`, as transformers reads it."""
         known = {name: getattr(encoder.config, name) for name in self.fields}
+        # Hugging Face counts the unused rows before the first position.
         known["max_positions"] += self._first_position(pad_id)
         if "embedding_width" in known:
+            # In firth's config 0 means "as wide as the states". Hugging Face wants the number.
             known["embedding_width"] = encoder.table_width
         known_goals = tuple(goal for goal in self.heads if goal in goals)
         architecture = self.architectures.get(known_goals, self.architectures[()])
@@ -157,6 +159,7 @@ class Layout:
 
     def _with_prefix(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The tensors of an encoder without heads, renamed as in a model with heads."""
+        # For example, BertForMaskedLM saves `bert.embeddings...`, BertModel saves `embeddings...`.
         if any(name.startswith(self.prefix) for name in tensors):
             return tensors
         head_names = set(self.tied)
@@ -214,6 +217,7 @@ class Layout:
 
     def _check_values(self, path: Path, values: JsonObject) -> None:
         """Raises if a required key is missing, or a value asks for something that firth's encoder does not do."""
+        # A model with `is_decoder` has causal attention.
         for key, value in {"is_decoder": False, **self.fixed}.items():
             if values.get(key, value) != value:
                 raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's {self.encoder} has {value!r}.")
@@ -239,6 +243,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors in the safetensors file or files of a folder, as float32."""
     index = folder / "model.safetensors.index.json"
     file_names = ["model.safetensors"]
+    # Large models are split into several files, which the index lists.
     if index.exists():
         file_names = sorted(set(read_json(index)["weight_map"].values()))
     tensors: dict[str, Tensor] = {}
@@ -248,7 +253,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             raise BadInput(f"{folder} has no {file_name}{_other_format(folder)}.")
         try:
             with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118
+                for name in file.keys():  # noqa: SIM118 - not a dict
                     tensor = file.get_tensor(name)
                     tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
         except (SafetensorError, json.JSONDecodeError) as error:
@@ -261,7 +266,7 @@ def _other_format(folder: Path) -> str:
     others = [*folder.glob("*.bin"), *folder.glob("*.ckpt*")]
     if not others:
         return ""
-    return f" ({others[0].name} is of another format; bring it in with `firth import`)"
+    return f" ({others[0].name} has another format; convert it with `firth import`)"
 
 
 def pop_goal_tensors(tensors: dict[str, Tensor], goals: dict[str, dict[str, Tensor]]) -> None:
@@ -299,6 +304,7 @@ def _fuse_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             fused[name] = tensor
     for name in tensors:
         if ".query." in name:
+            # Three tensors of D x D -> one of 3D x D.
             parts = [tensors[name.replace("query", part)] for part in QKV_PARTS]
             fused[name.replace("query", "qkv")] = torch.cat(parts)
     return fused

@@ -40,6 +40,7 @@ def to_safetensors(files: Sequence[Path], out: Path) -> None:
     environment["PYTHONPATH"] = python_path
     program = "from firth.convert.pickled import work; work()"
     arguments = [str(path) for path in [*files, out]]
+    # -P keeps the current folder, which may be the source's, off the import path.
     done = subprocess.run(
         [sys.executable, "-P", "-c", program, *arguments],
         env=environment,
@@ -78,6 +79,7 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
             raise BadInput(f"{path.name} does not hold tensors by name")
         for name, tensor in found.items():
+            # Cloned, because tied tensors share memory, which safetensors refuses.
             tensors[str(name)] = tensor.contiguous().clone()
     write_bytes(out, save(tensors, {"format": "pt"}))
 

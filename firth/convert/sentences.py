@@ -31,6 +31,7 @@ def read_embedding(folder: Path) -> Embedding:
         return Embedding()
     paths: dict[str, str] = {}
     for module in read_json(folder / "modules.json"):
+        # For example, `sentence_transformers.models.Pooling`.
         kind = module["type"].rsplit(".", 1)[-1]
         paths[kind] = module["path"]
     for kind in paths:

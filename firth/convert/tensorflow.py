@@ -15,10 +15,12 @@ from firth.errors import BadInput
 from firth.files import read_json, write_bytes, write_json
 
 CONFIG = "bert_config.json"
+# Variables of Adam, LAMB and of training in mixed precision.
 _OPTIMIZER = re.compile(
     r"(^|/)(adam_[mv]|Adam(_1)?|lamb_[mv]|global_step|beta[12]_power|bad_steps|good_steps|loss_scale)$"
 )
-_ENDINGS = (
+# TensorFlow's names with dots in place of slashes -> Hugging Face's, applied in order.
+_RENAMINGS = (
     (r"_embeddings$", "_embeddings.weight"),
     (r"\.(kernel|gamma|output_weights)$", ".weight"),
     (r"\.(beta|output_bias)$", ".bias"),
@@ -30,9 +32,7 @@ def find(folder: Path) -> Path | None:
     """The prefix of the checkpoint in a folder; None if there is none."""
     found = sorted(path.with_suffix("") for path in folder.glob("*.index"))
     if len(found) > 1:
-        raise BadInput(
-            f"{folder} has {len(found)} checkpoints ({found[0].name}, {found[1].name} ...); leave one there."
-        )
+        raise BadInput(f"{folder} has {len(found)} checkpoints ({found[0].name}, {found[1].name} ...); keep one.")
     if not found:
         return None
     return found[0]
@@ -44,7 +44,7 @@ def convert(prefix: Path, out: Path) -> None:
 
     config = prefix.parent / CONFIG
     if not config.is_file():
-        raise BadInput(f"{prefix.parent} has a TensorFlow checkpoint but no {CONFIG} to say its shape.")
+        raise BadInput(f"{prefix.parent} has a TensorFlow checkpoint but no {CONFIG} with its shape.")
     bundle = Bundle(prefix)
     tensors: dict[str, np.ndarray] = {}
     for name in bundle.entries:
@@ -57,7 +57,7 @@ def convert(prefix: Path, out: Path) -> None:
 def translate(name: str) -> str:
     """TensorFlow's name of a variable -> Hugging Face's."""
     translated = name.replace("/", ".")
-    for pattern, replacement in _ENDINGS:
+    for pattern, replacement in _RENAMINGS:
         translated = re.sub(pattern, replacement, translated)
     return translated
 

@@ -75,7 +75,7 @@ class VectorFile:
         except UnicodeDecodeError:
             self.refuse(f"the word {word[:40]!r} is not UTF-8", "convert the file to UTF-8", at=at)
             return None
-        first = self.places.setdefault(text, at)
+        first = self.places.setdefault(text, at)  # `at` itself for a new word
         if not text:
             self.refuse("a row without a word", "remove it", at=at)
             return None
@@ -100,19 +100,20 @@ def open_vectors(path: Path, *, skip_bad: bool = False) -> VectorFile:
     with _opened(path) as file:
         first_line = file.readline(_LONGEST)
         start = file.read(1 << 16)
+    # Two numbers on the first line are a header. Anything else must be a first row, as GloVe has it.
     header = _HEADER.match(first_line)
     if header:
         count = int(header[1])
         width = int(header[2])
         if not count or not width:
-            raise BadInput(f"{path}, line 1: a header of {count} words of width {width} promises nothing.")
+            raise BadInput(f"{path}, line 1: a header of {count} words of width {width} describes no vectors.")
         kind: Kind = "binary" if _is_binary(start) else "text"
         return VectorFile(path, kind, width, count, skip_bad)
     fields = first_line.split()
     if len(fields) < 3 or not _are_numbers(fields[-2:]):
         raise BadInput(
             f"{path}, line 1: neither a word2vec header, as in '400000 100', nor a word and its numbers; "
-            "it is no file of word vectors."
+            "it is not a file of word vectors."
         )
     return VectorFile(path, "headless", _count_numbers(fields), None, skip_bad)
 
@@ -162,7 +163,7 @@ def _text_blocks(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
     """The blocks of a text file."""
     line_number = 0
     if source.kind == "text":
-        file.readline()
+        file.readline()  # the header
         line_number = 1
     num_rows = 0
     words: list[str] = []
@@ -203,6 +204,7 @@ def _split_row(source: VectorFile, line: bytes, line_number: int) -> tuple[bytes
     """The word and the numbers of a line; the word is None if the line cannot be used."""
     line = line.strip(b" \t\r\n").replace(b"\t", b" ")
     word, space, values = line.partition(b" ")
+    # Counting spaces is much faster than splitting, and right for almost all lines.
     num_values = values.count(b" ") + 1 if space else 0
     if num_values == source.width:
         return word, values
@@ -211,6 +213,7 @@ def _split_row(source: VectorFile, line: bytes, line_number: int) -> tuple[bytes
     word_fields = fields[: -source.width]
     number_fields = fields[-source.width :]
     rest_of_word = word_fields[1:]
+    # A word whose other fields are all numbers is more likely a row with too many numbers.
     has_too_many_numbers = bool(rest_of_word) and _are_numbers(rest_of_word)
     if not word_fields or not _are_numbers(number_fields) or has_too_many_numbers:
         source.refuse(f"{len(fields) - 1} numbers instead of {source.width}", "fix the row", at=line_number)
@@ -349,6 +352,7 @@ def _is_binary(start: bytes) -> bool:
     if last_fields and _are_numbers(last_fields):
         return False  # a word and its numbers
     try:
+        # Up to the last newline: after it, a character may be cut in two.
         start[: start.rfind(b"\n")].decode()
     except UnicodeDecodeError:
         return True

@@ -44,6 +44,7 @@ def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out:
     if old.tasks:
         raise Unsupported(f"{model} is fine-tuned for {', '.join(old.tasks)}: extend the model it was made from.")
 
+    # The texts are read twice: now for new words, later to count tokens.
     tokenizer = grow(old_tokenizer, _lines(texts), count=add, min_count=min_count)
     info = {**old.info, "extended_from": model.resolve().name}
     new = replace(extended(old, tokenizer), info=info)
@@ -71,9 +72,7 @@ def extended(old: Checkpoint, tokenizer: WordPiece) -> Checkpoint:
     goals: dict[str, Objective] = {}
     for name, goal in old.goals.items():
         if name not in PER_TOKEN:
-            raise Unsupported(
-                f"The model has the head {name}, whose rows for new tokens `extend` does not know to make."
-            )
+            raise Unsupported(f"The model has the head {name}, which `extend` cannot give rows for new tokens.")
         goals[name] = make_goal(name, goal.config, encoder, tokenizer)
         _load_extended(goals[name], goal, PER_TOKEN[name], pieces=pieces, first_new=first_new)
     return replace(old, encoder=encoder, goals=goals, tokenizer=tokenizer)

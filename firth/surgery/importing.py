@@ -42,7 +42,7 @@ def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
     if not source.is_dir():
         raise BadInput(f"{source} does not exist.")
     if (source / "firth.json").exists():
-        raise BadInput(f"{source} is a model of firth already; use it as it is.")
+        raise BadInput(f"{source} is already a model of firth; use it as it is.")
     loaded = _load(source, said)
     info = {**loaded.info, "imported_from": source.resolve().name}
     imported = replace(loaded, info=info)
@@ -53,6 +53,7 @@ def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
 
 def _load(source: Path, said: Said) -> Checkpoint:
     """The model in a folder, whatever the format of its weights."""
+    # An ELMo has neither a config.json nor a vocabulary, so it cannot be staged.
     elmo_weights = elmo.find(source)
     if elmo_weights:
         encoder, tokenizer = elmo.load(elmo_weights)
@@ -75,7 +76,7 @@ def _fill_stage(source: Path, stage: Path, said: Said) -> None:
             (stage / path.name).symlink_to(path.resolve())
     _write_case(source, stage, said.cased)
     if any(source.glob("model.safetensors*")):
-        return
+        return  # nothing to convert
     tensorflow_prefix = tensorflow.find(source)
     if tensorflow_prefix:
         tensorflow.convert(tensorflow_prefix, stage)
@@ -89,7 +90,7 @@ def _convert_pickles(files: list[Path], stage: Path, said: Said) -> None:
     """Converts PyTorch's `.bin` files, if the user allows it."""
     if not said.unsafe_pickle:
         raise BadConfig(
-            f"{files[0]} is a pickle, a format that can carry programs: "
+            f"{files[0]} is a pickle, a format that can contain programs: "
             "if you trust where it comes from, add --unsafe-pickle."
         )
     weights = stage / "model.safetensors"
@@ -107,4 +108,4 @@ def _write_case(source: Path, stage: Path, cased: bool | None) -> None:
             raise BadConfig(f"{source}/vocab.txt does not say whether text is lower-cased: add --cased or --uncased.")
         write_json(stage / TOKENIZER_SETTINGS, {"do_lower_case": not cased})
     elif cased is not None:
-        raise BadConfig(f"{source} has a tokenizer that says itself whether it is cased: leave out --cased, --uncased.")
+        raise BadConfig(f"{source} has a tokenizer with its own setting for case: leave out --cased and --uncased.")

@@ -46,6 +46,7 @@ def import_vectors(source: Path, out: Path, *, skip_bad: bool = False) -> Checkp
             say(f"{source}: {vectors.skipped:,} rows that could not be used were left out.")
         with torch.device("meta"):  # the weights are already in the file
             encoder = Static(Static.Config(vocab_size=num_rows, width=vectors.width))
+        # A text is lower-cased before lookup if all words of the file are.
         is_lowercase = all(word == word.lower() for word in words)
         tokenizer = Words.of(words, Words.Config(min_count=1, lowercase=is_lowercase))
         model = Checkpoint(encoder, {}, tokenizer, info={"imported_from": source.name})
@@ -57,7 +58,7 @@ def _refuse_empty(vectors: VectorFile) -> None:
     """Raises because no row of a file could be used."""
     what = f"{vectors.path}: none of its {vectors.skipped:,} rows can be used"
     if vectors.count is None:
-        raise BadInput(f"{what}; it is no file of word vectors.")
+        raise BadInput(f"{what}; it is not a file of word vectors.")
     promised = f"the header promises {vectors.count:,} words of width {vectors.width}"
     raise BadInput(f"{what}, though {promised} (line 1); fix the header or the rows.")
 
@@ -82,6 +83,7 @@ def import_fasttext(source: Path, out: Path) -> Checkpoint:
         zeros = np.zeros((len(SPECIALS), fasttext.width), np.float32)
         blocks = _finite_blocks(fasttext.input_VD[:num_rows], source, "input", fasttext.words)
         write_rows(weights, TABLE, chain([zeros], blocks))
+        # Computed from the file just written, which is mapped, not read.
         means = word_rows(tokenizer, map_tensor(weights, TABLE))
         write_rows(folder / WORD_ROWS, TABLE, means)
         with torch.device("meta"):  # the weights are already in the file
@@ -130,7 +132,7 @@ def _classifier(fasttext: FastText, encoder: Bag, source: Path) -> Task:
     """A task whose head is the output matrix: a row for each label, or for each inner node of a Huffman tree."""
     if len(fasttext.labels) < 2:
         raise Unsupported(
-            f"{source} knows only the label {', '.join(fasttext.labels)}, so there is nothing to choose from."
+            f"{source} has only the label {', '.join(fasttext.labels)}, so there is nothing to choose from."
         )
     has_tree = fasttext.loss == "hierarchical"
     has_one_label = has_tree or fasttext.loss == "softmax"
@@ -140,6 +142,7 @@ def _classifier(fasttext: FastText, encoder: Bag, source: Path) -> Task:
 
     head = task.head
     assert isinstance(head, TreeHead | nn.Linear)
+    # The rows of a tree are its inner nodes, which have no names.
     row_names: list[str] = [] if has_tree else fasttext.labels
     blocks = _finite_blocks(fasttext.output_TD[: len(head.weight)], source, "output", row_names)
     rows_TD = np.concatenate(list(blocks))

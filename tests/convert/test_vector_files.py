@@ -94,7 +94,7 @@ def test_word2vecs_own_spaces_and_newlines(tmp_path: Path) -> None:
         (b"2 2\n\xff 1 2\nb 3 4\n", "line 2: the word b'\\xff' is not UTF-8"),
         (b"hello\n", "line 1: neither a word2vec header"),
         (b"", "line 1: neither a word2vec header"),
-        (b"0 5\n", "line 1: a header of 0 words of width 5 promises nothing"),
+        (b"0 5\n", "line 1: a header of 0 words of width 5 describes no vectors"),
     ],
 )
 def test_bad_text(content: bytes, says: str, tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_compressed_file_cut_short_is_told_as_prepare_tells_it(
     ("content", "says"),
     [
         ("2 3\na 1 2\nb 3 4\n", r"none of its 2 rows .*the header promises 2 words of width 3 \(line 1\); fix"),
-        ("a nan 2\nb 3 nan\n", "none of its 2 rows can be used; it is no file of word vectors"),
+        ("a nan 2\nb 3 nan\n", "none of its 2 rows can be used; it is not a file of word vectors"),
     ],
 )
 def test_a_file_of_which_nothing_is_left_makes_no_model(content: str, says: str, tmp_path: Path) -> None:
