@@ -1,6 +1,6 @@
-"""One folder is one model: weights, tokenizer, config, card. Loading guesses nothing and accounts for every tensor.
+"""A model folder: weights, tokenizer, config and card. Loading guesses nothing, and every tensor must have its place.
 
-The folder is Hugging Face's layout, so transformers opens it as it is; what is ours stands beside it in `firth.json`.
+The folder has Hugging Face's layout, so transformers opens it as it is. What only firth knows is in `firth.json`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from firth import convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
+from firth.convert import FolderLayout, Weights
 from firth.convert.mapped import write_weights
 from firth.convert.sentences import Embedding, read_embedding, write_embedding
 from firth.errors import BadConfig, BadInput, Damaged
-from firth.files import atomic_folder, check_manifest, read_json, without_model, write_bytes
+from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, HEAD, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
@@ -28,170 +29,237 @@ from firth.tasks import resolve as resolve_task
 from firth.tensors import UNLIMITED, Encoder, Objective, Task, parameter_count
 from firth.tokenizers import Tokenizer
 
-OURS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
-"""Keys of `firth.json` that say what the model is made of; the others say where it comes from."""
+MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
+"""Keys of `firth.json` that describe the parts of the model; the others say where it comes from."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """A model in memory, with all that its folder contains."""
+
     encoder: Encoder
     goals: Mapping[str, Objective]
     tokenizer: Tokenizer
     embedding: Embedding = field(default_factory=Embedding)
-    info: Mapping[str, Any] = field(default_factory=dict)
-    """What `firth.json` says of where the model comes from."""
+    info: JsonObject = field(default_factory=dict)
+    """Where the model comes from, as `firth.json` has it."""
     tasks: Mapping[str, Task] = field(default_factory=dict)
-    """What it was fine-tuned for, by name."""
+    """The tasks it was fine-tuned for, by name."""
     reader: Encoder | None = None
-    """What the tasks read where it is not the encoder itself: frozen features of it."""
+    """The encoder that the tasks use, if it is not `encoder` itself: frozen features of it."""
     adapter_width: int = 0
-    """Bottleneck of the adapters in the encoder's blocks; 0 where there are none."""
+    """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
     layout: str = ""
-    """The `model_type` its folder has; empty: the one that bears the encoder's name."""
+    """The `model_type` of its folder; if empty, the layout is chosen by the encoder's name."""
     text: str = ""
-    """Its card where it is not the usual one: a fine-tuned model's, with its figures."""
+    """Its model card, if not the default one: a fine-tuned model's card has its metrics."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
     """Writes the model's files, each atomically, the manifest last.
 
-    Without `weights`, `model.safetensors` is there already: it was written in pieces, because it may be large.
+    With `weights=False`, `model.safetensors` must already exist: large tables are written in pieces beforehand.
     """
     begin(folder)
-    encoder, tokenizer, goals, tasks = checkpoint.encoder, checkpoint.tokenizer, checkpoint.goals, checkpoint.tasks
-    layout, pad = convert.layout(checkpoint.layout or encoders.name_of(encoder)), tokenizer.vocab.pad
+    encoder = checkpoint.encoder
+    goals = checkpoint.goals
+    pad_id = checkpoint.tokenizer.vocab.pad
+    layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
     if weights:
-        write_weights(folder / "model.safetensors", layout.tensors_of(encoder, goals, pad_id=pad))
-    beside = [*write_embedding(folder, checkpoint.embedding), *([HEAD] if tasks else [])]
-    if tasks:
-        heads = {name: t.detach().cpu().contiguous().clone() for name, t in _added(checkpoint).items()}
-        write_bytes(folder / HEAD, to_bytes(heads))
-    for name, (part, own) in layout.beside(goals).items():
-        with atomic_folder(folder / name, replace=True) as inner:
-            save(inner, Checkpoint(part, own, tokenizer, layout=checkpoint.layout))
-        beside += [f"{name}/{file}" for file in ("model.safetensors", "config.json")]
+        write_weights(folder / "model.safetensors", layout.tensors_of(encoder, goals, pad_id=pad_id))
+    # Files that not every model has; `finish` lists them in the manifest.
+    written = list(write_embedding(folder, checkpoint.embedding))
+    if checkpoint.tasks:
+        _write_heads(folder / HEAD, checkpoint)
+        written.append(HEAD)
+    written += _save_nested_models(folder, checkpoint, layout)
+
+    max_length = None
+    if encoder.max_positions != UNLIMITED:
+        max_length = encoder.max_positions
     finish(
         folder,
-        settings=layout.config_json(encoder, goals, pad_id=pad),
-        tokenizer=tokenizer,
+        settings=layout.config_json(encoder, goals, pad_id=pad_id),
+        tokenizer=checkpoint.tokenizer,
         notes=_notes(checkpoint),
         text=checkpoint.text or _card(checkpoint),
-        beside=beside,
-        max_length=None if encoder.max_positions == UNLIMITED else encoder.max_positions,
+        beside=written,
+        max_length=max_length,
     )
 
 
+def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
+    """Writes all tensors that fine-tuning added."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in _finetuned_tensors(checkpoint).items():
+        # Cloned, because safetensors refuses tensors that share memory.
+        tensors[name] = tensor.detach().cpu().contiguous().clone()
+    write_bytes(path, to_bytes(tensors))
+
+
+def _save_nested_models(folder: Path, checkpoint: Checkpoint, layout: FolderLayout) -> list[str]:
+    """Saves models such as ELECTRA's generator in subfolders; returns the files that the manifest must list."""
+    written: list[str] = []
+    for name, nested in layout.nested_models(checkpoint.goals).items():
+        with atomic_folder(folder / name, replace=True) as subfolder:
+            model = Checkpoint(nested.encoder, nested.goals, checkpoint.tokenizer, layout=checkpoint.layout)
+            save(subfolder, model)
+        written.append(f"{name}/model.safetensors")
+        written.append(f"{name}/config.json")
+    return written
+
+
 def load(folder: Path) -> Checkpoint:
-    """Opens a folder of ours or one of Hugging Face's layouts."""
-    if not folder.is_dir():
-        raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
-    if why := without_model(folder):
-        raise BadInput(f"{folder} {why}.")
-    if not (folder / "config.json").exists():
-        raise BadInput(f"{folder} does not hold a model: it has no config.json; `firth pretrain` makes one.")
-    ours = read_json(folder / "firth.json") if (folder / "firth.json").exists() else {}
-    if ours:
-        if ours.get("format") != FORMAT:
-            raise Damaged(f"{folder}/firth.json is of format {ours.get('format')}; this firth reads format {FORMAT}.")
-        check_manifest(folder)
+    """Opens a model folder, one of firth's own or one in Hugging Face's layout."""
+    _check_is_model(folder)
+    notes = _read_notes(folder)
     settings = read_json(folder / "config.json")
-    if not isinstance(settings, Mapping) or not isinstance(ours, Mapping):
+    if not isinstance(settings, Mapping):
         raise Damaged(f"{folder}: config.json and firth.json must be JSON objects.")
-    kind = str(settings.get("model_type"))
-    weights = convert.layout(kind).read(folder)
+    model_type = str(settings.get("model_type"))
+    weights = convert.layout(model_type).read(folder)
     tokenizer = tokenizers.load(folder)
     if len(tokenizer.vocab) > weights.config.vocab_size:
         raise BadInput(
             f"{folder}: the tokenizer has {len(tokenizer.vocab)} tokens, the model {weights.config.vocab_size}."
         )
+    # The folder's layout decides which encoder it is, and how its tensors are renamed.
     encoder: Encoder = encoders.resolve(weights.encoder_name)(weights.config)
-    _fill(encoder, weights.encoder, folder)
-    goals = {}
+    _load_weights(encoder, weights.encoder, folder)
+    goals = _load_goals(folder, notes, weights, encoder, tokenizer)
+    # The rest of the notes is kept, so that saving the model again loses nothing.
+    info = {key: value for key, value in notes.items() if key not in MODEL_KEYS}
+    checkpoint = Checkpoint(encoder.eval(), goals, tokenizer, read_embedding(folder), info, layout=model_type)
+    if notes.get("tasks"):
+        checkpoint = _with_tasks(folder, checkpoint, notes)
+    return checkpoint
+
+
+def _check_is_model(folder: Path) -> None:
+    """Raises if a folder has no model, with the reason if it is known."""
+    if not folder.is_dir():
+        raise BadInput(f"{folder} is not a folder with a model; train one with `firth pretrain` or name its folder.")
+    reason = without_model(folder)
+    if reason:
+        raise BadInput(f"{folder} {reason}.")
+    if not (folder / "config.json").exists():
+        raise BadInput(f"{folder} does not hold a model: it has no config.json; `firth pretrain` makes one.")
+
+
+def _read_notes(folder: Path) -> JsonObject:
+    """The content of `firth.json` after the manifest is checked; empty if the folder is not one of firth's own."""
+    path = folder / "firth.json"
+    if not path.exists():
+        return {}
+    notes = read_json(path)
+    if not isinstance(notes, Mapping):
+        raise Damaged(f"{folder}: config.json and firth.json must be JSON objects.")
+    if notes:
+        if notes.get("format") != FORMAT:
+            raise Damaged(f"{path} is of format {notes.get('format')}; this firth reads format {FORMAT}.")
+        check_manifest(folder)
+    return notes
+
+
+def _load_goals(
+    folder: Path, notes: JsonObject, weights: Weights, encoder: Encoder, tokenizer: Tokenizer
+) -> dict[str, Objective]:
+    """The objectives with their weights."""
+    goals: dict[str, Objective] = {}
     for name, tensors in weights.goals.items():
-        told = {**weights.settings.get(name, {}), **ours.get("goals", {}).get(name, {})}
+        # What `firth.json` says takes precedence over what the model type implies.
+        values = dict(weights.settings.get(name, {}))
+        values.update(notes.get("goals", {}).get(name, {}))
         try:
-            config = from_dict(resolve(name).Config, told)
+            config = from_dict(resolve(name).Config, values)
         except BadConfig as error:
             raise Damaged(f"{folder}/firth.json was written by another version of firth: {error}") from None
         goals[name] = make_goal(name, config, encoder, tokenizer)
-        _fill(goals[name], tensors, folder)
-    info = {key: value for key, value in ours.items() if key not in OURS}
-    plain = Checkpoint(encoder.eval(), goals, tokenizer, read_embedding(folder), info, layout=kind)
-    return _with_tasks(folder, plain, ours) if ours.get("tasks") else plain
+        _load_weights(goals[name], tensors, folder)
+    return goals
 
 
-def _fill(module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Loads the weights; those that do not fit are told by name."""
-    own = module.state_dict()
+def _load_weights(module: nn.Module, tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Loads tensors into a module; raises with the name of the first one whose shape differs."""
+    expected = module.state_dict()
     for name, tensor in tensors.items():
-        if name in own and own[name].shape != tensor.shape:
-            shapes = f"{tuple(tensor.shape)} where config.json asks for {tuple(own[name].shape)}"
+        if name in expected and expected[name].shape != tensor.shape:
+            shapes = f"{tuple(tensor.shape)} where config.json asks for {tuple(expected[name].shape)}"
             raise Damaged(f"{folder}: the weights and the config are not of one model: {name} has {shapes}.")
     module.load_state_dict(tensors)
 
 
-def _with_tasks(folder: Path, checkpoint: Checkpoint, ours: Mapping[str, Any]) -> Checkpoint:
-    """The model with the heads, adapters and features that `firth.json` tells of; every tensor must be theirs."""
-    width, features = ours.get("adapter_width", 0), ours.get("features")
-    encoder = checkpoint.encoder
-    if width:
-        insert_adapters(encoder, width)
-    reader = Features(from_dict(Features.Config, features), encoder).eval() if features else None
-    tasks = {
-        name: make_task(name, row["config"], reader or encoder, labels=row["labels"])
-        for name, row in ours["tasks"].items()
-    }
+def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Checkpoint:
+    """The model with the heads, adapters and features that `firth.json` describes, and with their weights."""
+    adapter_width = notes.get("adapter_width", 0)
+    # All parts are made with new weights here; `_load_heads` fills them.
+    if adapter_width:
+        insert_adapters(checkpoint.encoder, adapter_width)
+    reader = None
+    if notes.get("features"):
+        reader = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
+    tasks: dict[str, Task] = {}
+    for name, row in notes["tasks"].items():
+        tasks[name] = make_task(name, row["config"], reader or checkpoint.encoder, labels=row["labels"])
     text = (folder / "README.md").read_text("utf-8")
-    whole = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=width, text=text)
-    wanted = _added(whole)
+    finetuned = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=adapter_width, text=text)
+    _load_heads(folder / HEAD, finetuned)
+    return finetuned
+
+
+def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
+    """Copies the tensors of `head.safetensors` into a fine-tuned model; the names and shapes must be the same."""
+    wanted = _finetuned_tensors(checkpoint)
     try:
-        found = load_file(folder / HEAD)
+        found = load_file(path)
     except SafetensorError as error:
-        raise Damaged(f"{folder}/{HEAD} cannot be read ({error}); fetch or make it again.") from None
-    if wanted.keys() != found.keys():
-        strange = sorted(wanted.keys() ^ found.keys())
-        raise Damaged(
-            f"{folder}/{HEAD} and firth.json differ: {strange[0]} is in one of them only; make the model again."
-        )
+        raise Damaged(f"{path} cannot be read ({error}); fetch or make it again.") from None
+    # Strict, as everywhere: no tensor may be missing, and none may be left over.
+    only_in_one = sorted(wanted.keys() ^ found.keys())
+    if only_in_one:
+        raise Damaged(f"{path} and firth.json differ: {only_in_one[0]} is in one of them only; make the model again.")
     with torch.no_grad():
         for name, tensor in wanted.items():
             if tensor.shape != found[name].shape:
-                raise Damaged(f"{folder}/{HEAD}: {name} has the shape {tuple(found[name].shape)}.")
+                raise Damaged(f"{path}: {name} has the shape {tuple(found[name].shape)}.")
             tensor.copy_(found[name])
-    return whole
+
+
+def _finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """The tensors that fine-tuning added, with their names in `head.safetensors`."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in adapter_parameters(checkpoint.encoder).items():
+        tensors[f"encoder.{name}"] = parameter
+    if isinstance(checkpoint.reader, Features):
+        for name, parameter in checkpoint.reader.own_parameters().items():
+            tensors[f"features.{name}"] = parameter
+    for task_name, task in checkpoint.tasks.items():
+        for name, tensor in task.state_dict().items():
+            tensors[f"{task_name}.{name}"] = tensor
+    return tensors
 
 
 def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Task]:
-    """The task asked for, or the only one there is."""
+    """The name and the task with this name; without a name, the only task of the model."""
+    known = ", ".join(checkpoint.tasks)
     if not checkpoint.tasks:
         raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
-    if not name and len(checkpoint.tasks) > 1:
-        raise BadConfig(f"{model} has several tasks ({', '.join(checkpoint.tasks)}); name one by --task.")
-    name = name or next(iter(checkpoint.tasks))
+    if not name:
+        if len(checkpoint.tasks) > 1:
+            raise BadConfig(f"{model} has several tasks ({known}); name one with --task.")
+        name = next(iter(checkpoint.tasks))
     if name not in checkpoint.tasks:
-        raise BadConfig(f"{model} has no task '{name}' but {', '.join(checkpoint.tasks)}.")
+        raise BadConfig(f"{model} has no task '{name}'; it has {known}.")
     return name, checkpoint.tasks[name]
 
 
-def _added(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """All that `head.safetensors` holds, by name."""
-    reader = checkpoint.reader
-    return {
-        **{f"encoder.{name}": p for name, p in adapter_parameters(checkpoint.encoder).items()},
-        **(
-            {f"features.{name}": p for name, p in reader.own_parameters().items()}
-            if isinstance(reader, Features)
-            else {}
-        ),
-        **{f"{task}.{name}": t for task, goal in checkpoint.tasks.items() for name, t in goal.state_dict().items()},
-    }
-
-
 def make_task(name: str, config: Any, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]) -> Task:
-    """A task over an encoder, with new weights."""
-    cls = resolve_task(name)
-    known = config if isinstance(config, cls.Config) else from_dict(cls.Config, config)
-    task: Task = cls(known, encoder, labels={group: tuple(names) for group, names in labels.items()})
+    """A task over an encoder, with new weights; `config` is its config or a dict of the config's values."""
+    task_class = resolve_task(name)
+    if not isinstance(config, task_class.Config):
+        config = from_dict(task_class.Config, config)
+    label_groups = {group: tuple(names) for group, names in labels.items()}
+    task: Task = task_class(config, encoder, labels=label_groups)
     task.name = name
     return task.eval()
 
@@ -199,51 +267,67 @@ def make_task(name: str, config: Any, encoder: Encoder, *, labels: Mapping[str, 
 def make_goal(
     name: str, config: Any, encoder: Encoder, tokenizer: Tokenizer, *, max_length: int = 0, seed: int = 0
 ) -> Objective:
-    """An objective over an encoder, with new weights."""
-    size = max_length or encoder.max_positions
-    goal: Objective = resolve(name)(config, encoder, vocab=tokenizer.vocab, max_length=size, seed=seed)
+    """An objective over an encoder, with new weights; a `max_length` of 0 means the encoder's."""
+    objective_class = resolve(name)
+    goal: Objective = objective_class(
+        config,
+        encoder,
+        vocab=tokenizer.vocab,
+        max_length=max_length or encoder.max_positions,
+        seed=seed,
+    )
     return goal.eval()
 
 
 def _card(checkpoint: Checkpoint) -> str:
-    goals, encoder = checkpoint.goals, checkpoint.encoder
-    question = 'model.fill("The [MASK] is open.")\n' if {"masked_lm", "replaced_token"} & goals.keys() else ""
+    """The default model card."""
+    encoder = checkpoint.encoder
+    goals = checkpoint.goals
+    example = ""
+    if encoder.causal and "causal_lm" in goals:
+        example = 'model.generate("The")\n'
+    elif "masked_lm" in goals or "replaced_token" in goals:
+        example = 'model.fill("The [MASK] is open.")\n'
     return card(
         described(encoder),
         parameters=parameter_count([encoder, *goals.values()]),
         tokens=len(checkpoint.tokenizer.vocab),
         info=checkpoint.info,
         goals=list(goals),
-        question='model.generate("The")\n' if encoder.causal and "causal_lm" in goals else question,
+        question=example,
     )
 
 
 def described(encoder: Encoder) -> str:
-    """An encoder in a few words."""
-    heads = f", {encoder.config.num_heads} heads" if hasattr(encoder.config, "num_heads") else ""
-    layers = f", {encoder.num_layers} layers" if encoder.num_layers else ""
-    return f"{type(encoder).__name__}{layers}, width {encoder.width}{heads}"
+    """An encoder's class and sizes in one line."""
+    description = type(encoder).__name__
+    if encoder.num_layers:
+        description += f", {encoder.num_layers} layers"
+    description += f", width {encoder.width}"
+    if hasattr(encoder.config, "num_heads"):
+        description += f", {encoder.config.num_heads} heads"
+    return description
 
 
-def _notes(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What `firth.json` says."""
-    return {
-        **{key: value for key, value in checkpoint.info.items() if key != "firth"},
-        "goals": {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()},
-        **(_fine_tuned(checkpoint) if checkpoint.tasks else {}),
-    }
+def _notes(checkpoint: Checkpoint) -> dict[str, object]:
+    """The content of `firth.json`."""
+    # The version is left out: saving writes its own.
+    notes: dict[str, object] = {key: value for key, value in checkpoint.info.items() if key != "firth"}
+    notes["goals"] = {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()}
+    if checkpoint.tasks:
+        notes.update(_finetuning_notes(checkpoint))
+    return notes
 
 
-def _fine_tuned(checkpoint: Checkpoint) -> dict[str, Any]:
-    reader = checkpoint.reader
-    return {
-        "adapter_width": checkpoint.adapter_width,
-        "features": to_dict(reader.features) if isinstance(reader, Features) else None,
-        "tasks": {
-            name: {"config": to_dict(task.config), "labels": to_dict(task.labels)}
-            for name, task in checkpoint.tasks.items()
-        },
-    }
+def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
+    """The part of `firth.json` that `_with_tasks` reads."""
+    features = None
+    if isinstance(checkpoint.reader, Features):
+        features = to_dict(checkpoint.reader.features)
+    tasks: dict[str, dict[str, object]] = {}
+    for name, task in checkpoint.tasks.items():
+        tasks[name] = {"config": to_dict(task.config), "labels": to_dict(task.labels)}
+    return {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
 
 
 __all__ = ["Checkpoint", "Embedding", "load", "make_goal", "make_task", "only_task", "save"]

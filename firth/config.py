@@ -1,4 +1,4 @@
-"""Frozen dataclasses <-> JSON and TOML, `a.b=value` overrides, and the tables of the house.
+"""Frozen dataclasses <-> JSON and TOML, `a.b=value` overrides, and the tables that map names to classes.
 
 Unknown keys are refused with the nearest known one. The docstring under a field is its help text.
 """
@@ -10,7 +10,7 @@ import math
 import textwrap
 import tomllib
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -23,15 +23,15 @@ from firth.errors import BadConfig, BadInput
 
 T = TypeVar("T")
 
-_KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
+_TYPE_NAMES = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def resolve(table: Mapping[str, str], name: str, what: str) -> Any:
-    """The class behind a table's name; the module is imported only now."""
+    """The class that a table has under a name. Its module is imported only now. `what` is for the error message."""
     if name not in table:
-        raise BadConfig(f"There is no {what} named '{name}'{_nearest(name, table)}")
-    module, _, attribute = table[name].partition(":")
-    return getattr(import_module(module), attribute)
+        raise BadConfig(f"There is no {what} named '{name}'{_suggestion(name, table)}")
+    module_name, _, attribute = table[name].partition(":")
+    return getattr(import_module(module_name), attribute)
 
 
 def to_dict(config: Any) -> Any:
@@ -46,21 +46,26 @@ def to_dict(config: Any) -> Any:
 
 
 def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
-    """The config of type `cls` with these values; defaults fill the rest."""
+    """A config of type `cls` with these values; other fields have their defaults.
+
+    `where` is the path to the config inside a larger one, with a dot at its end.
+    """
     known = {field.name: field for field in fields(cls)}  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
         raise BadConfig(f"'{where[:-1]}' is not a value but has keys of its own: {', '.join(known)}.")
     hints = get_type_hints(cls)
-    built = {}
+    arguments: dict[str, object] = {}
     for name, value in values.items():
+        path = f"{where}{name}"
         if name not in known:
-            raise BadConfig(f"'{where}{name}' is not a known key{_nearest(name, known)}")
-        parts = known[name].metadata.get("table")
-        built[name] = (
-            _parts(parts, value, f"{where}{name}.") if parts else _convert(hints[name], value, f"{where}{name}")
-        )
+            raise BadConfig(f"'{path}' is not a known key{_suggestion(name, known)}")
+        table_module = known[name].metadata.get("table")
+        if table_module:
+            arguments[name] = _parts(table_module, value, path)
+        else:
+            arguments[name] = _convert(hints[name], value, path)
     try:
-        return cls(**built)
+        return cls(**arguments)
     except TypeError as error:
         raise BadConfig(f"{cls.__qualname__}: {error}.") from None
 
@@ -72,38 +77,48 @@ def override(config: T, changes: Iterable[str]) -> T:
         path, equals, text = change.partition("=")
         if not equals:
             raise BadConfig(f"'{change}' is not of the form key=value.")
-        place, *_, last = [values, *path.split(".")]
-        for name in path.split(".")[:-1]:
-            if not isinstance(place, dict) or name not in place:
-                raise BadConfig(f"'{path}' is not a known key{_nearest(name, place, _elsewhere(values, last))}")
-            place = place[name]
-        if not isinstance(place, dict) or last not in place:
-            raise BadConfig(f"'{path}' is not a known key{_nearest(last, place, _elsewhere(values, last))}")
-        place[last] = read_value(text)
+        *parents, last = path.split(".")
+        inside = values
+        for name in parents:
+            _check_key(name, inside, values, path)
+            inside = inside[name]
+        _check_key(last, inside, values, path)
+        inside[last] = read_value(text)
     return from_dict(type(config), values)
 
 
+def _check_key(name: str, inside: object, values: Mapping[str, object], path: str) -> None:
+    """Raises if `inside`, a part of `values`, does not have the key `name` of a path."""
+    if isinstance(inside, dict) and name in inside:
+        return
+    # The user may have named the right key in the wrong place.
+    last = path.rpartition(".")[2]
+    raise BadConfig(f"'{path}' is not a known key{_suggestion(name, inside, _path_to_key(values, last))}")
+
+
 def check_shares(**values: float) -> None:
-    """Shares that leave something over."""
+    """Raises unless every value is at least 0 and below 1."""
     for name, value in values.items():
         if not 0 <= value < 1:
             raise BadConfig(f"{name} must be at least 0 and below 1; it is {value}.")
 
 
 def check_rates(**values: float) -> None:
-    """How often something happens, always included."""
+    """Raises unless every value is a probability, from 0 to 1."""
     for name, value in values.items():
         if not 0 <= value <= 1:
             raise BadConfig(f"{name} must be from 0 to 1; it is {value}.")
 
 
 def check_counts(**values: int) -> None:
+    """Raises unless every value is at least 1."""
     for name, value in values.items():
         if value < 1:
             raise BadConfig(f"{name} must be at least 1; it is {value}.")
 
 
 def load_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file."""
     try:
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -112,102 +127,152 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise BadConfig(f"{path} is not valid TOML ({error}).") from None
 
 
-def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
-    """TOML of nested dicts; a key whose value is None is left out (its default stands)."""
-    lines = [f"{k} = {json.dumps(v, ensure_ascii=False)}" for k, v in values.items() if _is_leaf(v)]
+def to_toml(values: Mapping[str, object], prefix: str = "") -> str:
+    """Nested dicts as TOML; a key whose value is None is left out, so that it has its default when read."""
+    lines: list[str] = []
+    # TOML wants the plain keys of a table before its subtables.
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Mapping):
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
     for name, value in values.items():
         if isinstance(value, Mapping):
-            lines += ["", f"[{prefix}{name}]", to_toml(value, f"{prefix}{name}.")]
+            lines.append("")
+            lines.append(f"[{prefix}{name}]")
+            lines.append(to_toml(value, f"{prefix}{name}."))
     return "\n".join(lines).strip("\n")
 
 
 @cache
 def describe(cls: type) -> Mapping[str, str]:
-    """The sentence under each field of a config class, inherited ones included."""
-    found: dict[str, str] = {}
-    for one in reversed([one for one in cls.__mro__ if is_dataclass(one)]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0].body  # type: ignore[attr-defined]
-        found |= {
-            field.target.id: " ".join(str(text.value.value).split())
-            for field, text in pairwise(body)
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-            if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        }
-    return found
+    """The docstring under each field of a config class, inherited fields included."""
+    descriptions: dict[str, str] = {}
+    # Base classes first, so that a subclass can describe a field again.
+    for base in reversed(cls.__mro__):
+        if is_dataclass(base):
+            descriptions.update(_field_docstrings(base))
+    return descriptions
+
+
+def _field_docstrings(cls: type) -> dict[str, str]:
+    """The docstrings in the source of one class: Python itself does not keep those of fields."""
+    source = textwrap.dedent(inspect.getsource(cls))
+    class_definition = ast.parse(source).body[0]
+    assert isinstance(class_definition, ast.ClassDef)
+    docstrings: dict[str, str] = {}
+    for statement, following in pairwise(class_definition.body):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if not isinstance(following, ast.Expr) or not isinstance(following.value, ast.Constant):
+            continue
+        text = str(following.value.value)
+        docstrings[statement.target.id] = " ".join(text.split())
+    return docstrings
 
 
 def part_config(table_module: str, name: str) -> Any:
-    """A row's config class; from the room's `CONFIGS` if it stands there, so that the row's module is not imported."""
-    room = import_module(table_module)
-    apart = getattr(room, "CONFIGS", {})
-    return resolve(apart, name, "part") if name in apart else resolve(room.TABLE, name, "part").Config
+    """The config class of a part: an encoder, objective, task or tokenizer.
+
+    In: a package with a `TABLE` of classes, and a name in it. Some packages list configs in `CONFIGS`. Those are used
+    first, because the part's own module, which may import torch, is then not imported.
+    """
+    package = import_module(table_module)
+    configs = getattr(package, "CONFIGS", {})
+    if name in configs:
+        return resolve(configs, name, "part")
+    return resolve(package.TABLE, name, "part").Config
 
 
-def _parts(table_module: str, value: Any, where: str) -> dict[str, Any]:
+def _parts(table_module: str, value: object, where: str) -> dict[str, object]:
+    """The configs of parts, by name."""
     if not isinstance(value, Mapping):
         first = next(iter(import_module(table_module).TABLE))
-        raise BadConfig(f"'{where[:-1]}' must name its parts, as in {{{first}: {{}}}}.")
-    return {
+        raise BadConfig(f"'{where}' must name its parts, as in {{{first}: {{}}}}.")
+    configs: dict[str, object] = {}
+    for name, inner in value.items():
         # `classify-2` is a second part of the kind `classify`.
-        name: from_dict(part_config(table_module, name.partition("-")[0]), inner, f"{where}{name}.")
-        for name, inner in value.items()
-    }
+        kind = name.partition("-")[0]
+        configs[name] = from_dict(part_config(table_module, kind), inner, f"{where}.{name}.")
+    return configs
 
 
-def _convert(hint: Any, value: Any, where: str) -> Any:
+def _convert(hint: Any, value: object, where: str) -> object:
+    """A JSON value as the type of a field; raises if it does not fit."""
     if is_dataclass(hint):
         return from_dict(hint, value, f"{where}.")  # type: ignore[arg-type]
-    origin, arguments = get_origin(hint), get_args(hint)
+    origin = get_origin(hint)
+    arguments = get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None and type(None) in arguments:
-            return None
-        return _convert(next(a for a in arguments if a is not type(None)), value, where)
+        return _convert_union(arguments, value, where)
     if origin is Literal:
         if value not in arguments:
-            raise BadConfig(f"'{where}' must be one of {', '.join(map(str, arguments))}; it is {value!r}.")
+            allowed = ", ".join(str(argument) for argument in arguments)
+            raise BadConfig(f"'{where}' must be one of {allowed}; it is {value!r}.")
         return value
     if origin is tuple:
+        # A single value is a tuple of one.
         values = value if isinstance(value, list | tuple) else [value]
         return tuple(_convert(arguments[0], one, where) for one in values)
+    return _convert_scalar(hint, value, where)
+
+
+def _convert_union(arguments: tuple[object, ...], value: object, where: str) -> object:
+    """The value of an optional field: None, or the first type that is not None."""
+    none_type = type(None)
+    if value is None and none_type in arguments:
+        return None
+    types_of_value = [argument for argument in arguments if argument is not none_type]
+    return _convert(types_of_value[0], value, where)
+
+
+def _convert_scalar(hint: type, value: object, where: str) -> object:
+    """A number, text or truth value."""
     if hint is str and isinstance(value, int | float):
         return json.dumps(value)  # a name that looks like a number, such as the label 1
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
-    if hint in _KINDS and type(value) is not hint:
-        raise BadConfig(f"'{where}' must be {_KINDS[hint]}; it is {json.dumps(value, ensure_ascii=False)}.")
-    if hint is float and not math.isfinite(value):
+    if hint in _TYPE_NAMES and type(value) is not hint:
+        raise BadConfig(f"'{where}' must be {_TYPE_NAMES[hint]}; it is {json.dumps(value, ensure_ascii=False)}.")
+    if hint is float and isinstance(value, float) and not math.isfinite(value):
         raise BadConfig(f"'{where}' must be a finite number; it is {value}.")
     return value
 
 
 def read_value(text: str) -> Any:
+    """The value in a command line's `key=value`: JSON or one of Python's constants, else the text itself."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
-        return {"True": True, "False": False, "None": None}.get(text, text)
+        constants = {"True": True, "False": False, "None": None}
+        return constants.get(text, text)
 
 
-def _is_leaf(value: Any) -> bool:
-    return value is not None and not isinstance(value, Mapping)
+def _path_to_key(values: Mapping[str, object], name: str) -> str:
+    """The path to a key with this name, wherever it is in nested dicts: the one with the fewest dots, or ""."""
+    paths = _paths_to_key(values, name, "")
+    return min(paths, key=lambda path: path.count("."), default="")
 
 
-def _elsewhere(values: Mapping[str, Any], name: str) -> str:
-    """The shortest path to a key of this name, wherever it stands."""
-
-    def places(inside: Mapping[str, Any], before: str) -> Iterable[str]:
-        for key, value in inside.items():
-            if key == name:
-                yield before + key
-            if isinstance(value, Mapping):
-                yield from places(value, f"{before}{key}.")
-
-    return min(places(values, ""), key=lambda path: path.count("."), default="")
+def _paths_to_key(values: Mapping[str, object], name: str, prefix: str) -> Iterator[str]:
+    for key, value in values.items():
+        if key == name:
+            yield prefix + key
+        if isinstance(value, Mapping):
+            yield from _paths_to_key(value, name, f"{prefix}{key}.")
 
 
-def _nearest(name: str, known: Any, elsewhere: str = "") -> str:
-    names = list(known) if isinstance(known, Mapping) else []
-    close = [*get_close_matches(name, names, n=1), *filter(None, [elsewhere])]
-    return f"; did you mean '{close[0]}'?" if close else f" (known: {', '.join(names)})." if names else "."
+def _suggestion(name: str, known: object, elsewhere: str = "") -> str:
+    """The end of a sentence about an unknown name: the nearest known one, `elsewhere`, or a list of the known ones."""
+    known_names: list[str] = []
+    if isinstance(known, Mapping):
+        known_names = list(known)
+    nearest = get_close_matches(name, known_names, n=1)
+    if nearest:
+        return f"; did you mean '{nearest[0]}'?"
+    if elsewhere:
+        return f"; did you mean '{elsewhere}'?"
+    if known_names:
+        return f" (known: {', '.join(known_names)})."
+    return "."
 
 
 __all__ = ["describe", "from_dict", "load_toml", "override", "read_value", "replace", "resolve", "to_dict", "to_toml"]

@@ -1,8 +1,8 @@
-"""What the CPU can do. Everything else asks here.
+"""The instruction sets of the CPU. All other modules ask this one.
 
-In: the CPU's own flags, the limits of `ONEDNN_MAX_CPU_ISA` and `FIRTH_CPU`. Out: a `Cpu`. `FIRTH_CPU` is for tests:
-`avx2` or `avx512` (without units for bf16 or bytes) makes firth and torch behave as on such a machine, `native` as on
-this one.
+In: the CPU's flags, and the limits in the environment variables `ONEDNN_MAX_CPU_ISA` and `FIRTH_CPU`. Out: a `Cpu`.
+`FIRTH_CPU` is for tests: with `avx2` or `avx512` (which is without bf16 and VNNI), firth and torch behave as on such a
+machine; `native` sets no limit.
 """
 
 import os
@@ -14,7 +14,7 @@ from pathlib import Path
 from firth.errors import BadConfig
 
 EMULATED = {"avx2": "AVX2", "avx512": "AVX512_CORE", "native": ""}
-"""The values of `FIRTH_CPU`, and how oneDNN names the same CPU."""
+"""The values of `FIRTH_CPU` -> oneDNN's names of the same CPUs."""
 ONEDNN_UNITS = {
     "SSE41": (),
     "AVX": (),
@@ -27,40 +27,41 @@ ONEDNN_UNITS = {
     "AVX512_CORE_FP16": ("avx2", "avx512", "vnni", "bf16"),
     "AVX10_1_512": ("avx2", "avx512", "vnni", "bf16"),
 }
-"""What oneDNN uses under each value of `ONEDNN_MAX_CPU_ISA`; values that are not here set no limit."""
+"""The units that oneDNN uses for each value of `ONEDNN_MAX_CPU_ISA`; other values set no limit."""
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """The units that matter to matrix products."""
+    """The units that matter for matrix products."""
 
     avx2: bool = False
     avx512: bool = False
     bf16: bool = False
-    """Products of bf16 numbers have instructions of their own. Without them bf16 is slower than fp32."""
+    """Instructions for products of bf16 numbers. Without them bf16 is slower than fp32."""
     vnni: bool = False
-    """Products of bytes are added up in 32 bits. Without it, x86 adds two products in 16 bits, which saturate."""
+    """Instructions that sum products of bytes in 32 bits. Without them, x86 sums pairs in 16 bits, which saturate."""
     amx: bool = False
     arm: bool = False
 
     def units(self) -> list[str]:
-        """The names of what is there."""
+        """The names of the units that the CPU has."""
         return [field.name for field in fields(self) if getattr(self, field.name)]
 
 
 def this_cpu() -> Cpu:
-    """What the CPU has and the environment allows."""
-    own = native_cpu()
-    allowed = _allowed()
-    if allowed is None or own.arm:
-        return own
-    units = [unit for unit in own.units() if unit in allowed]
+    """The units that the CPU has and the environment allows."""
+    native = native_cpu()
+    allowed = _allowed_units()
+    # The limits are about x86 only.
+    if allowed is None or native.arm:
+        return native
+    units = [unit for unit in native.units() if unit in allowed]
     return Cpu(**dict.fromkeys(units, True))
 
 
 @cache
 def native_cpu() -> Cpu:
-    """What the CPU has, by the flags that the operating system shows, else by torch's own look at it."""
+    """The units of the CPU, from the operating system's flags; without flags (not Linux), from torch."""
     flags = _flags()
     is_arm = platform.machine().lower() in ("aarch64", "arm64")
     if is_arm:
@@ -74,43 +75,61 @@ def native_cpu() -> Cpu:
             amx="amx_tile" in flags,
         )
     return Cpu(
-        avx2=_torch_sees("_is_avx2_supported"),
-        avx512=_torch_sees("_is_avx512_supported"),
-        bf16=_torch_sees("_is_avx512_bf16_supported"),
-        vnni=_torch_sees("_is_vnni_supported"),
-        amx=_torch_sees("_is_amx_tile_supported"),
+        avx2=_torch_has("_is_avx2_supported"),
+        avx512=_torch_has("_is_avx512_supported"),
+        bf16=_torch_has("_is_avx512_bf16_supported"),
+        vnni=_torch_has("_is_vnni_supported"),
+        amx=_torch_has("_is_amx_tile_supported"),
     )
 
 
 def cpu_name() -> str:
     """The CPU's model and units in one line."""
     wanted = ("model name", "cpu family", "model\t", "stepping", "CPU implementer", "CPU part")
-    found = [line.partition(":")[2].strip() for line in _cpuinfo()[:10] if line.startswith(wanted)]
-    model = " ".join(found) or platform.processor() or platform.machine()
+    values: list[str] = []
+    # The first lines are about the first core, and all cores are the same.
+    for line in _cpuinfo()[:10]:
+        if line.startswith(wanted):
+            value = line.partition(":")[2]
+            values.append(value.strip())
+    model = " ".join(values) or platform.processor() or platform.machine()
     return " ".join([model, *this_cpu().units()])
 
 
 def configure() -> None:
-    """Limits torch and oneDNN to what `FIRTH_CPU` says; they read this at their first use. What is set stays."""
+    """Limits torch and oneDNN as `FIRTH_CPU` says. They read these variables at their first use; set ones are kept."""
     isa = EMULATED.get(os.environ.get("FIRTH_CPU", "native"), "")
     if isa:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", isa)
-        os.environ.setdefault("ATEN_CPU_CAPABILITY", "avx512" if "512" in isa else "avx2")
+        capability = "avx512" if "512" in isa else "avx2"
+        os.environ.setdefault("ATEN_CPU_CAPABILITY", capability)
 
 
-def _allowed() -> tuple[str, ...] | None:
-    """The units that the environment allows; None where it sets no limit."""
-    asked = os.environ.get("FIRTH_CPU", "native")
-    if asked not in EMULATED:
-        raise BadConfig(f"FIRTH_CPU is '{asked}'; it can be {', '.join(EMULATED)}.")
-    limits = (os.environ.get("ONEDNN_MAX_CPU_ISA"), os.environ.get("DNNL_MAX_CPU_ISA"), EMULATED[asked])
-    found = [ONEDNN_UNITS[limit.upper()] for limit in limits if limit and limit.upper() in ONEDNN_UNITS]
-    return min(found, key=len) if found else None
+def _allowed_units() -> tuple[str, ...] | None:
+    """The units that the environment allows; None if it sets no limit."""
+    emulated = os.environ.get("FIRTH_CPU", "native")
+    if emulated not in EMULATED:
+        raise BadConfig(f"FIRTH_CPU is '{emulated}'; it can be {', '.join(EMULATED)}.")
+    limits = (
+        os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
+        os.environ.get("DNNL_MAX_CPU_ISA", ""),  # oneDNN's old name of the same variable
+        EMULATED[emulated],
+    )
+    allowed: list[tuple[str, ...]] = []
+    for limit in limits:
+        if limit.upper() in ONEDNN_UNITS:
+            allowed.append(ONEDNN_UNITS[limit.upper()])
+    if not allowed:
+        return None
+    # The strictest limit counts.
+    return min(allowed, key=len)
 
 
 def _flags() -> set[str]:
+    """The CPU's flags; empty if the operating system does not show them."""
     for line in _cpuinfo():
         name, _, value = line.partition(":")
+        # "flags" on x86, "Features" on ARM.
         if name.strip() in ("flags", "Features"):
             return set(value.split())
     return set()
@@ -118,13 +137,18 @@ def _flags() -> set[str]:
 
 @cache
 def _cpuinfo() -> list[str]:
+    """The lines of Linux's `/proc/cpuinfo`; empty on other systems."""
     path = Path("/proc/cpuinfo")
-    return path.read_text(errors="replace").splitlines() if path.exists() else []
+    if not path.exists():
+        return []
+    return path.read_text(errors="replace").splitlines()
 
 
-def _torch_sees(name: str) -> bool:
-    """What one of torch's private functions says; they differ between versions."""
+def _torch_has(name: str) -> bool:
+    """The result of one of torch's private functions; False if this version of torch does not have it."""
     import torch
 
     function = getattr(torch.cpu, name, None)
-    return bool(function()) if function is not None else False
+    if function is None:
+        return False
+    return bool(function())

@@ -1,6 +1,6 @@
-"""Files that are whole or absent: atomic writes, sha256 manifests, and opening compressed text.
+"""Files that are complete or absent: atomic writes, sha256 manifests, and opening compressed text.
 
-A reader never meets half a file: everything is written beside its final name, synced, then renamed.
+A reader never sees half a file: everything is written under a temporary name in the same folder, synced, then renamed.
 """
 
 import gzip
@@ -16,17 +16,25 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from types import ModuleType
+from typing import IO, TYPE_CHECKING, Any
 
 from firth.errors import BadInput, Damaged, Unsupported
 
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
 MANIFEST = "manifest.json"
+JsonObject = Mapping[str, Any]
+"""A JSON object as `read_json` returns it: nothing is known about its values."""
+COMPRESSED = (".gz", ".xz", ".zst")
+"""Endings of compressed files that `open_binary` reads."""
 
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file that appears under `path` only once it is complete and on disk."""
-    with _naming(path):
+    """A binary file that appears at `path` only when it is complete and on disk."""
+    with _errors_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -34,9 +42,10 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
+        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read the file
         os.replace(temporary, path)
     except BaseException:
+        # Also for KeyboardInterrupt: no temporary file is left.
         Path(temporary).unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
@@ -44,14 +53,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A folder that appears under `path` only once its files and its manifest are on disk."""
-    with _naming(path):
+    """A folder that appears at `path` only when its files and its manifest are on disk."""
+    with _errors_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield temporary
         write_manifest(temporary)
         os.chmod(temporary, 0o755)
+        # A rename replaces a file or an empty folder, but not a full one.
         if replace and path.exists():
             shutil.rmtree(path)
         os.replace(temporary, path)
@@ -62,8 +72,8 @@ def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """What goes wrong beside `path` is told of `path`, the name that a person knows."""
+def _errors_about(path: Path) -> Iterator[None]:
+    """Errors inside name `path`, which the user knows, instead of a temporary file or a parent folder."""
     try:
         yield
     except OSError as error:
@@ -71,67 +81,83 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_writable(path: Path) -> None:
-    """Raises if nothing can be written at `path`; its folder need not exist, and nothing is left."""
-    folder = next(place for place in path.absolute().parents if place.exists())
+    """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
+    existing_parents = (parent for parent in path.absolute().parents if parent.exists())
+    folder = next(existing_parents)
+    # Only writing shows for certain whether writing is possible.
     try:
         tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
-        raise BadInput(trouble(OSError(error.errno, error.strerror, str(path)))) from None
+        about_path = OSError(error.errno, error.strerror, str(path))
+        raise BadInput(trouble(about_path)) from None
 
 
 def trouble(error: OSError) -> str:
     """A sentence about a file that could not be read or written, with what to do."""
     path = Path(error.filename or "A file")
-    blocking = next((place for place in path.parents if place.is_file()), None)
-    if blocking:
-        return f"{blocking} is a file, not a folder, so there can be no {path}; choose another place."
+    for parent in path.parents:
+        if parent.is_file():
+            return f"{parent} is a file, not a folder, so there can be no {path}; choose another place."
     if isinstance(error, IsADirectoryError):
         return f"{path} is a folder; name a file."
     why = error.strerror or error
-    return f"{path} could not be read or written ({why}); check the path, its permissions and the room on the disk."
+    return f"{path} could not be read or written ({why}); check the path, its permissions and the free disk space."
 
 
 def without_model(folder: Path) -> str:
-    """Why a folder that has no model's files has none, and what to do; empty where nothing is known of it."""
+    """Why a folder does not contain a model and what to do; empty if the reason is not known."""
     if (folder / "run.toml").exists() and not (folder / MANIFEST).exists():
         return "does not hold a model: the run is not finished; continue it with `--resume`"
-    prepared = "does not hold a model: it is prepared text; `firth pretrain` makes a model of it"
-    return prepared if (folder / "shards.json").exists() else ""
+    if (folder / "shards.json").exists():
+        return "does not hold a model: it is prepared text; `firth pretrain` makes a model of it"
+    return ""
 
 
-def forget_pages(array: Any) -> None:
-    """Lets go of the pages of a mapped file that were read: they would count as this process's memory."""
-    while array is not None and not isinstance(array, mmap.mmap):
-        array = getattr(array, "base", None)
-    if array is not None and hasattr(mmap, "MADV_DONTNEED"):
-        array.madvise(mmap.MADV_DONTNEED)
+def forget_pages(array: object) -> None:
+    """Releases the pages of a memory-mapped array that were read; they would count as memory of this process."""
+    # The memory map is the last of the bases of an array.
+    owner: object = array
+    while owner is not None and not isinstance(owner, mmap.mmap):
+        owner = getattr(owner, "base", None)
+    # Not all systems have this call.
+    if owner is not None and hasattr(mmap, "MADV_DONTNEED"):
+        owner.madvise(mmap.MADV_DONTNEED)
 
 
 def remove_leftovers(folder: Path, prefix: str) -> None:
-    """Deletes what a killed process left of an atomic write of `folder/prefix*`."""
+    """Deletes the temporary files and folders of a killed process that was writing `folder/prefix*`."""
     for path in folder.glob(f".{prefix}*"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
+    """Writes a file atomically."""
     with atomic_file(path) as file:
         file.write(data)
 
 
-def write_json(path: Path, value: Any) -> None:
-    write_bytes(path, (json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False) + "\n").encode())
+def write_json(path: Path, value: object) -> None:
+    """Writes a value as indented JSON, atomically; NaN and infinity become null."""
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, f"{text}\n".encode())
 
 
 def finite(value: Any) -> Any:
-    """JSON has no NaN: what is undefined is null."""
+    """A JSON value with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
         return {name: finite(inner) for name, inner in value.items()}
-    return [finite(inner) for inner in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return value
 
 
 def read_json(path: Path) -> Any:
+    """The content of a JSON file."""
     try:
         return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
@@ -141,26 +167,37 @@ def read_json(path: Path) -> Any:
 
 
 def sha256(path: Path) -> str:
+    """The sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(folder: Path, names: Iterable[str] | None = None) -> None:
-    """Records size and sha256 of these files, or of all below `folder`; written last: its presence says "complete"."""
-    paths = folder.rglob("*") if names is None else (folder / name for name in names)
-    rows = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": sha256(path)}
-        for path in sorted(paths)
-        if path.is_file() and path.name != MANIFEST
-    }
+    """Records size and sha256 of these files, or of all files below `folder`.
+
+    The manifest is written last: a folder that has one is complete.
+    """
+    rows: dict[str, dict[str, int | str]] = {}
+    for path in _sorted_paths(folder, names):
+        if path.is_file() and path.name != MANIFEST:
+            name = path.relative_to(folder).as_posix()
+            rows[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    # The files must be on disk before the manifest says that they are complete.
     for name in rows:
         with (folder / name).open("rb") as file:
             os.fsync(file.fileno())
     write_json(folder / MANIFEST, {"files": rows})
 
 
+def _sorted_paths(folder: Path, names: Iterable[str] | None) -> list[Path]:
+    """The paths of these names, or of all below `folder`."""
+    if names is None:
+        return sorted(folder.rglob("*"))
+    return sorted(folder / name for name in names)
+
+
 def check_manifest(folder: Path, *, hashes: bool = True) -> None:
-    """Raises `Damaged`, naming the first file that is missing, cut short or altered."""
+    """Raises `Damaged` with the name of the first file that is missing, truncated or altered."""
     if not (folder / MANIFEST).exists():
         raise Damaged(f"{folder} has no {MANIFEST}: it is incomplete; make it again.")
     manifest = read_json(folder / MANIFEST)
@@ -170,24 +207,26 @@ def check_manifest(folder: Path, *, hashes: bool = True) -> None:
         path = folder / name
         if not path.is_file():
             raise Damaged(f"{path} is missing; make {folder} again.")
-        if path.stat().st_size != row["bytes"]:
-            raise Damaged(f"{path} has {path.stat().st_size} bytes instead of {row['bytes']}; make {folder} again.")
+        size = path.stat().st_size
+        if size != row["bytes"]:
+            raise Damaged(f"{path} has {size} bytes instead of {row['bytes']}; make {folder} again.")
         if hashes and sha256(path) != row["sha256"]:
             raise Damaged(f"{path} was altered after it was written (its sha256 differs); make {folder} again.")
 
 
-COMPRESSED = (".gz", ".xz", ".zst")
-
-
 def ending(path: Path) -> str:
-    """A name's ending without that of its compression."""
-    return Path(path.stem).suffix if path.suffix in COMPRESSED else path.suffix
+    """The suffix of a name, without that of its compression: `.txt` for `a.txt.gz`."""
+    if path.suffix in COMPRESSED:
+        return Path(path.stem).suffix
+    return path.suffix
 
 
 def open_binary(path: Path) -> IO[bytes]:
     """Opens a plain, .gz, .xz or .zst file for reading."""
+    if not path.exists():
+        raise BadInput(f"{path} does not exist.")
     if not path.is_file():
-        raise BadInput(f"{path} does not exist." if not path.exists() else f"{path} is not a file; name one.")
+        raise BadInput(f"{path} is not a file; name one.")
     if path.suffix == ".gz":
         return gzip.open(path, "rb")  # type: ignore[return-value]
     if path.suffix == ".xz":
@@ -197,41 +236,56 @@ def open_binary(path: Path) -> IO[bytes]:
             import zstandard
         except ImportError:
             raise Unsupported(f"{path} needs zstandard: pip install 'firth[data]'.") from None
-        return io.BufferedReader(_Zstd(path, zstandard), 1 << 17)
+        return io.BufferedReader(_ZstdReader(path, zstandard), 1 << 17)
     return path.open("rb")
 
 
-class _Zstd(io.RawIOBase):
-    """Reads .zst frames; unlike `zstandard.open`, it says so when the file ends in the middle of one."""
+class _ZstdReader(io.RawIOBase):
+    """Reads .zst frames; unlike `zstandard.open`, it raises when the file ends in the middle of one."""
 
-    def __init__(self, path: Path, zstandard: Any) -> None:
-        self.zstandard, self.file = zstandard, path.open("rb")
-        self.frame = zstandard.ZstdDecompressor().decompressobj()
-        self.fed, self.ready = False, memoryview(b"")
+    def __init__(self, path: Path, zstandard: ModuleType) -> None:
+        self.zstandard = zstandard
+        self.file = path.open("rb")
+        self.ready = memoryview(b"")
+        """Decompressed bytes that were not returned yet."""
+        self._begin_frame()
+
+    def _begin_frame(self) -> None:
+        self.frame = self.zstandard.ZstdDecompressor().decompressobj()
+        self.frame_has_data = False
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Fills the buffer with decompressed bytes; returns how many, 0 at the end of the file."""
         try:
-            while not self.ready and self._feed():
+            while not self.ready and self._decompress_some():
                 pass
         except self.zstandard.ZstdError as error:
             raise OSError(str(error)) from None
-        count = min(len(buffer), len(self.ready))
-        buffer[:count], self.ready = self.ready[:count], self.ready[count:]
+        target = memoryview(buffer).cast("B")
+        count = min(len(target), len(self.ready))
+        target[:count] = self.ready[:count]
+        self.ready = self.ready[count:]
         return count
 
-    def _feed(self) -> bool:
-        data = self.frame.unused_data if self.frame.eof else b""
+    def _decompress_some(self) -> bool:
+        """Decompresses the next bytes into `ready`; returns False at the end of the file."""
+        data = b""
         if self.frame.eof:
-            self.frame, self.fed = self.zstandard.ZstdDecompressor().decompressobj(), False
-        data = data or self.file.read(1 << 10)  # little, because a few bytes can stand for megabytes
-        if not data and self.fed:
-            raise EOFError("the file ends within a frame")
-        self.fed = self.fed or bool(data)
-        self.ready = memoryview(self.frame.decompress(data) if data else b"")
-        return bool(data)
+            # What follows a frame is the beginning of the next one.
+            data = self.frame.unused_data
+            self._begin_frame()
+        if not data:
+            data = self.file.read(1 << 10)  # little, because a few bytes can become megabytes
+        if not data:
+            if self.frame_has_data:
+                raise EOFError("the file ends within a frame")
+            return False
+        self.frame_has_data = True
+        self.ready = memoryview(self.frame.decompress(data))
+        return True
 
     def close(self) -> None:
         self.file.close()
@@ -239,6 +293,7 @@ class _Zstd(io.RawIOBase):
 
 
 def _sync_folder(folder: Path) -> None:
+    """Brings a rename in a folder to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

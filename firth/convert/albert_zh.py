@@ -1,22 +1,23 @@
 """The layout of albert_zh, Chinese ALBERTs of 2019 -> Hugging Face's BERT, which gives the same numbers.
 
 These models factorise only the embedding of tokens (V x E times E x D, before positions are added) and name their one
-block `layer_shared`. Multiplied out and repeated for every layer that is a BERT. The output layer of such files
-(`project_layer`, `decoder`) was never trained; the tied embedding stands in for it.
+block `layer_shared`. With the factors multiplied and the block repeated for every layer, that is a BERT. The output
+layer of such files (`project_layer`, `decoder`) was never trained; the tied embedding replaces it.
 """
 
 from pathlib import Path
-from typing import Any
 
 from firth.convert.mapped import tensor_places
 from firth.files import read_json, write_bytes, write_json
 
 SHARED = "bert.encoder.layer_shared."
-TOKENS, WIDEN = "bert.embeddings.word_embeddings.weight", "bert.embeddings.word_embeddings_2.weight"
+TOKENS = "bert.embeddings.word_embeddings.weight"
+WIDEN = "bert.embeddings.word_embeddings_2.weight"
 UNTRAINED = ("cls.predictions.project_layer.weight", "cls.predictions.decoder.weight")
 
 
 def is_albert_zh(weights: Path) -> bool:
+    """Whether a safetensors file has the names of albert_zh."""
     return WIDEN in tensor_places(weights)
 
 
@@ -24,12 +25,22 @@ def convert(folder: Path) -> None:
     """Rewrites `config.json` and `model.safetensors` of a folder."""
     from safetensors.torch import load_file, save
 
-    values: dict[str, Any] = read_json(folder / "config.json")
-    tensors = {name: t for name, t in load_file(folder / "model.safetensors").items() if name not in UNTRAINED}
-    tensors[TOKENS] = (tensors[TOKENS] @ tensors.pop(WIDEN).T).contiguous()
-    block = {name.removeprefix(SHARED): tensors.pop(name) for name in list(tensors) if name.startswith(SHARED)}
+    values = read_json(folder / "config.json")
+    tensors = load_file(folder / "model.safetensors")
+    for name in UNTRAINED:
+        tensors.pop(name, None)
+
+    tokens_VE = tensors[TOKENS]
+    widen_DE = tensors.pop(WIDEN)
+    tensors[TOKENS] = (tokens_VE @ widen_DE.T).contiguous()
+
+    shared_names = [name for name in tensors if name.startswith(SHARED)]
+    block = {name.removeprefix(SHARED): tensors.pop(name) for name in shared_names}
     for layer in range(values["num_hidden_layers"]):
-        tensors |= {f"bert.encoder.layer.{layer}.{name}": tensor.clone() for name, tensor in block.items()}
+        for name, tensor in block.items():
+            tensors[f"bert.encoder.layer.{layer}.{name}"] = tensor.clone()
     write_bytes(folder / "model.safetensors", save(tensors, {"format": "pt"}))
-    kept = {name: value for name, value in values.items() if name != "embedding_size"}
-    write_json(folder / "config.json", {**kept, "model_type": "bert"})
+
+    values.pop("embedding_size", None)
+    values["model_type"] = "bert"
+    write_json(folder / "config.json", values)

@@ -1,50 +1,65 @@
-"""ELECTRA's folders: a discriminator, or a generator, and in a run of ours the generator in a folder of its own beside.
+"""ELECTRA's folders: a discriminator or a generator. Firth's own runs have the generator in a subfolder.
 
-Both come out as transformers reads them. The generator has the discriminator's embeddings, and that is checked.
+Both are written as transformers reads them. The generator must have the discriminator's embeddings, which is checked.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from firth.config import to_dict
-from firth.convert import Weights
+from firth.convert import NestedModel, Weights
 from firth.convert.huggingface import Layout
 from firth.errors import Unsupported
 from firth.objectives.replaced_token import ReplacedToken
-from firth.tensors import Encoder
 
-JUDGE, GENERATOR = "replaced_token", "generator"
+DISCRIMINATOR_GOAL = "replaced_token"
+GENERATOR_GOAL = "masked_lm"
+GENERATOR = "generator"
+"""The subfolder of the generator."""
+GENERATOR_FIELDS = ("width", "num_layers", "num_heads", "ffn_width")
+"""Fields of the generator's config that the objective's config repeats."""
 
 
 class Electra(Layout):
     def read(self, folder: Path) -> Weights:
-        found = super().read(folder)
-        if JUDGE not in found.goals:
-            return found
+        """The discriminator, with the generator's tensors among those of its objective if there is a generator."""
+        weights = super().read(folder)
+        if DISCRIMINATOR_GOAL not in weights.goals:
+            return weights
         if not (folder / GENERATOR).is_dir():
-            return _with(found, {}, {"width": 0})
-        drafts = super().read(folder / GENERATOR)
-        names = [name for name in drafts.encoder if name.startswith("embeddings.") and "project" not in name]
-        if not all(torch.equal(drafts.encoder[name], found.encoder[name]) for name in names):
-            raise Unsupported(f"{folder / GENERATOR} does not share the embeddings of {folder}; keep them apart.")
-        tensors = {f"generator.{name}": tensor for name, tensor in drafts.encoder.items()}
-        tensors |= {f"masked.{name}": tensor for name, tensor in drafts.goals["masked_lm"].items()}
-        shape = to_dict(drafts.config)
-        return _with(found, tensors, {name: shape[name] for name in ("width", "num_layers", "num_heads", "ffn_width")})
+            return _with_generator(weights, {}, {"width": 0})
 
-    def beside(self, goals: Mapping[str, nn.Module]) -> dict[str, tuple[Encoder, Mapping[str, nn.Module]]]:
-        goal = goals.get(JUDGE)
-        if not isinstance(goal, ReplacedToken) or goal.generator is None or goal.masked is None:
+        generator = super().read(folder / GENERATOR)
+        for name, tensor in generator.encoder.items():
+            # The projection is the generator's own, because its width differs.
+            is_shared = name.startswith("embeddings.") and "project" not in name
+            if is_shared and not torch.equal(tensor, weights.encoder[name]):
+                raise Unsupported(f"{folder / GENERATOR} does not share the embeddings of {folder}; keep them apart.")
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in generator.encoder.items():
+            tensors[f"generator.{name}"] = tensor
+        for name, tensor in generator.goals[GENERATOR_GOAL].items():
+            tensors[f"masked.{name}"] = tensor
+        config = to_dict(generator.config)
+        shape = {name: config[name] for name in GENERATOR_FIELDS}
+        return _with_generator(weights, tensors, shape)
+
+    def nested_models(self, goals: Mapping[str, nn.Module]) -> dict[str, NestedModel]:
+        """The generator, if the model has one."""
+        objective = goals.get(DISCRIMINATOR_GOAL)
+        if not isinstance(objective, ReplacedToken):
             return {}
-        return {GENERATOR: (goal.generator, {"masked_lm": goal.masked})}
+        if objective.generator is None or objective.masked is None:
+            return {}
+        return {GENERATOR: NestedModel(objective.generator, {GENERATOR_GOAL: objective.masked})}
 
 
-def _with(found: Weights, tensors: Mapping[str, Any], shape: Mapping[str, int]) -> Weights:
-    """The judge's weights and settings with those of a generator."""
-    goals = {**found.goals, JUDGE: {**found.goals[JUDGE], **tensors}}
-    settings = {**found.settings, JUDGE: {"generator": dict(shape)}}
-    return Weights(found.encoder_name, found.config, found.encoder, goals, settings)
+def _with_generator(weights: Weights, tensors: Mapping[str, Tensor], shape: Mapping[str, int]) -> Weights:
+    """The discriminator's weights and settings with those of a generator; a width of 0 means no generator."""
+    objective_tensors = {**weights.goals[DISCRIMINATOR_GOAL], **tensors}
+    goals = {**weights.goals, DISCRIMINATOR_GOAL: objective_tensors}
+    settings = {**weights.settings, DISCRIMINATOR_GOAL: {"generator": dict(shape)}}
+    return Weights(weights.encoder_name, weights.config, weights.encoder, goals, settings)

@@ -1,13 +1,11 @@
-"""allennlp's ELMo: `options.json` and weights in hdf5, as the program that trained it wrote them.
+"""AllenNLP's ELMo: `options.json` and weights in hdf5, as the program that trained it wrote them.
 
-In: a folder with both. Out: our encoder with these weights, and a tokenizer that reads characters. Their gates come in
-another order (input, candidate, forget, output), the 1 they add to the forget gate is not in the file, and their
-characters begin at 0 where ours begin at 1.
+In: a folder with both. Out: firth's encoder with these weights, and a tokenizer that reads characters. There are three
+differences. Their gates have another order (input, candidate, forget, output). The 1 that they add to the forget gate
+is not in the file. Their character ids begin at 0, firth's at 1.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,15 +16,18 @@ from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import read_json
 from firth.tokenizers.characters import Characters
 
-OPTIONS = "options.json"
+OPTIONS = "*options.json"
 DIRECTIONS = ("RNN_0", "RNN_1")
-LSTM = "{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell/{name}"
+"""Forward and backward."""
 
 
 def find(folder: Path) -> Path | None:
-    """The weights of an ELMo's folder."""
-    files = sorted({*folder.glob("*weights*.hdf5"), *folder.glob("*weights*.h5")}) or sorted(folder.glob("*.hdf5"))
-    options = [*folder.glob("*options.json")]
+    """The weights of an ELMo in a folder; None if it has none."""
+    files = sorted({*folder.glob("*weights*.hdf5"), *folder.glob("*weights*.h5")})
+    if not files:
+        # Not AllenNLP's usual name: any hdf5 file will do.
+        files = sorted(folder.glob("*.hdf5"))
+    options = list(folder.glob(OPTIONS))
     if len(options) != 1 or not files:
         return None
     if len(files) > 1:
@@ -35,33 +36,45 @@ def find(folder: Path) -> Path | None:
 
 
 def load(weights: Path) -> tuple[Elmo, Characters]:
-    """The encoder of these weights and of the options beside them, with a tokenizer that has no list of words."""
-    options = next(iter(weights.parent.glob("*options.json")))
+    """The encoder from a file of weights and the options in its folder, and a tokenizer without a list of words."""
+    options = next(iter(weights.parent.glob(OPTIONS)))
     tokenizer = Characters.of((), Characters.Config())
-    encoder = Elmo(_config(options, vocab_size=len(tokenizer.vocab)))
-    tensors = dict(_renamed(_read(weights), weights, encoder.config))
-    wanted = encoder.state_dict()
-    for name, tensor in wanted.items():
-        if name not in tensors or tensors[name].shape != tensor.shape:
-            found = f"of the shape {tuple(tensors[name].shape)}" if name in tensors else "missing"
-            raise Damaged(f"{weights} does not fit {options.name}: {name} is {found}, not {tuple(tensor.shape)}.")
-    if strange := sorted(tensors.keys() - wanted.keys()):
-        raise Unsupported(f"{weights} has {strange[0]}, which {options.name} does not tell of.")
+    config = _config(options, vocab_size=len(tokenizer.vocab))
+    encoder = Elmo(config)
+    tensors = _Renaming(weights, _read(weights)).tensors(config)
+    _check_fit(weights, options, tensors, encoder.state_dict())
     encoder.load_state_dict(tensors)
     return encoder.eval(), tokenizer
 
 
+def _check_fit(weights: Path, options: Path, tensors: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    """Raises if a tensor is missing, has another shape than the options ask for, or is unknown."""
+    for name, tensor in wanted.items():
+        if name not in tensors:
+            found = "missing"
+        elif tensors[name].shape != tensor.shape:
+            found = f"of the shape {tuple(tensors[name].shape)}"
+        else:
+            continue
+        raise Damaged(f"{weights} does not fit {options.name}: {name} is {found}, not {tuple(tensor.shape)}.")
+    unknown = sorted(tensors.keys() - wanted.keys())
+    if unknown:
+        raise Unsupported(f"{weights} has {unknown[0]}, which {options.name} does not describe.")
+
+
 def _config(path: Path, *, vocab_size: int) -> Elmo.Config:
+    """The encoder's config from `options.json`."""
     options = read_json(path)
     try:
-        lstm, cnn = options["lstm"], options["char_cnn"]
+        lstm = options["lstm"]
+        cnn = options["char_cnn"]
         if lstm["cell_clip"] != lstm["proj_clip"] or not lstm["use_skip_connections"]:
             raise Unsupported(f"{path} asks for two different clips or no skip connections, which firth does not have.")
         if cnn["n_characters"] not in (NUM_CHARACTERS - 1, NUM_CHARACTERS):
             raise Unsupported(f"{path} has {cnn['n_characters']} characters; firth reads the {NUM_CHARACTERS} of ELMo.")
         return Elmo.Config(
             vocab_size=vocab_size,
-            width=2 * lstm["projection_dim"],
+            width=2 * lstm["projection_dim"],  # both directions side by side
             num_layers=lstm["n_layers"],
             cell_width=lstm["dim"],
             clip=float(lstm["cell_clip"]),
@@ -76,13 +89,14 @@ def _config(path: Path, *, vocab_size: int) -> Elmo.Config:
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:
+    """All arrays of an hdf5 file, as float32."""
     try:
         import h5py
     except ImportError:
         raise Unsupported(f"{path} needs h5py: pip install 'firth[convert]'.") from None
     found: dict[str, np.ndarray] = {}
 
-    def visit(name: str, value: Any) -> None:
+    def visit(name: str, value: object) -> None:
         if isinstance(value, h5py.Dataset):
             found[name] = np.asarray(value[...], np.float32)
 
@@ -94,39 +108,70 @@ def _read(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-def _renamed(arrays: dict[str, np.ndarray], path: Path, config: Elmo.Config) -> Iterator[tuple[str, Tensor]]:
-    """All arrays under our names; those with a name nobody knows keep it."""
+class _Renaming:
+    """AllenNLP's arrays -> tensors with firth's names and in firth's order."""
 
-    def take(name: str) -> Tensor:
-        if name not in arrays:
-            raise Damaged(f"{path} lacks {name}; fetch it again.")
-        return torch.from_numpy(arrays.pop(name))
+    def __init__(self, path: Path, arrays: dict[str, np.ndarray]) -> None:
+        self.path = path
+        self.arrays = arrays
 
-    nothing = torch.zeros(1, config.character_width)
-    yield "words.characters.weight", torch.cat([nothing, take("char_embed")])
-    for i in range(len(config.filters)):
-        yield f"words.filters.{i}.weight", take(f"CNN/W_cnn_{i}").squeeze(0).permute(2, 1, 0)
-        yield f"words.filters.{i}.bias", take(f"CNN/b_cnn_{i}")
-    for i in range(config.num_highways):
-        for ours, theirs in (("change", "transform"), ("gate", "carry")):
-            yield f"words.highways.{i}.{ours}.weight", take(f"CNN_high_{i}/W_{theirs}").T
-            yield f"words.highways.{i}.{ours}.bias", take(f"CNN_high_{i}/b_{theirs}")
-    yield "words.project.weight", take("CNN_proj/W_proj").T
-    yield "words.project.bias", take("CNN_proj/b_proj")
-    for layer in range(config.num_layers):
-        names = [LSTM.format(direction=d, layer=layer, name="{}") for d in DIRECTIONS]
-        weights = torch.stack([_gates(take(name.format("W_0"))) for name in names])
-        below = weights.shape[1] - config.width // 2
-        yield f"blocks.{layer}.input_2DF", weights[:, :below]
-        yield f"blocks.{layer}.recurrent_2DF", weights[:, below:]
-        yield f"blocks.{layer}.project_2FD", torch.stack([take(name.format("W_P_0")) for name in names])
-        bias_24F = torch.stack([_gates(take(name.format("B"))) for name in names]).view(2, 4, -1)
-        bias_24F[:, 1] += 1
-        yield f"blocks.{layer}.bias", bias_24F.flatten()
-    yield from ((name, torch.from_numpy(array)) for name, array in arrays.items())
+    def tensors(self, config: Elmo.Config) -> dict[str, Tensor]:
+        """All arrays with firth's names; those with an unknown name keep it."""
+        tensors = self._words(config)
+        for layer in range(config.num_layers):
+            tensors.update(self._lstm_layer(layer, config))
+        # `_take` has removed all known arrays. The caller refuses what remains.
+        for name, array in self.arrays.items():
+            tensors[name] = torch.from_numpy(array)
+        return tensors
+
+    def _take(self, name: str) -> Tensor:
+        if name not in self.arrays:
+            raise Damaged(f"{self.path} lacks {name}; fetch it again.")
+        return torch.from_numpy(self.arrays.pop(name))
+
+    def _words(self, config: Elmo.Config) -> dict[str, Tensor]:
+        """The character embeddings, convolutions and highway layers."""
+        padding_row = torch.zeros(1, config.character_width)
+        tensors = {"words.characters.weight": torch.cat([padding_row, self._take("char_embed")])}
+        for i in range(len(config.filters)):
+            # 1 x size x channels x filters -> filters x channels x size
+            weight = self._take(f"CNN/W_cnn_{i}").squeeze(0).permute(2, 1, 0)
+            tensors[f"words.filters.{i}.weight"] = weight
+            tensors[f"words.filters.{i}.bias"] = self._take(f"CNN/b_cnn_{i}")
+        for i in range(config.num_highways):
+            for ours, theirs in (("change", "transform"), ("gate", "carry")):
+                # Their matrices are inputs x outputs.
+                tensors[f"words.highways.{i}.{ours}.weight"] = self._take(f"CNN_high_{i}/W_{theirs}").T
+                tensors[f"words.highways.{i}.{ours}.bias"] = self._take(f"CNN_high_{i}/b_{theirs}")
+        tensors["words.project.weight"] = self._take("CNN_proj/W_proj").T
+        tensors["words.project.bias"] = self._take("CNN_proj/b_proj")
+        return tensors
+
+    def _lstm_layer(self, layer: int, config: Elmo.Config) -> dict[str, Tensor]:
+        """The LSTMs of one layer, forward and backward stacked."""
+        weights: list[Tensor] = []
+        projections: list[Tensor] = []
+        biases: list[Tensor] = []
+        for direction in DIRECTIONS:
+            cell = f"{direction}/RNN/MultiRNNCell/Cell{layer}/LSTMCell"
+            weights.append(_reorder_gates(self._take(f"{cell}/W_0")))
+            projections.append(self._take(f"{cell}/W_P_0"))
+            biases.append(_reorder_gates(self._take(f"{cell}/B")))
+        # Their matrix has the input's rows first, then those of the previous state.
+        weights_2DF = torch.stack(weights)
+        input_width = weights_2DF.shape[1] - config.width // 2
+        bias_24F = torch.stack(biases).view(2, 4, -1)
+        bias_24F[:, 1] += 1  # the forget gate
+        return {
+            f"blocks.{layer}.input_2DF": weights_2DF[:, :input_width],
+            f"blocks.{layer}.recurrent_2DF": weights_2DF[:, input_width:],
+            f"blocks.{layer}.project_2FD": torch.stack(projections),
+            f"blocks.{layer}.bias": bias_24F.flatten(),
+        }
 
 
-def _gates(weights: Tensor) -> Tensor:
+def _reorder_gates(weights: Tensor) -> Tensor:
     """Input, candidate, forget, output -> input, forget, candidate, output."""
-    first, candidate, forget, last = weights.chunk(4, -1)
-    return torch.cat([first, forget, candidate, last], -1)
+    input_gate, candidate, forget_gate, output_gate = weights.chunk(4, -1)
+    return torch.cat([input_gate, forget_gate, candidate, output_gate], -1)

@@ -1,9 +1,14 @@
 """fastText's `.bin` files (format 12; Bojanowski et al. 2017, Joulin et al. 2017).
 
 In: a file of the fasttext program, unsupervised or supervised. Out: its settings, words, labels and both matrices,
-which stay memory-mapped. The file holds, little-endian: a magic number and the version; twelve int32 settings and one
-float64; the dictionary (sizes, then every word with its count and kind); then two matrices, each with a flag that says
-whether it is quantised, its shape and its float32 rows. The rows of the first are the words, then the hashed n-grams.
+which stay memory-mapped. All numbers are little-endian. The file contains:
+
+1. a magic number and the version;
+2. twelve int32 settings and one float64;
+3. the dictionary: its sizes, then every word or label with its count and kind;
+4. the input and the output matrix, each with a flag for quantisation, its shape and its float32 rows.
+
+The rows of the input matrix are the words, then the buckets of hashed n-grams.
 """
 
 import mmap
@@ -18,17 +23,35 @@ from firth.errors import BadInput, Unsupported
 MAGIC = 793712314
 VERSION = 12
 LABEL = "__label__"
-"""What labels begin with in the program's files."""
+"""The prefix of labels in the program's files."""
 LOSSES = {1: "hierarchical", 2: "negative", 3: "softmax", 4: "ova"}
 MODELS = {1: "cbow", 2: "skip-gram", 3: "supervised"}
+_START = struct.Struct("<2i")
 _SETTINGS = struct.Struct("<12id")
+_SETTING_NAMES = (
+    "width",
+    "window",
+    "epochs",
+    "min_count",
+    "num_negatives",
+    "word_ngrams",
+    "loss",
+    "model",
+    "num_buckets",
+    "min_ngram",
+    "max_ngram",
+    "lr_update_rate",
+    "sampling_threshold",
+)
 _SIZES = struct.Struct("<3i2q")
 _ENTRY = struct.Struct("<qb")
+_QUANTISED = struct.Struct("<?")
+_SHAPE = struct.Struct("<2q")
 
 
 @dataclass(frozen=True)
 class FastText:
-    """What a file holds."""
+    """The content of a file."""
 
     model: str
     loss: str
@@ -46,87 +69,150 @@ class FastText:
     labels: list[str]
     label_counts: np.ndarray
     input_VD: np.ndarray
+    """A row for each word, then one for each bucket."""
     output_TD: np.ndarray
+    """A row for each word or label, or for each inner node of a Huffman tree."""
+
+
+@dataclass(frozen=True)
+class _Dictionary:
+    """The words of a file, then its labels."""
+
+    entries: list[str]
+    counts: np.ndarray
+    is_label: np.ndarray
 
 
 def is_fasttext(path: Path) -> bool:
+    """Whether a file begins with fastText's magic number."""
     with path.open("rb") as file:
         return file.read(4) == MAGIC.to_bytes(4, "little")
 
 
 def read_fasttext(path: Path) -> FastText:
+    """The content of a `.bin` file; raises if it is damaged, quantised or of another format."""
+    # The parts have no offsets, so they must be read in this order.
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = _Place(path, data)
-        magic, version = at.take(struct.Struct("<2i"))
-        if magic != MAGIC:
-            raise BadInput(f"{path} is not a fastText model: it does not begin with fastText's number.")
-        if not 11 <= version <= VERSION:
-            raise Unsupported(f"{path} is of fastText's format {version}; firth reads 11 and {VERSION}.")
-        settings = at.take(_SETTINGS)
-        width, window, epochs, min_count, negatives, word_ngrams, loss, model, buckets, least, most, _, _ = settings
-        if loss not in LOSSES or model not in MODELS or width < 1:
-            raise BadInput(f"{path} is damaged: it names loss {loss}, model {model} and width {width}.")
-        words, counts, kinds = _dictionary(at)
-        input_VD, output_TD = _matrix(at, width, "input"), _matrix(at, width, "output")
-    if version == 11 and MODELS[model] == "supervised":
-        most = 0  # such files have no character n-grams, whatever they say
-    num_words = len(kinds) - int(kinds.sum())
-    if kinds[:num_words].any() or len(input_VD) != num_words + buckets:
+        reader = _Reader(path, data)
+        version = _read_version(reader)
+        settings = _read_settings(reader)
+        dictionary = _read_dictionary(reader)
+        input_VD = _map_matrix(reader, settings["width"], "input")
+        output_TD = _map_matrix(reader, settings["width"], "output")
+    model = MODELS[settings["model"]]
+    num_buckets = settings["num_buckets"]
+    max_ngram = settings["max_ngram"]
+    if version == 11 and model == "supervised":
+        max_ngram = 0  # files of this version have no character n-grams, whatever the settings say
+
+    num_words = len(dictionary.entries) - int(dictionary.is_label.sum())
+    words_come_first = not dictionary.is_label[:num_words].any()
+    if not words_come_first or len(input_VD) != num_words + num_buckets:
         raise BadInput(
-            f"{path} is damaged: {num_words:,} words, {buckets:,} buckets and {len(input_VD):,} rows differ."
+            f"{path} is damaged: {num_words:,} words, {num_buckets:,} buckets and {len(input_VD):,} rows differ."
         )
     return FastText(
-        MODELS[model], LOSSES[loss], width, window, epochs, min_count, negatives, word_ngrams, buckets, least, most,
-        words[:num_words], counts[:num_words], words[num_words:], counts[num_words:], input_VD, output_TD,
-    )  # fmt: skip
+        model=model,
+        loss=LOSSES[settings["loss"]],
+        width=settings["width"],
+        window=settings["window"],
+        epochs=settings["epochs"],
+        min_count=settings["min_count"],
+        num_negatives=settings["num_negatives"],
+        word_ngrams=settings["word_ngrams"],
+        num_buckets=num_buckets,
+        min_ngram=settings["min_ngram"],
+        max_ngram=max_ngram,
+        words=dictionary.entries[:num_words],
+        word_counts=dictionary.counts[:num_words],
+        labels=dictionary.entries[num_words:],
+        label_counts=dictionary.counts[num_words:],
+        input_VD=input_VD,
+        output_TD=output_TD,
+    )
 
 
-class _Place:
-    """Where reading stands; it says at which byte a file ends too soon."""
+class _Reader:
+    """A position in a mapped file; says at which byte a file ends too soon."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
-        self.path, self.data, self.at = path, data, 0
+        self.path = path
+        self.data = data
+        self.position = 0
 
-    def take(self, form: struct.Struct, what: str = "its settings") -> tuple[int, ...]:
+    def take(self, form: struct.Struct, what: str) -> tuple[int, ...]:
+        """The next numbers; `what` names the part of the file for the error message."""
         self.expect(form.size, what)
-        values = form.unpack_from(self.data, self.at)
-        self.at += form.size
+        values = form.unpack_from(self.data, self.position)
+        self.position += form.size
         return values
 
     def expect(self, size: int, what: str) -> None:
-        if self.at + size > len(self.data):
+        """Raises if the file has fewer than `size` bytes left."""
+        if self.position + size > len(self.data):
             raise BadInput(f"{self.path} ends at byte {len(self.data):,}, within {what}; fetch it again.")
 
 
-def _dictionary(at: _Place) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """Words and labels with their counts, and for each whether it is a label."""
-    size, num_words, num_labels, _, pruned = at.take(_SIZES, "its dictionary")
-    if pruned >= 0:
-        raise Unsupported(f"{at.path} was pruned and quantised; firth reads the .bin file that it was made from.")
+def _read_version(reader: _Reader) -> int:
+    magic, version = reader.take(_START, "its settings")
+    if magic != MAGIC:
+        raise BadInput(f"{reader.path} is not a fastText model: it does not begin with fastText's number.")
+    if not 11 <= version <= VERSION:
+        raise Unsupported(f"{reader.path} is of fastText's format {version}; firth reads 11 and {VERSION}.")
+    return version
+
+
+def _read_settings(reader: _Reader) -> dict[str, int]:
+    values = reader.take(_SETTINGS, "its settings")
+    settings = dict(zip(_SETTING_NAMES, values, strict=True))
+    loss = settings["loss"]
+    model = settings["model"]
+    width = settings["width"]
+    if loss not in LOSSES or model not in MODELS or width < 1:
+        raise BadInput(f"{reader.path} is damaged: it names loss {loss}, model {model} and width {width}.")
+    return settings
+
+
+def _read_dictionary(reader: _Reader) -> _Dictionary:
+    what = "its dictionary"
+    size, num_words, num_labels, _, pruned = reader.take(_SIZES, what)
+    if pruned >= 0:  # -1 for a full dictionary
+        raise Unsupported(f"{reader.path} was pruned and quantised; firth reads the .bin file that it was made from.")
     if size != num_words + num_labels or size < 0:
-        raise BadInput(f"{at.path} is damaged: {size} entries are not {num_words} words and {num_labels} labels.")
-    words: list[str] = []
-    counts, kinds = np.empty(size, np.int64), np.empty(size, bool)
+        raise BadInput(f"{reader.path} is damaged: {size} entries are not {num_words} words and {num_labels} labels.")
+    entries: list[str] = []
+    counts = np.empty(size, np.int64)
+    is_label = np.empty(size, bool)
     for i in range(size):
-        end = at.data.find(b"\0", at.at)
-        at.expect(end - at.at if end >= 0 else len(at.data), "its dictionary")
-        # Bytes that are no UTF-8 stay readable; such a word keeps its row but cannot be asked for.
-        words.append(at.data[at.at : end].decode(errors="backslashreplace"))
-        at.at = end + 1
-        counts[i], kinds[i] = at.take(_ENTRY, "its dictionary")
-    return words, counts, kinds
+        # A word ends with a zero byte.
+        end = reader.data.find(b"\0", reader.position)
+        length = end - reader.position if end >= 0 else len(reader.data)
+        reader.expect(length, what)
+        # Bytes that are not UTF-8 stay readable. Such a word keeps its row but cannot be looked up.
+        entries.append(reader.data[reader.position : end].decode(errors="backslashreplace"))
+        reader.position = end + 1
+        count, kind = reader.take(_ENTRY, what)
+        counts[i] = count
+        is_label[i] = kind
+    return _Dictionary(entries, counts, is_label)
 
 
-def _matrix(at: _Place, width: int, name: str) -> np.ndarray:
+def _map_matrix(reader: _Reader, width: int, name: str) -> np.ndarray:
+    """The next matrix of the file, memory-mapped."""
     what = f"its {name} matrix"
-    [quantised] = at.take(struct.Struct("<?"), what)
+    [quantised] = reader.take(_QUANTISED, what)
     if quantised:
-        raise Unsupported(f"{at.path} is quantised; firth reads the .bin file that it was made from.")
-    rows, columns = at.take(struct.Struct("<2q"), what)
+        raise Unsupported(f"{reader.path} is quantised; firth reads the .bin file that it was made from.")
+    rows, columns = reader.take(_SHAPE, what)
     if columns != width or rows < 0:
-        raise BadInput(f"{at.path} is damaged: {what} has {rows} rows of {columns}, its settings a width of {width}.")
-    at.expect(4 * rows * columns, what)
-    start = at.at
-    at.at += 4 * rows * columns
+        raise BadInput(
+            f"{reader.path} is damaged: {what} has {rows} rows of {columns}, its settings a width of {width}."
+        )
+    size = 4 * rows * columns
+    reader.expect(size, what)
+    start = reader.position
+    reader.position += size
     shape = (rows, columns)
-    return np.memmap(at.path, "<f4", "r", start, shape) if rows else np.empty(shape, np.float32)
+    if not rows:
+        return np.empty(shape, np.float32)  # numpy cannot map zero bytes
+    return np.memmap(reader.path, "<f4", "r", start, shape)

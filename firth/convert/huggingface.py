@@ -1,7 +1,7 @@
-"""Hugging Face's model folders: `config.json` and `model.safetensors` under their names, both ways.
+"""Hugging Face model folders: `config.json` and `model.safetensors` with their names, read and written.
 
-A `Layout` says how a model type names what an encoder of ours has; `layouts.py` has one row for each type. Reading is
-strict: every tensor is used, or on the short list of known extras, or an error.
+A `Layout` says how a model type names the parts of one of firth's encoders; `layouts.py` has one for each type. Reading
+is strict: every tensor is used, or is on the short list of known extras, or is an error.
 """
 
 import json
@@ -9,23 +9,23 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from firth import encoders
-from firth.convert import Weights
+from firth.convert import EncoderConfig, NestedModel, Weights
 from firth.errors import BadInput, Damaged, Unsupported
-from firth.files import read_json
+from firth.files import JsonObject, read_json
 from firth.tensors import Encoder
 
-TABLE = "embeddings.tokens.weight"
+TOKENS = "embeddings.tokens.weight"
 POSITIONS = "embeddings.positions.weight"
-OURS = "goals."
-"""Heads that Hugging Face's model has no place for are kept under `goals.GOAL.NAME`."""
+GOAL_PREFIX = "goals."
+"""A head that Hugging Face's model does not have is saved as `goals.GOAL.NAME`."""
 REQUIRED = ("vocab_size", "width", "num_layers", "num_heads", "ffn_width")
+QKV_PARTS = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
@@ -34,197 +34,283 @@ class Layout:
 
     model_type: str
     encoder: str
-    """Our encoder, by name."""
+    """The name of firth's encoder."""
     prefix: str
-    """What their encoder's tensors begin with in a model with heads."""
+    """The prefix of the encoder's tensors in a model with heads."""
     fields: Mapping[str, str]
-    """Fields of our encoder's config -> theirs."""
+    """Fields of firth's encoder config -> keys of `config.json`."""
     names: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...]
-    """Patterns in our names, with query, key and value apart -> theirs, applied in order."""
+    """Patterns in firth's names, with query, key and value separate -> replacements, applied in order."""
     heads: Mapping[str, Mapping[str, str]]
-    """For each goal our names of its tensors -> theirs."""
+    """For each goal: firth's names of its tensors -> Hugging Face's."""
     architectures: Mapping[tuple[str, ...], str]
-    """Goals that a model has -> their class."""
+    """The goals that a model has -> the class in transformers."""
     tied: tuple[str, ...] = ()
-    """Tensors that must be the input embedding again."""
+    """Tensors that must equal the input embedding."""
     extras: tuple[str, ...] = ("embeddings.position_ids",)
-    """Tensors that hold nothing new."""
-    implied: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of our config that all models of this type have."""
-    usual: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of our config that hold where `config.json` is silent and our own default is another."""
-    fixed: Mapping[str, Any] = field(default_factory=lambda: {"position_embedding_type": "absolute"})
-    """Values of `config.json` that may be no others."""
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Tensors that contain no additional information."""
+    implied: Mapping[str, object] = field(default_factory=dict)
+    """Fields of firth's config that all models of this type have."""
+    usual: Mapping[str, object] = field(default_factory=dict)
+    """Defaults for fields that `config.json` does not set, where they differ from firth's own defaults."""
+    fixed: Mapping[str, object] = field(default_factory=lambda: {"position_embedding_type": "absolute"})
+    """The only allowed values of some keys of `config.json`."""
+    settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Fields of a goal's config that all models of this type have."""
     pad_id: int | None = None
-    """Where given, positions count from the padding token's id plus one, which is this unless `config.json` says."""
+    """If set, positions count from the padding token's id plus one. This is its id unless `config.json` has one."""
 
     def read(self, folder: Path) -> Weights:
-        """Reads a folder; raises when anything in it is not understood."""
+        """The content of a folder; raises when anything in it is not understood."""
         values = read_json(folder / "config.json")
-        tensors = self._prefixed({_modern(name): tensor for name, tensor in read_tensors(folder).items()})
+        found: dict[str, Tensor] = {}
+        for name, tensor in read_tensors(folder).items():
+            found[_modern_name(name)] = tensor
+        tensors = self._with_prefix(found)
         config = self._config(folder, values, tensors)
-        goals = {
-            goal: {ours: tensors.pop(theirs) for ours, theirs in names.items()}
-            for goal, names in self.heads.items()
-            if all(theirs in tensors for theirs in names.values())
-        }
-        for name in [name for name in tensors if name.startswith(OURS)]:
-            goal, _, rest = name.removeprefix(OURS).partition(".")
-            goals.setdefault(goal, {})[rest] = tensors.pop(name)
-        wanted = self.encoder_names(config)
-        missing = [theirs for theirs in wanted.values() if theirs not in tensors]
-        if missing:
-            raise Damaged(f"{folder} lacks the tensor {missing[0]} ({len(missing)} missing in all).")
-        encoder = {ours: tensors.pop(theirs) for ours, theirs in wanted.items()}
-        self._account_for(folder, tensors, encoder[TABLE])
-        encoder[POSITIONS] = encoder[POSITIONS][self._first_position(values.get("pad_token_id")) :]
+
+        # Each step below removes what it uses, so that what remains is unused.
+        goals = self._pop_heads(tensors)
+        pop_goal_tensors(tensors, goals)
+        encoder = self._pop_encoder(folder, tensors, config)
+        self._check_unused(folder, tensors, encoder[TOKENS])
+
+        first_position = self._first_position(values.get("pad_token_id"))
+        encoder[POSITIONS] = encoder[POSITIONS][first_position:]
         settings = {goal: self.settings[goal] for goal in goals if goal in self.settings}
-        return Weights(self.encoder, config, _fuse(encoder), goals, settings)
+        return Weights(self.encoder, config, _fuse_qkv(encoder), goals, settings)
 
     def tensors_of(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, Tensor]:
-        """All weights under Hugging Face's names."""
-        split: dict[str, Tensor] = {}
-        for name, parameter in encoder.named_parameters():
-            parts = parameter.detach().chunk(3) if ".qkv." in name else (parameter.detach(),)
-            split |= {one: part.contiguous() for one, part in zip(_apart(name), parts, strict=True)}
-        # No token ever stands at the rows before the first position.
-        unused = split[POSITIONS].new_zeros(self._first_position(pad_id), split[POSITIONS].shape[1])
-        split[POSITIONS] = torch.cat([unused, split[POSITIONS]])
-        named = {theirs: split[ours] for ours, theirs in self.encoder_names(encoder.config).items()}
-        for goal, head in goals.items():
-            names = self.heads.get(goal) or {name: f"{OURS}{goal}.{name}" for name in head.state_dict()}
-            # Cloned, because a goal may share tensors with the encoder.
-            named |= {theirs: head.state_dict()[ours].contiguous().clone() for ours, theirs in names.items()}
-        return named
+        """All weights, with Hugging Face's names."""
+        ours = _split_qkv(encoder)
+        # No token ever has a position before the first one: those rows are zeros.
+        width = ours[POSITIONS].shape[1]
+        unused = ours[POSITIONS].new_zeros(self._first_position(pad_id), width)
+        ours[POSITIONS] = torch.cat([unused, ours[POSITIONS]])
 
-    def beside(self, goals: Mapping[str, nn.Module]) -> dict[str, tuple[Encoder, Mapping[str, nn.Module]]]:
-        """Models with folders of their own inside the folder."""
+        tensors: dict[str, Tensor] = {}
+        for name, their_name in self.encoder_names(encoder.config).items():
+            tensors[their_name] = ours[name]
+        for goal, head in goals.items():
+            state = head.state_dict()
+            names = self.heads.get(goal)
+            if not names:
+                names = {name: f"{GOAL_PREFIX}{goal}.{name}" for name in state}
+            for name, their_name in names.items():
+                # Cloned, because a goal may share tensors with the encoder.
+                tensors[their_name] = state[name].contiguous().clone()
+        return tensors
+
+    def nested_models(self, goals: Mapping[str, nn.Module]) -> dict[str, NestedModel]:
+        """Models to save in subfolders, by the subfolder's name: none, unless a subclass has some."""
         return {}
 
-    def config_json(self, encoder: Encoder, goals: Mapping[str, Any], *, pad_id: int) -> dict[str, Any]:
-        """What transformers reads as `config.json`."""
+    def config_json(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, object]:
+        """The content of `config.json`, as transformers reads it."""
         known = {name: getattr(encoder.config, name) for name in self.fields}
+        # Hugging Face counts the unused rows before the first position.
         known["max_positions"] += self._first_position(pad_id)
         if "embedding_width" in known:
+            # In firth's config 0 means "as wide as the states". Hugging Face wants the number.
             known["embedding_width"] = encoder.table_width
-        kept = tuple(goal for goal in self.heads if goal in goals)
-        return {
-            "architectures": [self.architectures.get(kept, self.architectures[()])],
-            "model_type": self.model_type,
-            **{self.fields[name]: value for name, value in known.items()},
-            **self.fixed,
-            "pad_token_id": pad_id,
-            "dtype": "float32",
-        }
+        known_goals = tuple(goal for goal in self.heads if goal in goals)
+        architecture = self.architectures.get(known_goals, self.architectures[()])
 
-    def suits(self, encoder: Encoder, goals: Mapping[str, Any]) -> bool:
+        values: dict[str, object] = {"architectures": [architecture], "model_type": self.model_type}
+        for name, value in known.items():
+            values[self.fields[name]] = value
+        values.update(self.fixed)
+        values["pad_token_id"] = pad_id
+        values["dtype"] = "float32"
+        return values
+
+    def suits(self, encoder: Encoder, goals: Mapping[str, nn.Module]) -> bool:
         """Whether a model can be written in this layout without loss."""
-        config = encoder.config
-        return (
-            encoders.name_of(encoder) == self.encoder
-            and all(getattr(config, name) == value for name, value in self.implied.items())
-            and all(
-                (getattr(goals[goal].config, name) or getattr(config, name)) == value
-                for goal, fields in self.settings.items()
-                if goal in goals
-                for name, value in fields.items()
-            )
-        )
+        if encoders.name_of(encoder) != self.encoder:
+            return False
+        for name, value in self.implied.items():
+            if getattr(encoder.config, name) != value:
+                return False
+        for goal, fields in self.settings.items():
+            if goal not in goals:
+                continue
+            for name, value in fields.items():
+                # A goal whose own field is empty uses the encoder's value.
+                used = getattr(goals[goal].config, name) or getattr(encoder.config, name)
+                if used != value:
+                    return False
+        return True
 
-    def encoder_names(self, config: Any) -> dict[str, str]:
-        """Our name -> theirs for every tensor of the encoder, with query, key and value apart."""
+    def encoder_names(self, config: EncoderConfig) -> dict[str, str]:
+        """Firth's name -> Hugging Face's for every tensor of the encoder, with query, key and value separate."""
+        # On the meta device, only the names are made: no memory is used for weights.
         with torch.device("meta"):
-            names = [name for name, _ in encoders.resolve(self.encoder)(config).named_parameters()]
-        return {one: self.prefix + self._translate(one) for name in names for one in _apart(name)}
+            encoder = encoders.resolve(self.encoder)(config)
+        names: dict[str, str] = {}
+        for fused_name, _ in encoder.named_parameters():
+            for name in _separate_names(fused_name):
+                names[name] = self.prefix + self._translate(name)
+        return names
 
     def _translate(self, name: str) -> str:
         for pattern, replacement in self.names:
             name = re.sub(pattern, replacement, name)
         return name
 
-    def _prefixed(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A bare encoder's tensors get the names they have in a model with heads."""
+    def _with_prefix(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of an encoder without heads, renamed as in a model with heads."""
+        # For example, BertForMaskedLM saves `bert.embeddings...`, BertModel saves `embeddings...`.
         if any(name.startswith(self.prefix) for name in tensors):
             return tensors
-        of_heads = {theirs for names in self.heads.values() for theirs in names.values()} | set(self.tied)
-        return {
-            name if name in of_heads or name.startswith(OURS) else self.prefix + name: tensor
-            for name, tensor in tensors.items()
-        }
+        head_names = set(self.tied)
+        for names in self.heads.values():
+            head_names.update(names.values())
+        renamed: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            if name in head_names or name.startswith(GOAL_PREFIX):
+                renamed[name] = tensor
+            else:
+                renamed[self.prefix + name] = tensor
+        return renamed
+
+    def _pop_heads(self, tensors: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+        """Removes the heads of which all tensors are present, and returns them with firth's names."""
+        goals: dict[str, dict[str, Tensor]] = {}
+        for goal, names in self.heads.items():
+            if all(their_name in tensors for their_name in names.values()):
+                goals[goal] = {name: tensors.pop(their_name) for name, their_name in names.items()}
+        return goals
+
+    def _pop_encoder(self, folder: Path, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
+        """Removes all tensors of the encoder, and returns them with firth's names."""
+        names = self.encoder_names(config)
+        missing = [their_name for their_name in names.values() if their_name not in tensors]
+        if missing:
+            raise Damaged(f"{folder} lacks the tensor {missing[0]} ({len(missing)} missing in all).")
+        return {name: tensors.pop(their_name) for name, their_name in names.items()}
 
     def _first_position(self, pad_id: int | None) -> int:
+        """The row of the position table that the first token of a sequence uses."""
         if self.pad_id is None:
             return 0
-        return (self.pad_id if pad_id is None else pad_id) + 1
+        if pad_id is None:
+            return self.pad_id + 1
+        return pad_id + 1
 
-    def _config(self, folder: Path, values: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Any:
-        where = folder / "config.json"
-        for name, value in {"is_decoder": False, **self.fixed}.items():
-            if values.get(name, value) != value:
-                raise Unsupported(f"{where} has {name} = {values[name]!r}; firth's {self.encoder} has {value!r}.")
-        if missing := [self.fields[name] for name in REQUIRED if self.fields[name] not in values]:
-            raise BadInput(f"{where} lacks '{missing[0]}'.")
-        known = {ours: values[theirs] for ours, theirs in self.fields.items() if theirs in values}
+    def _config(self, folder: Path, values: JsonObject, tensors: Mapping[str, Tensor]) -> EncoderConfig:
+        """The encoder's config, from `config.json` and from whether there is a pooler among the tensors."""
+        path = folder / "config.json"
+        self._check_values(path, values)
+        known = {name: values[key] for name, key in self.fields.items() if key in values}
         if self.encoder == "bert" and known.get("embedding_width") == known["width"]:
             known["embedding_width"] = 0  # no projection
-        if wrong := [name for name in known if type(known[name]) is str and name != "activation"]:
-            raise Damaged(f"{where}: '{self.fields[wrong[0]]}' must be a number; it is {known[wrong[0]]!r}.")
+        for name, value in known.items():
+            if type(value) is str and name != "activation":
+                raise Damaged(f"{path}: '{self.fields[name]}' must be a number; it is {value!r}.")
         if "max_positions" in known:
             known["max_positions"] -= self._first_position(values.get("pad_token_id"))
-        cls = encoders.resolve(self.encoder).Config
-        pooler = {} if "pooler" in self.implied else {"pooler": self._has_pooler(tensors)}
-        return cls(**{**self.usual, **known, **pooler, **self.implied})
+        if "pooler" not in self.implied:
+            pooler_weight = self.prefix + self._translate("pooler.dense.weight")
+            known["pooler"] = pooler_weight in tensors
+        config: EncoderConfig = encoders.resolve(self.encoder).Config(**{**self.usual, **known, **self.implied})
+        return config
 
-    def _has_pooler(self, tensors: Mapping[str, Tensor]) -> bool:
-        return self.prefix + self._translate("pooler.dense.weight") in tensors
+    def _check_values(self, path: Path, values: JsonObject) -> None:
+        """Raises if a required key is missing, or a value asks for something that firth's encoder does not do."""
+        # A model with `is_decoder` has causal attention.
+        for key, value in {"is_decoder": False, **self.fixed}.items():
+            if values.get(key, value) != value:
+                raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's {self.encoder} has {value!r}.")
+        for name in REQUIRED:
+            key = self.fields[name]
+            if key not in values:
+                raise BadInput(f"{path} lacks '{key}'.")
 
-    def _account_for(self, folder: Path, rest: Mapping[str, Tensor], table: Tensor) -> None:
+    def _check_unused(self, folder: Path, unused: Mapping[str, Tensor], tokens_VD: Tensor) -> None:
+        """Raises if a tied tensor differs from the input embedding, or if an unused tensor is not a known extra."""
         for name in self.tied:
-            if name in rest and not torch.equal(rest[name], table):
+            if name in unused and not torch.equal(unused[name], tokens_VD):
                 raise Unsupported(f"{folder} has an output embedding of its own; firth's is tied to the input's.")
         known = {*self.tied, *self.extras}
-        strange = [name for name in rest if name not in known and name.removeprefix(self.prefix) not in known]
-        if strange:
+        unknown = [name for name in unused if name not in known and name.removeprefix(self.prefix) not in known]
+        if unknown:
             raise Unsupported(
-                f"{folder} has the tensor {strange[0]}, which firth would not use ({len(strange)} such in all)."
+                f"{folder} has the tensor {unknown[0]}, which firth would not use ({len(unknown)} such in all)."
             )
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's safetensors file or files, as float32."""
+    """All tensors in the safetensors file or files of a folder, as float32."""
     index = folder / "model.safetensors.index.json"
-    files = sorted(set(read_json(index)["weight_map"].values())) if index.exists() else ["model.safetensors"]
+    file_names = ["model.safetensors"]
+    # Large models are split into several files, which the index lists.
+    if index.exists():
+        file_names = sorted(set(read_json(index)["weight_map"].values()))
     tensors: dict[str, Tensor] = {}
-    for name in files:
-        path = folder / name
+    for file_name in file_names:
+        path = folder / file_name
         if not path.exists():
-            other = [p.name for p in folder.glob("*.bin")] + [p.name for p in folder.glob("*.ckpt*")]
-            hint = f" ({other[0]} is of another format; bring it in with `firth import`)" if other else ""
-            raise BadInput(f"{folder} has no {name}{hint}.")
+            raise BadInput(f"{folder} has no {file_name}{_other_format(folder)}.")
         try:
             with safe_open(path, framework="pt") as file:
-                tensors |= {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+                for name in file.keys():  # noqa: SIM118 - not a dict
+                    tensor = file.get_tensor(name)
+                    tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
         except (SafetensorError, json.JSONDecodeError) as error:
             raise Damaged(f"{path} cannot be read ({error}); fetch or make it again.") from None
-    return {name: t.float() if t.is_floating_point() else t for name, t in tensors.items()}
+    return tensors
 
 
-def _apart(name: str) -> tuple[str, ...]:
-    """A tensor's name; three for the fused query, key and value."""
-    return tuple(name.replace("qkv", part) for part in ("query", "key", "value")) if ".qkv." in name else (name,)
+def _other_format(folder: Path) -> str:
+    """A hint for a folder whose weights are in a format that must be imported; empty if there are none."""
+    others = [*folder.glob("*.bin"), *folder.glob("*.ckpt*")]
+    if not others:
+        return ""
+    return f" ({others[0].name} has another format; convert it with `firth import`)"
 
 
-def _fuse(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    fused = {name: t for name, t in tensors.items() if not re.search(r"attention\.(query|key|value)\.", name)}
+def pop_goal_tensors(tensors: dict[str, Tensor], goals: dict[str, dict[str, Tensor]]) -> None:
+    """Moves the tensors named `goals.GOAL.NAME` to `goals[GOAL][NAME]`."""
+    names = [name for name in tensors if name.startswith(GOAL_PREFIX)]
+    for name in names:
+        goal, _, rest = name.removeprefix(GOAL_PREFIX).partition(".")
+        goals.setdefault(goal, {})[rest] = tensors.pop(name)
+
+
+def _separate_names(name: str) -> tuple[str, ...]:
+    """The name of a tensor; three names for a fused query, key and value."""
+    if ".qkv." not in name:
+        return (name,)
+    return tuple(name.replace("qkv", part) for part in QKV_PARTS)
+
+
+def _split_qkv(encoder: Encoder) -> dict[str, Tensor]:
+    """The parameters of an encoder, with query, key and value separate."""
+    split: dict[str, Tensor] = {}
+    for fused_name, parameter in encoder.named_parameters():
+        parts: tuple[Tensor, ...] = (parameter.detach(),)
+        if ".qkv." in fused_name:
+            parts = parameter.detach().chunk(3)
+        for name, part in zip(_separate_names(fused_name), parts, strict=True):
+            split[name] = part.contiguous()
+    return split
+
+
+def _fuse_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of `_split_qkv`: query, key and value become one tensor."""
+    fused: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if not re.search(r"attention\.(query|key|value)\.", name):
+            fused[name] = tensor
     for name in tensors:
         if ".query." in name:
-            parts = [tensors[name.replace("query", part)] for part in ("query", "key", "value")]
+            # Three tensors of D x D -> one of 3D x D.
+            parts = [tensors[name.replace("query", part)] for part in QKV_PARTS]
             fused[name.replace("query", "qkv")] = torch.cat(parts)
     return fused
 
 
-def _modern(name: str) -> str:
-    """The oldest files call layer norm's weight and bias gamma and beta."""
-    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name))
+def _modern_name(name: str) -> str:
+    """The oldest files call the weight and bias of a layer norm gamma and beta."""
+    name = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", name)
+    return re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", name)

@@ -1,4 +1,4 @@
-"""How Hugging Face names the parts of BERT and its heirs: one `Layout` for each model type."""
+"""How Hugging Face names the parts of BERT and the models based on it: one `Layout` for each model type."""
 
 from dataclasses import replace
 
@@ -36,17 +36,22 @@ _BLOCKS = (
 )
 
 
-def _head(**parts: str) -> dict[str, str]:
-    """Names of a masked-LM head whose dense layer, norm and bias are called so."""
-    kinds = [("dense", "weight"), ("dense", "bias"), ("norm", "weight"), ("norm", "bias")]
-    return {f"head.{part}.{kind}": f"{parts[part]}.{kind}" for part, kind in kinds} | {"head.bias": parts["bias"]}
+def _head(*, dense: str, norm: str, bias: str) -> dict[str, str]:
+    """The tensor names of a masked-LM head, given Hugging Face's names of its dense layer, its norm and its bias."""
+    return {
+        "head.dense.weight": f"{dense}.weight",
+        "head.dense.bias": f"{dense}.bias",
+        "head.norm.weight": f"{norm}.weight",
+        "head.norm.bias": f"{norm}.bias",
+        "head.bias": bias,
+    }
 
 
 BERT = Layout(
     model_type="bert",
     encoder="bert",
     prefix="bert.",
-    # transformers' BERT has no narrow embedding; TensorFlow's checkpoints call its projection so.
+    # transformers' BERT has no narrow embedding. These are the names in TensorFlow's checkpoints.
     fields=_FIELDS | {"embedding_width": "embedding_size"},
     names=(*_EMBEDDINGS, (r"^embeddings\.project\.", "encoder.embedding_hidden_mapping_in."), *_BLOCKS),
     heads={
@@ -78,6 +83,7 @@ ROBERTA = Layout(
     extras=("embeddings.position_ids", "lm_head.decoder.bias"),
     implied={"embedding_width": 0},
     settings={"masked_lm": {"activation": "gelu"}},
+    # The first token has position 2: fairseq numbers positions from the padding id plus one.
     pad_id=1,
 )
 XLM_ROBERTA = replace(
@@ -104,6 +110,7 @@ DISTILBERT = Layout(
     names=(
         *_EMBEDDINGS,
         (r"^blocks\.", "transformer.layer."),
+        # attention.query. -> attention.q_lin.
         (r"attention\.(query|key|value)\.", lambda found: f"attention.{found[1][0]}_lin."),
         (r"attention\.out\.", "attention.out_lin."),
         (r"attention_norm\.", "sa_layer_norm."),
@@ -152,6 +159,7 @@ ALBERT = Layout(
     names=(
         *_EMBEDDINGS,
         (r"^widen\.", "encoder.embedding_hidden_mapping_in."),
+        # All layers share one block.
         (r"^blocks\.0\.", "encoder.albert_layer_groups.0.albert_layers.0."),
         (r"attention\.out\.", "attention.dense."),
         (r"attention_norm\.", "attention.LayerNorm."),

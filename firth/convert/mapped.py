@@ -1,14 +1,14 @@
-"""Safetensors files without torch and without copies: a tensor is mapped, a long one is written row by row.
+"""Safetensors files without torch and without copies: a tensor is memory-mapped, a long one is written row by row.
 
-A file is the length of its header (eight bytes), the header as JSON (name, dtype, shape, place of every tensor; blanks
-at its end are allowed), then the bytes of the tensors.
+A file is the length of its header (eight bytes), the header as JSON (name, dtype, shape and offsets of every tensor;
+spaces at its end are allowed), then the bytes of the tensors.
 """
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -21,100 +21,148 @@ if TYPE_CHECKING:
     from firth.tokenizers.subwords import Subwords
 
 WORD_ROWS = "words.safetensors"
-"""Beside a table of parts: the mean of every listed word's parts, made once so that a question need not make it."""
+"""For a table of word parts: the mean of the parts of every listed word, computed once instead of at every lookup."""
 TABLE = "encoder.table.weight"
-"""What a folder's files call the table of an encoder that is one."""
+"""The name in a folder's files of the table of an encoder that is only a table."""
 LARGE = 64_000_000
-"""Bytes of weights above which they are not copied to be written."""
+"""Weights with more bytes than this are not copied before they are written."""
 COMPILED = 50_000
-"""Words from which on it pays to compile the loop over their parts, where numba is there."""
+"""From this number of words on, compiling the loop over their parts with numba saves time."""
 _BLOCK = 1 << 14
-_ROOM = 4096
-"""Bytes kept for the header of a file whose number of rows is not known before its last."""
+_HEADER_SIZE = 4096
+"""Bytes reserved for the header of a file whose number of rows is only known after the last one."""
+_METADATA = {"format": "pt"}
 
 
-def tensor_places(path: Path) -> dict[str, dict[str, Any]]:
-    """What the header says of every tensor, with `at`, the byte where it begins."""
+class TensorHeader(TypedDict):
+    """An entry of a safetensors header."""
+
+    dtype: str
+    shape: list[int]
+    data_offsets: list[int]
+
+
+class TensorPlace(TensorHeader):
+    """An entry of a safetensors header, with the byte of the file where the tensor begins."""
+
+    at: int
+
+
+def tensor_places(path: Path) -> dict[str, TensorPlace]:
+    """The header's entry of every tensor, by name."""
     try:
         with path.open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(size))
-            header.pop("__metadata__", None)
-            return {name: {**row, "at": 8 + size + row["data_offsets"][0]} for name, row in header.items()}
+            header_size = int.from_bytes(file.read(8), "little")
+            header: dict[str, TensorHeader] = json.loads(file.read(header_size))
+        header.pop("__metadata__", None)
+        data_start = 8 + header_size
+        places: dict[str, TensorPlace] = {}
+        for name, row in header.items():
+            places[name] = {**row, "at": data_start + row["data_offsets"][0]}
+        return places
     except (ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError) as error:
         raise Damaged(f"{path} is not a safetensors file ({error}); fetch or make it again.") from None
 
 
 def map_tensor(path: Path, name: str) -> np.ndarray:
-    """A float32 tensor of a file as a read-only array that is read when it is used."""
-    row = tensor_places(path)[name]
-    if row["dtype"] != "F32":
-        raise Damaged(f"{path}: {name} is of type {row['dtype']}, not F32; save the model in float32.")
+    """A float32 tensor of a file as a read-only array; its bytes are read when they are used."""
+    place = tensor_places(path)[name]
+    if place["dtype"] != "F32":
+        raise Damaged(f"{path}: {name} is of type {place['dtype']}, not F32; save the model in float32.")
     try:
-        return np.memmap(path, "<f4", "r", row["at"], tuple(row["shape"]))
+        return np.memmap(path, "<f4", "r", place["at"], tuple(place["shape"]))
     except ValueError as error:
         raise Damaged(f"{path} ends within {name} ({error}); fetch or make it again.") from None
 
 
 def write_rows(path: Path, name: str, blocks: Iterable[np.ndarray]) -> int:
-    """Writes blocks of rows as one tensor, holding one block at a time; gives the number of rows."""
-    count = width = 0
+    """Writes blocks of rows as one tensor, with one block at a time in memory; returns the number of rows."""
+    count = 0
+    width = 0
     with atomic_file(path) as file:
-        file.write(bytes(8 + _ROOM))
+        # The header needs the number of rows, so it is written over these zeros at the end.
+        file.write(bytes(8 + _HEADER_SIZE))
         for block in blocks:
             file.write(np.ascontiguousarray(block, "<f4").tobytes())
-            count, width = count + len(block), block.shape[1]
+            count += len(block)
+            width = block.shape[1]
         file.seek(0)
-        _write_header(file, name, (count, width))
+        _write_reserved_header(file, name, (count, width))
     return count
 
 
-def word_rows(tokenizer: "Subwords", rows_PD: np.ndarray) -> Iterator[np.ndarray]:
-    """The mean of every listed word's parts, some words at a time; special tokens have zeros."""
-    tokens, specials = tokenizer.vocab.tokens, tokenizer.vocab.specials
-    quick = len(tokens) >= COMPILED and find_spec("numba") is not None
+def word_rows(tokenizer: "Subwords", rows_MD: np.ndarray) -> Iterator[np.ndarray]:
+    """Blocks of rows: the mean of the parts of every listed word. Special tokens have zeros."""
+    tokens = tokenizer.vocab.tokens
+    specials = tokenizer.vocab.specials
+    use_numba = len(tokens) >= COMPILED and find_spec("numba") is not None
     for start in range(0, len(tokens), _BLOCK):
-        words = {i: tokens[i] for i in range(start, min(start + _BLOCK, len(tokens))) if i not in specials}
-        block = np.zeros((min(_BLOCK, len(tokens) - start), rows_PD.shape[1]), np.float32)
-        if quick:
-            block[[i - start for i in words]] = _compiled_means(tokenizer, words, np.asarray(rows_PD))
-        for i, word in () if quick else words.items():
-            if parts := tokenizer.made_parts(word):
-                block[i - start] = rows_PD[parts].mean(0)
-        yield block
+        end = min(start + _BLOCK, len(tokens))
+        words = {i: tokens[i] for i in range(start, end) if i not in specials}
+        block_VD = np.zeros((end - start, rows_MD.shape[1]), np.float32)
+        if use_numba:
+            places = [i - start for i in words]
+            block_VD[places] = _compiled_means(tokenizer, words, np.asarray(rows_MD))
+        else:
+            for i, word in words.items():
+                parts = tokenizer.made_parts(word)
+                if parts:
+                    block_VD[i - start] = rows_MD[parts].mean(0)
+        yield block_VD
 
 
-def _compiled_means(tokenizer: "Subwords", words: Mapping[int, str], rows_PD: np.ndarray) -> np.ndarray:
-    """The means of words by their places on the list: many times faster once it is compiled, which takes a second."""
+def _compiled_means(tokenizer: "Subwords", words: Mapping[int, str], rows_MD: np.ndarray) -> np.ndarray:
+    """The means of the words' parts; `words` has token ids as keys. Compiling takes a second, then it is fast."""
     from firth.objectives.subword_kernels import bag_means, ngram_parts
     from firth.tokenizers.subwords import END
 
-    config, data = tokenizer.config, [f"<{word}>".encode() if word != END else b"" for word in words.values()]
-    sizes = config.min_ngram, config.max_ngram, max(1, config.num_buckets), len(tokenizer.vocab)
-    joined, bounds = np.frombuffer(b"".join(data), np.uint8), np.cumsum([0, *map(len, data)])
-    parts, bounds = ngram_parts(joined, bounds, *sizes, np.array([*words], np.int32))
-    means: np.ndarray = bag_means(parts, bounds, rows_PD)
-    return means
+    encoded: list[bytes] = []
+    for word in words.values():
+        # The end-of-sentence token has no n-grams.
+        encoded.append(b"" if word == END else f"<{word}>".encode())
+    lengths = [len(word) for word in encoded]
+    bytes_of_words = np.frombuffer(b"".join(encoded), np.uint8)
+    word_bounds = np.cumsum([0, *lengths])
+    config = tokenizer.config
+    parts_M, bounds = ngram_parts(
+        bytes_of_words,
+        word_bounds,
+        config.min_ngram,
+        config.max_ngram,
+        max(1, config.num_buckets),
+        len(tokenizer.vocab),
+        np.array([*words], np.int32),
+    )
+    means_VD: np.ndarray = bag_means(parts_M, bounds, rows_MD)
+    return means_VD
 
 
 def write_weights(path: Path, tensors: "Mapping[str, Tensor]") -> None:
-    """Writes tensors; large ones and a lone table go to disk as they lie: the library would hold two more copies."""
+    """Writes tensors as a safetensors file.
+
+    Large weights and a single table are written from where they are in memory: the library would make two copies.
+    """
     size = sum(tensor.nbytes for tensor in tensors.values())
-    if (size > LARGE or len(tensors) == 1) and all(str(tensor.dtype) == "torch.float32" for tensor in tensors.values()):
-        write_arrays(path, {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()})
+    is_float32 = all(str(tensor.dtype) == "torch.float32" for tensor in tensors.values())
+    if is_float32 and (size > LARGE or len(tensors) == 1):
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+        write_arrays(path, arrays)
         return
     from safetensors.torch import save
 
-    write_bytes(path, save({name: tensor.cpu() for name, tensor in tensors.items()}, {"format": "pt"}))
+    on_cpu = {name: tensor.cpu() for name, tensor in tensors.items()}
+    write_bytes(path, save(on_cpu, _METADATA))
 
 
 def write_arrays(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    """Writes float32 arrays as they lie in memory."""
-    places, end = dict[str, Any](), 0
+    """Writes float32 arrays as a safetensors file, without copying them."""
+    rows: dict[str, TensorHeader] = {}
+    offset = 0
     for name, array in tensors.items():
-        places[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [end, end + 4 * array.size]}
-        end += 4 * array.size
-    header = json.dumps({"__metadata__": {"format": "pt"}, **places}).encode()
+        rows[name] = _header_row(array.shape, offset=offset)
+        offset += 4 * array.size
+    header = _header_bytes(rows)
+    # The format wants the data to begin at a multiple of eight bytes.
     header += b" " * (-len(header) % 8)
     with atomic_file(path) as file:
         file.write(len(header).to_bytes(8, "little") + header)
@@ -122,7 +170,20 @@ def write_arrays(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
             file.write(np.ascontiguousarray(array, "<f4").data.cast("B"))
 
 
-def _write_header(file: IO[bytes], name: str, shape: tuple[int, int]) -> None:
-    row = {"dtype": "F32", "shape": list(shape), "data_offsets": [0, 4 * shape[0] * shape[1]]}
-    header = json.dumps({"__metadata__": {"format": "pt"}, name: row}).encode().ljust(_ROOM)
-    file.write(_ROOM.to_bytes(8, "little") + header)
+def _write_reserved_header(file: IO[bytes], name: str, shape: tuple[int, int]) -> None:
+    """Writes the header of a file with one tensor, padded to the reserved size."""
+    row = _header_row(shape, offset=0)
+    header = _header_bytes({name: row}).ljust(_HEADER_SIZE)
+    file.write(_HEADER_SIZE.to_bytes(8, "little") + header)
+
+
+def _header_row(shape: tuple[int, ...], *, offset: int) -> TensorHeader:
+    """The header's entry of a float32 tensor that begins at `offset`, counted from the end of the header."""
+    size = 4
+    for length in shape:
+        size *= length
+    return {"dtype": "F32", "shape": list(shape), "data_offsets": [offset, offset + size]}
+
+
+def _header_bytes(rows: Mapping[str, TensorHeader]) -> bytes:
+    return json.dumps({"__metadata__": _METADATA, **rows}).encode()

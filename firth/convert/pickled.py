@@ -1,7 +1,7 @@
 """PyTorch's `.bin` files -> `model.safetensors`.
 
-The format is a program that rebuilds objects. torch's weights-only reader refuses all but tensors; besides, it runs in
-a process of its own that sees none of our environment, so a file that breaks the reader breaks nothing else.
+The format is a program that rebuilds objects. torch's weights-only reader refuses everything except tensors. It also
+runs in a separate process that sees nothing of our environment, so a file that breaks the reader breaks nothing else.
 """
 
 import os
@@ -14,36 +14,51 @@ from firth.errors import BadInput
 from firth.files import read_json, write_bytes
 
 WEIGHTS = "pytorch_model.bin"
-_NEEDED = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
-"""All that an interpreter may need of the environment; tokens and keys are not among it."""
+_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "TMPDIR")
+"""The environment variables that an interpreter may need; tokens and keys are not among them."""
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The folder's `.bin` file, or the files its index names; none where there are none."""
+    """The `.bin` file of a folder, or the files that its index names; an empty list if there are none."""
     index = folder / f"{WEIGHTS}.index.json"
-    names = sorted(set(read_json(index)["weight_map"].values())) if index.exists() else [WEIGHTS]
-    return [folder / name for name in names if index.exists() or (folder / name).is_file()]
+    if index.exists():
+        names = sorted(set(read_json(index)["weight_map"].values()))
+        return [folder / name for name in names]
+    path = folder / WEIGHTS
+    if path.is_file():
+        return [path]
+    return []
 
 
 def to_safetensors(files: Sequence[Path], out: Path) -> None:
     """Writes the tensors of all `files` into one safetensors file."""
-    place = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
-    kept = {name: os.environ[name] for name in _NEEDED if name in os.environ}
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    # The subprocess must find the same firth.
+    python_path = str(Path(__file__).parents[2])
+    if os.environ.get("PYTHONPATH"):
+        python_path += os.pathsep + os.environ["PYTHONPATH"]
+    environment["PYTHONPATH"] = python_path
+    program = "from firth.convert.pickled import work; work()"
+    arguments = [str(path) for path in [*files, out]]
+    # -P keeps the current folder, which may be the source's, off the import path.
     done = subprocess.run(
-        [sys.executable, "-P", "-c", "from firth.convert.pickled import work; work()", *map(str, [*files, out])],
-        env={**kept, "PYTHONPATH": place},
+        [sys.executable, "-P", "-c", program, *arguments],
+        env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
     if done.returncode:
-        reason = (done.stderr.strip().splitlines() or [f"the reader ended with code {done.returncode}"])[-1]
+        reason = f"the reader ended with code {done.returncode}"
+        error_lines = done.stderr.strip().splitlines()
+        if error_lines:
+            reason = error_lines[-1]
         raise BadInput(f"{files[0].parent} has weights that cannot be read: {reason}.")
 
 
 def work() -> None:
-    """What the subprocess does: `FILE... OUT` are its arguments."""
-    *files, out = map(Path, sys.argv[1:])
+    """The subprocess's program; its arguments are `FILE... OUT`."""
+    *files, out = [Path(argument) for argument in sys.argv[1:]]
     try:
         _convert(files, out)
     except BadInput as error:
@@ -59,13 +74,18 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         try:
             found = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            # Whatever it is, the file's bytes brought it about.
+            # Any exception: the file's bytes decide which one it is.
             raise BadInput(f"{path.name} holds more than weights or is damaged ({_first_line(error)})") from None
         if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
             raise BadInput(f"{path.name} does not hold tensors by name")
-        tensors |= {str(name): tensor.contiguous().clone() for name, tensor in found.items()}
+        for name, tensor in found.items():
+            # Cloned, because tied tensors share memory, which safetensors refuses.
+            tensors[str(name)] = tensor.contiguous().clone()
     write_bytes(out, save(tensors, {"format": "pt"}))
 
 
 def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:120]}"
+    """The type of an error and the beginning of its first line."""
+    lines = str(error).strip().splitlines()
+    first = lines[0] if lines else ""
+    return f"{type(error).__name__}: {first[:120]}"

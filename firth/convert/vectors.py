@@ -1,9 +1,9 @@
 """Word vector files: word2vec text and binary, GloVe text, fastText `.vec`; read and written block by block.
 
-In: a file whose first bytes say what it is, plain or compressed. Out: blocks of words and rows of float32, in the order
-of the file; memory holds one block and the words met so far. Text has `word number number ...` on each line; word2vec
-and `.vec` have a first line with the number of words and the width, GloVe has none. Binary has the same first line,
-then for each word its bytes, a space and the row as little-endian float32.
+In: a plain or compressed file; its first bytes decide the format. Out: blocks of words and rows of float32, in the
+order of the file. Memory holds one block and all words so far. A text file has `word number number ...` on each line.
+word2vec and `.vec` have a first line with the number of words and the width, GloVe has none. A binary file has the same
+first line, then for each word its bytes, a space and the row as little-endian float32.
 """
 
 import lzma
@@ -24,37 +24,44 @@ from firth.files import COMPRESSED, atomic_file, open_binary
 FORMATS = ("word2vec", "word2vec-binary", "vec")
 Kind = Literal["text", "headless", "binary"]
 Block = tuple[list[str], np.ndarray]
-_ROWS = 2048
+"""Words and their rows."""
+_ROWS_PER_BLOCK = 2048
 _LONGEST = 1 << 20
-"""Bytes of a line, or of a word in a binary file, beyond which the file is taken for something else."""
-_header = re.compile(rb"\s*(\d+)[ \t]+(\d+)\s*$")
+"""Bytes of a line, or of a word in a binary file, above which the file is not considered a file of vectors."""
+_READ_SIZE = 1 << 20
+_HEADER = re.compile(rb"\s*(\d+)[ \t]+(\d+)\s*$")
 
 
 @dataclass
 class VectorFile:
-    """An open file of word vectors; `blocks` reads it once."""
+    """A file of word vectors; `blocks` reads it once."""
 
     path: Path
     kind: Kind
     width: int
     count: int | None
-    """What the first line says; None where there is none."""
+    """The number of words in the first line; None if the file has no such line."""
     skip_bad: bool = False
-    """Leave out rows that cannot be used instead of stopping at the first."""
+    """Skip rows that cannot be used instead of raising at the first."""
     skipped: int = 0
     places: dict[str, int] = field(default_factory=dict)
-    """Where each word was first met: a line, or a byte in a binary file."""
+    """Where each word was first found: a line, or a byte in a binary file."""
 
     def blocks(self) -> Iterator[Block]:
+        """Words and rows, a block at a time."""
         with _opened(self.path) as file:
-            yield from _binary(self, file) if self.kind == "binary" else _text(self, file)
+            if self.kind == "binary":
+                yield from _binary_blocks(self, file)
+            else:
+                yield from _text_blocks(self, file)
 
     @property
     def place(self) -> str:
+        """The unit of `places`."""
         return "byte" if self.kind == "binary" else "line"
 
     def refuse(self, what: str, remedy: str, *, at: int) -> None:
-        """Stops at a row that cannot be used, or counts it."""
+        """Raises because of a row that cannot be used, or counts it as skipped."""
         self.skipped += 1
         if not self.skip_bad:
             raise BadInput(
@@ -62,225 +69,300 @@ class VectorFile:
             )
 
     def take(self, word: bytes, at: int) -> str | None:
-        """The word as text, or None where it cannot be used."""
+        """The word as text; None if it cannot be used."""
         try:
             text = word.decode()
         except UnicodeDecodeError:
             self.refuse(f"the word {word[:40]!r} is not UTF-8", "convert the file to UTF-8", at=at)
             return None
-        first = self.places.setdefault(text, at)
-        if not text or first != at:
-            what = f"the word {text!r} stands at {self.place} {first:,} already" if text else "a row without a word"
-            self.refuse(what, "remove one of them" if text else "remove it", at=at)
+        first = self.places.setdefault(text, at)  # `at` itself for a new word
+        if not text:
+            self.refuse("a row without a word", "remove it", at=at)
+            return None
+        if first != at:
+            self.refuse(f"the word {text!r} is already at {self.place} {first:,}", "remove one of them", at=at)
             return None
         return text
 
-    def keep(self, words: list[str], rows: np.ndarray, places: list[int]) -> Block:
-        """The block without the rows that hold NaN or infinity."""
-        good = np.isfinite(rows).all(1)
-        for i in np.flatnonzero(~good):
+    def keep(self, words: list[str], rows_VD: np.ndarray, places: list[int]) -> Block:
+        """The block without the rows that have NaN or infinity."""
+        is_finite = np.isfinite(rows_VD).all(1)
+        if is_finite.all():
+            return words, rows_VD
+        for i in np.flatnonzero(~is_finite):
             self.refuse(f"the row of {words[i]!r} holds NaN or infinity", "remove it", at=places[i])
-        return ([w for w, ok in zip(words, good, strict=True) if ok], rows[good]) if not good.all() else (words, rows)
+        kept = [word for word, finite in zip(words, is_finite, strict=True) if finite]
+        return kept, rows_VD[is_finite]
 
 
 def open_vectors(path: Path, *, skip_bad: bool = False) -> VectorFile:
-    """Finds out by its first bytes what a file is; raises where it holds no word vectors."""
+    """Determines the format of a file from its first bytes; raises if it is not a file of word vectors."""
     with _opened(path) as file:
-        first, start = file.readline(_LONGEST), file.read(1 << 16)
-    if header := _header.match(first):
-        count, width = (int(number) for number in header.groups())
+        first_line = file.readline(_LONGEST)
+        start = file.read(1 << 16)
+    # Two numbers on the first line are a header. Anything else must be a first row, as GloVe has it.
+    header = _HEADER.match(first_line)
+    if header:
+        count = int(header[1])
+        width = int(header[2])
         if not count or not width:
-            raise BadInput(f"{path}, line 1: a header of {count} words of width {width} promises nothing.")
-        return VectorFile(path, "binary" if _is_binary(start) else "text", width, count, skip_bad)
-    words = first.split()
-    if len(words) < 3 or not _are_numbers(words[-2:]):
+            raise BadInput(f"{path}, line 1: a header of {count} words of width {width} describes no vectors.")
+        kind: Kind = "binary" if _is_binary(start) else "text"
+        return VectorFile(path, kind, width, count, skip_bad)
+    fields = first_line.split()
+    if len(fields) < 3 or not _are_numbers(fields[-2:]):
         raise BadInput(
             f"{path}, line 1: neither a word2vec header, as in '400000 100', nor a word and its numbers; "
-            "it is no file of word vectors."
+            "it is not a file of word vectors."
         )
-    width = next((i for i, word in enumerate(reversed(words[1:])) if not _are_numbers([word])), len(words) - 1)
-    return VectorFile(path, "headless", width, None, skip_bad)
+    return VectorFile(path, "headless", _count_numbers(fields), None, skip_bad)
+
+
+def _count_numbers(fields: list[bytes]) -> int:
+    """How many fields at the end of a line are numbers; the first field is always part of the word."""
+    count = 0
+    for text in reversed(fields[1:]):
+        if not _are_numbers([text]):
+            break
+        count += 1
+    return count
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    """The file, whatever its compression; one that cannot be read to its end is refused."""
+    """The decompressed file; raises `BadInput` if it cannot be read to its end."""
     try:
         with open_binary(path) as file:
             yield file
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
-        what = f"cut short or not a {path.suffix} file" if path.suffix in COMPRESSED else "unreadable"
+        what = "unreadable"
+        if path.suffix in COMPRESSED:
+            what = f"cut short or not a {path.suffix} file"
         raise BadInput(f"{path} is {what} ({error}); fetch or make it again.") from None
 
 
 def write_vectors(path: Path, blocks: Iterable[Block], *, count: int, width: int, kind: str) -> None:
-    """Writes words and rows as word2vec text or binary, or as fastText's `.vec`, which is word2vec's text."""
+    """Writes words and rows as word2vec text or binary, or as fastText's `.vec`, which equals word2vec's text."""
     if kind not in FORMATS:
         raise BadConfig(f"There is no vector format named '{kind}' (known: {', '.join(FORMATS)}).")
-    line = " ".join(["%.9g"] * width)  # nine digits bring every float32 back exactly
+    line_format = " ".join(["%.9g"] * width)  # nine digits restore every float32 exactly
     with atomic_file(path) as file:
         file.write(f"{count} {width}\n".encode())
         for words, rows in blocks:
             for word, row in zip(words, rows, strict=True):
                 if word.split() != [word]:
                     raise BadInput(f"The word {word!r} has a space in it, which a vector file cannot hold.")
-                values = row.astype("<f4").tobytes() if kind == "word2vec-binary" else (line % (*row,)).encode()
+                if kind == "word2vec-binary":
+                    values = row.astype("<f4").tobytes()
+                else:
+                    values = (line_format % tuple(row)).encode()
                 file.write(word.encode() + b" " + values + b"\n")
 
 
-def _text(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
-    number = 0
+def _text_blocks(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
+    """The blocks of a text file."""
+    line_number = 0
     if source.kind == "text":
-        file.readline()
-        number = 1
-    found, done = 0, False
-    while not done:
-        words: list[str] = []
-        numbers: list[bytes] = []
-        places: list[int] = []
-        while len(words) < _ROWS:
-            line = file.readline(_LONGEST)
-            number += 1
-            if not line.strip():
-                done = not line
-                if done:
-                    break
-                continue
-            found += 1
-            word, values = _row(source, line, number)
-            if (text := source.take(word, number) if word is not None else None) is not None:
-                words.append(text)
-                numbers.append(values)
-                places.append(number)
-        if words:
+        file.readline()  # the header
+        line_number = 1
+    num_rows = 0
+    words: list[str] = []
+    numbers: list[bytes] = []
+    places: list[int] = []
+    while True:
+        line = file.readline(_LONGEST)
+        line_number += 1
+        if not line:
+            break
+        if not line.strip():
+            continue
+        num_rows += 1
+        word, values = _split_row(source, line, line_number)
+        if word is None:
+            continue
+        text = source.take(word, line_number)
+        if text is None:
+            continue
+        words.append(text)
+        numbers.append(values)
+        places.append(line_number)
+        if len(words) == _ROWS_PER_BLOCK:
             yield source.keep(words, _parse(source, numbers, places), places)
-    if source.count is not None and found != source.count:
+            words = []
+            numbers = []
+            places = []
+    if words:
+        yield source.keep(words, _parse(source, numbers, places), places)
+    if source.count is not None and num_rows != source.count:
         raise BadInput(
-            f"{source.path}, line 1: the header promises {source.count:,} words, the file has {found:,}; "
+            f"{source.path}, line 1: the header promises {source.count:,} words, the file has {num_rows:,}; "
             "it was cut short or its header is wrong."
         )
 
 
-def _row(source: VectorFile, line: bytes, number: int) -> tuple[bytes | None, bytes]:
-    """A line's word and its numbers; what stands before the last `width` fields is the word, spaces and all."""
+def _split_row(source: VectorFile, line: bytes, line_number: int) -> tuple[bytes | None, bytes]:
+    """The word and the numbers of a line; the word is None if the line cannot be used."""
     line = line.strip(b" \t\r\n").replace(b"\t", b" ")
     word, space, values = line.partition(b" ")
-    if values.count(b" ") + bool(space) == source.width:
+    # Counting spaces is much faster than splitting, and right for almost all lines.
+    num_values = values.count(b" ") + 1 if space else 0
+    if num_values == source.width:
         return word, values
+    # Everything before the last `width` fields is the word: it may contain spaces.
     fields = line.split()
-    spare, rest = fields[: -source.width], fields[-source.width :]
-    if not spare or not _are_numbers(rest) or (spare[1:] and _are_numbers(spare[1:])):
-        source.refuse(f"{len(fields) - 1} numbers where {source.width} should stand", "mend the row", at=number)
+    word_fields = fields[: -source.width]
+    number_fields = fields[-source.width :]
+    rest_of_word = word_fields[1:]
+    # A word whose other fields are all numbers is more likely a row with too many numbers.
+    has_too_many_numbers = bool(rest_of_word) and _are_numbers(rest_of_word)
+    if not word_fields or not _are_numbers(number_fields) or has_too_many_numbers:
+        source.refuse(f"{len(fields) - 1} numbers instead of {source.width}", "fix the row", at=line_number)
         return None, b""
-    return b" ".join(spare), b" ".join(rest)
+    return b" ".join(word_fields), b" ".join(number_fields)
 
 
 def _parse(source: VectorFile, numbers: list[bytes], places: list[int]) -> np.ndarray:
+    """Lines of numbers as rows."""
+    # The fast way: all lines at once. numpy only warns about text that is not a number, so the warning is an error.
     with suppress(ValueError, DeprecationWarning), warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # so it tells of text that is no number
+        warnings.simplefilter("error", DeprecationWarning)
         return np.fromstring(b" ".join(numbers), np.float32, sep=" ").reshape(-1, source.width)
-    rows = np.full((len(numbers), source.width), np.nan, np.float32)  # what cannot be read is refused as NaN is
-    for i, (values, place) in enumerate(zip(numbers, places, strict=True)):
+    # Some line is wrong. Rows that cannot be read stay NaN, and are skipped as such.
+    rows_VD = np.full((len(numbers), source.width), np.nan, np.float32)
+    for i, values in enumerate(numbers):
         fields = values.split()
-        if wrong := [one for one in fields if not _are_numbers([one])]:
-            shown = wrong[0].decode(errors="replace")
-            if not source.skip_bad:
-                source.refuse(f"'{shown:.40}' is not a number", "mend the row", at=place)
-        elif len(fields) == source.width:
-            rows[i] = [float(one) for one in fields]
+        problem = _problem(fields, source.width)
+        if not problem:
+            rows_VD[i] = [float(text) for text in fields]
         elif not source.skip_bad:
-            source.refuse(f"{len(fields)} numbers where {source.width} should stand", "mend the row", at=place)
-    return rows
+            source.refuse(problem, "fix the row", at=places[i])
+    return rows_VD
 
 
-def _binary(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
+def _problem(fields: list[bytes], width: int) -> str:
+    """What is wrong with the numbers of a row; empty if nothing is."""
+    for text in fields:
+        if not _are_numbers([text]):
+            shown = text.decode(errors="replace")
+            return f"'{shown:.40}' is not a number"
+    if len(fields) != width:
+        return f"{len(fields)} numbers instead of {width}"
+    return ""
+
+
+def _binary_blocks(source: VectorFile, file: IO[bytes]) -> Iterator[Block]:
+    """The blocks of a binary file."""
     assert source.count is not None
-    pieces, size = _Pieces(file), 4 * source.width
-    pieces.until(b"\n")
-    left = source.count
-    while left:
-        rows = np.empty((min(_ROWS, left), source.width), np.float32)
+    reader = _BufferedReader(file)
+    reader.until(b"\n")  # the header
+    row_size = 4 * source.width
+    num_left = source.count
+    while num_left:
+        rows_VD = np.empty((min(_ROWS_PER_BLOCK, num_left), source.width), np.float32)
         words: list[str] = []
         places: list[int] = []
-        for _ in range(len(rows)):
-            place, word = pieces.place, _word(source, pieces)
-            values = pieces.read(size)
-            if len(values) < size:
-                done = source.count - left
+        for _ in range(len(rows_VD)):
+            place = reader.place
+            word = _read_word(source, reader)
+            values = reader.read(row_size)
+            if len(values) < row_size:
+                num_done = source.count - num_left
                 raise BadInput(
-                    f"{source.path} ends at byte {pieces.place:,}, within word {done + 1:,} of the {source.count:,} "
-                    "that its header promises; fetch it again."
+                    f"{source.path} ends at byte {reader.place:,}, within word {num_done + 1:,} "
+                    f"of the {source.count:,} that its header promises; fetch it again."
                 )
-            left -= 1
-            if (text := source.take(word.lstrip(b"\r\n"), place)) is not None:
-                rows[len(words)] = np.frombuffer(values, "<f4")
+            num_left -= 1
+            # Some programs write a newline after each row, which comes before the next word.
+            text = source.take(word.lstrip(b"\r\n"), place)
+            if text is not None:
+                rows_VD[len(words)] = np.frombuffer(values, "<f4")
                 words.append(text)
                 places.append(place)
         if words:
-            yield source.keep(words, rows[: len(words)], places)
-    if rest := pieces.read(_LONGEST).strip():
-        raise BadInput(f"{source.path} goes on after the {source.count:,} words of its header ({len(rest):,} bytes or "
-                       "more); its header is wrong.")  # fmt: skip
+            yield source.keep(words, rows_VD[: len(words)], places)
+    rest = reader.read(_LONGEST).strip()
+    if rest:
+        raise BadInput(
+            f"{source.path} goes on after the {source.count:,} words of its header "
+            f"({len(rest):,} bytes or more); its header is wrong."
+        )
 
 
-def _word(source: VectorFile, pieces: "_Pieces") -> bytes:
-    """The bytes before the next space; one written after a row's newline keeps it."""
-    start = pieces.place
-    if (word := pieces.until(b" ")) is None:
-        over = len(pieces.read(_LONGEST)) < _LONGEST
-        what = f"ends at byte {pieces.place:,}, within a word" if over else f"has no word at byte {start:,}"
-        raise BadInput(f"{source.path} {what}, though its header promises {source.count:,}; fetch it again.")
-    return word
+def _read_word(source: VectorFile, reader: "_BufferedReader") -> bytes:
+    """The bytes before the next space."""
+    start = reader.place
+    word = reader.until(b" ")
+    if word is not None:
+        return word
+    reached_end = len(reader.read(_LONGEST)) < _LONGEST
+    what = f"has no word at byte {start:,}"
+    if reached_end:
+        what = f"ends at byte {reader.place:,}, within a word"
+    raise BadInput(f"{source.path} {what}, though its header promises {source.count:,}; fetch it again.")
 
 
-class _Pieces:
-    """A file read in large pieces and given out in small ones, of which a binary file has millions."""
+class _BufferedReader:
+    """Reads a file in large pieces and returns small ones: a binary file has millions of words."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self.file, self.buffer, self.at, self.before = file, b"", 0, 0
+        self.file = file
+        self.buffer = b""
+        self.position = 0
+        """The next byte of the buffer."""
+        self.buffer_start = 0
+        """The byte of the file where the buffer begins."""
 
     @property
     def place(self) -> int:
-        """The byte of the file that comes next."""
-        return self.before + self.at
+        """The next byte of the file."""
+        return self.buffer_start + self.position
 
     def read(self, size: int) -> bytes:
-        self._hold(size)
-        piece = self.buffer[self.at : self.at + size]
-        self.at += len(piece)
+        """The next `size` bytes; fewer at the end of the file."""
+        self._fill(size)
+        piece = self.buffer[self.position : self.position + size]
+        self.position += len(piece)
         return piece
 
     def until(self, end: bytes) -> bytes | None:
-        """What stands before the next `end`, which is passed over; None where there is none within `_LONGEST`."""
-        if (found := self.buffer.find(end, self.at, self.at + _LONGEST)) < 0:
-            self._hold(_LONGEST)
-            found = self.buffer.find(end, self.at, self.at + _LONGEST)
+        """The bytes before the next `end`, which is skipped; None if there is no `end` within `_LONGEST` bytes."""
+        found = self.buffer.find(end, self.position, self.position + _LONGEST)
+        if found < 0:
+            self._fill(_LONGEST)
+            found = self.buffer.find(end, self.position, self.position + _LONGEST)
         if found < 0:
             return None
-        piece = self.buffer[self.at : found]
-        self.at = found + 1
+        piece = self.buffer[self.position : found]
+        self.position = found + 1
         return piece
 
-    def _hold(self, size: int) -> None:
-        if self.at + size > len(self.buffer):
-            self.before += self.at
-            self.buffer, self.at = self.buffer[self.at :] + self.file.read(max(1 << 20, size)), 0
+    def _fill(self, size: int) -> None:
+        """Reads on if the buffer has fewer than `size` bytes left."""
+        if self.position + size > len(self.buffer):
+            left = self.buffer[self.position :]
+            self.buffer_start += self.position
+            self.buffer = left + self.file.read(max(_READ_SIZE, size))
+            self.position = 0
 
 
 def _is_binary(start: bytes) -> bool:
-    """Whether rows are float32: their bytes hold control characters or are no UTF-8. A first row of numbers is text."""
-    first = start.partition(b"\n")[0].split()[1:][-2:]
-    if first and _are_numbers(first):
-        return False
+    """Whether the bytes after the header are float32: they have control characters or are not UTF-8."""
+    first_line = start.partition(b"\n")[0]
+    last_fields = first_line.split()[1:][-2:]
+    if last_fields and _are_numbers(last_fields):
+        return False  # a word and its numbers
     try:
+        # Up to the last newline: after it, a character may be cut in two.
         start[: start.rfind(b"\n")].decode()
     except UnicodeDecodeError:
         return True
     return any(byte < 32 and byte not in b"\t\n\r\v\f" for byte in start)
 
 
-def _are_numbers(words: list[bytes]) -> bool:
+def _are_numbers(fields: list[bytes]) -> bool:
     try:
-        return all(float(word) is not None for word in words)
+        for text in fields:
+            float(text)
     except ValueError:
         return False
+    return True

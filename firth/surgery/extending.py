@@ -1,13 +1,12 @@
-"""A model and a domain's text -> the model with tokens for the domain's words.
+"""A model and text of a domain -> the model with tokens for the domain's words.
 
-A new token's rows (input embedding, masked-LM bias) are the means of the rows of its old pieces, so the model has an
-idea of it before any training; every other weight stays as it is.
+The rows of a new token (input embedding, masked-LM bias) are the means of the rows of its old pieces, so the model has
+an approximation before any training. Every other weight stays as it is.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,86 +17,116 @@ from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import read_documents
 from firth.errors import BadInput, Unsupported
 from firth.files import atomic_folder
-from firth.tensors import Encoder
+from firth.tensors import Encoder, Objective
 from firth.tokenizers.growth import grow
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Document
 
-TABLE = "embeddings.tokens.weight"
-BY_TOKEN = {
+TOKEN_EMBEDDING = "embeddings.tokens.weight"
+PER_TOKEN = {
     "masked_lm": {"head.bias"},
     "span_boundary": {"bias"},
     "next_sentence": set[str](),
     "sentence_order": set[str](),
 }
-"""The tensors of each head that have a row for every token."""
+"""For each objective, the tensors of its head that have a row for every token."""
 
 
-def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> dict[str, Any]:
-    """Writes the model with `add` new tokens into the new folder `out`; gives tokens per text before and after."""
+def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> dict[str, object]:
+    """Writes the model with `add` new tokens into the new folder `out`; returns tokens per text before and after."""
     if out.exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
     old = checkpoints.load(model)
-    if not isinstance(old.tokenizer, WordPiece) or TABLE not in dict(old.encoder.named_parameters()):
+    old_tokenizer = old.tokenizer
+    parameter_names = {name for name, _ in old.encoder.named_parameters()}
+    if not isinstance(old_tokenizer, WordPiece) or TOKEN_EMBEDDING not in parameter_names:
         raise Unsupported(f"{model} is not a BERT with WordPiece tokens, the only kind that `extend` knows.")
     if old.tasks:
         raise Unsupported(f"{model} is fine-tuned for {', '.join(old.tasks)}: extend the model it was made from.")
-    lines = (line for document in _documents(texts) for line in document.lines)
-    tokenizer = grow(old.tokenizer, lines, count=add, min_count=min_count)
-    made = replace(extended(old, tokenizer), info={**old.info, "extended_from": model.resolve().name})
+
+    # The texts are read twice: now for new words, later to count tokens.
+    tokenizer = grow(old_tokenizer, _lines(texts), count=add, min_count=min_count)
+    info = {**old.info, "extended_from": model.resolve().name}
+    new = replace(extended(old, tokenizer), info=info)
     with atomic_folder(out) as folder:
-        checkpoints.save(folder, made)
-    return {
-        **_lengths(old.tokenizer, tokenizer, texts),
-        "vocabulary": len(tokenizer.vocab),
-        "new": list(tokenizer.vocab.tokens[len(old.tokenizer.vocab) :]),
-    }
+        checkpoints.save(folder, new)
+
+    result: dict[str, object] = dict(_tokens_per_text(old_tokenizer, tokenizer, texts))
+    result["vocabulary"] = len(tokenizer.vocab)
+    result["new"] = list(tokenizer.vocab.tokens[len(old_tokenizer.vocab) :])
+    return result
 
 
 def extended(old: Checkpoint, tokenizer: WordPiece) -> Checkpoint:
-    """The model over a tokenizer that has the old one's tokens and more behind them."""
-    size = max(old.encoder.vocab_size, len(tokenizer.vocab))
-    new = range(len(old.tokenizer.vocab), len(tokenizer.vocab))
-    pieces = old.tokenizer.ids_batch([tokenizer.vocab.tokens[i] for i in new])
-    encoder: Encoder = type(old.encoder)(replace(old.encoder.config, vocab_size=size)).eval()
-    _load(encoder, old.encoder, {TABLE}, pieces=pieces, first=new.start)
-    goals = {}
+    """The model with a new tokenizer, which has the old one's tokens followed by new ones."""
+    first_new = len(old.tokenizer.vocab)
+    new_tokens = list(tokenizer.vocab.tokens[first_new:])
+    pieces = old.tokenizer.ids_batch(new_tokens)
+
+    # The old table may already have rows after its last token.
+    vocab_size = max(old.encoder.vocab_size, len(tokenizer.vocab))
+    config = replace(old.encoder.config, vocab_size=vocab_size)
+    encoder: Encoder = type(old.encoder)(config).eval()
+    _load_extended(encoder, old.encoder, {TOKEN_EMBEDDING}, pieces=pieces, first_new=first_new)
+
+    goals: dict[str, Objective] = {}
     for name, goal in old.goals.items():
-        if name not in BY_TOKEN:
-            raise Unsupported(
-                f"The model has the head {name}, whose rows for new tokens `extend` does not know to make."
-            )
+        if name not in PER_TOKEN:
+            raise Unsupported(f"The model has the head {name}, which `extend` cannot give rows for new tokens.")
         goals[name] = make_goal(name, goal.config, encoder, tokenizer)
-        _load(goals[name], goal, BY_TOKEN[name], pieces=pieces, first=new.start)
+        _load_extended(goals[name], goal, PER_TOKEN[name], pieces=pieces, first_new=first_new)
     return replace(old, encoder=encoder, goals=goals, tokenizer=tokenizer)
 
 
-def _load(
-    new: torch.nn.Module, old: torch.nn.Module, by_token: set[str], *, pieces: list[list[int]], first: int
+def _load_extended(
+    new: torch.nn.Module, old: torch.nn.Module, per_token: set[str], *, pieces: list[list[int]], first_new: int
 ) -> None:
-    """All of the old weights; tensors with a row for every token get the new tokens' rows."""
+    """Loads the old weights into the new module; the tensors named in `per_token` get rows for the new tokens."""
     state = dict(old.state_dict())
-    sizes = {name: len(tensor) for name, tensor in new.state_dict().items() if name in by_token}
-    new.load_state_dict(state | {name: _grown(state[name], sizes[name], pieces, first) for name in by_token})
+    new_state = new.state_dict()
+    for name in per_token:
+        num_rows = len(new_state[name])
+        state[name] = _with_new_rows(state[name], num_rows, pieces, first_new)
+    new.load_state_dict(state)
 
 
-def _grown(old: Tensor, size: int, pieces: list[list[int]], first: int) -> Tensor:
-    new = old.new_zeros(size, *old.shape[1:])
-    new[: len(old)] = old  # rows behind the last token, if any, were nobody's and may be taken
-    for row, ids in enumerate(pieces, first):
+def _with_new_rows(old: Tensor, num_rows: int, pieces: list[list[int]], first_new: int) -> Tensor:
+    """A tensor with one row for each token (V x D, or V for a bias), extended to `num_rows` rows."""
+    new = old.new_zeros(num_rows, *old.shape[1:])
+    new[: len(old)] = old
+    # Rows after the last old token, if there are any, belong to no token, so they can be overwritten.
+    for row, ids in enumerate(pieces, first_new):
         new[row] = old[ids].mean(0)
     return new
 
 
-def _lengths(before: WordPiece, after: WordPiece, texts: Sequence[Path]) -> dict[str, float]:
-    counts = {"texts": 0, "before": 0, "after": 0}
+def _tokens_per_text(before: WordPiece, after: WordPiece, texts: Sequence[Path]) -> dict[str, float]:
+    """The number of texts, and the mean number of tokens in a text with each tokenizer."""
+    num_texts = 0
+    tokens_before = 0
+    tokens_after = 0
     for document in _documents(texts):
-        counts["texts"] += 1
-        for name, tokenizer in (("before", before), ("after", after)):
-            counts[name] += sum(map(len, tokenizer.ids_batch(list(document.lines))))
-    means = {f"tokens_per_text_{name}": counts[name] / counts["texts"] for name in ("before", "after")}
-    return {"texts": counts["texts"], **means}
+        lines = list(document.lines)
+        num_texts += 1
+        tokens_before += _count_tokens(before, lines)
+        tokens_after += _count_tokens(after, lines)
+    return {
+        "texts": num_texts,
+        "tokens_per_text_before": tokens_before / num_texts,
+        "tokens_per_text_after": tokens_after / num_texts,
+    }
+
+
+def _count_tokens(tokenizer: WordPiece, lines: list[str]) -> int:
+    return sum(len(ids) for ids in tokenizer.ids_batch(lines))
+
+
+def _lines(texts: Sequence[Path]) -> Iterator[str]:
+    for document in _documents(texts):
+        yield from document.lines
 
 
 def _documents(texts: Sequence[Path]) -> Iterator[Document]:
-    return drop_duplicates(clean_documents(read_documents([str(path) for path in texts])))
+    """The documents of the files, cleaned and without duplicates, as `prepare` reads them."""
+    documents = read_documents([str(path) for path in texts])
+    return drop_duplicates(clean_documents(documents))

@@ -1,7 +1,8 @@
-"""Other people's model files -> a model folder of ours.
+"""Model files of other programs -> a model folder of firth's.
 
-In: a folder with a config, a tokenizer and weights in a format that `firth.load` does not open by itself. The weights
-are staged as safetensors beside the folder's other files; then the ordinary, strict loading accounts for all of it.
+In: a folder with a config, a tokenizer and weights in a format that `firth.load` does not open. The weights are
+converted to safetensors in a temporary folder, next to links to the other files. Then the ordinary, strict loading
+checks all of it.
 """
 
 import tempfile
@@ -15,21 +16,25 @@ from firth.errors import BadConfig, BadInput, FirthError
 from firth.files import MANIFEST, atomic_folder, write_json
 from firth.surgery import word_tables
 
-SETTINGS = "tokenizer_config.json"
+TOKENIZER_SETTINGS = "tokenizer_config.json"
 NOT_STAGED = (MANIFEST, "firth.json")
+"""Files that are not linked into the temporary folder: they would not describe its content."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """What the user says of the files because the files do not."""
+    """What the user must say because the files do not."""
 
     unsafe_pickle: bool = False
+    """Whether to open pickled weights."""
     cased: bool | None = None
+    """Whether a bare `vocab.txt` is of cased text; None if the user did not say."""
     skip_bad: bool = False
+    """Whether to skip unusable rows of a file of word vectors."""
 
 
 def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
-    """Writes `source`'s model into the new folder `out`; gives it back."""
+    """Writes the model in `source` into the new folder `out`, and returns it."""
     if out.exists():
         raise BadInput(f"{out} already exists; choose another --out or remove it.")
     if source.is_file():
@@ -37,54 +42,70 @@ def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
     if not source.is_dir():
         raise BadInput(f"{source} does not exist.")
     if (source / "firth.json").exists():
-        raise BadInput(f"{source} is a model of firth already; use it as it is.")
-    loaded = _loaded(source, said)
-    made = replace(loaded, info={**loaded.info, "imported_from": source.resolve().name})
+        raise BadInput(f"{source} is already a model of firth; use it as it is.")
+    loaded = _load(source, said)
+    info = {**loaded.info, "imported_from": source.resolve().name}
+    imported = replace(loaded, info=info)
     with atomic_folder(out) as folder:
-        checkpoints.save(folder, made)
-    return made
+        checkpoints.save(folder, imported)
+    return imported
 
 
-def _loaded(source: Path, said: Said) -> Checkpoint:
-    if weights := elmo.find(source):
-        encoder, tokenizer = elmo.load(weights)
+def _load(source: Path, said: Said) -> Checkpoint:
+    """The model in a folder, whatever the format of its weights."""
+    # An ELMo has neither a config.json nor a vocabulary, so it cannot be staged.
+    elmo_weights = elmo.find(source)
+    if elmo_weights:
+        encoder, tokenizer = elmo.load(elmo_weights)
         return Checkpoint(encoder, {}, tokenizer)
     with tempfile.TemporaryDirectory() as name:
         stage = Path(name)
-        _stage(source, stage, said)
+        _fill_stage(source, stage, said)
         try:
             return checkpoints.load(stage)
         except FirthError as error:
-            raise type(error)(str(error).replace(str(stage), str(source))) from None
+            # The user knows the source, not the temporary folder.
+            message = str(error).replace(str(stage), str(source))
+            raise type(error)(message) from None
 
 
-def _stage(source: Path, stage: Path, said: Said) -> None:
+def _fill_stage(source: Path, stage: Path, said: Said) -> None:
     """Fills `stage` with all that `checkpoint.load` needs: links to the source's files, and converted weights."""
     for path in source.iterdir():
         if path.name not in NOT_STAGED:
             (stage / path.name).symlink_to(path.resolve())
-    _settle_case(source, stage, said.cased)
+    _write_case(source, stage, said.cased)
     if any(source.glob("model.safetensors*")):
+        return  # nothing to convert
+    tensorflow_prefix = tensorflow.find(source)
+    if tensorflow_prefix:
+        tensorflow.convert(tensorflow_prefix, stage)
         return
-    if prefix := tensorflow.find(source):
-        tensorflow.convert(prefix, stage)
-    elif files := pickled.weight_files(source):
-        if not said.unsafe_pickle:
-            raise BadConfig(
-                f"{files[0]} is a pickle, a format that can carry programs: "
-                "if you trust where it comes from, add --unsafe-pickle."
-            )
-        pickled.to_safetensors(files, stage / "model.safetensors")
-        if albert_zh.is_albert_zh(stage / "model.safetensors"):
-            albert_zh.convert(stage)
+    pickles = pickled.weight_files(source)
+    if pickles:
+        _convert_pickles(pickles, stage, said)
 
 
-def _settle_case(source: Path, stage: Path, cased: bool | None) -> None:
-    """A bare `vocab.txt` does not say whether its text is lower-cased; the user must."""
-    bare = (source / "vocab.txt").is_file() and not any((source / n).exists() for n in (SETTINGS, "tokenizer.json"))
-    if bare and cased is None:
-        raise BadConfig(f"{source}/vocab.txt does not say whether text is lower-cased: add --cased or --uncased.")
-    if bare:
-        write_json(stage / SETTINGS, {"do_lower_case": not cased})
+def _convert_pickles(files: list[Path], stage: Path, said: Said) -> None:
+    """Converts PyTorch's `.bin` files, if the user allows it."""
+    if not said.unsafe_pickle:
+        raise BadConfig(
+            f"{files[0]} is a pickle, a format that can contain programs: "
+            "if you trust where it comes from, add --unsafe-pickle."
+        )
+    weights = stage / "model.safetensors"
+    pickled.to_safetensors(files, weights)
+    if albert_zh.is_albert_zh(weights):
+        albert_zh.convert(stage)
+
+
+def _write_case(source: Path, stage: Path, cased: bool | None) -> None:
+    """Writes whether text is lower-cased: a bare `vocab.txt` does not say it, so the user must."""
+    has_vocab = (source / "vocab.txt").is_file()
+    has_settings = (source / TOKENIZER_SETTINGS).exists() or (source / "tokenizer.json").exists()
+    if has_vocab and not has_settings:
+        if cased is None:
+            raise BadConfig(f"{source}/vocab.txt does not say whether text is lower-cased: add --cased or --uncased.")
+        write_json(stage / TOKENIZER_SETTINGS, {"do_lower_case": not cased})
     elif cased is not None:
-        raise BadConfig(f"{source} has a tokenizer that says itself whether it is cased: leave out --cased, --uncased.")
+        raise BadConfig(f"{source} has a tokenizer with its own setting for case: leave out --cased and --uncased.")

@@ -84,17 +84,17 @@ def test_word2vecs_own_spaces_and_newlines(tmp_path: Path) -> None:
     [
         (b"3 2\na 1 2\nb 3 4\n", "line 1: the header promises 3 words, the file has 2"),
         (b"1 2\na 1 2\nb 3 4\n", "line 1: the header promises 1 words, the file has 2"),
-        (b"2 3\na 1 2\nb 3 4\n", "line 2: 2 numbers where 3 should stand"),
-        (b"2 2\na 1 2\nb 3 4 5\n", "line 3: 3 numbers where 2 should stand"),
-        (b"a 1 2\nb 3\n", "line 2: 1 numbers where 2 should stand"),
+        (b"2 3\na 1 2\nb 3 4\n", "line 2: 2 numbers instead of 3"),
+        (b"2 2\na 1 2\nb 3 4 5\n", "line 3: 3 numbers instead of 2"),
+        (b"a 1 2\nb 3\n", "line 2: 1 numbers instead of 2"),
         (b"a 1 2\nb 3 x\n", "line 2: "),
-        (b"a 1 2\n\na 3 4\n", "line 3: the word 'a' stands at line 1 already"),
+        (b"a 1 2\n\na 3 4\n", "line 3: the word 'a' is already at line 1"),
         (b"2 2\na 1 2\nb 3 nan\n", "line 3: the row of 'b' holds NaN or infinity"),
         (b"a 1 2\nb 3 1e999\n", "line 2: the row of 'b' holds NaN or infinity"),
         (b"2 2\n\xff 1 2\nb 3 4\n", "line 2: the word b'\\xff' is not UTF-8"),
         (b"hello\n", "line 1: neither a word2vec header"),
         (b"", "line 1: neither a word2vec header"),
-        (b"0 5\n", "line 1: a header of 0 words of width 5 promises nothing"),
+        (b"0 5\n", "line 1: a header of 0 words of width 5 describes no vectors"),
     ],
 )
 def test_bad_text(content: bytes, says: str, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_bad_binary(rows: np.ndarray, tmp_path: Path) -> None:
         read(path)
     twice = whole.replace("池塘".encode(), "青蛙".encode())
     path.write_bytes(twice)
-    with pytest.raises(BadInput, match=r"byte \d+: the word '青蛙' stands at byte \d+ already"):
+    with pytest.raises(BadInput, match=r"byte \d+: the word '青蛙' is already at byte \d+"):
         read(path)
     assert read(path, skip_bad=True)[0] == [word for word in WORDS[:7] if word != "池塘"]
 
@@ -161,8 +161,8 @@ def test_a_compressed_file_cut_short_is_told_as_prepare_tells_it(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        ("2 3\na 1 2\nb 3 4\n", r"none of its 2 rows .*the header promises 2 words of width 3 \(line 1\); mend"),
-        ("a nan 2\nb 3 nan\n", "none of its 2 rows can be used; it is no file of word vectors"),
+        ("2 3\na 1 2\nb 3 4\n", r"none of its 2 rows .*the header promises 2 words of width 3 \(line 1\); fix"),
+        ("a nan 2\nb 3 nan\n", "none of its 2 rows can be used; it is not a file of word vectors"),
     ],
 )
 def test_a_file_of_which_nothing_is_left_makes_no_model(content: str, says: str, tmp_path: Path) -> None:

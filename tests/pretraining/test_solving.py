@@ -199,7 +199,7 @@ def test_a_run_of_a_text_is_resumed_with_that_text(text: Path, tmp_path: Path) -
 
 def test_a_run_is_no_text_and_no_model_of_others(words: Path, tmp_path: Path) -> None:
     firth.pretrain(words, out=tmp_path / "run", recipe="tf-idf")
-    with pytest.raises(BadInput, match="is a model of firth already"):
+    with pytest.raises(BadInput, match="is already a model of firth"):
         firth.import_model(tmp_path / "run", out=tmp_path / "copy")
     with pytest.raises(BadInput, match="is a run of `firth pretrain`; resume it with that command"):
         firth.finetune(out=tmp_path / "run", resume=True)
