@@ -5,14 +5,9 @@ from typing import Annotated
 
 import typer
 
+from firth import lineage
 from firth.commands.shown import Json, ModelFolder, show
 from firth.errors import BadConfig
-
-RECIPES = (
-    "tf-idf, lsa, lda, nnlm, word2vec-sg-ns, word2vec-sg-hs, word2vec-cbow-ns, word2vec-cbow-hs, fasttext, glove, "
-    "elmo, ulmfit, gpt, bert, ernie, bert-wwm, spanbert, gpt-2, roberta, albert, distilbert, electra"
-)
-"""The lineage, which is too heavy to bring in for a help text."""
 
 
 def prepare(
@@ -78,10 +73,10 @@ def pretrain(
     data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare`; for word vectors also plain text.")],
     changes: Annotated[list[str] | None, typer.Argument(help="Config changes such as train.optim.rate=1e-3.")] = None,
     out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
-    recipe: Annotated[str | None, typer.Option(help=f"One of {RECIPES}. [default: bert]")] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"One of {', '.join(lineage.TABLE)}. [default: bert]")] = None,
     size: Annotated[
         str | None,
-        typer.Option(help="tiny, mini, small, medium, base or large; of word vectors only the width. [default: tiny]"),
+        typer.Option(help=f"One of {', '.join(lineage.SIZES)}; of word vectors only the width. [default: tiny]"),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Optimizer steps. [default: 1000]")] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the text instead of steps.")] = None,

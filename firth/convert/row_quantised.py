@@ -95,7 +95,7 @@ def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
     if bits == MOST_BITS:
         return unsigned
     all_bits = np.unpackbits(unsigned[:, None], axis=1)
-    return np.packbits(all_bits[:, MOST_BITS - bits :])
+    return np.asarray(np.packbits(all_bits[:, MOST_BITS - bits :]))
 
 
 def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
@@ -106,4 +106,4 @@ def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
         padded = np.zeros((count, MOST_BITS), np.uint8)
         padded[:, MOST_BITS - bits :] = code_bits
         unsigned = np.packbits(padded, axis=1).ravel()
-    return unsigned.astype(np.float32) - 2 ** (bits - 1)
+    return np.asarray(unsigned.astype(np.float32) - 2 ** (bits - 1))
