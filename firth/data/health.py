@@ -67,6 +67,7 @@ class Measures:
         self.sentence_lengths += _histogram(sentences)
         self.document_lengths += _histogram(documents)
         self.long_sentences += int((sentences > _ROOM).sum())
+        # With [CLS] and [SEP]; a longer sentence is cut.
         positions = np.minimum(sentences, _ROOM) + 2
         self.sentence_positions += int(positions.sum())
         sequences = -(-documents // _ROOM)  # rounded up
@@ -79,6 +80,7 @@ def health(measures: Measures, counts: np.ndarray, *, unknown: int, tally: Count
     `counts` says how often each id occurs, `unknown` is the id of the unknown token, `tally` counts what was read and
     dropped. `fresh` says that the vocabulary was trained on this very text.
     """
+    # Plain ints: numpy's cannot be written as JSON.
     tokens = int(counts.sum())
     sentences = int(measures.sentence_lengths.sum())
     # In sequences cut from documents, every sequence has two special tokens.
@@ -116,6 +118,7 @@ def health(measures: Measures, counts: np.ndarray, *, unknown: int, tally: Count
 
 def entropy(counts: np.ndarray) -> float:
     """Entropy in nats of the distribution with these counts."""
+    # Ids that never occur add nothing: p log p goes to 0.
     shares = counts[counts > 0] / max(counts.sum(), 1)
     return float(-(shares * np.log(shares)).sum())
 
@@ -163,6 +166,7 @@ def _size_warnings(h: Health) -> list[str]:
     used = h["vocab_used"] / max(h["vocab_size"], 1)
     if used < 0.5:
         found.append(f"Only {used:.0%} of the vocabulary occurs: a smaller one would do, or more text.")
+    # The largest sequence length is not known yet; 128 is the default of recipes.
     long = h["long_sentences"] / max(h["sentences"], 1)
     if long > 0.05:
         found.append(f"{long:.0%} of the sentences are longer than {_ROOM} tokens: sequences of {SEQUENCE} cut them.")

@@ -84,9 +84,8 @@ def cut_window(specials: Specials, *pieces: Stretch, start: int | None = None, f
         rows.append(encoding.parts_between(a, b))
         rows.append(_parts_of(specials, frame.between))
     rows[-1] = _parts_of(specials, frame.closing)
-    parts_M = np.concatenate([parts for parts, _ in rows])
-    part_sizes_N = np.concatenate([sizes for _, sizes in rows])
-    return replace(made, parts=parts_M, part_sizes=part_sizes_N)
+    parts, sizes = zip(*rows, strict=True)
+    return replace(made, parts=np.concatenate(parts), part_sizes=np.concatenate(sizes))
 
 
 def _parts_of(specials: Specials, ids: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -110,6 +109,7 @@ def text_items(
     A long text is cut into windows that overlap by a quarter. A pair must be read together, so it is cut to fit; with
     `both_orders` a second window has its texts the other way round.
     """
+    # All texts are encoded at once, then dealt back to their examples.
     all_texts = [text for example in examples for text in example.texts]
     encodings = iter(tokenizer.encode_batch(all_texts))
     items = []
@@ -144,9 +144,10 @@ def _single_item(
     size = max_length - specials.frame.size()
     stride = max(1, size * 3 // 4)
     spans = windows(num_tokens, size, stride)[:max_windows]
-    cuts = tuple(cut_window(specials, (encoding, start, end)) for start, end in spans)
+    cuts = [cut_window(specials, (encoding, start, end)) for start, end in spans]
+    # Windows overlap, so the end of the last one says how much is covered.
     _, last_end = spans[-1]
-    return Item(example, cuts, num_tokens, num_tokens - last_end)
+    return Item(example, tuple(cuts), num_tokens, num_tokens - last_end)
 
 
 def pack_windows(windows: Sequence[Window]) -> Batch:
@@ -154,6 +155,7 @@ def pack_windows(windows: Sequence[Window]) -> Batch:
     ids = [window.ids for window in windows]
     segments = [window.segments for window in windows]
     batch = pack_tokens(ids, segments=segments)
+    # Either all windows have parts or none has.
     parts = [window.parts for window in windows if window.parts is not None]
     if not parts:
         return batch
@@ -175,6 +177,7 @@ def shorten(first: int, second: int, room: int) -> tuple[int, int]:
     """Lengths of a pair that fit into `room`: the longer text is cut first, as in BERT."""
     if first + second <= room:
         return first, second
+    # A text shorter than half the room is kept whole, and the other one gets the rest.
     half = room // 2
     kept_first = min(first, max(room - second, room - half))
     kept_second = min(second, room - kept_first)
@@ -211,8 +214,9 @@ class ItemBatches:
             self._plan = (place.epoch, self._deal(place.epoch))
         _, dealt = self._plan
         name, rows = dealt[place.index]
-        items = [self.items[name][row] for row in rows]
-        return replace(self.tasks[name].batch(items), goal=name)
+        task_items = self.items[name]
+        batch = self.tasks[name].batch([task_items[row] for row in rows])
+        return replace(batch, goal=name)
 
     def _deal(self, epoch: int) -> _Dealt:
         """Draws the task of every batch, and deals each task's items to its batches."""
@@ -220,7 +224,9 @@ class ItemBatches:
         sizes = np.array([len(self.items[name]) for name in names], float) ** self.alpha
         key = chance.key(self.seed, "task", epoch)
         draws = chance.uniform(key, np.arange(self.num_packs(epoch)))
-        turns = np.searchsorted(np.cumsum(sizes / sizes.sum()), draws, side="right")
+        # The draw of a batch falls into the interval of one task.
+        interval_ends = np.cumsum(sizes / sizes.sum())
+        turns = np.searchsorted(interval_ends, draws, side="right")
         # The sum of the shares may be rounded to less than 1.
         turns = turns.clip(max=len(names) - 1)
         batches_left = {}

@@ -1,8 +1,7 @@
 """TextRank (Mihalcea and Tarau 2004): the words of a text that occur near many of its other words.
 
 In: lines of text. Out: words with scores that add up to 1. Words within a window of each other are linked. The score of
-a word is its PageRank: the share of time that a random surfer spends on it who follows links and sometimes jumps to any
-word.
+a word is its PageRank: the share of time a random surfer spends on it, following links and sometimes jumping anywhere.
 """
 
 from collections.abc import Iterable
@@ -26,13 +25,15 @@ def keywords(lines: Iterable[str], *, top: int = 10, window: int = 4) -> list[tu
     index: dict[str, int] = {}
     links: dict[tuple[int, int], int] = {}
     for line in lines:
-        content_words = [word for word in words_of(line) if _is_content(word)]
+        content_words = filter(_is_content, words_of(line))
+        # A new word gets the next number.
         ids = [index.setdefault(word, len(index)) for word in content_words]
         _add_links(links, ids, window=window)
     if not index:
         raise BadInput("The text has no words but function words and numbers.")
-    pairs_E2 = np.array([*links], np.int64).reshape(-1, 2)
-    weights_E = np.array([*links.values()], np.float64)
+    # The shape is given, because there may be no links.
+    pairs_E2 = np.array(list(links), np.int64).reshape(-1, 2)
+    weights_E = np.array(list(links.values()), np.float64)
     scores = rank(len(index), pairs_E2, weights_E)
     words = list(index)
     best = np.argsort(-scores, kind="stable")[:top]
@@ -53,13 +54,16 @@ def rank(size: int, pairs_E2: np.ndarray, weights_E: np.ndarray) -> np.ndarray:
     sources = np.concatenate([pairs_E2[:, 0], pairs_E2[:, 1]])
     targets = np.concatenate([pairs_E2[:, 1], pairs_E2[:, 0]])
     weights = np.concatenate([weights_E, weights_E])
+    # A word gives its score to its neighbours in proportion to the weights of the links.
     totals = np.bincount(sources, weights, size)
     shares = weights / totals[sources]
     has_no_links = totals == 0
     scores = np.full(size, 1 / size)
     while True:
-        moved = np.bincount(targets, scores[sources] * shares, size) + scores[has_no_links].sum() / size
         before = scores
+        given = before[sources] * shares
+        given_to_all = before[has_no_links].sum() / size
+        moved = np.bincount(targets, given, size) + given_to_all
         scores = (1 - DAMPING) / size + DAMPING * moved
         if np.abs(scores - before).sum() < _TOLERANCE:
             return np.asarray(scores)

@@ -131,9 +131,11 @@ def _halves(stream: Stream, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate
     middle_S = (first_S + last_S) // 2
     # The sentence borders around the middle.
     after_S = np.searchsorted(stream.starts_S, middle_S)
-    upper_S = stream.starts_S[np.minimum(after_S, len(stream.starts_S) - 1)]
+    last_sentence = len(stream.starts_S) - 1
+    upper_S = stream.starts_S[np.minimum(after_S, last_sentence)]
     lower_S = stream.starts_S[np.maximum(after_S - 1, 0)]
-    border_S = np.where(upper_S - middle_S < middle_S - lower_S, upper_S, lower_S)
+    is_upper_nearer = upper_S - middle_S < middle_S - lower_S
+    border_S = np.where(is_upper_nearer, upper_S, lower_S)
     is_inside = (border_S > first_S) & (border_S < last_S)
     is_drawn = chance.uniform(key, np.arange(len(first_S)), 1) < pair_rate
     border_S = np.where(is_inside & is_drawn, border_S, last_S)
@@ -166,19 +168,15 @@ def lay_out(
 
     # Copy the text: `places` are positions in the pack, `tokens` the same tokens in the shards.
     places = ranges(begins_BP.ravel(), ends_BP.ravel())
-    tokens = ranges(pieces_BP2[:, :, 0].ravel(), pieces_BP2[:, :, 1].ravel())
+    first_tokens = pieces_BP2[:, :, 0].ravel()
+    end_tokens = pieces_BP2[:, :, 1].ravel()
+    tokens = ranges(first_tokens, end_tokens)
     ordinary_N = np.zeros(len(ids_N), bool)
     word_starts_N = np.ones(len(ids_N), bool)
-    if plan.joined:
-        text_ids, is_ordinary, is_word_start = plan.joined.read(shards, tokens)
-        ids_N[places] = text_ids
-        ordinary_N[places] = is_ordinary
-        word_starts_N[places] = is_word_start
-    else:
-        ids_N[places] = shards.ids[tokens]
-        ordinary_N[places] = True
-        word_starts_N[places] = shards.word_starts(tokens)
-
+    text_ids, is_ordinary, is_word_start = _read_text(shards, plan.joined, tokens)
+    ids_N[places] = text_ids
+    ordinary_N[places] = is_ordinary
+    word_starts_N[places] = is_word_start
     return Pack(
         ids_N=ids_N,
         positions_N=positions_N,
@@ -208,6 +206,14 @@ def _special_ids(frame: Frame, bounds_B1: np.ndarray, ends_BP: np.ndarray, *, ha
     _put(ids_N, ends_BP[:, :-1][has_next_BP], frame.between)
     _put(ids_N, bounds_B1[1:] - len(frame.closing), frame.closing)
     return ids_N
+
+
+def _read_text(shards: Shards, joined: Joined | None, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ids of these tokens, which of them are tokens of the text, and which start a word."""
+    if joined:
+        return joined.read(shards, tokens)
+    is_ordinary = np.ones(len(tokens), bool)
+    return shards.ids[tokens], is_ordinary, shards.word_starts(tokens)
 
 
 def _segments(frame: Frame, sizes_BP: np.ndarray, sequence_N: np.ndarray, positions_N: np.ndarray) -> np.ndarray:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import IO, Any
@@ -69,9 +69,11 @@ def prepare(
     """
     if processes < 0:
         raise BadConfig(f"processes must be 0 (no workers) or more; it is {processes}.")
+    # Counts of what was read and dropped; every stage below adds its own.
     tally: Counter[str] = Counter()
     files = find_files(paths, tally=tally)
     expected = expected_bytes(files)
+    # Generators: the text is never in memory as a whole.
     read = read_documents(files, documents=documents, field=field, tally=tally)
     kept = drop_duplicates(clean_documents(read, repair=repair), tally=tally)
     if near is not None:
@@ -141,6 +143,7 @@ def sample_texts(
 
 def _drawn(documents: Iterable[Document], rate: float, *, seed: int) -> Iterator[Document]:
     """Each document with probability `rate`."""
+    # The random numbers have no end, so the lengths differ.
     for document, draw in zip(documents, _uniform_draws(seed), strict=False):
         if draw < rate:
             yield document
@@ -160,6 +163,7 @@ def _chunks(documents: Iterable[Document]) -> Iterator[bytes]:
     lines: list[str] = []
     size = 0
     for document in documents:
+        # The empty line ends the document.
         for line in (*document.lines, ""):
             lines.append(line)
             size += len(line)
@@ -214,6 +218,7 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     ends: list[int] = []
     lead = ""
     for line in text.decode().split("\n"):
+        # An empty line ends a document.
         if not line:
             ends.append(len(sentences))
             lead = ""
@@ -227,9 +232,10 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     # An empty batch, so that there is something to concatenate.
     batches = list(_batches(sentences)) or [[]]
     parts = [_encode(tokenizer, batch) for batch in batches]
-    ids = np.concatenate([part_ids for part_ids, _, _ in parts])
-    starts = np.concatenate([part_starts for _, part_starts, _ in parts])
-    lengths = np.concatenate([part_lengths for _, _, part_lengths in parts])
+    ids_parts, starts_parts, lengths_parts = zip(*parts, strict=True)
+    ids = np.concatenate(ids_parts)
+    starts = np.concatenate(starts_parts)
+    lengths = np.concatenate(lengths_parts)
     # A sentence of, say, one combining mark has no tokens. It is dropped, and later document ends move.
     has_tokens = lengths > 0
     num_kept_before = np.concatenate([[0], np.cumsum(has_tokens)])
@@ -281,14 +287,16 @@ def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[np.ndarray, np.
     dtype = id_dtype(len(tokenizer.vocab))
     words_by_text = getattr(tokenizer, "words_by_text", False)
     is_segmented = [words_by_text or has_chinese(sentence) for sentence in sentences]
-    plain = tokenizer.ids_batch([s for s, segmented in zip(sentences, is_segmented, strict=True) if not segmented])
+    is_plain = [not segmented for segmented in is_segmented]
+    plain = tokenizer.ids_batch(list(compress(sentences, is_plain)))
     if not any(is_segmented):
         # The fast path: no array for each sentence.
         lengths = np.fromiter(map(len, plain), np.int64, len(plain))
         ids = np.fromiter(chain.from_iterable(plain), dtype, int(lengths.sum()))
         return ids, ~tokenizer.continues[ids], lengths
 
-    chinese = [s for s, segmented in zip(sentences, is_segmented, strict=True) if segmented]
+    # Encode both kinds in batches, then put them back in order.
+    chinese = list(compress(sentences, is_segmented))
     next_plain = iter(plain)
     next_segmented = iter(tokenizer.word_starts_batch(chinese))
     ids_rows = []
@@ -318,6 +326,7 @@ def _encode_all(chunks: Iterable[bytes], tokenizer: Tokenizer, *, folder: Path, 
             worker = stack.enter_context(_Worker(folder, dtype))
             idle.put(worker)
         pool = stack.enter_context(ThreadPoolExecutor(num_workers))
+        # Results are taken in the order of submission, whichever worker is done first.
         waiting: deque[Future[Chunk]] = deque()
         for chunk in chunks:
             waiting.append(pool.submit(_delegate, idle, chunk))
@@ -367,6 +376,7 @@ class _Worker:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Closed pipes end the worker's main loop.
         self.output.close()
         with suppress(BrokenPipeError):
             self.input.close()

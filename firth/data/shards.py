@@ -66,7 +66,9 @@ class Shards:
             raise BadInput(f"{folder} is not a folder of prepared text; make one with 'firth prepare'.")
         check_manifest(folder, hashes=verify)
         info = _read_info(folder)
-        arrays = {name: _map_channel(folder, name, channel) for name, channel in info["channels"].items()}
+        arrays = {}
+        for name, channel in info["channels"].items():
+            arrays[name] = _map_channel(folder, name, channel)
         shards = cls(folder, info, **arrays)
         tokens_end = shards.sentences[-1]
         sentences_end = shards.documents[-1]

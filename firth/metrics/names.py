@@ -50,8 +50,9 @@ def confusion(
 ) -> tuple[list[str], np.ndarray]:
     """Label names, and counts with a row for each gold and a column for each predicted label."""
     same_length(gold, predicted)
-    gold_names = [str(label) for label in gold]
-    predicted_names = [str(label) for label in predicted]
+    # Labels are compared by name: 1 and "1" are the same label.
+    gold_names = list(map(str, gold))
+    predicted_names = list(map(str, predicted))
     names = list(labels) or sorted({*gold_names, *predicted_names})
     index = {name: i for i, name in enumerate(names)}
     pairs: list[tuple[int, int]] = []
@@ -60,6 +61,7 @@ def confusion(
             pairs.append((index[gold_name], index[predicted_name]))
     except KeyError as missing:
         raise BadInput(f"Label {missing} is not among the known labels ({', '.join(names)}).") from None
+    # The shape is given, because there may be no examples.
     pairs_N2 = np.array(pairs, np.int64).reshape(-1, 2)
     counts_TT = np.zeros((len(names), len(names)), np.int64)
     np.add.at(counts_TT, (pairs_N2[:, 0], pairs_N2[:, 1]), 1)
@@ -137,6 +139,7 @@ def table_of(
         row = row_of(right, predicted, gold)
         rows[name] = row
         scores.append((row.precision, row.recall, row.f1))
+    # Micro: all decisions together. Macro: every label weighs the same.
     micro = row_of(sum(num_right), sum(num_predicted), sum(num_gold))
     if not scores:
         return Table(rows, micro, Row(0.0, 0.0, 0.0, micro.support))

@@ -44,6 +44,7 @@ def _answerable(
     for items, wanted in zip(ranked, relevant, strict=True):
         if not wanted:
             continue
+        # Plain Python numbers, so that they are equal to the ids in `wanted`.
         if isinstance(items, np.ndarray):
             items = items.tolist()
         queries.append((items, set(wanted)))

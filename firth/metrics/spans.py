@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
@@ -33,12 +34,14 @@ def entities(tags: Sequence[str], scheme: str) -> list[Entity]:
     # A last O ends an entity that is still open.
     for i, tag in enumerate([*tags, "O"]):
         prefix, kind = _checked(tag, scheme)
+        # 1. Does this tag continue or close the open entity?
         is_open = open_at >= 0
         continues = is_open and prefix in "IME" and kind == open_kind
         if continues and prefix == "E":
             found.append((open_kind, open_at, i + 1))
         elif is_open and not continues and not must_close:
             found.append((open_kind, open_at, i))
+        # 2. Does it make an entity of one token, or open a new one?
         if prefix == "S":
             found.append((kind, i, i + 1))
         if prefix == "B":
@@ -58,17 +61,21 @@ def entity_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]],
     for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
         gold_entities = set(entities(gold_tags, scheme))
         predicted_entities = set(entities(predicted_tags, scheme))
-        num_gold.update(kind for kind, _, _ in gold_entities)
-        num_predicted.update(kind for kind, _, _ in predicted_entities)
-        num_right.update(kind for kind, _, _ in gold_entities & predicted_entities)
+        num_gold += _count_types(gold_entities)
+        num_predicted += _count_types(predicted_entities)
+        num_right += _count_types(gold_entities & predicted_entities)
     return count_table(num_right, num_predicted, num_gold)
+
+
+def _count_types(found: Iterable[Entity]) -> Counter[str]:
+    return Counter(kind for kind, _, _ in found)
 
 
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
     """The share of tokens with the right tag, over all sentences."""
     _same_sentences(gold, predicted)
-    gold_tags = [tag for tags in gold for tag in tags]
-    predicted_tags = [tag for tags in predicted for tag in tags]
+    gold_tags = list(chain.from_iterable(gold))
+    predicted_tags = list(chain.from_iterable(predicted))
     return accuracy(gold_tags, predicted_tags)
 
 
@@ -92,12 +99,14 @@ def segmentation(
     hits: list[bool] = []
     num_predicted = 0
     for number, (gold_words, predicted_words) in enumerate(zip(gold, predicted, strict=True), 1):
+        # The spans below count characters of the same text.
         if "".join(gold_words) != "".join(predicted_words):
             raise BadInput(f"Sentence {number}: the predicted words do not spell the gold text; predict it again.")
         predicted_spans = set(_word_spans(predicted_words))
         num_predicted += len(predicted_words)
-        known += [word in vocabulary for word in gold_words]
-        hits += [span in predicted_spans for span in _word_spans(gold_words)]
+        for word, span in zip(gold_words, _word_spans(gold_words), strict=True):
+            known.append(word in vocabulary)
+            hits.append(span in predicted_spans)
     is_hit = np.array(hits, bool)
     is_known = np.array(known, bool)
     return Segmentation(

@@ -127,6 +127,7 @@ def thinned(points: Points) -> Points:
     def height(point: tuple[float, float]) -> float:
         return point[1]
 
+    # Two points are kept of each stretch.
     size = math.ceil(2 * len(points) / _MOST_POINTS)
     kept = {points[0], points[-1]}
     for start in range(0, len(points), size):
@@ -139,6 +140,7 @@ def thinned(points: Points) -> Points:
 def running_mean(points: Points) -> Points:
     """The mean over a centred window of a thirtieth of the points, narrower towards the ends."""
     heights = [y for _, y in points]
+    # The sum of a window is the difference of two cumulative sums.
     sums = np.concatenate([[0.0], np.cumsum(heights)])
     half_window = max(1, len(points) // 60)
     means = []

@@ -7,7 +7,7 @@ follows the page into dark mode. Colour is never the only sign: a dash, a dot or
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -64,11 +64,19 @@ def lines(
     y_axis = _y_axis(curves.values(), marks.values(), from_zero=percent)
     write: NumberFormat = _percent if percent else number
     ends = _end_values(curves, marks)
-    end_widths = [text_width(write(value, 3)) for _, value in ends]
-    right = width - 14 - max(end_widths)
+    end_width = _widest(write(value, 3) for _, value in ends)
     legend, legend_height = _legend(list(curves), list(marks), width)
-    frame = _Frame(_tick_room(y_axis, write), right, legend_height + 29, height - 42, x=x_axis, y=y_axis)
+    frame = _Frame(
+        left=_tick_room(y_axis, write),
+        # Room for the longest end label.
+        right=width - 14 - end_width,
+        top=legend_height + 29,
+        bottom=height - 42,
+        x=x_axis,
+        y=y_axis,
+    )
 
+    # From back to front: what comes later is drawn over what comes before.
     parts = [legend]
     parts += _grid_lines(frame, write, x_label=x_label, y_label=y_label)
     parts += _x_ticks(frame)
@@ -84,8 +92,8 @@ def lines(
 def bars(rows: Sequence[tuple[str, float]], *, maximum: float = 1.0, width: int = 370) -> Html:
     """Horizontal bars, one for each (label, value); with the maximum 1 the values are written as percentages."""
     write: NumberFormat = _percent if maximum == 1 else number
-    label_widths = [text_width(label) for label, _ in rows]
-    room = min(max(label_widths, default=0.0), width * 0.45)
+    # Labels left, bars in the middle, values right.
+    room = min(_widest(label for label, _ in rows), width * 0.45)
     start = room + 12
     end = width - 54
     row_height = 27
@@ -98,11 +106,14 @@ def bars(rows: Sequence[tuple[str, float]], *, maximum: float = 1.0, width: int 
             share = min(max(value / maximum, 0.0), 1.0)
         # A bar of no length still shows where it starts.
         length = max((end - start) * share, 1.5)
-        parts.append(_text(room, y + 18, shortened(label, room), class_="word", anchor="end"))
-        parts.append(tag("rect", class_="track", x=start, y=y + 5, width=end - start, height=17, rx=3))
-        parts.append(tag("rect", class_="bar", x=start, y=y + 5, width=length, height=17, rx=3))
-        parts.append(_text(end + 8, y + 18, write(value, 3), class_="end"))
-        spoken.append(f"{label} {write(value, 3)}")
+        written = write(value, 3)
+        parts += [
+            _text(room, y + 18, shortened(label, room), class_="word", anchor="end"),
+            tag("rect", class_="track", x=start, y=y + 5, width=end - start, height=17, rx=3),
+            tag("rect", class_="bar", x=start, y=y + 5, width=length, height=17, rx=3),
+            _text(end + 8, y + 18, written, class_="end"),
+        ]
+        spoken.append(f"{label} {written}")
     summary = ", ".join(spoken) or "no values"
     height = max(len(rows), 1) * row_height
     return _svg(summary, width, height, *parts)
@@ -114,14 +125,24 @@ def histogram(
     """One slot of equal width for each bin; the edges are written below, so uneven bins stay honest."""
     height = 230
     num_bins = len(counts)
-    x_axis = Axis(0, max(num_bins, 1), ())
     y_axis = axis(0, max([*counts, 1]), round_ends=True, count=4)
-    frame = _Frame(_tick_room(y_axis, number), width - 24, 29, height - 42, x=x_axis, y=y_axis)
+    frame = _Frame(
+        left=_tick_room(y_axis, number),
+        right=width - 24,
+        top=29,
+        bottom=height - 42,
+        # Bin i lies between i and i + 1.
+        x=Axis(0, max(num_bins, 1), ()),
+        y=y_axis,
+    )
     parts = _grid_lines(frame, number, x_label=x_label, y_label=y_label)
     for index, count in enumerate(counts):
         left, top = frame.place(index, count)
         right, bottom = frame.place(index + 1, 0)
-        title = tag("title", f"{number(edges[index])} to {number(edges[index + 1])}: {count:,}")
+        first_edge = number(edges[index])
+        last_edge = number(edges[index + 1])
+        title = tag("title", f"{first_edge} to {last_edge}: {count:,}")
+        # A gap of 1.2 pixels between bars, and never an invisible bar.
         bar_width = max(right - left - 1.2, 0.4)
         bar = tag("rect", class_="bar", x=left + 0.6, y=top, width=bar_width, height=bottom - top)
         parts.append(tag("g", title, bar))
@@ -142,25 +163,33 @@ def heatmap(
         columns = tokens
     matrix = np.nan_to_num(np.asarray(weights, dtype=float))
     highest = float(matrix.max(initial=0)) or 1.0
+    # Cells shrink with the number of columns, but stay large enough for a word next to each.
     cell = min(28.0, max(17.0, 560 / max(len(columns), 1)))
-    column_widths = [text_width(column) for column in columns]
-    row_widths = [text_width(label) for label in (*tokens, y_label)]
-    left = max(row_widths) + 12
-    top = max(column_widths, default=0.0) + 38
+    left = _widest((*tokens, y_label)) + 12
+    top = _widest(columns) + 38
 
     parts = [
         _text(left - 8, top - 10, y_label, class_="axis", anchor="end"),
         _text(left, 13, x_label, class_="axis"),
     ]
     for index, token in enumerate(tokens):
-        parts.append(_text(left - 8, top + (index + 0.5) * cell + 4, token, class_="word", anchor="end"))
+        middle = top + (index + 0.5) * cell
+        parts.append(_text(left - 8, middle + 4, token, class_="word", anchor="end"))
     for index, column in enumerate(columns):
-        parts.append(_column_name(left + (index + 0.5) * cell, top - 8, column))
-    for (i, j), weight in np.ndenumerate(matrix):
-        title = tag("title", f"{tokens[i]} → {columns[j]}: {number(float(weight), 3)}")
-        box = {"x": left + j * cell, "y": top + i * cell, "width": cell - 1, "height": cell - 1, "rx": 1.5}
+        middle = left + (index + 0.5) * cell
+        parts.append(_column_name(middle, top - 8, column))
+    for (i, j), entry in np.ndenumerate(matrix):
+        weight = float(entry)
+        title = tag("title", f"{tokens[i]} → {columns[j]}: {number(weight, 3)}")
+        box = {
+            "x": left + j * cell,
+            "y": top + i * cell,
+            "width": cell - 1,
+            "height": cell - 1,
+            "rx": 1.5,
+        }
         track = tag("rect", class_="track", **box)
-        heat = tag("rect", class_="heat", fill_opacity=max(float(weight), 0) / highest, **box)
+        heat = tag("rect", class_="heat", fill_opacity=max(weight, 0) / highest, **box)
         parts.append(tag("g", title, track, heat))
     width = left + cell * len(columns)
     height = top + cell * len(tokens)
@@ -171,14 +200,14 @@ def heatmaps(
     grid: Sequence[Sequence[ArrayLike]], *, row_label: str, column_label: str, chosen: tuple[int, int] | None = None
 ) -> Html:
     """Small heatmaps of values from 0 to 1 in rows and columns, all on one scale; `chosen` gets a frame."""
-    row_sizes = [len(matrices) for matrices in grid]
-    num_columns = max(row_sizes, default=0)
+    num_columns = max(map(len, grid), default=0)
     side = min(72.0, 780 / max(num_columns, 1))
     left = text_width(f"{row_label} {len(grid)}") + 10
     top = 24.0
     parts = []
     for column in range(num_columns):
-        parts.append(_text(left + (column + 0.5) * side - 2, 15, str(column + 1), anchor="middle"))
+        middle = left + (column + 0.5) * side - 2
+        parts.append(_text(middle, 15, str(column + 1), anchor="middle"))
     parts.append(_text(left - 8, 15, column_label, anchor="end"))
     for row, matrices in enumerate(grid):
         y = top + row * side
@@ -187,6 +216,7 @@ def heatmaps(
             x = left + column * side
             title = tag("title", f"{row_label} {row + 1}, {column_label} {column + 1}")
             frame_class = "frame chosen" if (row, column) == chosen else "frame"
+            # Four pixels between neighbours.
             box = {"x": x, "y": y, "width": side - 4, "height": side - 4, "rx": 2}
             track = tag("rect", class_="track", **box)
             frame = tag("rect", class_=frame_class, **box)
@@ -230,14 +260,19 @@ def _drawable(points: Points, log_x: bool) -> list[tuple[float, float]]:
 
 
 def _x_axis(curves: Iterable[Points], *, log_x: bool, width: int) -> Axis:
-    xs = [x for points in curves for x, _ in points]
+    all_points = chain.from_iterable(curves)
+    xs = [x for x, _ in all_points]
+    low = min(xs)
+    high = max(xs)
     if log_x:
-        return log_axis(min(xs), max(xs))
-    return axis(min(xs), max(xs), count=width // 90)
+        return log_axis(low, high)
+    # A tick every 90 pixels leaves room for its number.
+    return axis(low, high, count=width // 90)
 
 
 def _y_axis(curves: Iterable[Points], marks: Iterable[float], *, from_zero: bool) -> Axis:
-    ys = [y for points in curves for _, y in points]
+    all_points = chain.from_iterable(curves)
+    ys = [y for _, y in all_points]
     ys += marks
     low = min(ys)
     if from_zero:
@@ -245,10 +280,14 @@ def _y_axis(curves: Iterable[Points], marks: Iterable[float], *, from_zero: bool
     return axis(low, max(ys), round_ends=True)
 
 
+def _widest(texts: Iterable[str]) -> float:
+    """The width of the longest text in pixels; 0 if there is none."""
+    return max(map(text_width, texts), default=0.0)
+
+
 def _tick_room(y_axis: Axis, write: NumberFormat) -> float:
     """The width of the numbers left of the frame."""
-    widths = [text_width(write(tick)) for tick in y_axis.ticks]
-    return 14 + max(widths)
+    return 14 + _widest(write(tick) for tick in y_axis.ticks)
 
 
 def _horizontal(frame: _Frame, value: float, class_: str) -> Html:
@@ -265,6 +304,7 @@ def _grid_lines(frame: _Frame, write: NumberFormat, *, x_label: str, y_label: st
     ]
     for tick in frame.y.ticks:
         _, y = frame.place(frame.x.low, tick)
+        # Four pixels down centre the number on its line.
         parts.append(_horizontal(frame, tick, "rule"))
         parts.append(_text(frame.left - 7, y + 4, write(tick), anchor="end"))
     return parts
@@ -298,7 +338,8 @@ def _end_labels(frame: _Frame, ends: list[tuple[str, float]], write: NumberForma
         _, y = frame.place(frame.x.low, value)
         placed.append((y, class_, value))
     placed.sort()
-    heights = spread_apart([y for y, _, _ in placed], 14, lowest=frame.bottom)
+    heights = [y for y, _, _ in placed]
+    heights = spread_apart(heights, 14, lowest=frame.bottom)
     parts = []
     for height, (_, class_, value) in zip(heights, placed, strict=True):
         parts.append(_text(frame.right + 8, height + 4, write(value, 3), class_=f"end {class_}"))
@@ -320,9 +361,11 @@ def _spoken_ends(curves: Mapping[str, Points], marks: Mapping[str, float], write
 def _curve(points: Points, frame: _Frame, index: int, *, smooth: bool) -> Html:
     """A curve and its dots: one at every point of a short curve, only the last of a long one."""
     if smooth and len(points) > 2 * _FEW_POINTS:
-        raw = _path(thinned(points), frame, class_=f"line faint s{index}")
-        mean = _path(thinned(running_mean(points)), frame, class_=f"line s{index}")
-        parts = [raw, mean]
+        smoothed = running_mean(points)
+        parts = [
+            _path(thinned(points), frame, class_=f"line faint s{index}"),
+            _path(thinned(smoothed), frame, class_=f"line s{index}"),
+        ]
     else:
         parts = [_path(thinned(points), frame, class_=f"line s{index}")]
     dotted = points if len(points) <= _FEW_POINTS else points[-1:]
@@ -356,6 +399,7 @@ def _legend(curves: list[str], marks: list[str], width: float) -> tuple[Html, fl
     for name, class_ in entries:
         entry_width = _LEGEND_SAMPLE + text_width(name)
         if x and x + entry_width > width:
+            # The next line.
             x = 0.0
             y += 19
         parts.append(tag("path", class_=class_, d=f"M{x:.1f} {y + 9:.1f}h20"))
@@ -370,9 +414,9 @@ def _edge_labels(frame: _Frame, edges: Sequence[float], num_bins: int) -> list[H
     for edge in edges:
         name = f"{edge:,g}" if abs(edge) < 1e6 else number(edge, 3)
         names.append(name)
-    longest = max(text_width(name) for name in names)
     slot_width = (frame.right - frame.left) / max(num_bins, 1)
-    every = math.ceil((longest + 8) / slot_width)
+    # Write every n-th edge, so that no two overlap.
+    every = math.ceil((_widest(names) + 8) / slot_width)
     parts = []
     for index in range(0, len(edges), every):
         x, y = frame.place(index, 0)
@@ -399,14 +443,17 @@ def _shaded_cells(matrix: np.ndarray, x: float, y: float, side: float) -> Html:
     runs: dict[int, list[str]] = {}
     for i, row in enumerate(levels):
         changes = np.flatnonzero(np.diff(row)) + 1
-        for start, end in pairwise([0, *changes.tolist(), len(row)]):
-            if end > start and row[start]:
-                level = int(row[start])
+        borders = [0, *changes.tolist(), len(row)]
+        for start, end in pairwise(borders):
+            level = int(row[start]) if end > start else 0
+            # Level 0 is the background.
+            if level:
                 rectangle = f"M{start} {i}h{end - start}v1h{start - end}z"
                 runs.setdefault(level, []).append(rectangle)
     paths = []
     for level, rectangles in sorted(runs.items()):
         paths.append(tag("path", d="".join(rectangles), fill_opacity=level / _SHADES))
+    # The paths are in units of cells; this scales them to pixels.
     num_rows, num_columns = levels.shape
     transform = f"translate({x:.2f} {y:.2f}) scale({side / num_columns:.4f} {side / num_rows:.4f})"
     return tag("g", *paths, class_="heat", transform=transform, shape_rendering="crispEdges")
@@ -431,7 +478,15 @@ def _svg(label: str, width: float, height: float, *parts: str) -> Html:
 
 
 def _text(x: float, y: float, text: str, *, class_: str = "", anchor: str | None = None, **more: Value) -> Html:
-    return tag("text", text, x=float(x), y=float(y), class_=class_ or None, text_anchor=anchor, **more)
+    return tag(
+        "text",
+        text,
+        x=float(x),
+        y=float(y),
+        class_=class_ or None,
+        text_anchor=anchor,
+        **more,
+    )
 
 
 def _percent(value: float, digits: int = 0) -> str:

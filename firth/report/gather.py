@@ -36,6 +36,7 @@ def _facts(model: Model, run: Path) -> dict[str, object]:
     """The key facts at the top of the page."""
     trained = model.checkpoint.info
     seconds = sum(row["seconds"] for row in read_rows(run / "timing.jsonl"))
+    # A run that was stopped before its first record has no timing.
     speed = 0
     if seconds:
         speed = round(trained["tokens"] / seconds)
@@ -67,6 +68,7 @@ def nearest(model: Model, sentences: Sequence[str], *, top: int = 3) -> Ranked:
     vectors = model.embed(sentences)
     vectors = vectors - vectors.mean(0)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    # Sentences x sentences.
     cosines = vectors @ vectors.T
     # A sentence is not its own neighbour.
     np.fill_diagonal(cosines, -np.inf)

@@ -47,6 +47,7 @@ def judge(metrics: Sequence[MetricsRow], unigram_floor: float | None) -> Judgeme
 
     _, last_loss = losses[-1]
     sentence, good = _against_floor(last_loss, unigram_floor)
+    # A remark may be empty.
     remarks = [
         _perplexity(last_loss, unigram_floor, titles[name]),
         _accuracies(held_out),
@@ -70,6 +71,7 @@ def _judged_loss(metrics: Sequence[MetricsRow], titles: Mapping[str, str]) -> st
     for name in titles:
         if any(name in row for row in metrics):
             return name
+    # Without any loss the caller finds nothing held out.
     return "masked_lm"
 
 
@@ -134,6 +136,7 @@ def _accuracies(held_out: Sequence[MetricsRow]) -> str:
     if recall is not None and precision is not None:
         statements.append(f"finds {recall:.0%} of replaced tokens (of those it names, {precision:.0%} are)")
 
+    # A run has one of the two goals over sentence pairs, BERT's or ALBERT's.
     pairs = _last_value(held_out, "next_sentence_accuracy")
     if pairs is None:
         pairs = _last_value(held_out, "sentence_order_accuracy")

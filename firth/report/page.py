@@ -132,6 +132,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Html:
 def figure(svg: Html, caption: str = "", *, heading: str = "", narrow: Html | None = None, roll: bool = False) -> Html:
     """A chart with its caption. `narrow` replaces it on a phone; with `roll` it keeps its size and scrolls sideways."""
     if narrow is not None:
+        # The stylesheet shows one of the two.
         wide_screen = tag("div", svg, class_="only-wide")
         narrow_screen = tag("div", narrow, class_="only-narrow")
         svg = join(wide_screen, narrow_screen)
@@ -173,6 +174,7 @@ def show(value: object) -> str:
     for size, letter in ((1e9, "B"), (1e6, "M")):
         if abs(value) >= size:
             return f"{value / size:.3g}{letter}"
+    # Counts are exact up to a million; other numbers have four digits.
     if isinstance(value, int):
         return f"{value:,}"
     if abs(value) >= 1000:

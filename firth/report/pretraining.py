@@ -79,6 +79,7 @@ class PretrainingReport:
 def render(run: PretrainingReport) -> str:
     """The page as HTML."""
     judgement = judge(run.metrics, run.unigram_floor)
+    # The verdict comes first: it is what most readers want to know.
     head = [verdict_box(judgement.sentence, judgement.remarks, good=judgement.good)]
     if run.facts:
         head.append(tiles(run.facts))
@@ -141,6 +142,7 @@ def _loss(run: PretrainingReport) -> Section | None:
         references["unigram floor"] = run.unigram_floor
         caption += " The dashed line is what knowing only how often each token occurs would give."
 
+    # Drawn twice, because text in an SVG shrinks with it: once for wide screens, once for phones.
     def draw(width: int, height: int) -> Html:
         return lines(
             curves,
@@ -239,6 +241,7 @@ def _data(run: PretrainingReport) -> Section | None:
         return None
     parts: list[str] = []
     warnings = run.health.get("warnings") or ()
+    # A list of JSON strings.
     assert isinstance(warnings, Sequence)
     for warning in warnings:
         parts.append(notice(str(warning)))
@@ -251,6 +254,7 @@ def _data(run: PretrainingReport) -> Section | None:
             edges, counts = _doubling_bins(value)
             x_label = f"{name.replace('_', ' ')} (tokens)"
             histograms.append(figure(histogram(edges, counts, x_label=x_label)))
+        # Zeros say nothing, and what was read before cleaning is not what the model sees.
         elif isinstance(value, int | float) and value and not name.endswith("_read"):
             fact, text = _health_fact(name, value)
             facts[fact] = text
@@ -308,6 +312,7 @@ def _neighbours(run: PretrainingReport) -> Section | None:
     for text, ranked in run.neighbours:
         rows = []
         for other, cosine in ranked:
+            # The stylesheet draws the share as a bar below the number.
             share = min(max(cosine, 0), 1)
             score = tag("b", f"{cosine:.2f}", style=f"--share:{share:.0%}")
             rows.append(tag("li", score, tag("span", other, dir="auto")))
@@ -361,7 +366,8 @@ def most_focused_head(weights: np.ndarray, tokens: Sequence[str]) -> tuple[int, 
     # For each token the weight of the word it looks at most, 0 where that one does not count; then the mean of a head.
     focus = np.where(counts_LL & is_highest, weights, 0).max(axis=-1)
     strength = focus.mean(axis=-1)
-    layer, head = np.unravel_index(int(strength.argmax()), strength.shape)
+    best = int(strength.argmax())
+    layer, head = np.unravel_index(best, strength.shape)
     return int(layer), int(head)
 
 
