@@ -397,14 +397,14 @@ def _legend(curves: list[str], marks: list[str], width: float) -> tuple[Html, fl
     x = 0.0
     y = 0.0
     for name, class_ in entries:
-        entry_width = _LEGEND_SAMPLE + text_width(name)
-        if x and x + entry_width > width:
+        name_width = text_width(name)
+        if x and x + _LEGEND_SAMPLE + name_width > width:
             # The next line.
             x = 0.0
             y += 19
         parts.append(tag("path", class_=class_, d=f"M{x:.1f} {y + 9:.1f}h20"))
         parts.append(_text(x + _LEGEND_SAMPLE, y + 13, name, class_="word"))
-        x += entry_width + 20
+        x += _LEGEND_SAMPLE + name_width + 20
     return join(*parts), y + 22
 
 
