@@ -1,4 +1,4 @@
-"""Counting pairs of neighbours in a table of fixed size, compiled."""
+"""Counting pairs of neighbours in a hash table of fixed size, compiled."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -11,9 +11,10 @@ from firth.compiling import kept_on_disk
 @kept_on_disk
 @nb.njit(nogil=True)
 def tally(row, start, window, vocab_size, keys, weights, used, limit):
-    """Adds the pairs of a row from a place on, until the table is full; gives where it stopped and the slots used.
+    """Adds the pairs of a row from `start` on, until the table is full; returns where it stopped and the slots used.
 
-    A pair d words apart weighs 1/d, in both directions. Free slots have the key -1.
+    A pair d words apart weighs 1/d, in both directions. Free slots have the key -1. The length of the table is a power
+    of two; a key that finds its slot taken goes to the next free one (linear probing).
     """
     mask = np.uint64(len(keys) - 1)
     for i in range(start, len(row)):
@@ -21,7 +22,10 @@ def tally(row, start, window, vocab_size, keys, weights, used, limit):
             return i, used
         for j in range(i + 1, min(len(row), i + window + 1)):
             weight = np.float32(1.0 / (j - i))
-            for key in (np.int64(row[i]) * vocab_size + row[j], np.int64(row[j]) * vocab_size + row[i]):
+            forward = np.int64(row[i]) * vocab_size + row[j]
+            backward = np.int64(row[j]) * vocab_size + row[i]
+            for key in (forward, backward):
+                # Fibonacci hashing: 2^64 divided by the golden ratio.
                 slot = (np.uint64(key) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(20) & mask
                 while keys[slot] != key and keys[slot] >= 0:
                     slot = (slot + np.uint64(1)) & mask

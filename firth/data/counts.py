@@ -1,8 +1,8 @@
-"""How often words stand near each other: GloVe's counts (Pennington et al. 2014, section 3), bounded in memory.
+"""How often words occur near each other: GloVe's counts (Pennington et al. 2014, section 3), bounded in memory.
 
-In: a stream of words. Out: entries (word, neighbour, weight), where a neighbour d words away weighs 1/d, in files that
-are mapped. They are added up in a table of a fixed size; when it is full its entries go to disk, sorted; at the end all
-are merged. Shuffling them needs no more room than the table.
+In: a stream of words. Out: entries (word, neighbour, weight), where a neighbour d words away weighs 1/d, in
+memory-mapped files. They are added up in a hash table of a fixed size. When it is full its entries go to disk, sorted;
+at the end all sorted lists are merged. Shuffling the entries needs no more memory than the table.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,16 +22,18 @@ _WORDS = 1 << 24
 """Words after which the table is written out even if it is not full: it adds up in float32, which is right to 0.2 % for
 weights of up to a million, and no pair of words in a text gets there so soon. Merging adds in float64."""
 _MERGE = 1 << 20
-"""Entries of each part that are read or written at once."""
+"""Entries of each list that are read or written at once."""
 BUCKET = 1 << 22
-"""Entries that are put in order at once, about, while all are shuffled; more where that would be too many files."""
+"""About the number of entries that are sorted at once while all are shuffled; more if there were too many files."""
 _FILES = 256
-_TURN = np.dtype([("turn", "<u8"), ("key", "<i8"), ("weight", "<f4")])
+"""Buckets at most, because each is an open file."""
+_RANDOM_ENTRY = np.dtype([("random", "<u8"), ("key", "<i8"), ("weight", "<f4")])
+"""An entry on its way through a bucket file."""
 
 
 @dataclass(frozen=True)
 class Entries:
-    """Words next to each other: key = word * V + neighbour, each once."""
+    """Pairs of words near each other: key = word * V + neighbour, each once."""
 
     keys_E: np.ndarray
     weights_E: np.ndarray
@@ -41,7 +43,7 @@ class Entries:
         return len(self.keys_E)
 
     def forget(self) -> None:
-        """Lets go of the pages that were read."""
+        """Releases the memory pages that were read."""
         forget_pages(self.keys_E)
         forget_pages(self.weights_E)
 
@@ -52,6 +54,7 @@ class Entries:
 
 
 Arrays = tuple[np.ndarray, np.ndarray]
+"""Keys and weights of some entries."""
 _NONE = Entries(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
@@ -59,109 +62,154 @@ def count_pairs(
     rows: Iterable[np.ndarray], vocab_size: int, *, window: int, folder: Path, slots: int = SLOTS
 ) -> Entries:
     """The entries of all rows of words, by ascending keys, in files of the folder; both directions are counted."""
-    parts = [
-        _write(folder / str(i), part) for i, part in enumerate(_blocks(rows, vocab_size, window=window, slots=slots))
-    ]
-    while len(parts) > 1:  # two at a time: what is read and written stays small
-        parts = [
-            _write(folder / f"{len(parts)}-{i}", _merge(*parts[i : i + 2])) if i + 1 < len(parts) else parts[i]
-            for i in range(0, len(parts), 2)
-        ]
-    return parts[0] if parts else _NONE
+    sorted_lists = []
+    for i, block in enumerate(_blocks(rows, vocab_size, window=window, slots=slots)):
+        sorted_lists.append(_write(folder / str(i), block))
+    # Merge two at a time: little is in memory at once.
+    while len(sorted_lists) > 1:
+        merged = []
+        for i in range(0, len(sorted_lists), 2):
+            pair = sorted_lists[i : i + 2]
+            if len(pair) == 1:
+                merged.append(pair[0])
+            else:
+                path = folder / f"{len(sorted_lists)}-{i}"
+                merged.append(_write(path, _merge(pair[0], pair[1])))
+        sorted_lists = merged
+    if not sorted_lists:
+        return _NONE
+    return sorted_lists[0]
 
 
 def shuffled(entries: Entries, key: np.uint64, *, folder: Path, bucket: int = BUCKET) -> Entries:
     """The entries in the order of `chance.permutation`, in files of the folder."""
-    return _write(folder / "shuffled", _shuffle(entries, key, folder, min(_FILES, -(-len(entries) // bucket))))
+    num_buckets = min(_FILES, -(-len(entries) // bucket))
+    return _write(folder / "shuffled", _shuffle(entries, key, folder, num_buckets))
 
 
-def _shuffle(entries: Entries, key: np.uint64, folder: Path, count: int) -> Iterator[Arrays]:
-    """Everyone's turn is a number drawn by chance: entries go to buckets by it, and stand in its order in each."""
-    limits = np.array([(i << 64) // count for i in range(1, count)], np.uint64)
+def _shuffle(entries: Entries, key: np.uint64, folder: Path, num_buckets: int) -> Iterator[Arrays]:
+    """The entries sorted by a random number each: first distributed to buckets by it, then sorted in each bucket."""
+    # The random numbers at which buckets 1, 2, ... begin: 64 bits in equal shares.
+    limits = np.array([(i << 64) // num_buckets for i in range(1, num_buckets)], np.uint64)
     with ExitStack() as stack:
-        files = [stack.enter_context((folder / f"bucket-{i}").open("w+b")) for i in range(count)]
-        for at in range(0, len(entries), _MERGE):
-            rows = np.empty(len(entries.keys_E[at : at + _MERGE]), _TURN)
-            rows["turn"] = chance.bits(key, np.arange(at, at + len(rows)))
-            rows["key"], rows["weight"] = entries.keys_E[at : at + _MERGE], entries.weights_E[at : at + _MERGE]
-            rows = rows[np.argsort(rows["turn"], kind="stable")]
-            for file, some in zip(files, np.split(rows, np.searchsorted(rows["turn"], limits)), strict=True):
-                some.tofile(file)
+        files = [stack.enter_context((folder / f"bucket-{i}").open("w+b")) for i in range(num_buckets)]
+        for start in range(0, len(entries), _MERGE):
+            rows = _with_random_numbers(entries, key, start)
+            rows = rows[np.argsort(rows["random"], kind="stable")]
+            cuts = np.searchsorted(rows["random"], limits)
+            for file, bucket_rows in zip(files, np.split(rows, cuts), strict=True):
+                bucket_rows.tofile(file)
             entries.forget()
         for file in files:
             file.seek(0)
-            rows = np.fromfile(file, _TURN)
-            rows = rows[np.argsort(rows["turn"], kind="stable")]
+            rows = np.fromfile(file, _RANDOM_ENTRY)
+            rows = rows[np.argsort(rows["random"], kind="stable")]
             yield rows["key"], rows["weight"]
             Path(file.name).unlink()
 
 
+def _with_random_numbers(entries: Entries, key: np.uint64, start: int) -> np.ndarray:
+    """Some entries from `start` on; the random number of entry i depends on the key and i only."""
+    keys = entries.keys_E[start : start + _MERGE]
+    weights = entries.weights_E[start : start + _MERGE]
+    rows = np.empty(len(keys), _RANDOM_ENTRY)
+    rows["random"] = chance.bits(key, np.arange(start, start + len(keys)))
+    rows["key"] = keys
+    rows["weight"] = weights
+    return rows
+
+
 def _blocks(rows: Iterable[np.ndarray], vocab_size: int, *, window: int, slots: int) -> Iterator[Iterator[Arrays]]:
-    """What the table holds each time it is full, and at the end."""
+    """The entries of the table each time it is full, and at the end."""
     try:
         from firth.data.count_kernels import tally
     except ImportError:
         raise Unsupported("Counting neighbours needs numba: pip install 'firth[vectors]'.") from None
-    keys, weights, used = np.full(slots, -1, np.int64), np.zeros(slots, np.float32), 0
-    limit, words = slots * 3 // 4 - 2 * window, 0
+    keys = np.full(slots, -1, np.int64)
+    weights = np.zeros(slots, np.float32)
+    # A single word adds at most 2 * window entries before the kernel looks at the limit again.
+    limit = slots * 3 // 4 - 2 * window
+    num_used = 0
+    num_words = 0
     for row in rows:
-        at, words = 0, words + len(row)
-        while at < len(row):
-            at, used = tally(row.astype(np.int32), at, window, vocab_size, keys, weights, used, limit)
-            if used > limit or words > _WORDS:
-                yield _taken(keys, weights)
-                used = words = 0
-    if used:
-        yield _taken(keys, weights)
+        position = 0
+        num_words += len(row)
+        while position < len(row):
+            position, num_used = tally(
+                row.astype(np.int32), position, window, vocab_size, keys, weights, num_used, limit
+            )
+            if num_used > limit or num_words > _WORDS:
+                yield _empty_table(keys, weights)
+                num_used = 0
+                num_words = 0
+    if num_used:
+        yield _empty_table(keys, weights)
 
 
-def _taken(keys: np.ndarray, weights: np.ndarray) -> Iterator[Arrays]:
-    """The table's entries in order, in pieces; the table is empty afterwards."""
-    used = keys >= 0
-    count = int(used.sum())
-    keys[:count], weights[:count] = keys[used], weights[used]  # in place: the table is what takes most memory
+def _empty_table(keys: np.ndarray, weights: np.ndarray) -> Iterator[Arrays]:
+    """The table's entries by ascending keys, in pieces; the table is empty afterwards."""
+    is_used = keys >= 0
+    count = int(is_used.sum())
+    # In place, because the table is what takes most memory.
+    keys[:count] = keys[is_used]
+    weights[:count] = weights[is_used]
     order = np.argsort(keys[:count])
-    for at in range(0, count, _MERGE):
-        some = order[at : at + _MERGE]
-        yield keys[some], weights[some]
-    keys[:], weights[:] = -1, 0
+    for start in range(0, count, _MERGE):
+        piece = order[start : start + _MERGE]
+        yield keys[piece], weights[piece]
+    keys[:] = -1
+    weights[:] = 0
 
 
 def _summed(keys: np.ndarray, weights: np.ndarray) -> Arrays:
+    """The entries by ascending keys; the weights of equal keys are added in float64."""
     order = np.argsort(keys, kind="stable")
-    keys, weights = keys[order], weights[order].astype(np.float64)
-    first = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.empty(0, np.int64)
-    return keys[first], np.add.reduceat(weights, first).astype(np.float32) if len(keys) else weights.astype(np.float32)
+    keys = keys[order]
+    weights = weights[order].astype(np.float64)
+    if not len(keys):
+        return keys, weights.astype(np.float32)
+    is_first = np.concatenate([[True], keys[1:] != keys[:-1]])
+    first = np.flatnonzero(is_first)
+    sums = np.add.reduceat(weights, first)
+    return keys[first], sums.astype(np.float32)
 
 
 def _write(path: Path, pieces: Iterable[Arrays]) -> Entries:
-    """Puts entries on disk and maps them."""
-    names = path.with_suffix(".keys"), path.with_suffix(".weights")
-    with names[0].open("wb") as keys, names[1].open("wb") as weights:
-        for key, weight in pieces:
-            key.astype("<i8").tofile(keys)
-            weight.astype("<f4").tofile(weights)
-    keys_E, weights_E = np.memmap(names[0], "<i8", "r"), np.memmap(names[1], "<f4", "r")
-    return Entries(keys_E.view(np.ndarray), weights_E.view(np.ndarray), names)
+    """Writes entries to disk and maps them."""
+    keys_path = path.with_suffix(".keys")
+    weights_path = path.with_suffix(".weights")
+    with keys_path.open("wb") as keys_file, weights_path.open("wb") as weights_file:
+        for keys, weights in pieces:
+            keys.astype("<i8").tofile(keys_file)
+            weights.astype("<f4").tofile(weights_file)
+    keys_E = np.memmap(keys_path, "<i8", "r").view(np.ndarray)
+    weights_E = np.memmap(weights_path, "<f4", "r").view(np.ndarray)
+    return Entries(keys_E, weights_E, (keys_path, weights_path))
 
 
 def _merge(one: Entries, other: Entries) -> Iterator[Arrays]:
-    """Two sorted lists as one, in pieces; equal keys are added."""
-    at, to = 0, 0
-    while at < len(one) or to < len(other):
-        limit = min(_last_key(one, at), _last_key(other, to))
-        up, on = np.searchsorted(one.keys_E, limit, "right"), np.searchsorted(other.keys_E, limit, "right")
-        yield _summed(
-            np.concatenate([one.keys_E[at:up], other.keys_E[to:on]]),
-            np.concatenate([one.weights_E[at:up], other.weights_E[to:on]]),
-        )
-        at, to = int(up), int(on)
+    """Two sorted lists as one, in pieces; weights of equal keys are added. Removes the files of both."""
+    one_start = 0
+    other_start = 0
+    while one_start < len(one) or other_start < len(other):
+        # Up to this key both lists have been read: no smaller key can follow.
+        limit = min(_last_key(one, one_start), _last_key(other, other_start))
+        one_end = int(np.searchsorted(one.keys_E, limit, "right"))
+        other_end = int(np.searchsorted(other.keys_E, limit, "right"))
+        keys = np.concatenate([one.keys_E[one_start:one_end], other.keys_E[other_start:other_end]])
+        weights = np.concatenate([one.weights_E[one_start:one_end], other.weights_E[other_start:other_end]])
+        yield _summed(keys, weights)
+        one_start = one_end
+        other_start = other_end
         one.forget()
         other.forget()
     one.remove()
     other.remove()
 
 
-def _last_key(entries: Entries, at: int) -> int:
-    """Of the piece that begins at a place; beyond all keys where none is left."""
-    return int(entries.keys_E[min(at + _MERGE, len(entries)) - 1]) if at < len(entries) else np.iinfo(np.int64).max
+def _last_key(entries: Entries, start: int) -> int:
+    """The last key of the piece that begins at `start`; above all keys where none is left."""
+    if start >= len(entries):
+        return np.iinfo(np.int64).max
+    end = min(start + _MERGE, len(entries))
+    return int(entries.keys_E[end - 1])

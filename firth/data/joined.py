@@ -1,6 +1,7 @@
-"""Documents end to end as one line of tokens, an end-of-text token behind each: what full windows are cut from.
+"""Documents joined end to end as one line of tokens, each followed by an end-of-text token, to cut full windows from.
 
-In: a view of documents. Out: the ids at any places of the line; nothing is copied, a place is worked out when read.
+In: a view of documents. Out: the ids at any positions of the line. Nothing is copied: a position is translated when it
+is read.
 """
 
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from firth.data.stream import Stream
 
 @dataclass(frozen=True, eq=False)
 class Joined:
+    """The line of joined documents."""
+
     starts_D: np.ndarray
-    """The shards' token that each document begins with."""
+    """The number of each document's first token in the shards."""
     bounds_D1: np.ndarray
-    """Where each document begins in the line, and the line's end."""
+    """The position of each document's first token in the line, and the line's end."""
     end: int
     """The id of the end-of-text token."""
 
@@ -24,20 +27,29 @@ class Joined:
         return int(self.bounds_D1[-1])
 
     def read(self, shards: Shards, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The ids at these places, which of them are the text's own, and which begin a word."""
+        """The ids at these positions, which of them are tokens of the text, and which start a word."""
         document = np.searchsorted(self.bounds_D1, places, side="right") - 1
-        ends = places + 1 == self.bounds_D1[document + 1]
-        tokens = self.starts_D[document] + places - self.bounds_D1[document] - ends
-        return np.where(ends, self.end, shards.ids[tokens]), ~ends, shards.word_starts(tokens) | ends
+        is_end = places + 1 == self.bounds_D1[document + 1]
+        offset = places - self.bounds_D1[document]
+        # At an end-of-text token this is the token before it: any valid one will do.
+        tokens = self.starts_D[document] + offset - is_end
+        ids = np.where(is_end, self.end, shards.ids[tokens])
+        is_word_start = shards.word_starts(tokens) | is_end
+        return ids, ~is_end, is_word_start
 
 
 def join(stream: Stream, *, end: int) -> Joined:
+    """The documents of a view, joined by the token `end`."""
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
-    sizes_D = stream.ends_S[stream.bounds_D1[1:] - 1] - starts_D
-    return Joined(starts_D, np.concatenate([[0], np.cumsum(sizes_D + 1)]), end)
+    ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
+    sizes_D = ends_D - starts_D
+    bounds_D1 = np.concatenate([[0], np.cumsum(sizes_D + 1)])
+    return Joined(starts_D, bounds_D1, end)
 
 
 def full_windows(joined: Joined, size: int, *, shift: int = 0) -> np.ndarray:
-    """The line cut every `size` places, S x 1 x 2; with a shift the first window is that much shorter."""
+    """The line cut every `size` positions, S x 1 x 2; with a shift the first window is that much shorter."""
     starts = np.arange(-shift, len(joined), size)
-    return np.stack([starts.clip(min=0), (starts + size).clip(max=len(joined))], -1)[:, None, :]
+    first = starts.clip(min=0)
+    last = (starts + size).clip(max=len(joined))
+    return np.stack([first, last], -1)[:, None, :]

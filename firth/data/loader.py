@@ -1,13 +1,14 @@
 """Streams -> batches, in this process or in workers, always the same ones in the same order.
 
-A batch is a pure function of (epoch, index): workers share nothing, and a resumed run starts at its place at once.
+A batch is a pure function of (epoch, index): workers share nothing, and a resumed run continues at its place at once.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -37,49 +38,62 @@ class Batches(Protocol):
     def __getitem__(self, place: Place, /) -> Batch: ...
 
 
+class _Epoch(NamedTuple):
+    """An epoch's sequences, and for each pack the numbers of its sequences."""
+
+    plan: Plan
+    packs: list[np.ndarray]
+
+
 class Packs(Dataset[Batch]):
     """All the packs of all epochs, made on demand."""
 
     def __init__(
         self, stream: Stream, objectives: Sequence[Objective], config: BatchConfig, *, specials: Specials, seed: int
     ) -> None:
-        self.stream, self.objectives, self.config = stream, objectives, config
-        self.specials, self.seed, self.workers = specials, seed, config.workers
-        self._epoch: tuple[int, Plan, list[Any]] | None = None
+        self.stream = stream
+        self.objectives = objectives
+        self.config = config
+        self.specials = specials
+        self.seed = seed
+        self.workers = config.workers
+        self._planned: tuple[int, _Epoch] | None = None
 
     def num_packs(self, epoch: int) -> int:
-        return len(self._plan(epoch)[1])
+        return len(self._plan(epoch).packs)
 
     def __getitem__(self, place: Place) -> Batch:  # type: ignore[override]
-        plan, packs = self._plan(place.epoch)
-        config = self.config
+        epoch = self._plan(place.epoch)
         pack = lay_out(
             self.stream.shards,
-            plan,
-            packs[place.index],
+            epoch.plan,
+            epoch.packs[place.index],
             specials=self.specials,
-            num_tokens=config.tokens,
+            num_tokens=self.config.tokens,
             max_sequences=self._max_sequences,
-            max_length=config.max_length,
+            max_length=self.config.max_length,
         )
         for objective in self.objectives:
             objective.corrupt(pack, place.epoch)
         return finish(pack, specials=self.specials)
 
-    def _plan(self, epoch: int) -> tuple[Plan, list[Any]]:
-        if self._epoch is None or self._epoch[0] != epoch:
+    def _plan(self, epoch: int) -> _Epoch:
+        """The plan of an epoch; the last one is kept, because batches are read epoch by epoch."""
+        if self._planned is None or self._planned[0] != epoch:
             plan = self._sequences(epoch)
             key = chance.key(self.seed, "order", epoch)
             packs = deal(plan, key=key, num_tokens=self.config.tokens, max_sequences=self._max_sequences)
-            self._epoch = epoch, plan, packs
-        return self._epoch[1:]
+            self._planned = (epoch, _Epoch(plan, packs))
+        _, planned = self._planned
+        return planned
 
     @cached_property
     def _max_sequences(self) -> int:
-        """The same in every epoch, whichever a run begins with."""
+        """The same in every epoch, whichever epoch a run begins with."""
         return usual_sequences(self._sequences(0), self.config.tokens)
 
     def _sequences(self, epoch: int) -> Plan:
+        # The first objective decides how the text is cut.
         plan: Plan = self.objectives[0].sequences(self.stream, epoch)
         if not len(plan):
             raise BadInput("The corpus is too small to make a single sequence; add text.")
@@ -89,13 +103,13 @@ class Packs(Dataset[Batch]):
 def places(packs: Batches, start: Place) -> Iterator[Place]:
     """Addresses from `start` on, epoch after epoch without end."""
     epoch = start.epoch
-    index = start.index
+    first_index = start.index
     while True:
         num_packs = packs.num_packs(epoch)
-        for place in range(index, num_packs):
-            yield Place(epoch, place)
+        for index in range(first_index, num_packs):
+            yield Place(epoch, index)
         # A start behind the end of an epoch is a place in the next one: several ranks step over it together.
-        index = max(0, index - num_packs)
+        first_index = max(0, first_index - num_packs)
         epoch += 1
 
 
@@ -103,7 +117,7 @@ def load(
     packs: Batches, addresses: Iterator[Place] | Sequence[Place], *, workers: int
 ) -> Iterator[tuple[Place, Batch]]:
     """The batches at these addresses with their addresses, in order."""
-    loader: DataLoader[Any] = DataLoader(
+    loader: DataLoader[tuple[Place, Batch]] = DataLoader(
         _Addressed(packs),
         batch_size=None,
         sampler=addresses,  # type: ignore[arg-type]
@@ -111,12 +125,14 @@ def load(
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available(),
         multiprocessing_context="fork" if workers else None,
-        worker_init_fn=_one_thread,
+        worker_init_fn=_use_one_thread,
     )
     return iter(loader)
 
 
 class _Addressed(Dataset[tuple[Place, Batch]]):
+    """Batches together with their addresses."""
+
     def __init__(self, packs: Batches) -> None:
         self.packs = packs
 
@@ -124,5 +140,6 @@ class _Addressed(Dataset[tuple[Place, Batch]]):
         return place, self.packs[place]
 
 
-def _one_thread(worker: int) -> None:
+def _use_one_thread(worker: int) -> None:
+    """Workers leave the other cores to training."""
     torch.set_num_threads(1)

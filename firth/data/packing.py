@@ -1,8 +1,11 @@
 """Sequences -> packs of a fixed number of tokens, without padding between them.
 
-A plan says which tokens make up every sequence of an epoch; a pack lays some of them end to end with their special
-tokens, such as `[CLS] first [SEP] second [SEP]`. The tail of a pack is filler no target points to,
-so every shape is the same from batch to batch and every row is defined.
+In: a view of documents. A plan says which tokens make up every sequence of an epoch. A pack lays some of these
+sequences end to end with their special tokens, such as `[CLS] first [SEP] second [SEP]`. Out: batches of one fixed
+shape. The tail of a batch is filler that no target points to, so every row is defined.
+
+Suffixes besides those of `firth.tensors`: S sequences of a plan (of a `Stream`: its sentences), P pieces of a sequence,
+D documents.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +24,7 @@ from firth.tokenizers.vocab import Frame
 
 
 class Specials(Protocol):
-    """The ids every sequence needs (a tokenizer's vocabulary has them)."""
+    """The special tokens that every sequence needs (a tokenizer's vocabulary has them)."""
 
     @property
     def pad(self) -> int: ...
@@ -34,18 +37,18 @@ class Specials(Protocol):
 class Plan:
     """The sequences of one epoch: pieces_SP2[s, p] is the token range [start, end) of piece p of sequence s.
 
-    The first piece is never empty; where the second one is, the sequence is a single text.
+    The first piece is never empty. Where the second one is empty, the sequence is a single text.
     """
 
     pieces_SP2: np.ndarray
     labels: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """What is known of each sequence as a whole, such as whether its second piece follows the first."""
+    """Labels of whole sequences, such as whether the second piece follows the first."""
     num_specials: int = -1
-    """Special tokens of each sequence; -1: one in front and one behind every piece, as in BERT."""
+    """Special tokens of each sequence; -1: one in front and one after every piece, as in BERT."""
     frame: Frame | None = None
     """The special tokens of these sequences where they are not the vocabulary's usual ones."""
     joined: Joined | None = None
-    """Documents joined end to end, where pieces are places in these and not tokens of the shards."""
+    """If set, pieces are positions in these joined documents and not token numbers of the shards."""
 
     def __len__(self) -> int:
         return len(self.pieces_SP2)
@@ -56,33 +59,36 @@ class Plan:
         sizes_SP = self.pieces_SP2[:, :, 1] - self.pieces_SP2[:, :, 0]
         if self.frame:
             return np.asarray(sizes_SP.sum(1) + _num_specials(self.frame, sizes_SP))
-        specials = sizes_SP.shape[1] + 1 if self.num_specials < 0 else self.num_specials
-        return np.asarray(sizes_SP.sum(1) + specials)
+        num_specials = self.num_specials
+        if num_specials < 0:
+            num_pieces = sizes_SP.shape[1]
+            num_specials = num_pieces + 1
+        return np.asarray(sizes_SP.sum(1) + num_specials)
 
 
 @dataclass
 class Pack:
-    """A pack in the making, as numpy arrays; objectives change `ids_N` and add `targets`."""
+    """A batch before it is filled up, as numpy arrays; objectives change `ids_N` and add `targets`."""
 
     ids_N: np.ndarray
     positions_N: np.ndarray
     segments_N: np.ndarray
     bounds_B1: np.ndarray
     rows_B: np.ndarray
-    """Which sequence of the plan each one is: the counter its chance is drawn with."""
+    """The number of each sequence in the plan: the counter of its random numbers."""
     ordinary_N: np.ndarray
     """True for tokens of the text, False for special tokens."""
     word_starts_N: np.ndarray
     labels: Mapping[str, np.ndarray]
     num_tokens: int
-    """The fixed size the pack will have with its filler."""
+    """The fixed size of the batch, filler included."""
     max_sequences: int
     max_length: int
     targets: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def sequence_N(self) -> np.ndarray:
-        """For each token, the sequence it stands in."""
+        """For each token the number of its sequence."""
         return np.repeat(np.arange(len(self.rows_B)), np.diff(self.bounds_B1))
 
 
@@ -91,21 +97,24 @@ def runs(
 ) -> Plan:
     """Every document of a view cut into runs that fit into `max_length` with their special tokens.
 
-    With a key, a document that is longer than a run is cut at other places for each key. With a `pair_rate`, so many
-    runs are split into two segments at a sentence border.
+    With a key, a document that is longer than a run is cut at other places for each key. With a `pair_rate`, that share
+    of the runs is split into two segments at a sentence border.
     """
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
     ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
-    step = max_length - frame.size(2 if pair_rate else 1)
+    num_texts = 2 if pair_rate else 1
+    step = max_length - frame.size(num_texts)
+    # With a key the first run of a long document is a short one of `lead_D` tokens, so that all later cuts move.
     lead_D = np.zeros_like(starts_D)
     if key is not None:
-        # The first run of a long document is a short one, so that all later cuts move.
         drawn_D = chance.below(key, step, stream.documents_D, 0)
         lead_D = np.where(ends_D - starts_D > step, drawn_D, 0)
-    counts_D = (lead_D > 0) + -(-(ends_D - starts_D - lead_D) // step)
-    # Where the first run would begin if it were a full one.
+    num_full_D = -(-(ends_D - starts_D - lead_D) // step)  # rounded up
+    counts_D = (lead_D > 0) + num_full_D
+    # The start of the first run if it were a full one; the part before the document is cut off below.
     origin_D = np.where(lead_D > 0, starts_D + lead_D - step, starts_D)
-    begin_S = np.repeat(origin_D, counts_D) + ranges(np.zeros_like(counts_D), counts_D) * step
+    number_S = ranges(np.zeros_like(counts_D), counts_D)
+    begin_S = np.repeat(origin_D, counts_D) + number_S * step
     first_S = np.maximum(begin_S, np.repeat(starts_D, counts_D))
     last_S = np.minimum(begin_S + step, np.repeat(ends_D, counts_D))
     pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
@@ -120,14 +129,19 @@ def _halves(stream: Stream, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate
     first_S = pieces_S12[:, 0, 0]
     last_S = pieces_S12[:, 0, 1]
     middle_S = (first_S + last_S) // 2
+    # The sentence borders around the middle.
     after_S = np.searchsorted(stream.starts_S, middle_S)
-    upper_S = stream.starts_S[np.minimum(after_S, len(stream.starts_S) - 1)]
+    last_sentence = len(stream.starts_S) - 1
+    upper_S = stream.starts_S[np.minimum(after_S, last_sentence)]
     lower_S = stream.starts_S[np.maximum(after_S - 1, 0)]
-    border_S = np.where(upper_S - middle_S < middle_S - lower_S, upper_S, lower_S)
+    is_upper_nearer = upper_S - middle_S < middle_S - lower_S
+    border_S = np.where(is_upper_nearer, upper_S, lower_S)
     is_inside = (border_S > first_S) & (border_S < last_S)
     is_drawn = chance.uniform(key, np.arange(len(first_S)), 1) < pair_rate
     border_S = np.where(is_inside & is_drawn, border_S, last_S)
-    return np.stack([np.stack([first_S, border_S], -1), np.stack([border_S, last_S], -1)], 1)
+    first_halves_S2 = np.stack([first_S, border_S], -1)
+    second_halves_S2 = np.stack([border_S, last_S], -1)
+    return np.stack([first_halves_S2, second_halves_S2], 1)
 
 
 def lay_out(
@@ -143,95 +157,137 @@ def lay_out(
     """Lays the plan's sequences `rows_B` end to end."""
     pieces_BP2 = plan.pieces_SP2[rows_B]
     sizes_BP = pieces_BP2[:, :, 1] - pieces_BP2[:, :, 0]
-    num_pieces, frame = sizes_BP.shape[1], plan.frame or specials.frame
-    bounds_B1 = np.concatenate([[0], np.cumsum(sizes_BP.sum(1) + _num_specials(frame, sizes_BP))])
+    frame = plan.frame or specials.frame
+    lengths_B = sizes_BP.sum(1) + _num_specials(frame, sizes_BP)
+    bounds_B1 = np.concatenate([[0], np.cumsum(lengths_B)])
     sequence_N = np.repeat(np.arange(len(rows_B)), np.diff(bounds_B1))
     positions_N = np.arange(bounds_B1[-1]) - bounds_B1[sequence_N]
+    begins_BP = _piece_starts(frame, bounds_B1, sizes_BP)
+    ends_BP = begins_BP + sizes_BP
+    ids_N = _special_ids(frame, bounds_B1, ends_BP, has_next_BP=sizes_BP[:, 1:] > 0)
 
-    # A piece begins where the one before it ends and what stands between them is over.
-    before_BP = np.concatenate([np.zeros_like(sizes_BP[:, :1]), sizes_BP[:, :-1] + len(frame.between)], 1)
-    begins_BP = bounds_B1[:-1, None] + len(frame.opening) + np.cumsum(before_BP, 1)
-    places = ranges(begins_BP.ravel(), (begins_BP + sizes_BP).ravel())
-    tokens = ranges(pieces_BP2[:, :, 0].ravel(), pieces_BP2[:, :, 1].ravel())
-    ids_N = np.empty(bounds_B1[-1], np.int64)
-    _put(ids_N, bounds_B1[:-1], frame.opening)
-    has_next_BP = sizes_BP[:, 1:] > 0
-    _put(ids_N, (begins_BP + sizes_BP)[:, :-1][has_next_BP], frame.between)
-    _put(ids_N, bounds_B1[1:] - len(frame.closing), frame.closing)
+    # Copy the text: `places` are positions in the pack, `tokens` the same tokens in the shards.
+    places = ranges(begins_BP.ravel(), ends_BP.ravel())
+    first_tokens = pieces_BP2[:, :, 0].ravel()
+    end_tokens = pieces_BP2[:, :, 1].ravel()
+    tokens = ranges(first_tokens, end_tokens)
     ordinary_N = np.zeros(len(ids_N), bool)
     word_starts_N = np.ones(len(ids_N), bool)
-    ids_N[places], ordinary_N[places], word_starts_N[places] = (
-        plan.joined.read(shards, tokens) if plan.joined else (shards.ids[tokens], True, shards.word_starts(tokens))
+    text_ids, is_ordinary, is_word_start = _read_text(shards, plan.joined, tokens)
+    ids_N[places] = text_ids
+    ordinary_N[places] = is_ordinary
+    word_starts_N[places] = is_word_start
+    return Pack(
+        ids_N=ids_N,
+        positions_N=positions_N,
+        segments_N=_segments(frame, sizes_BP, sequence_N, positions_N),
+        bounds_B1=bounds_B1,
+        rows_B=rows_B,
+        ordinary_N=ordinary_N,
+        word_starts_N=word_starts_N,
+        labels={name: values[rows_B] for name, values in plan.labels.items()},
+        num_tokens=num_tokens,
+        max_sequences=max(max_sequences, len(rows_B)),
+        max_length=max_length,
     )
-    segments_N = np.zeros(len(ids_N), np.int64)
+
+
+def _piece_starts(frame: Frame, bounds_B1: np.ndarray, sizes_BP: np.ndarray) -> np.ndarray:
+    """Where every piece begins in the pack (B x P): after the one before it and the special tokens between them."""
+    before_first = np.zeros_like(sizes_BP[:, :1])
+    before_BP = np.concatenate([before_first, sizes_BP[:, :-1] + len(frame.between)], 1)
+    return np.asarray(bounds_B1[:-1, None] + len(frame.opening) + np.cumsum(before_BP, 1))
+
+
+def _special_ids(frame: Frame, bounds_B1: np.ndarray, ends_BP: np.ndarray, *, has_next_BP: np.ndarray) -> np.ndarray:
+    """The ids of a pack in which only the special tokens are set."""
+    ids_N = np.empty(bounds_B1[-1], np.int64)
+    _put(ids_N, bounds_B1[:-1], frame.opening)
+    _put(ids_N, ends_BP[:, :-1][has_next_BP], frame.between)
+    _put(ids_N, bounds_B1[1:] - len(frame.closing), frame.closing)
+    return ids_N
+
+
+def _read_text(shards: Shards, joined: Joined | None, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ids of these tokens, which of them are tokens of the text, and which start a word."""
+    if joined:
+        return joined.read(shards, tokens)
+    is_ordinary = np.ones(len(tokens), bool)
+    return shards.ids[tokens], is_ordinary, shards.word_starts(tokens)
+
+
+def _segments(frame: Frame, sizes_BP: np.ndarray, sequence_N: np.ndarray, positions_N: np.ndarray) -> np.ndarray:
+    """The segment of each token: 0, or the frame's second one from the second text on."""
+    segments_N = np.zeros(len(positions_N), np.int64)
+    num_pieces = sizes_BP.shape[1]
     if num_pieces > 1:
         first_B = len(frame.opening) + sizes_BP[:, 0] + len(frame.between)
-        in_second_N = (positions_N >= first_B[sequence_N]) & (sizes_BP[sequence_N, 1] > 0)
+        has_second_N = sizes_BP[sequence_N, 1] > 0
+        in_second_N = (positions_N >= first_B[sequence_N]) & has_second_N
         segments_N[in_second_N] = frame.second_segment
-    return Pack(
-        ids_N,
-        positions_N,
-        segments_N,
-        bounds_B1,
-        rows_B,
-        ordinary_N,
-        word_starts_N,
-        {name: values[rows_B] for name, values in plan.labels.items()},
-        num_tokens,
-        max(max_sequences, len(rows_B)),
-        max_length,
-    )
+    return segments_N
 
 
 def _num_specials(frame: Frame, sizes_SP: np.ndarray) -> np.ndarray:
-    """Special tokens of each sequence; a piece that is empty has none in front of it."""
+    """The number of special tokens of each sequence; an empty piece has none in front of it."""
     num_texts_S = np.maximum((sizes_SP > 0).sum(1), 1)
     return np.asarray(frame.size(1) + (num_texts_S - 1) * len(frame.between))
 
 
 def _put(ids_N: np.ndarray, starts: np.ndarray, tokens: tuple[int, ...]) -> None:
-    for place, token in enumerate(tokens):
-        ids_N[starts + place] = token
+    """Writes the same tokens at all starts."""
+    for offset, token in enumerate(tokens):
+        ids_N[starts + offset] = token
 
 
 def usual_sequences(plan: Plan, num_tokens: int) -> int:
-    """Sequences a pack may hold: a fixed number, a third more than the plan's mean length asks for.
+    """The fixed number of sequences a pack may hold: a third more than fit on average.
 
     Every kernel over sequences pays for the fixed number, so it should not be far from the real one.
     """
-    return int(num_tokens / plan.lengths_S.mean() * 4 / 3) + 8
+    mean_length = plan.lengths_S.mean()
+    return int(num_tokens / mean_length * 4 / 3) + 8
 
 
 def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
     """Fills the pack up to its fixed size and turns it into tensors."""
-    real = len(pack.ids_N)
-    filler_positions = np.arange(pack.num_tokens - real) % pack.max_length
-    filler_starts = real + np.flatnonzero(filler_positions == 0)
+    num_real = len(pack.ids_N)
+    num_filler = pack.num_tokens - num_real
+    filler_positions = np.arange(num_filler) % pack.max_length
+    filler_starts = num_real + np.flatnonzero(filler_positions == 0)
     # Real sequences, then filler of at most max_length tokens each, then empty sequences at the very end.
     num_bounds = pack.max_sequences + pack.num_tokens // pack.max_length + 2
     bounds = np.full(num_bounds, pack.num_tokens, np.int32)
     known = np.concatenate([pack.bounds_B1[:-1], filler_starts])
     bounds[: len(known)] = known
-    zeros = np.zeros(len(filler_positions), np.int64)
+    zeros = np.zeros(num_filler, np.int64)
     arrays = {
         "ids_N": np.concatenate([pack.ids_N, zeros + specials.pad]),
         "positions_N": np.concatenate([pack.positions_N, filler_positions]),
         "segments_N": np.concatenate([pack.segments_N, zeros]),
         "bounds_B1": bounds,
     }
-    if made := specials.parts(arrays["ids_N"]):
-        arrays |= {"parts_M": made[0], "part_bounds_N1": np.concatenate([[0], np.cumsum(made[1])])}
+    parts = specials.parts(arrays["ids_N"])
+    if parts is not None:
+        parts_M, part_sizes_N = parts
+        arrays["parts_M"] = parts_M
+        arrays["part_bounds_N1"] = np.concatenate([[0], np.cumsum(part_sizes_N)])
     return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)  # type: ignore[arg-type]
 
 
 def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | None = None) -> Batch:
     """Ready-made sequences of ids as a batch of just their size: for inference."""
     lengths = [len(ids) for ids in sequences]
-    positions = np.concatenate([np.arange(n) for n in lengths])
+    ids_N = np.concatenate(sequences).astype(np.int64)
+    positions_N = np.concatenate([np.arange(length) for length in lengths])
+    segments_N = np.zeros_like(positions_N)
+    if segments:
+        segments_N = np.concatenate(segments)
+    bounds_B1 = np.cumsum([0, *lengths]).astype(np.int32)
     return Batch(
-        torch.from_numpy(np.concatenate(sequences).astype(np.int64)),
-        torch.from_numpy(positions),
-        torch.from_numpy(np.concatenate(segments) if segments else np.zeros_like(positions)),
-        torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32)),
-        max(lengths),
+        ids_N=torch.from_numpy(ids_N),
+        positions_N=torch.from_numpy(positions_N),
+        segments_N=torch.from_numpy(segments_N),
+        bounds_B1=torch.from_numpy(bounds_B1),
+        max_length=max(lengths),
     )

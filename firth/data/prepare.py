@@ -1,8 +1,8 @@
 """Text files -> shards, in parallel and in little memory.
 
-One process reads, cleans and drops duplicates, in order; chunks of clean text go to worker processes that split
-sentences and encode; their arrays are appended in order. So the bytes written do not depend on the number of workers.
-Workers are plain interpreters that speak over pipes: they import neither torch nor the caller's script.
+One process reads, cleans and drops duplicates, in order. Chunks of clean text go to worker processes that split
+sentences and encode. Their arrays are appended in order, so the bytes written do not depend on the number of workers.
+Workers are plain interpreters that communicate over pipes: they import neither torch nor the caller's script.
 """
 
 import os
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import numpy as np
 
@@ -26,17 +26,23 @@ from firth import chance, tokenizers
 from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import TABLES, Documents, Paths, expected_bytes, find_files, read_documents
 from firth.corpus.sentences import split
-from firth.data.health import Measures, health
-from firth.data.shards import TOKENIZER, id_dtype, write_shards
+from firth.data.health import Health, Measures, health
+from firth.data.shards import TOKENIZER, ShardWriter, id_dtype, write_shards
 from firth.data.simhash import drop_near_duplicates
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import ending
+from firth.tokenizers import Tokenizer
 from firth.tokenizers.words import has_chinese
 from firth.types import Document
 
-CHUNK = 1 << 19  # characters of text in one piece of work
-_BATCH = 1 << 16  # characters encoded at once: the library's encodings take fifty times the text's room
+CHUNK = 1 << 19
+"""Characters of text in one piece of work."""
+_BATCH = 1 << 16
+"""Characters encoded at once: the library's encodings take fifty times the memory of the text."""
 _SIZE = struct.Struct("<q")
+"""The header of a message between processes: its number of bytes."""
+_DRAWS = 4096
+"""Random numbers drawn at once."""
 
 Progress = Callable[[int, int, int], None]
 """Called with bytes read, bytes expected (a guess for compressed files) and tokens written."""
@@ -46,7 +52,7 @@ def prepare(
     paths: Paths,
     out: Path,
     *,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
     documents: Documents = "blank-line",
     field: str = "text",
     repair: bool = False,
@@ -56,43 +62,57 @@ def prepare(
     fresh: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Writes shards of the text in `paths` to the folder `out`, and gives its health.
+    """Writes shards of the text in `paths` to the folder `out`, and returns its health as plain JSON values.
 
-    With `near`, documents whose fingerprints differ from an earlier one's in at most so many bits are left out too.
+    With `near`, documents whose fingerprints differ from an earlier one's in at most that many bits are dropped too.
     `fresh` says that the vocabulary was trained on this very text.
     """
     if processes < 0:
         raise BadConfig(f"processes must be 0 (no workers) or more; it is {processes}.")
+    # Counts of what was read and dropped; every stage below adds its own.
     tally: Counter[str] = Counter()
-    measures, files = Measures(), find_files(paths, tally=tally)
+    files = find_files(paths, tally=tally)
     expected = expected_bytes(files)
-    texts = clean_documents(read_documents(files, documents=documents, field=field, tally=tally), repair=repair)
-    kept = drop_duplicates(texts, tally=tally)
-    chunks = _chunks(kept if near is None else drop_near_duplicates(kept, within=near, tally=tally))
+    # Generators: the text is never in memory as a whole.
+    read = read_documents(files, documents=documents, field=field, tally=tally)
+    kept = drop_duplicates(clean_documents(read, repair=repair), tally=tally)
+    if near is not None:
+        kept = drop_near_duplicates(kept, within=near, tally=tally)
+    # Starting a worker is not worth it for less than a chunk.
+    num_workers = min(processes, expected // CHUNK)
+
+    measures = Measures()
     with write_shards(Path(out), tokenizer, replace=replace) as writer:
-        workers = min(processes, expected // CHUNK)  # starting one is not worth it for less
-        for chunk in _encode_all(chunks, tokenizer, folder=writer.folder / TOKENIZER, processes=workers):
-            ended = writer.append(chunk.ids, chunk.starts, lengths=chunk.lengths, ends=chunk.ends)
-            measures.add(chunk.lengths, ended, characters=chunk.characters)
+        folder = writer.folder / TOKENIZER
+        for chunk in _encode_all(_chunks(kept), tokenizer, folder=folder, num_workers=num_workers):
+            _append(writer, measures, chunk)
             if progress:
                 progress(tally["bytes"], expected, writer.num_tokens)
         if not writer.num_tokens:
             raise BadInput(f"Nothing is left of {files[0]} after cleaning; check that it holds text.")
         report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally, fresh=fresh)
-        report["warnings"] += _tables(files)
+        _warn_of_tables(report, files)
         writer.info = {"documents_by": documents, "repair": repair, "health": report}
-    return report
+    return dict(report)
 
 
-def _tables(files: list[Path]) -> Iterator[str]:
-    """A sentence where files end as tables do."""
+def _append(writer: ShardWriter, measures: Measures, chunk: "Chunk") -> None:
+    ended_documents = writer.append(chunk.ids, chunk.starts, lengths=chunk.lengths, ends=chunk.ends)
+    measures.add(chunk.lengths, ended_documents, characters=chunk.characters)
+
+
+def _warn_of_tables(report: Health, files: list[Path]) -> None:
+    """Adds a warning where files have the suffix of a table."""
     tables = [path for path in files if ending(path) in TABLES]
-    if tables:
-        others = f" and {len(tables) - 1:,} more" if len(tables) > 1 else ""
-        yield (
-            f"{tables[0]}{others}: the rows of a table were read as prose, with all their columns; write the one of "
-            "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have --field."
-        )
+    if not tables:
+        return
+    others = ""
+    if len(tables) > 1:
+        others = f" and {len(tables) - 1:,} more"
+    report["warnings"].append(
+        f"{tables[0]}{others}: the rows of a table were read as prose, with all their columns; write the one of "
+        "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have --field."
+    )
 
 
 def sample_texts(
@@ -104,141 +124,220 @@ def sample_texts(
     field: str = "text",
     repair: bool = False,
 ) -> Iterator[str]:
-    """Clean lines of about `budget_bytes` of documents, drawn by a key, to train a vocabulary on; all if that is less.
+    """Clean lines of about `budget_bytes` of randomly drawn documents, to train a vocabulary on; all if that is less.
 
-    The share to draw is guessed from file sizes; where the guess is far too low, drawing ends at twice the budget.
+    The share to draw is estimated from file sizes. Where the estimate is far too low, drawing ends at twice the budget.
     """
     files = find_files(paths)
     rate = budget_bytes / max(expected_bytes(files), 1)
     found: Iterable[Document] = read_documents(files, documents=documents, field=field)
     if rate < 1:
-        found = (document for document, u in zip(found, _draws(seed), strict=False) if u < rate)
-    left = 2 * budget_bytes
+        found = _drawn(found, rate, seed=seed)
+    bytes_left = 2 * budget_bytes
     for document in drop_duplicates(clean_documents(found, repair=repair)):
         yield from document.lines
-        left -= sum(len(line.encode()) for line in document.lines)
-        if left < 0:
+        bytes_left -= sum(len(line.encode()) for line in document.lines)
+        if bytes_left < 0:
             return
 
 
-def _draws(seed: int) -> Iterator[float]:
-    key, block = chance.key(seed, "vocabulary sample"), np.arange(4096)
+def _drawn(documents: Iterable[Document], rate: float, *, seed: int) -> Iterator[Document]:
+    """Each document with probability `rate`."""
+    # The random numbers have no end, so the lengths differ.
+    for document, draw in zip(documents, _uniform_draws(seed), strict=False):
+        if draw < rate:
+            yield document
+
+
+def _uniform_draws(seed: int) -> Iterator[float]:
+    """Uniform random numbers from 0 to 1 without end; number i depends on the seed and i only."""
+    key = chance.key(seed, "vocabulary sample")
+    block = np.arange(_DRAWS)
     while True:
         yield from chance.uniform(key, block).tolist()
-        block = block + len(block)
+        block = block + _DRAWS
 
 
 def _chunks(documents: Iterable[Document]) -> Iterator[bytes]:
-    """Lines as UTF-8, an empty one after each document; a long document may go over several chunks."""
-    lines, size = list[str](), 0
+    """Lines as UTF-8, an empty one after each document; a long document may be spread over several chunks."""
+    lines: list[str] = []
+    size = 0
     for document in documents:
+        # The empty line ends the document.
         for line in (*document.lines, ""):
             lines.append(line)
             size += len(line)
             if size >= CHUNK:
                 yield "\n".join(lines).encode()
-                lines, size = [], 0
+                lines = []
+                size = 0
     if lines:
         yield "\n".join(lines).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Encoded sentences: ids end to end, their word starts, lengths (none 0) and after how many a document ends."""
+    """Encoded sentences, end to end."""
 
     ids: np.ndarray
     starts: np.ndarray
+    """For each token: does it start a word?"""
     lengths: np.ndarray
+    """Tokens of each sentence; none is 0."""
     ends: np.ndarray
+    """The numbers of sentences after which a document ends."""
     characters: int
 
     def parts(self) -> tuple[bytes, ...]:
-        return tuple(x.tobytes() for x in (self.ids, self.starts, self.lengths, self.ends, np.int64(self.characters)))
+        """The chunk as five messages to another process."""
+        return (
+            self.ids.tobytes(),
+            self.starts.tobytes(),
+            self.lengths.tobytes(),
+            self.ends.tobytes(),
+            np.int64(self.characters).tobytes(),
+        )
 
     @classmethod
-    def from_parts(cls, parts: list[bytes], dtype: np.dtype[Any]) -> "Chunk":
-        dtypes: tuple[Any, ...] = (dtype, np.bool_, np.int64, np.int64, np.int64)
-        ids, starts, lengths, ends, characters = (np.frombuffer(p, d) for p, d in zip(parts, dtypes, strict=True))
-        return cls(ids, starts, lengths, ends, int(characters[0]))
+    def from_parts(cls, parts: list[bytes], dtype: np.dtype[np.unsignedinteger]) -> "Chunk":
+        """The chunk of these messages; `dtype` is that of the ids."""
+        ids, starts, lengths, ends, characters = parts
+        return cls(
+            ids=np.frombuffer(ids, dtype),
+            starts=np.frombuffer(starts, np.bool_),
+            lengths=np.frombuffer(lengths, np.int64),
+            ends=np.frombuffer(ends, np.int64),
+            characters=int(np.frombuffer(characters, np.int64)[0]),
+        )
 
 
-def encode_chunk(tokenizer: Any, text: bytes) -> Chunk:
-    """What a worker does with a chunk: split into sentences, encode, find where words start."""
-    sentences, ends, lead = list[str](), list[int](), ""
+def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
+    """What a worker does with a chunk of lines: split into sentences, encode, find where words start."""
+    keeps_space = getattr(tokenizer, "keeps_space", False)
+    sentences: list[str] = []
+    ends: list[int] = []
+    lead = ""
     for line in text.decode().split("\n"):
-        if line:
-            found = split(line)
-            sentences += _spaced(line, found, lead) if getattr(tokenizer, "keeps_space", False) else found
-            lead = "\n"
-        else:
+        # An empty line ends a document.
+        if not line:
             ends.append(len(sentences))
             lead = ""
-    parts = [_encode(tokenizer, batch) for batch in _batches(sentences)] or [_encode(tokenizer, [])]
-    ids, starts, lengths = (np.concatenate(column) for column in zip(*parts, strict=True))
-    kept = np.concatenate([[0], np.cumsum(lengths > 0)])  # a sentence of, say, one combining mark has no tokens
-    return Chunk(ids, starts, lengths[lengths > 0], kept[ends], sum(map(len, sentences)))
+            continue
+        found = split(line)
+        if keeps_space:
+            found = _with_leading_space(line, found, lead)
+        sentences += found
+        lead = "\n"
+
+    # An empty batch, so that there is something to concatenate.
+    batches = list(_batches(sentences)) or [[]]
+    parts = [_encode(tokenizer, batch) for batch in batches]
+    ids_parts, starts_parts, lengths_parts = zip(*parts, strict=True)
+    ids = np.concatenate(ids_parts)
+    starts = np.concatenate(starts_parts)
+    lengths = np.concatenate(lengths_parts)
+    # A sentence of, say, one combining mark has no tokens. It is dropped, and later document ends move.
+    has_tokens = lengths > 0
+    num_kept_before = np.concatenate([[0], np.cumsum(has_tokens)])
+    characters = sum(len(sentence) for sentence in sentences)
+    return Chunk(ids, starts, lengths[has_tokens], num_kept_before[ends], characters)
 
 
-def _spaced(line: str, sentences: list[str], lead: str) -> list[str]:
-    """The sentences of a line, each with what stands before it: a space, nothing (in Chinese) or the end of a line."""
-    spaced, at = list[str](), 0
+def _with_leading_space(line: str, sentences: list[str], lead: str) -> list[str]:
+    """The sentences of a line, each with what comes before it: a space or nothing (in Chinese).
+
+    The first sentence gets `lead`: the line break before the line, or nothing at the start of a document.
+    """
+    spaced: list[str] = []
+    end = 0
     for sentence in sentences:
-        place = line.find(sentence, at)
-        spaced.append((lead if not spaced else " " if place != at else "") + sentence)
-        at = place + len(sentence)
+        start = line.find(sentence, end)
+        if not spaced:
+            before = lead
+        elif start != end:
+            before = " "
+        else:
+            before = ""
+        spaced.append(before + sentence)
+        end = start + len(sentence)
     return spaced
 
 
 def _batches(sentences: list[str]) -> Iterator[list[str]]:
-    batch, size = list[str](), 0
+    """The sentences in lists of about `_BATCH` characters."""
+    batch: list[str] = []
+    size = 0
     for sentence in sentences:
         batch.append(sentence)
         size += len(sentence)
         if size >= _BATCH:
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
     if batch:
         yield batch
 
 
-def _encode(tokenizer: Any, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids, word starts and lengths. Only Chinese needs a segmenter; elsewhere a piece tells whether it starts a word,
-    unless the tokenizer says that only the text does."""
-    dtype, by_text = id_dtype(len(tokenizer.vocab)), getattr(tokenizer, "words_by_text", False)
-    chinese = [by_text or has_chinese(sentence) for sentence in sentences]
-    plain = tokenizer.ids_batch([s for s, c in zip(sentences, chinese, strict=True) if not c])
-    if not any(chinese):
+def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Ids and word starts of all sentences end to end, and the length of each sentence.
+
+    Only Chinese needs a word segmenter. Elsewhere a piece shows whether it starts a word, unless the tokenizer says
+    that only the text does.
+    """
+    dtype = id_dtype(len(tokenizer.vocab))
+    words_by_text = getattr(tokenizer, "words_by_text", False)
+    is_segmented = [words_by_text or has_chinese(sentence) for sentence in sentences]
+    is_plain = [not segmented for segmented in is_segmented]
+    plain = tokenizer.ids_batch(list(compress(sentences, is_plain)))
+    if not any(is_segmented):
+        # The fast path: no array for each sentence.
         lengths = np.fromiter(map(len, plain), np.int64, len(plain))
         ids = np.fromiter(chain.from_iterable(plain), dtype, int(lengths.sum()))
         return ids, ~tokenizer.continues[ids], lengths
-    segmented = iter(tokenizer.word_starts_batch([s for s, c in zip(sentences, chinese, strict=True) if c]))
-    others = ((row, ~tokenizer.continues[row]) for row in (np.array(ids, dtype) for ids in plain))
-    rows = [next(segmented) if c else next(others) for c in chinese]
-    lengths = np.fromiter((len(ids) for ids, _ in rows), np.int64, len(rows))
-    ids, starts = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return ids.astype(dtype), starts.astype(bool), lengths
+
+    # Encode both kinds in batches, then put them back in order.
+    chinese = list(compress(sentences, is_segmented))
+    next_plain = iter(plain)
+    next_segmented = iter(tokenizer.word_starts_batch(chinese))
+    ids_rows = []
+    starts_rows = []
+    for segmented in is_segmented:
+        if segmented:
+            row, starts = next(next_segmented)
+        else:
+            row = np.array(next(next_plain), dtype)
+            starts = ~tokenizer.continues[row]
+        ids_rows.append(row)
+        starts_rows.append(starts)
+    lengths = np.fromiter(map(len, ids_rows), np.int64, len(ids_rows))
+    return np.concatenate(ids_rows).astype(dtype), np.concatenate(starts_rows).astype(bool), lengths
 
 
-def _encode_all(chunks: Iterable[bytes], tokenizer: Any, *, folder: Path, processes: int) -> Iterator[Chunk]:
-    """The chunks encoded, in order; at most twice as many as there are workers are under way."""
-    if processes == 0:
-        yield from (encode_chunk(tokenizer, chunk) for chunk in chunks)
+def _encode_all(chunks: Iterable[bytes], tokenizer: Tokenizer, *, folder: Path, num_workers: int) -> Iterator[Chunk]:
+    """The chunks encoded, in order; at most two chunks per worker are in progress."""
+    if num_workers == 0:
+        for chunk in chunks:
+            yield encode_chunk(tokenizer, chunk)
         return
+    dtype = id_dtype(len(tokenizer.vocab))
     with ExitStack() as stack:
         idle: SimpleQueue[_Worker] = SimpleQueue()
-        for _ in range(processes):
-            idle.put(stack.enter_context(_Worker(folder, id_dtype(len(tokenizer.vocab)))))
-        pool = stack.enter_context(ThreadPoolExecutor(processes))
+        for _ in range(num_workers):
+            worker = stack.enter_context(_Worker(folder, dtype))
+            idle.put(worker)
+        pool = stack.enter_context(ThreadPoolExecutor(num_workers))
+        # Results are taken in the order of submission, whichever worker is done first.
         waiting: deque[Future[Chunk]] = deque()
         for chunk in chunks:
             waiting.append(pool.submit(_delegate, idle, chunk))
-            if len(waiting) > 2 * processes:
+            if len(waiting) > 2 * num_workers:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
 
 
 def _delegate(idle: "SimpleQueue[_Worker]", chunk: bytes) -> Chunk:
+    """Has an idle worker encode the chunk; runs in a thread that waits for it."""
     worker = idle.get()
     try:
         return worker.encode(chunk)
@@ -247,43 +346,63 @@ def _delegate(idle: "SimpleQueue[_Worker]", chunk: bytes) -> Chunk:
 
 
 class _Worker:
-    """Another interpreter that runs `work`."""
+    """Another interpreter that runs `work`; `folder` holds the tokenizer, `dtype` is that of its ids."""
 
-    def __init__(self, folder: Path, dtype: np.dtype[Any]) -> None:
-        quiet = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
-        place = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    def __init__(self, folder: Path, dtype: np.dtype[np.unsignedinteger]) -> None:
+        self.dtype = dtype
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from firth.data.prepare import work; work()", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **quiet, "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": place},
+            env=_worker_environment(),
         )
-        self.input, self.output = cast(IO[bytes], self.process.stdin), cast(IO[bytes], self.process.stdout)
-        self.dtype = dtype
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.input: IO[bytes] = self.process.stdin
+        self.output: IO[bytes] = self.process.stdout
 
     def encode(self, chunk: bytes) -> Chunk:
         try:
             _send(self.input, chunk)
-            return Chunk.from_parts([_receive(self.output) for _ in range(5)], self.dtype)
+            parts = [_receive(self.output) for _ in range(5)]
         except (EOFError, BrokenPipeError):
             code = self.process.wait()
             raise Unsupported(
-                f"A preparation process ended (exit code {code}), perhaps for want of memory; use fewer."
+                f"A preparation process ended (exit code {code}), perhaps because memory ran out; use fewer processes."
             ) from None
+        return Chunk.from_parts(parts, self.dtype)
 
     def __enter__(self) -> "_Worker":
         return self
 
     def __exit__(self, *_: object) -> None:
+        # Closed pipes end the worker's main loop.
         self.output.close()
         with suppress(BrokenPipeError):
             self.input.close()
         self.process.wait()
 
 
+def _worker_environment() -> dict[str, str]:
+    """One thread for each worker, and this very package on its path."""
+    python_path = str(Path(__file__).parents[2])
+    inherited_path = os.environ.get("PYTHONPATH")
+    if inherited_path:
+        python_path += os.pathsep + inherited_path
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "RAYON_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "PYTHONPATH": python_path,
+    }
+
+
 def work() -> None:
-    """The life of a worker: chunks come in over standard input, arrays go out over standard output, until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides when to stop
+    """The main loop of a worker: chunks come in over standard input, arrays go out over standard output."""
+    # The parent decides when to stop: Ctrl-C reaches all processes of a terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     tokenizer = tokenizers.load(Path(sys.argv[1]))
     while True:
         try:
@@ -295,15 +414,19 @@ def work() -> None:
 
 
 def _send(pipe: IO[bytes], data: bytes) -> None:
+    """Writes a message: its size, then its bytes."""
     pipe.write(_SIZE.pack(len(data)))
     pipe.write(data)
     pipe.flush()
 
 
 def _receive(pipe: IO[bytes]) -> bytes:
+    """Reads a message; EOFError where the pipe ends before it does."""
     header = pipe.read(_SIZE.size)
-    size = _SIZE.unpack(header)[0] if len(header) == _SIZE.size else 0
+    if len(header) < _SIZE.size:
+        raise EOFError
+    (size,) = _SIZE.unpack(header)
     data = pipe.read(size)
-    if len(header) < _SIZE.size or len(data) < size:
+    if len(data) < size:
         raise EOFError
     return data

@@ -1,4 +1,4 @@
-"""How text becomes batches, as numbers: what a recipe tells `data/loader.py`, without what it needs to do it."""
+"""The settings of batches that a recipe gives to `data/loader.py`; importing them imports no torch."""
 
 from dataclasses import dataclass
 
@@ -7,6 +7,8 @@ from firth.errors import BadConfig
 
 @dataclass(frozen=True)
 class BatchConfig:
+    """How text is cut into batches."""
+
     max_length: int = 128
     """Longest sequence, special tokens included."""
     tokens: int = 4096

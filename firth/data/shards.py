@@ -1,7 +1,7 @@
 """Prepared text on disk: token ids with sentence, document and word borders, memory-mapped.
 
-A folder holds one little-endian file a channel, `shards.json` (format, sizes, health), the tokenizer that made the ids,
-and a sha256 manifest:
+A folder holds one little-endian file per channel, `shards.json` (format, sizes, health), the tokenizer that made the
+ids, and a sha256 manifest:
 
     ids.bin        uint16, or uint32 if the vocabulary needs it   N tokens, no special ones
     sentences.bin  int64    S+1 token offsets                     sentence s is ids[sentences[s] : sentences[s+1]]
@@ -12,16 +12,17 @@ and a sha256 manifest:
 No sentence and no document is empty.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, TypedDict
 
 import numpy as np
 
 from firth.errors import BadInput, Damaged
 from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_json
+from firth.tokenizers import Tokenizer
 
 FORMAT = 1
 INFO = "shards.json"
@@ -29,8 +30,19 @@ TOKENIZER = "tokenizer"
 _CHANNELS = {"ids", "sentences", "documents", "words", "counts"}
 
 
-def id_dtype(vocab_size: int) -> np.dtype[Any]:
-    return np.dtype("<u2" if vocab_size <= 1 << 16 else "<u4")
+class _Channel(TypedDict):
+    """What `shards.json` says of a file."""
+
+    dtype: str
+    size: int
+    """Number of values."""
+
+
+def id_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
+    """The smaller of uint16 and uint32 that holds every id."""
+    if vocab_size <= 1 << 16:
+        return np.dtype("<u2")
+    return np.dtype("<u4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,6 +51,7 @@ class Shards:
 
     folder: Path
     info: Mapping[str, Any]
+    """The contents of `shards.json`."""
     ids: np.ndarray
     sentences: np.ndarray
     documents: np.ndarray
@@ -47,16 +60,19 @@ class Shards:
 
     @classmethod
     def open(cls, folder: Path | str, *, verify: bool = True) -> "Shards":
-        """Opens a folder; `verify` compares every byte with the manifest, otherwise only sizes are."""
+        """Opens a folder; `verify` compares every byte with the manifest, otherwise only sizes are compared."""
         folder = Path(folder)
-        ours = any((folder / name).exists() for name in ("shards.json", MANIFEST))
-        if not folder.is_dir() or (any(folder.iterdir()) and not ours):
+        if not _may_be_shards(folder):
             raise BadInput(f"{folder} is not a folder of prepared text; make one with 'firth prepare'.")
         check_manifest(folder, hashes=verify)
         info = _read_info(folder)
-        arrays = {name: _map(folder, name, row) for name, row in info["channels"].items()}
+        arrays = {}
+        for name, channel in info["channels"].items():
+            arrays[name] = _map_channel(folder, name, channel)
         shards = cls(folder, info, **arrays)
-        if shards.sentences[-1] != len(shards.ids) or shards.documents[-1] != len(shards.sentences) - 1:
+        tokens_end = shards.sentences[-1]
+        sentences_end = shards.documents[-1]
+        if tokens_end != shards.num_tokens or sentences_end != shards.num_sentences:
             raise Damaged(f"{folder}: the borders do not end where the tokens do; prepare the text again.")
         return shards
 
@@ -79,42 +95,60 @@ class Shards:
     def word_starts(self, index: np.ndarray) -> np.ndarray:
         """For each token number: does it start a word?"""
         index = np.asarray(index)
-        return np.asarray(self.words[index >> 3] >> (index & 7).astype(np.uint8) & 1, bool)
+        # Token i is bit i % 8 of byte i // 8.
+        bit = (index & 7).astype(np.uint8)
+        return np.asarray(self.words[index >> 3] >> bit & 1, bool)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self.folder,)  # a process that is handed shards maps the same files instead of copying them
+    def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
+        # Another process maps the same files instead of receiving a copy.
+        return _reopen, (self.folder,)
 
 
 def _reopen(folder: Path) -> Shards:
     return Shards.open(folder, verify=False)
 
 
+def _may_be_shards(folder: Path) -> bool:
+    """True for a folder with shards, also an incomplete one; the manifest says more about it."""
+    if not folder.is_dir():
+        return False
+    has_our_files = (folder / INFO).exists() or (folder / MANIFEST).exists()
+    is_empty = not any(folder.iterdir())
+    return has_our_files or is_empty
+
+
 def _read_info(folder: Path) -> dict[str, Any]:
-    if not (folder / INFO).is_file():
-        raise Damaged(f"{folder / INFO} is missing; prepare the text again.")
-    info = read_json(folder / INFO)
-    if not isinstance(info, dict) or info.get("format") != FORMAT:
-        found = info.get("format") if isinstance(info, dict) else None
-        raise Damaged(f"{folder / INFO} has format {found}, this version reads {FORMAT}; prepare the text again.")
+    """The contents of `shards.json`, after a check that this version can read the folder."""
+    path = folder / INFO
+    if not path.is_file():
+        raise Damaged(f"{path} is missing; prepare the text again.")
+    info = read_json(path)
+    found = info.get("format") if isinstance(info, dict) else None
+    if not isinstance(info, dict) or found != FORMAT:
+        raise Damaged(f"{path} has format {found}, this version reads {FORMAT}; prepare the text again.")
     if set(info.get("channels", ())) != _CHANNELS:
-        raise Damaged(f"{folder / INFO} does not describe {', '.join(sorted(_CHANNELS))}; prepare the text again.")
+        raise Damaged(f"{path} does not describe {', '.join(sorted(_CHANNELS))}; prepare the text again.")
     return info
 
 
-def _map(folder: Path, name: str, row: Mapping[str, Any]) -> np.ndarray:
-    path, dtype = folder / f"{name}.bin", np.dtype(row["dtype"])
+def _map_channel(folder: Path, name: str, channel: _Channel) -> np.ndarray:
+    """The array of a channel's file, memory-mapped."""
+    path = folder / f"{name}.bin"
+    dtype = np.dtype(channel["dtype"])
     if not path.is_file():
         raise Damaged(f"{path} is missing; prepare the text again.")
-    found, wanted = path.stat().st_size, row["size"] * dtype.itemsize
-    if found != wanted:
-        raise Damaged(f"{path} has {found} bytes instead of {wanted}; prepare the text again.")
+    found_bytes = path.stat().st_size
+    wanted_bytes = channel["size"] * dtype.itemsize
+    if found_bytes != wanted_bytes:
+        raise Damaged(f"{path} has {found_bytes} bytes instead of {wanted_bytes}; prepare the text again.")
     return np.asarray(np.memmap(path, dtype, "r"))
 
 
 @contextmanager
-def write_shards(folder: Path, tokenizer: Any, *, replace: bool = False) -> Iterator["ShardWriter"]:
+def write_shards(folder: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Iterator["ShardWriter"]:
     """A writer for a folder that appears, complete, when the block ends without an error."""
-    if folder.exists() and not replace and (not folder.is_dir() or any(folder.iterdir())):
+    is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if is_taken and not replace:
         raise BadInput(f"{folder} already exists; choose another name or ask to replace it.")
     with atomic_folder(folder, replace=replace) as temporary:
         tokenizer.save(temporary / TOKENIZER)
@@ -125,29 +159,48 @@ def write_shards(folder: Path, tokenizer: Any, *, replace: bool = False) -> Iter
 
 
 class ShardWriter:
-    """Appends tokens as they come; a document may arrive in several parts."""
+    """Appends tokens as they come; a document may arrive in several parts.
 
-    def __init__(self, folder: Path, tokenizer: Any, files: ExitStack) -> None:
-        self.folder, self.tokenizer = folder, tokenizer
-        self.dtypes: dict[str, np.dtype[Any]] = dict.fromkeys(sorted(_CHANNELS), np.dtype("<i8"))
-        self.dtypes |= {"ids": id_dtype(len(tokenizer.vocab)), "words": np.dtype("u1")}
-        self.files = {name: files.enter_context((folder / f"{name}.bin").open("wb")) for name in self.dtypes}
-        self.sizes = dict.fromkeys(self.dtypes, 0)
-        self.counts = np.zeros(len(tokenizer.vocab), np.int64)
-        self.num_tokens = self.num_sentences = self.num_documents = 0
-        self.document_start = self.sentence_start = 0  # the token and the sentence where the open document begins
-        self.bits = np.zeros(0, bool)  # word starts that do not fill a byte yet
+    `info` takes what else `shards.json` should hold, such as the health of the text.
+    """
+
+    def __init__(self, folder: Path, tokenizer: Tokenizer, files: ExitStack) -> None:
+        self.folder = folder
+        self.tokenizer = tokenizer
         self.info: dict[str, Any] = {}
+        self.num_tokens = 0
+        self.num_sentences = 0
+        self.num_documents = 0
+        self.counts = np.zeros(len(tokenizer.vocab), np.int64)
+        # The token and the sentence where the open document begins.
+        self.document_start = 0
+        self.sentence_start = 0
+        # Word starts that do not fill a byte yet.
+        self.bits = np.zeros(0, bool)
+
+        self.dtypes: dict[str, np.dtype[np.integer]] = {}
+        self.files: dict[str, IO[bytes]] = {}
+        self.sizes: dict[str, int] = {}
+        special_dtypes: dict[str, np.dtype[np.integer]] = {
+            "ids": id_dtype(len(tokenizer.vocab)),
+            "words": np.dtype("u1"),
+        }
+        for name in sorted(_CHANNELS):
+            self.dtypes[name] = special_dtypes.get(name, np.dtype("<i8"))
+            self.files[name] = files.enter_context((folder / f"{name}.bin").open("wb"))
+            self.sizes[name] = 0
         self._write("sentences", np.zeros(1))
         self._write("documents", np.zeros(1))
 
     def append(self, ids: np.ndarray, starts: np.ndarray, *, lengths: np.ndarray, ends: np.ndarray) -> np.ndarray:
-        """Adds sentences of these lengths (none 0); `ends` are the numbers of them after which a document ends.
+        """Adds sentences of these lengths (none 0); a document ends after each number of sentences in `ends`.
 
-        Gives the lengths in tokens of the documents that are now complete.
+        `starts` says for each token whether it starts a word. Returns the lengths in tokens of the documents that are
+        now complete.
         """
         offsets = self.num_tokens + np.concatenate([[0], np.cumsum(lengths)])
-        ends = np.unique(ends)  # a document without sentences would end where another does
+        # A document without sentences ends where another one does: it is none.
+        ends = np.unique(ends)
         ends = ends[ends > self.sentence_start - self.num_sentences]
         bounds = np.concatenate([[self.document_start], offsets[ends]])
         self._write("ids", ids)
@@ -156,31 +209,42 @@ class ShardWriter:
         self._write_bits(starts)
         self.counts += np.bincount(ids, minlength=len(self.counts))
         if len(ends):
-            self.document_start, self.sentence_start = int(bounds[-1]), self.num_sentences + int(ends[-1])
+            self.document_start = int(bounds[-1])
+            self.sentence_start = self.num_sentences + int(ends[-1])
         self.num_tokens += len(ids)
         self.num_sentences += len(lengths)
         self.num_documents += len(ends)
         return np.diff(bounds)
 
     def finish(self) -> None:
+        """Writes what is still open, and `shards.json`."""
         if self.sentence_start != self.num_sentences:
             raise ValueError("the last document was not ended")
         self._write("words", np.packbits(self.bits, bitorder="little"))
         self._write("counts", self.counts)
         for file in self.files.values():
             file.flush()
-        channels = {name: {"dtype": dtype.str, "size": self.sizes[name]} for name, dtype in self.dtypes.items()}
-        totals = {"tokens": self.num_tokens, "sentences": self.num_sentences, "documents": self.num_documents}
-        vocabulary = {"vocab_size": len(self.counts), "tokenizer_fingerprint": self.tokenizer.fingerprint}
-        info = {"format": FORMAT, "channels": channels, **totals, **vocabulary, **self.info}
-        write_json(self.folder / INFO, info)
+        channels: dict[str, _Channel] = {}
+        for name, dtype in self.dtypes.items():
+            channels[name] = {"dtype": dtype.str, "size": self.sizes[name]}
+        info = {
+            "format": FORMAT,
+            "channels": channels,
+            "tokens": self.num_tokens,
+            "sentences": self.num_sentences,
+            "documents": self.num_documents,
+            "vocab_size": len(self.counts),
+            "tokenizer_fingerprint": self.tokenizer.fingerprint,
+        }
+        write_json(self.folder / INFO, info | self.info)
 
     def _write(self, name: str, values: np.ndarray) -> None:
-        self.files[name].write(values.astype(self.dtypes[name], copy=False).tobytes())
+        data = values.astype(self.dtypes[name], copy=False)
+        self.files[name].write(data.tobytes())
         self.sizes[name] += len(values)
 
     def _write_bits(self, starts: np.ndarray) -> None:
         bits = np.concatenate([self.bits, starts])
-        whole = len(bits) & ~7
-        self._write("words", np.packbits(bits[:whole], bitorder="little"))
-        self.bits = bits[whole:]
+        num_whole = len(bits) & ~7  # rounded down to whole bytes
+        self._write("words", np.packbits(bits[:num_whole], bitorder="little"))
+        self.bits = bits[num_whole:]

@@ -1,4 +1,4 @@
-"""SimHash (Charikar 2002): texts that are alike get 64-bit fingerprints that differ in few bits.
+"""SimHash (Charikar 2002): similar texts get 64-bit fingerprints that differ in few bits.
 
 In: texts. Out: fingerprints, and the pairs within a distance, found without comparing all with all: fingerprints that
 differ in at most k bits agree in at least one of k + 1 stretches of bits (Manku et al. 2007).
@@ -17,80 +17,111 @@ from firth.errors import BadConfig
 from firth.types import Document
 
 BITS = 64
-_key = chance.key("simhash")
-_FAR = 1 << 20
+_PAIRS_AT_ONCE = 1 << 20
 """Pairs of a bucket that are compared at once."""
+_key = chance.key("simhash")
 
 
 def fingerprint(text: str, *, shingle: int = 3) -> int:
-    """Each bit is what most runs of `shingle` words say by their hashes; a text without words has 0."""
+    """Each bit is the majority vote of the hashes of all runs of `shingle` words; a text without words has 0."""
     words = words_of(text)
     if not words:
         return 0
     hashes = np.array([_hash(word) for word in words], np.uint64)
     size = min(shingle, len(words))
-    runs = chance.bits(_key, *(hashes[i : len(hashes) - size + 1 + i] for i in range(size)))
-    votes = np.unpackbits(runs.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1).sum(0, dtype=np.int64)
-    return int.from_bytes(np.packbits(2 * votes > len(runs)).tobytes(), "little")
+    num_runs = len(hashes) - size + 1
+    # Column i has word i of every run; `bits` mixes the columns to one hash of each run.
+    columns = [hashes[i : i + num_runs] for i in range(size)]
+    run_hashes = chance.bits(_key, *columns)
+    run_bytes = run_hashes.astype("<u8").view(np.uint8).reshape(-1, 8)
+    votes = np.unpackbits(run_bytes, axis=1).sum(0, dtype=np.int64)
+    majority = np.packbits(2 * votes > num_runs)
+    return int.from_bytes(majority.tobytes(), "little")
 
 
 def distance(first: int, second: int) -> int:
-    """The bits in which two fingerprints differ."""
+    """The number of bits in which two fingerprints differ."""
     return (first ^ second).bit_count()
 
 
 def near_pairs(fingerprints: Sequence[int], *, within: int = 3) -> Iterator[tuple[int, int, int]]:
-    """Every pair of places (the earlier first) whose fingerprints differ in at most `within` bits, and in how many."""
-    marks, masks = np.array(fingerprints, np.uint64), _stretches(within)
-    known = np.flatnonzero(marks)  # 0 is a text without words, which is like nothing
-    marks = marks[known]
+    """(earlier position, later position, distance) of every two fingerprints that differ in at most `within` bits."""
+    all_marks = np.array(fingerprints, np.uint64)
+    masks = _stretch_masks(within)
+    # 0 is a text without words, which is similar to nothing.
+    known = np.flatnonzero(all_marks)
+    marks = all_marks[known]
     for number, mask in enumerate(masks):
-        for first, second in _sharing(marks & mask):
+        for first, second in _equal_pairs(marks & mask):
             difference = marks[first] ^ marks[second]
-            bits = np.bitwise_count(difference)
-            near = bits <= within
-            for earlier in masks[:number]:  # a pair is told by the first stretch it shares
-                near &= (difference & earlier) != 0
-            yield from zip(*(places[near].tolist() for places in (known[first], known[second], bits)), strict=True)
+            num_bits = np.bitwise_count(difference)
+            is_near = num_bits <= within
+            # A pair is reported for the first stretch it shares only.
+            for earlier_mask in masks[:number]:
+                is_near &= (difference & earlier_mask) != 0
+            firsts = known[first][is_near].tolist()
+            seconds = known[second][is_near].tolist()
+            distances = num_bits[is_near].tolist()
+            yield from zip(firsts, seconds, distances, strict=True)
 
 
 def drop_near_duplicates(
     documents: Iterable[Document], *, within: int, tally: Counter[str], shingle: int = 3
 ) -> Iterator[Document]:
-    """The documents without those that are nearly one that came before; the tally counts the dropped ones."""
-    masks = [int(mask) for mask in _stretches(within)]
-    seen: list[dict[int, list[int]]] = [{} for _ in masks]
+    """The documents without those that are nearly an earlier one; the tally counts the dropped ones."""
+    index = _Index(within)
     for document in documents:
         mark = fingerprint("\n".join(document.lines), shingle=shingle)
-        if not mark:  # no words
-            yield document
-            continue
-        known = (old for mask, bucket in zip(masks, seen, strict=True) for old in bucket.get(mark & mask, ()))
-        if any(distance(mark, old) <= within for old in known):
+        has_words = mark != 0
+        if has_words and index.has_near(mark):
             tally["near_duplicate_documents"] += 1
             continue
-        for mask, bucket in zip(masks, seen, strict=True):
-            bucket.setdefault(mark & mask, []).append(mark)
+        if has_words:
+            index.add(mark)
         yield document
 
 
-def _stretches(within: int) -> list[np.uint64]:
-    """Masks that cut 64 bits into one stretch more than may differ."""
+class _Index:
+    """Fingerprints seen so far, in one table for each stretch of bits."""
+
+    def __init__(self, within: int) -> None:
+        self.within = within
+        self.tables: list[tuple[int, dict[int, list[int]]]] = []
+        for mask in _stretch_masks(within):
+            self.tables.append((int(mask), {}))
+
+    def has_near(self, mark: int) -> bool:
+        """Whether a fingerprint that was added differs from this one in at most `within` bits."""
+        for mask, table in self.tables:
+            for other in table.get(mark & mask, ()):
+                if distance(mark, other) <= self.within:
+                    return True
+        return False
+
+    def add(self, mark: int) -> None:
+        for mask, table in self.tables:
+            table.setdefault(mark & mask, []).append(mark)
+
+
+def _stretch_masks(within: int) -> list[np.uint64]:
+    """Masks that cut 64 bits into one stretch more than the bits that may differ."""
     if not 0 <= within < BITS // 2:
         raise BadConfig(f"A distance of {within} bits says nothing of likeness: choose 0 to {BITS // 2 - 1}.")
-    edges = [round(i * BITS / (within + 1)) for i in range(within + 2)]
+    num_stretches = within + 1
+    edges = [round(i * BITS / num_stretches) for i in range(num_stretches + 1)]
     return [np.uint64((1 << end) - (1 << start)) for start, end in pairwise(edges)]
 
 
-def _sharing(values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """All pairs of places with the same value, some at a time."""
+def _equal_pairs(values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All pairs of positions with the same value, some at a time."""
     order = np.argsort(values, kind="stable")
     cuts = np.flatnonzero(np.diff(values[order])) + 1
     for bucket in np.split(order, cuts):
-        step = max(1, _FAR // len(bucket))
+        step = max(1, _PAIRS_AT_ONCE // len(bucket))
         for start in range(0, len(bucket) - 1, step):
             rows = np.arange(start, min(start + step, len(bucket) - 1))
-            first, second = np.nonzero(np.arange(len(bucket))[None] > rows[:, None])
+            columns = np.arange(len(bucket))
+            first, second = np.nonzero(columns[None] > rows[:, None])
             yield bucket[rows[first]], bucket[second]
 
 

@@ -1,4 +1,4 @@
-"""Text -> its words as people count them: lower-cased, without punctuation, Chinese ones as the segmenter cuts them."""
+"""Text -> its words as people count them: lower-cased, without punctuation, Chinese as the word segmenter cuts it."""
 
 import re
 from itertools import pairwise
@@ -6,11 +6,16 @@ from itertools import pairwise
 from firth.tokenizers.words import chinese_borders, has_chinese
 
 _word = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+"""Letters and digits, with single apostrophes and hyphens between them."""
 
 
 def words_of(text: str) -> list[str]:
+    """The words of a text, in order."""
     lowered = text.lower()
     if not has_chinese(lowered):
         return _word.findall(lowered)
     borders = [*chinese_borders(lowered), len(lowered)]
-    return [word for a, b in pairwise(borders) for word in _word.findall(lowered[a:b])]
+    words: list[str] = []
+    for start, end in pairwise(borders):
+        words += _word.findall(lowered[start:end])
+    return words

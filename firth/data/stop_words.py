@@ -1,4 +1,4 @@
-"""Words that bind others together and name nothing, in English and Chinese."""
+"""Stop words of English and Chinese: function words that say little about what a text is about."""
 
 _ENGLISH = """
 a about above after again against all almost also although always am among an and another any anyone anything are around

@@ -1,4 +1,7 @@
-"""A view of some of a corpus's documents: what objectives cut into sequences. No text and no network here."""
+"""A view of some of a corpus's documents, which objectives cut into sequences. No text and no network here.
+
+Suffixes: D documents of the view, S sentences of the view.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,7 +13,7 @@ from firth.data.shards import Shards
 from firth.errors import BadInput
 
 HELD_OUT_LIMIT = 2_000
-"""Documents held out at most: enough for a steady figure, few enough to evaluate often."""
+"""Documents held out at most: enough for a stable figure, few enough to evaluate often."""
 
 
 @dataclass(frozen=True)
@@ -21,22 +24,26 @@ class Stream:
     documents_D: np.ndarray
 
     @cached_property
-    def _sentence_ids(self) -> np.ndarray:
-        return ranges(self.shards.documents[self.documents_D], self.shards.documents[self.documents_D + 1])
+    def _sentence_numbers_S(self) -> np.ndarray:
+        """The number of each sentence in the shards."""
+        first_D = self.shards.documents[self.documents_D]
+        end_D = self.shards.documents[self.documents_D + 1]
+        return ranges(first_D, end_D)
 
     @cached_property
     def starts_S(self) -> np.ndarray:
-        return np.asarray(self.shards.sentences[self._sentence_ids])
+        return np.asarray(self.shards.sentences[self._sentence_numbers_S])
 
     @cached_property
     def ends_S(self) -> np.ndarray:
-        return np.asarray(self.shards.sentences[self._sentence_ids + 1])
+        return np.asarray(self.shards.sentences[self._sentence_numbers_S + 1])
 
     @cached_property
     def bounds_D1(self) -> np.ndarray:
         """First sentence of every document of the view, and the end."""
-        sizes = self.shards.documents[self.documents_D + 1] - self.shards.documents[self.documents_D]
-        return np.concatenate([[0], np.cumsum(sizes)])
+        first_D = self.shards.documents[self.documents_D]
+        end_D = self.shards.documents[self.documents_D + 1]
+        return np.concatenate([[0], np.cumsum(end_D - first_D)])
 
     @property
     def num_tokens(self) -> int:
@@ -44,22 +51,29 @@ class Stream:
 
 
 def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[Stream, Stream]:
-    """Training and held-out documents, drawn by a key: the same for every run with this seed."""
-    draws = chance.uniform(chance.key(seed, "held out"), np.arange(shards.num_documents))
-    wanted = min(round(shards.num_documents * held_out_rate), HELD_OUT_LIMIT)
-    # Two documents at least, because a next-sentence negative needs another document.
-    count = max(wanted, 2) if held_out_rate > 0 else 0
-    if shards.num_documents - count < 2:
+    """Training and held-out documents, drawn at random: the same for every run with this seed."""
+    num_held_out = 0
+    if held_out_rate > 0:
+        wanted = min(round(shards.num_documents * held_out_rate), HELD_OUT_LIMIT)
+        # Two documents at least, because a next-sentence negative needs another document.
+        num_held_out = max(wanted, 2)
+    if shards.num_documents - num_held_out < 2:
         raise BadInput(
             f"The corpus has {shards.num_documents} document(s), too few to train on and hold some out; "
             "add text, or cut it finer with `firth prepare --documents line`."
         )
+    key = chance.key(seed, "held out")
+    draws = chance.uniform(key, np.arange(shards.num_documents))
     order = np.argsort(draws, kind="stable")
-    return Stream(shards, np.sort(order[count:])), Stream(shards, np.sort(order[:count]))
+    held_out = Stream(shards, np.sort(order[:num_held_out]))
+    training = Stream(shards, np.sort(order[num_held_out:]))
+    return training, held_out
 
 
 def ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The integers of many ranges, end to end."""
     sizes = ends - starts
+    # Where each range begins in the result; a number of the result minus this, plus the start, is the integer.
     first = np.cumsum(sizes) - sizes
-    return np.asarray(np.arange(int(sizes.sum())) + np.repeat(starts - first, sizes))
+    shifts = np.repeat(starts - first, sizes)
+    return np.asarray(np.arange(int(sizes.sum())) + shifts)

@@ -1,4 +1,4 @@
-"""A new tokenizer from the text it will cut: in go files and a tokenizer's name, out comes the tokenizer."""
+"""A new tokenizer from the text it will cut: files and a tokenizer's name in, the trained tokenizer out."""
 
 import sys
 from dataclasses import fields
@@ -6,7 +6,7 @@ from typing import Any
 
 from firth import tokenizers
 from firth.console import say
-from firth.corpus.readers import Paths, find_files
+from firth.corpus.readers import Documents, Paths, find_files
 from firth.data.prepare import sample_texts
 from firth.errors import BadConfig
 
@@ -23,19 +23,25 @@ def train_tokenizer(
     cased: bool = False,
     seed: int = 1,
     config: Any = None,
-    **reading: Any,
+    documents: Documents = "blank-line",
+    field: str = "text",
+    repair: bool = False,
 ) -> tokenizers.Tokenizer:
-    """Trains the table's tokenizer `name` on (a keyed sample of) the documents in `paths`.
+    """Trains the tokenizer `name` on a random sample of the documents in `paths`.
 
-    A text that supports fewer pieces is refused where someone asked for so many; the usual number is only a limit.
+    `config` replaces `vocab_size`, `min_count` and `cased`. A text that supports fewer pieces than an explicit
+    `vocab_size` is refused; the default size is only a limit.
     """
     cls = tokenizers.resolve(name)
-    config = config or _config(cls, name, vocab_size=vocab_size, min_count=min_count, cased=cased)
-    of_words = getattr(cls, "counts_all", False)
-    units = "words" if of_words else "pieces"
-    find_files(paths)  # what is not there is told before anything is announced
+    if not config:
+        config = _config(cls, name, vocab_size=vocab_size, min_count=min_count, cased=cased)
+    counts_words = getattr(cls, "counts_all", False)
+    units = "words" if counts_words else "pieces"
+    sample_bytes = sys.maxsize if counts_words else SAMPLE_BYTES
+    # A missing file is reported before any progress message.
+    find_files(paths)
     say(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
-    texts = sample_texts(paths, sys.maxsize if of_words else SAMPLE_BYTES, seed=seed, **reading)
+    texts = sample_texts(paths, sample_bytes, seed=seed, documents=documents, field=field, repair=repair)
     trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)
     if len(trained.vocab) == len(trained.vocab.specials):
         raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower --min-count.")
@@ -45,10 +51,17 @@ def train_tokenizer(
 
 
 def _config(cls: Any, name: str, *, vocab_size: int | None, min_count: int | None, cased: bool) -> Any:
+    """The tokenizer's own `Config` with the values that were given."""
     known = {field.name for field in fields(cls.Config)}
-    asked = {"vocab_size": vocab_size, "min_count": min_count}
-    asked = {key: value for key, value in asked.items() if value is not None}
-    if strange := asked.keys() - known:
-        raise BadConfig(f"The tokenizer '{name}' has no {min(strange)} to set; leave it out.")
-    case = {key: not cased for key in ("lowercase", "strip_accents") if key in known}
-    return cls.Config(**case, **asked)
+    values: dict[str, int | bool] = {}
+    # An uncased vocabulary has neither capitals nor accents, where the tokenizer can choose.
+    for setting in ("lowercase", "strip_accents"):
+        if setting in known:
+            values[setting] = not cased
+    for setting, value in (("min_count", min_count), ("vocab_size", vocab_size)):
+        if value is None:
+            continue
+        if setting not in known:
+            raise BadConfig(f"The tokenizer '{name}' has no {setting} to set; leave it out.")
+        values[setting] = value
+    return cls.Config(**values)

@@ -1,9 +1,8 @@
-"""Labels by name: accuracy, precision, recall and F1, Matthews; and the tables of scores that others fill too."""
+"""Labels by name: accuracy, precision, recall and F1, Matthews correlation; and the score tables other metrics fill."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,79 +30,145 @@ class Table:
     macro: Row
 
 
-def as_rows(table: Table) -> dict[str, Any]:
+def as_rows(table: Table) -> dict[str, list[list[str | float]]]:
     """A table for reports: label, precision, recall, F1, support."""
-    return {"per_label": [[name, row.precision, row.recall, row.f1, row.support] for name, row in table.rows.items()]}
+    lines: list[list[str | float]] = []
+    for name, row in table.rows.items():
+        lines.append([name, row.precision, row.recall, row.f1, row.support])
+    return {"per_label": lines}
 
 
-def accuracy(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
+def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:
     """The share of labels with the right name."""
     same_length(gold, predicted)
-    return mean([str(g) == str(p) for g, p in zip(gold, predicted, strict=True)])
+    is_right = [str(g) == str(p) for g, p in zip(gold, predicted, strict=True)]
+    return mean(is_right)
 
 
-def confusion(gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequence[str] = ()) -> tuple[list[str], Any]:
+def confusion(
+    gold: Sequence[object], predicted: Sequence[object], *, labels: Sequence[str] = ()
+) -> tuple[list[str], np.ndarray]:
     """Label names, and counts with a row for each gold and a column for each predicted label."""
     same_length(gold, predicted)
-    names = list(labels) or sorted({*map(str, gold), *map(str, predicted)})
+    # Labels are compared by name: 1 and "1" are the same label.
+    gold_names = list(map(str, gold))
+    predicted_names = list(map(str, predicted))
+    names = list(labels) or sorted({*gold_names, *predicted_names})
     index = {name: i for i, name in enumerate(names)}
-    counts_TT = np.zeros((len(names), len(names)), np.int64)
+    pairs: list[tuple[int, int]] = []
     try:
-        pairs = [(index[str(g)], index[str(p)]) for g, p in zip(gold, predicted, strict=True)]
+        for gold_name, predicted_name in zip(gold_names, predicted_names, strict=True):
+            pairs.append((index[gold_name], index[predicted_name]))
     except KeyError as missing:
         raise BadInput(f"Label {missing} is not among the known labels ({', '.join(names)}).") from None
-    np.add.at(counts_TT, tuple(np.array(pairs, np.int64).reshape(-1, 2).T), 1)
+    # The shape is given, because there may be no examples.
+    pairs_N2 = np.array(pairs, np.int64).reshape(-1, 2)
+    counts_TT = np.zeros((len(names), len(names)), np.int64)
+    np.add.at(counts_TT, (pairs_N2[:, 0], pairs_N2[:, 1]), 1)
     return names, counts_TT
 
 
-def f1(gold: Sequence[Any], predicted: Sequence[Any], *, labels: Sequence[str] = ()) -> Table:
-    """One label an example: `.macro.f1`, `.micro.f1`, and `.rows[positive].f1` for the binary one."""
+def f1(gold: Sequence[object], predicted: Sequence[object], *, labels: Sequence[str] = ()) -> Table:
+    """F1 for one label per example.
+
+    The result has `.macro.f1`, `.micro.f1`, and `.rows[positive].f1` for the binary one.
+    """
     names, counts_TT = confusion(gold, predicted, labels=labels)
-    return table_of(names, counts_TT.diagonal(), counts_TT.sum(0), counts_TT.sum(1))
+    num_right_T = counts_TT.diagonal()
+    num_predicted_T = counts_TT.sum(0)
+    num_gold_T = counts_TT.sum(1)
+    return table_of(names, num_right_T, num_predicted_T, num_gold_T)
 
 
 def multilabel_f1(gold: Sequence[Set[str]], predicted: Sequence[Set[str]], *, labels: Sequence[str] = ()) -> Table:
-    """Any number of labels an example; `labels` adds those that nobody used to the macro mean."""
+    """F1 for any number of labels per example; `labels` adds those that nobody used to the macro mean."""
     same_length(gold, predicted)
-    right = Counter(name for g, p in zip(gold, predicted, strict=True) for name in g & p)
-    guessed, wanted = (Counter(name for names in side for name in names) for side in (predicted, gold))
-    names = sorted({*labels, *guessed, *wanted})
-    return table_of(names, *([count[name] for name in names] for count in (right, guessed, wanted)))
+    num_right: Counter[str] = Counter()
+    num_predicted: Counter[str] = Counter()
+    num_gold: Counter[str] = Counter()
+    for gold_labels, predicted_labels in zip(gold, predicted, strict=True):
+        num_right.update(gold_labels & predicted_labels)
+        num_predicted.update(predicted_labels)
+        num_gold.update(gold_labels)
+    return count_table(num_right, num_predicted, num_gold, labels=labels)
 
 
-def exact_match(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
+def exact_match(gold: Sequence[object], predicted: Sequence[object]) -> float:
     """The share of examples whose whole answer (a set of labels, a list of tags) is right."""
     same_length(gold, predicted)
-    return mean([g == p for g, p in zip(gold, predicted, strict=True)])
+    is_right = [g == p for g, p in zip(gold, predicted, strict=True)]
+    return mean(is_right)
 
 
-def matthews(gold: Sequence[Any], predicted: Sequence[Any]) -> float:
+def matthews(gold: Sequence[object], predicted: Sequence[object]) -> float:
     """Matthews correlation, for two labels or more (Gorodkin 2004, R_K)."""
-    counts_TT = confusion(gold, predicted)[1].astype(np.float64)
-    wanted, guessed, total = counts_TT.sum(1), counts_TT.sum(0), counts_TT.sum()
-    covariance = counts_TT.trace() * total - wanted @ guessed
-    spread = (total**2 - wanted @ wanted) * (total**2 - guessed @ guessed)
-    return float(covariance / np.sqrt(spread)) if spread else 0.0
+    _, counts = confusion(gold, predicted)
+    counts_TT = counts.astype(np.float64)
+    gold_T = counts_TT.sum(1)
+    predicted_T = counts_TT.sum(0)
+    total = counts_TT.sum()
+    # Covariance and variances of the two labellings, each times total squared.
+    covariance = counts_TT.trace() * total - gold_T @ predicted_T
+    variances = (total**2 - gold_T @ gold_T) * (total**2 - predicted_T @ predicted_T)
+    if not variances:
+        return 0.0
+    return float(covariance / np.sqrt(variances))
 
 
-def table_of(names: Sequence[str], right: Any, guessed: Any, wanted: Any) -> Table:
-    rows = [row_of(*counts) for counts in zip(right, guessed, wanted, strict=True)]
-    micro = row_of(sum(right), sum(guessed), sum(wanted))
-    means = np.mean([(row.precision, row.recall, row.f1) for row in rows] or [(0.0, 0.0, 0.0)], 0).tolist()
-    return Table(dict(zip(names, rows, strict=True)), micro, Row(means[0], means[1], means[2], micro.support))
+def count_table(
+    num_right: Counter[str], num_predicted: Counter[str], num_gold: Counter[str], *, labels: Iterable[str] = ()
+) -> Table:
+    """The table of counts by label, the labels in alphabetical order."""
+    names = sorted({*labels, *num_predicted, *num_gold})
+    right = [num_right[name] for name in names]
+    predicted = [num_predicted[name] for name in names]
+    gold = [num_gold[name] for name in names]
+    return table_of(names, right, predicted, gold)
 
 
-def row_of(right: int, guessed: int, wanted: int) -> Row:
-    def share(part: float, whole: float) -> float:
-        return float(part / whole) if whole else 0.0
+def table_of(
+    names: Sequence[str],
+    num_right: Iterable[int] | np.ndarray,
+    num_predicted: Iterable[int] | np.ndarray,
+    num_gold: Iterable[int] | np.ndarray,
+) -> Table:
+    """The table of counts, one of each kind for each name."""
+    rows: dict[str, Row] = {}
+    scores: list[tuple[float, float, float]] = []
+    for name, right, predicted, gold in zip(names, num_right, num_predicted, num_gold, strict=True):
+        row = row_of(right, predicted, gold)
+        rows[name] = row
+        scores.append((row.precision, row.recall, row.f1))
+    # Micro: all decisions together. Macro: every label weighs the same.
+    micro = row_of(sum(num_right), sum(num_predicted), sum(num_gold))
+    if not scores:
+        return Table(rows, micro, Row(0.0, 0.0, 0.0, micro.support))
+    precision, recall, f1 = np.mean(scores, 0).tolist()
+    return Table(rows, micro, Row(precision, recall, f1, micro.support))
 
-    return Row(share(right, guessed), share(right, wanted), share(2 * right, guessed + wanted), int(wanted))
+
+def row_of(right: int, predicted: int, gold: int) -> Row:
+    """Precision, recall and F1 of these counts; 0 where there is nothing to divide by."""
+    precision = _share(right, predicted)
+    recall = _share(right, gold)
+    f1 = _share(2 * right, predicted + gold)
+    return Row(precision, recall, f1, int(gold))
 
 
-def mean(values: Any) -> float:
-    return float(np.mean(values)) if len(values) else nan
+def _share(part: float, whole: float) -> float:
+    if not whole:
+        return 0.0
+    return float(part / whole)
 
 
-def same_length(gold: Any, predicted: Any) -> None:
+def mean(values: Sequence[float] | np.ndarray) -> float:
+    """The mean; nan over nothing."""
+    if not len(values):
+        return nan
+    return float(np.mean(values))
+
+
+def same_length(gold: Sized, predicted: Sized) -> None:
+    """Raises BadInput unless there is one prediction for each example."""
     if len(gold) != len(predicted):
         raise BadInput(f"There are {len(predicted)} predictions for {len(gold)} examples; predict the same file again.")

@@ -1,65 +1,106 @@
-"""Numbers against numbers, or against yes and no: correlations, ROC, the best threshold."""
+"""Numbers against numbers, or against yes and no: correlations, ROC AUC, the best threshold."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from firth.metrics.names import nan, same_length
 
+_Score = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
+"""(true positives, predicted positives, all positives, examples) -> score, for many thresholds at once."""
 
-def pearson(x: Any, y: Any) -> float:
-    a, b = np.asarray(x, np.float64), np.asarray(y, np.float64)
+
+def pearson(x: ArrayLike, y: ArrayLike) -> float:
+    """Pearson correlation; nan for fewer than two values or a constant side."""
+    a = np.asarray(x, np.float64)
+    b = np.asarray(y, np.float64)
     same_length(a, b)
     if len(a) < 2 or (a == a[0]).all() or (b == b[0]).all():
         return nan
-    a, b = a - a.mean(), b - b.mean()
-    return float(np.clip((a / np.linalg.norm(a)) @ (b / np.linalg.norm(b)), -1, 1))
+    a = a - a.mean()
+    b = b - b.mean()
+    correlation = (a / np.linalg.norm(a)) @ (b / np.linalg.norm(b))
+    return float(np.clip(correlation, -1, 1))
 
 
-def spearman(x: Any, y: Any) -> float:
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Pearson correlation of the ranks; ties share their mean rank."""
     return pearson(_ranks(x), _ranks(y))
 
 
-def roc_auc(positive: Any, scores: Any) -> float:
-    """How likely a positive example scores above a negative one; a tie counts half (Mann-Whitney)."""
-    is_positive, ranks = np.asarray(positive, bool), _ranks(scores)
+def roc_auc(positive: ArrayLike, scores: ArrayLike) -> float:
+    """The probability that a positive example scores above a negative one; a tie counts half (Mann-Whitney U)."""
+    is_positive = np.asarray(positive, bool)
+    ranks = _ranks(scores)
     same_length(is_positive, ranks)
-    num = int(is_positive.sum())
-    pairs = num * (len(ranks) - num)
-    return float((ranks[is_positive].sum() - num * (num + 1) / 2) / pairs) if pairs else nan
+    num_positive = int(is_positive.sum())
+    num_negative = len(ranks) - num_positive
+    num_pairs = num_positive * num_negative
+    if not num_pairs:
+        return nan
+    # U is the rank sum of the positives minus the lowest one possible, 1 + 2 + ... + n.
+    lowest_sum = num_positive * (num_positive + 1) / 2
+    return float((ranks[is_positive].sum() - lowest_sum) / num_pairs)
 
 
-def best_accuracy(positive: Any, scores: Any) -> tuple[float, float]:
+def best_accuracy(positive: ArrayLike, scores: ArrayLike) -> tuple[float, float]:
     """The best accuracy of `score >= threshold`, and the threshold (the middle of the gap; lowest of equals)."""
-    return _best(positive, scores, lambda right, guessed, wanted, n: (n - guessed - wanted + 2 * right) / n)
+
+    def accuracy(right: np.ndarray, predicted: np.ndarray, num_positive: int, num_examples: int) -> np.ndarray:
+        # True positives plus true negatives.
+        return np.asarray((num_examples - predicted - num_positive + 2 * right) / num_examples)
+
+    return _best_threshold(positive, scores, accuracy)
 
 
-def best_f1(positive: Any, scores: Any) -> tuple[float, float]:
+def best_f1(positive: ArrayLike, scores: ArrayLike) -> tuple[float, float]:
     """The best F1 of `score >= threshold`, and the threshold."""
-    return _best(positive, scores, lambda right, guessed, wanted, n: 2 * right / np.maximum(guessed + wanted, 1))
+
+    def f1(right: np.ndarray, predicted: np.ndarray, num_positive: int, num_examples: int) -> np.ndarray:
+        return np.asarray(2 * right / np.maximum(predicted + num_positive, 1))
+
+    return _best_threshold(positive, scores, f1)
 
 
-def _ranks(values: Any) -> np.ndarray:
+def _ranks(values: ArrayLike) -> np.ndarray:
+    """Ranks from 1 on; ties share their mean rank, and nan has the rank nan."""
     array = np.asarray(values, np.float64)
     _, group, sizes = np.unique(array, return_inverse=True, return_counts=True)
-    mean_ranks = np.cumsum(sizes) - (sizes - 1) / 2
+    last_ranks = np.cumsum(sizes)
+    mean_ranks = last_ranks - (sizes - 1) / 2
     return np.where(np.isnan(array), nan, mean_ranks[group])
 
 
-def _best(positive: Any, scores: Any, measure: Callable[..., Any]) -> tuple[float, float]:
-    is_positive, values = np.asarray(positive, bool), np.asarray(scores, np.float64)
+def _best_threshold(positive: ArrayLike, scores: ArrayLike, measure: _Score) -> tuple[float, float]:
+    """The highest score over all thresholds, and the lowest threshold that reaches it."""
+    is_positive = np.asarray(positive, bool)
+    values = np.asarray(scores, np.float64)
     same_length(is_positive, values)
-    if not len(values):
+    num_examples = len(values)
+    if not num_examples:
         return nan, nan
+    # Candidate i calls the i examples with the highest values positive, from none to all.
     order = np.argsort(-values, kind="stable")
-    ordered = values[order]
-    above, below = ordered[:-1], ordered[1:]
-    middles = np.where((middle := below + (above - below) / 2) > below, middle, above)
-    thresholds = np.concatenate([[ordered[0] + 1], middles, ordered[-1:]])
-    right = np.concatenate([[0], np.cumsum(is_positive[order])])
-    figures = measure(right, np.arange(len(values) + 1), right[-1], len(values)).astype(np.float64)
-    figures[1:-1][above == below] = -1  # a threshold cannot part equal scores
-    best = len(figures) - 1 - int(figures[::-1].argmax())
+    descending = values[order]
+    thresholds = _thresholds(descending)
+    num_predicted = np.arange(num_examples + 1)
+    num_right = np.concatenate([[0], np.cumsum(is_positive[order])])
+    num_positive = num_right[-1]
+    figures = measure(num_right, num_predicted, num_positive, num_examples).astype(np.float64)
+    # A threshold cannot lie between equal values.
+    is_tie = descending[:-1] == descending[1:]
+    figures[1:-1][is_tie] = -1
+    # The last maximum has the lowest threshold.
+    best = num_examples - int(figures[::-1].argmax())
     return float(figures[best]), float(thresholds[best])
+
+
+def _thresholds(descending: np.ndarray) -> np.ndarray:
+    """Above all values, in the middle of every gap, and at the lowest value."""
+    above = descending[:-1]
+    below = descending[1:]
+    middle = below + (above - below) / 2
+    # Between neighbouring floats the middle is rounded to one of them; it must not be the lower one.
+    middle = np.where(middle > below, middle, above)
+    return np.concatenate([[descending[0] + 1], middle, descending[-1:]])

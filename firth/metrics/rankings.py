@@ -1,29 +1,51 @@
 """Ranked lists against what is relevant: recall at k, mean reciprocal rank."""
 
 from collections.abc import Collection, Hashable, Sequence
-from typing import Any
 
 import numpy as np
 
 from firth.metrics.names import mean, same_length
 
+Rankings = Sequence[Sequence[Hashable]] | Sequence[np.ndarray] | np.ndarray
+"""For each query its items, best first."""
 
-def recall_at(ranked: Any, relevant: Sequence[Collection[Hashable]], *, k: int) -> float:
+
+def recall_at(ranked: Rankings, relevant: Sequence[Collection[Hashable]], *, k: int) -> float:
     """The mean share of relevant items among the first k; queries to which nothing is relevant do not count."""
     same_length(ranked, relevant)
-    return mean([len({*row[:k]} & {*good}) / len({*good}) for row, good in _answerable(ranked, relevant)])
+    recalls = []
+    for items, wanted in _answerable(ranked, relevant):
+        found = wanted.intersection(items[:k])
+        recalls.append(len(found) / len(wanted))
+    return mean(recalls)
 
 
-def mean_reciprocal_rank(ranked: Any, relevant: Sequence[Collection[Hashable]]) -> float:
+def mean_reciprocal_rank(ranked: Rankings, relevant: Sequence[Collection[Hashable]]) -> float:
     """The mean of 1 / rank of the first relevant item (0 when it is not in the list)."""
     same_length(ranked, relevant)
-    rows = _answerable(ranked, relevant)
-    return mean([next((1 / rank for rank, item in enumerate(row, 1) if item in good), 0.0) for row, good in rows])
+    reciprocals = []
+    for items, wanted in _answerable(ranked, relevant):
+        reciprocals.append(_reciprocal_rank(items, wanted))
+    return mean(reciprocals)
 
 
-def _answerable(ranked: Any, relevant: Sequence[Collection[Hashable]]) -> list[tuple[Any, Any]]:
-    return [
-        (row.tolist() if isinstance(row, np.ndarray) else row, good)
-        for row, good in zip(ranked, relevant, strict=True)
-        if good
-    ]
+def _reciprocal_rank(items: Sequence[Hashable], wanted: set[Hashable]) -> float:
+    for rank, item in enumerate(items, 1):
+        if item in wanted:
+            return 1 / rank
+    return 0.0
+
+
+def _answerable(
+    ranked: Rankings, relevant: Sequence[Collection[Hashable]]
+) -> list[tuple[Sequence[Hashable], set[Hashable]]]:
+    """(ranked items, relevant items) of the queries to which anything is relevant."""
+    queries = []
+    for items, wanted in zip(ranked, relevant, strict=True):
+        if not wanted:
+            continue
+        # Plain Python numbers, so that they are equal to the ids in `wanted`.
+        if isinstance(items, np.ndarray):
+            items = items.tolist()
+        queries.append((items, set(wanted)))
+    return queries

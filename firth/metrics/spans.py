@@ -1,15 +1,20 @@
-"""Chains of tags: entities, token accuracy, and words as the SIGHAN bakeoffs count them."""
+"""Chains of tags: entities, token accuracy, and word segmentation as the SIGHAN bakeoffs score it."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 
 from firth.errors import BadInput
-from firth.metrics.names import Row, Table, accuracy, mean, row_of, same_length, table_of
+from firth.metrics.names import Row, Table, accuracy, count_table, mean, row_of, same_length
 
 PREFIXES = {"BIO": "BIO", "BIOES": "BIOES", "BMES": "BMESO", "IO": "IO"}
+"""The letters a scheme's tags begin with."""
+
+Entity = tuple[str, int, int]
+"""(type, start, end): the tokens from start up to but not including end."""
 
 
 def split_tag(tag: str) -> tuple[str, str]:
@@ -18,22 +23,31 @@ def split_tag(tag: str) -> tuple[str, str]:
     return prefix, kind
 
 
-def entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
-    """(type, start, end) of the well-formed entities; a broken one (a lone I, a B without its E) is none."""
+def entities(tags: Sequence[str], scheme: str) -> list[Entity]:
+    """The well-formed entities; a broken one (a lone I, a B without its E) is none."""
     if scheme == "IO":
         return _runs(tags)
-    found, open_at, open_kind = [], -1, ""
+    found: list[Entity] = []
+    open_at = -1
+    open_kind = ""
     must_close = scheme != "BIO"
+    # A last O ends an entity that is still open.
     for i, tag in enumerate([*tags, "O"]):
         prefix, kind = _checked(tag, scheme)
-        goes_on = open_at >= 0 and prefix in "IME" and kind == open_kind
-        if open_at >= 0 and (prefix == "E" if goes_on else not must_close):
-            found.append((open_kind, open_at, i + goes_on))
+        # 1. Does this tag continue or close the open entity?
+        is_open = open_at >= 0
+        continues = is_open and prefix in "IME" and kind == open_kind
+        if continues and prefix == "E":
+            found.append((open_kind, open_at, i + 1))
+        elif is_open and not continues and not must_close:
+            found.append((open_kind, open_at, i))
+        # 2. Does it make an entity of one token, or open a new one?
         if prefix == "S":
             found.append((kind, i, i + 1))
         if prefix == "B":
-            open_at, open_kind = i, kind
-        elif not goes_on or prefix == "E":
+            open_at = i
+            open_kind = kind
+        elif not continues or prefix == "E":
             open_at = -1
     return found
 
@@ -41,15 +55,28 @@ def entities(tags: Sequence[str], scheme: str) -> list[tuple[str, int, int]]:
 def entity_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, scheme: str) -> Table:
     """An entity is right when its type and both ends are (conlleval; seqeval's strict mode)."""
     _same_sentences(gold, predicted)
-    sides = [{(i, *e) for i, tags in enumerate(side) for e in entities(tags, scheme)} for side in (gold, predicted)]
-    wanted, guessed, right = (Counter(e[1] for e in side) for side in (*sides, sides[0] & sides[1]))
-    names = sorted({*wanted, *guessed})
-    return table_of(names, *([count[name] for name in names] for count in (right, guessed, wanted)))
+    num_right: Counter[str] = Counter()
+    num_predicted: Counter[str] = Counter()
+    num_gold: Counter[str] = Counter()
+    for gold_tags, predicted_tags in zip(gold, predicted, strict=True):
+        gold_entities = set(entities(gold_tags, scheme))
+        predicted_entities = set(entities(predicted_tags, scheme))
+        num_gold += _count_types(gold_entities)
+        num_predicted += _count_types(predicted_entities)
+        num_right += _count_types(gold_entities & predicted_entities)
+    return count_table(num_right, num_predicted, num_gold)
+
+
+def _count_types(found: Iterable[Entity]) -> Counter[str]:
+    return Counter(kind for kind, _, _ in found)
 
 
 def token_accuracy(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """The share of tokens with the right tag, over all sentences."""
     _same_sentences(gold, predicted)
-    return accuracy([tag for tags in gold for tag in tags], [tag for tags in predicted for tag in tags])
+    gold_tags = list(chain.from_iterable(gold))
+    predicted_tags = list(chain.from_iterable(predicted))
+    return accuracy(gold_tags, predicted_tags)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +85,7 @@ class Segmentation:
 
     words: Row
     oov_rate: float
+    """Share of gold words that are out of vocabulary: not in the training text."""
     oov_recall: float
     iv_recall: float
 
@@ -67,19 +95,30 @@ def segmentation(
 ) -> Segmentation:
     """A word is right when both its ends are; `vocabulary` holds the words of the training text."""
     same_length(gold, predicted)
-    known, hits, num_guessed = [], [], 0
-    for number, (wanted, guessed) in enumerate(zip(gold, predicted, strict=True), 1):
-        if "".join(wanted) != "".join(guessed):
+    known: list[bool] = []
+    hits: list[bool] = []
+    num_predicted = 0
+    for number, (gold_words, predicted_words) in enumerate(zip(gold, predicted, strict=True), 1):
+        # The spans below count characters of the same text.
+        if "".join(gold_words) != "".join(predicted_words):
             raise BadInput(f"Sentence {number}: the predicted words do not spell the gold text; predict it again.")
-        spans = _spans(guessed)
-        num_guessed += len(guessed)
-        known += [word in vocabulary for word in wanted]
-        hits += [span in spans for span in _spans(wanted)]
-    hit, iv = np.array(hits, bool), np.array(known, bool)
-    return Segmentation(row_of(hit.sum(), num_guessed, len(hit)), mean(~iv), mean(hit[~iv]), mean(hit[iv]))
+        predicted_spans = set(_word_spans(predicted_words))
+        num_predicted += len(predicted_words)
+        for word, span in zip(gold_words, _word_spans(gold_words), strict=True):
+            known.append(word in vocabulary)
+            hits.append(span in predicted_spans)
+    is_hit = np.array(hits, bool)
+    is_known = np.array(known, bool)
+    return Segmentation(
+        words=row_of(is_hit.sum(), num_predicted, len(is_hit)),
+        oov_rate=mean(~is_known),
+        oov_recall=mean(is_hit[~is_known]),
+        iv_recall=mean(is_hit[is_known]),
+    )
 
 
 def _checked(tag: str, scheme: str) -> tuple[str, str]:
+    """The prefix and the type of a tag that belongs to the scheme."""
     if scheme not in PREFIXES:
         raise BadInput(f"'{scheme}' marks no entities; choose one of {', '.join(PREFIXES)}.")
     prefix, kind = split_tag(tag)
@@ -88,20 +127,35 @@ def _checked(tag: str, scheme: str) -> tuple[str, str]:
     return prefix, kind
 
 
-def _runs(tags: Sequence[str]) -> list[tuple[str, int, int]]:
+def _runs(tags: Sequence[str]) -> list[Entity]:
+    """The entities of the IO scheme: runs of I tags of one type."""
     parts = [_checked(tag, "IO") for tag in tags]
-    starts = [i for i, part in enumerate(parts) if not i or part != parts[i - 1]]
-    spans = zip(starts, [*starts[1:], len(parts)], strict=True)
-    return [(parts[start][1], start, end) for start, end in spans if parts[start][0] == "I"]
+    found: list[Entity] = []
+    start = 0
+    for i, part in enumerate(parts):
+        is_last = i + 1 == len(parts)
+        if is_last or parts[i + 1] != part:
+            prefix, kind = part
+            if prefix == "I":
+                found.append((kind, start, i + 1))
+            start = i + 1
+    return found
 
 
-def _spans(words: Iterable[str]) -> dict[tuple[int, int], None]:
-    ends = np.cumsum([len(word) for word in words], dtype=np.int64).tolist()
-    return dict.fromkeys(zip([0, *ends[:-1]], ends, strict=True)) if ends else {}
+def _word_spans(words: Iterable[str]) -> list[tuple[int, int]]:
+    """(start, end) in characters of each word, when the words are written without spaces."""
+    spans = []
+    start = 0
+    for word in words:
+        end = start + len(word)
+        spans.append((start, end))
+        start = end
+    return spans
 
 
 def _same_sentences(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:
+    """Raises BadInput unless every sentence has as many predicted as gold tags."""
     same_length(gold, predicted)
-    for number, (wanted, guessed) in enumerate(zip(gold, predicted, strict=True), 1):
-        if len(wanted) != len(guessed):
-            raise BadInput(f"Sentence {number} has {len(wanted)} tokens but {len(guessed)} predicted tags.")
+    for number, (gold_tags, predicted_tags) in enumerate(zip(gold, predicted, strict=True), 1):
+        if len(gold_tags) != len(predicted_tags):
+            raise BadInput(f"Sentence {number} has {len(gold_tags)} tokens but {len(predicted_tags)} predicted tags.")

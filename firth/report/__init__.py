@@ -1,1 +1,1 @@
-"""Pages about runs: one self-contained HTML file each, with inline SVG, no scripts and no foreign request."""
+"""Pages about runs: one self-contained HTML file each, with inline SVG, no scripts and no external requests."""

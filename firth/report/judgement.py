@@ -1,95 +1,183 @@
-"""The metrics of a pre-training run in; one plain sentence, remarks and good-or-not out."""
+"""The metrics of a pre-training run in; one plain sentence, remarks and good-or-not out.
+
+The held-out loss is compared with the unigram floor: the entropy of the token counts, which a model reaches that knows
+only how often each token occurs.
+"""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import NamedTuple
 
 from firth.objectives import word_losses
 
 _LITTLE = 0.5
 """Nats below the floor under which we would not say that a model has learned."""
 _NOTHING = 0.05
+"""Nats below the floor up to which a model has learned nothing."""
 _RISE = 0.05
 """Nats above its best at which a held-out loss counts as rising."""
+_BARELY_BETTER_THAN_GUESSING = 0.55
+"""Accuracy on two classes of equal size below which the page says that it is hardly more than guessing."""
 
-Judgement = tuple[str, list[str], bool]
+MetricsRow = Mapping[str, float | str | None]
+"""One line of metrics.jsonl."""
 
 
-def judge(metrics: Sequence[Mapping[str, Any]], unigram_floor: float | None) -> Judgement:
+class Judgement(NamedTuple):
+    """What a run's metrics say about the model."""
+
+    sentence: str
+    remarks: list[str]
+    good: bool
+
+
+def judge(metrics: Sequence[MetricsRow], unigram_floor: float | None) -> Judgement:
+    """Judges a run by its last held-out loss over the vocabulary."""
+    titles = word_losses()
+    broken_step = _diverged_at(metrics, titles)
+    if broken_step is not None:
+        return Judgement(f"The run broke down: at step {broken_step} its loss was no longer a number.", [], False)
+
+    name = _judged_loss(metrics, titles)
     held_out = [row for row in metrics if row.get("split") == "held-out"]
-    titles = word_losses()  # a run is judged by the first it has
-    name = next((name for name in titles if any(name in row for row in metrics)), "masked_lm")
-    losses = [(row.get("step"), row[name]) for row in held_out if isinstance(row.get(name), int | float)]
-    broken = [row.get("step") for row in metrics if not all(math.isfinite(row.get(n) or 0.0) for n in titles)]
-    if broken:
-        return f"The run broke down: at step {broken[0]} its loss was no longer a number.", [], False
+    losses = _losses(held_out, name)
     if not losses:
-        return "Nothing was held out, so this page cannot say whether the model has learned.", [], False
-    loss = losses[-1][1]
-    sentence, good = _against_floor(loss, unigram_floor)
+        return Judgement("Nothing was held out, so this page cannot say whether the model has learned.", [], False)
+
+    _, last_loss = losses[-1]
+    sentence, good = _against_floor(last_loss, unigram_floor)
+    # A remark may be empty.
     remarks = [
-        _doubt(loss, unigram_floor, titles[name]),
+        _perplexity(last_loss, unigram_floor, titles[name]),
         _accuracies(held_out),
         _rising(losses),
     ]
-    return sentence, [remark for remark in remarks if remark], good
+    return Judgement(sentence, [remark for remark in remarks if remark], good)
+
+
+def _diverged_at(metrics: Sequence[MetricsRow], titles: Mapping[str, str]) -> str | None:
+    """The first step with a loss that is NaN or infinite, or None."""
+    for row in metrics:
+        for name in titles:
+            loss = row.get(name)
+            if isinstance(loss, int | float) and not math.isfinite(loss):
+                return str(row.get("step"))
+    return None
+
+
+def _judged_loss(metrics: Sequence[MetricsRow], titles: Mapping[str, str]) -> str:
+    """The first loss over the vocabulary that the run has."""
+    for name in titles:
+        if any(name in row for row in metrics):
+            return name
+    # Without any loss the caller finds nothing held out.
+    return "masked_lm"
+
+
+def _losses(rows: Sequence[MetricsRow], name: str) -> list[tuple[str, float]]:
+    """(step, loss) of every row that has this loss."""
+    losses = []
+    for row in rows:
+        loss = row.get(name)
+        if isinstance(loss, int | float):
+            losses.append((str(row.get("step")), loss))
+    return losses
 
 
 def _against_floor(loss: float, floor: float | None) -> tuple[str, bool]:
+    """The sentence of the page, and whether it is a good one."""
     if floor is None:
         return f"Held-out loss is {loss:.2f} nats; without a unigram floor there is nothing to hold it against.", False
     gain = floor - loss
     if gain >= _LITTLE:
         return f"The model has learned: held-out loss {loss:.2f} is {gain:.2f} nats below the unigram floor.", True
     if gain > _NOTHING:
-        return (
-            f"The model has learned little: held-out loss {loss:.2f} is only {gain:.2f} nats below the unigram floor.",
-            False,
+        sentence = (
+            f"The model has learned little: held-out loss {loss:.2f} is only {gain:.2f} nats below the unigram floor."
         )
-    return (
-        f"The model has not learned: held-out loss {loss:.2f} is no better than the unigram floor of {floor:.2f}, "
-        "which counting tokens reaches."
-    ), False  # fmt: skip
+    else:
+        sentence = (
+            f"The model has not learned: held-out loss {loss:.2f} is no better than the unigram floor of {floor:.2f}, "
+            "which counting tokens reaches."
+        )
+    return sentence, False
 
 
-def _doubt(loss: float, floor: float | None, which: str) -> str:
-    """Perplexity in plain words."""
-    than = "" if floor is None or floor <= loss else f", where token counts alone leave {_choices(floor)}"
-    return f"At a {which} it is left with {_choices(loss)} equally likely choices{than}."
+def _perplexity(loss: float, floor: float | None, target: str) -> str:
+    """Perplexity in plain words; `target` is what the loss predicts."""
+    comparison = ""
+    if floor is not None and floor > loss:
+        comparison = f", where token counts alone leave {_choices(floor)}"
+    return f"At a {target} it is left with {_choices(loss)} equally likely choices{comparison}."
 
 
 def _choices(loss: float) -> str:
-    value = math.exp(min(loss, 30))
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}"
+    # The cap keeps exp() finite.
+    perplexity = math.exp(min(loss, 30))
+    if perplexity >= 10:
+        return f"{perplexity:,.0f}"
+    return f"{perplexity:.1f}"
 
 
-def _accuracies(held_out: Sequence[Mapping[str, Any]]) -> str:
-    def last(key: str) -> float | None:
-        return next((row[key] for row in reversed(held_out) if isinstance(row.get(key), int | float)), None)
+def _accuracies(held_out: Sequence[MetricsRow]) -> str:
+    """The last accuracies of all goals as one sentence; empty if there are none."""
+    statements = []
+    guessed = []
+    for name, target in word_losses().items():
+        accuracy = _last_value(held_out, f"{name}_accuracy")
+        if accuracy is not None:
+            guessed.append(f"{accuracy:.0%} of {plural(target)}")
+    if guessed:
+        statements.append(f"guesses {' and '.join(guessed)} right")
 
-    found = {plural(what): last(f"{name}_accuracy") for name, what in word_losses().items()}
-    guessed = [f"{share:.0%} of {what}" for what, share in found.items() if share is not None]
-    recall, precision = last("replaced_token_recall"), last("replaced_token_precision")
-    pairs = next(
-        (p for name in ("next_sentence", "sentence_order") if (p := last(f"{name}_accuracy")) is not None), None
-    )
-    said = [f"guesses {' and '.join(guessed)} right"] if guessed else []
+    recall = _last_value(held_out, "replaced_token_recall")
+    precision = _last_value(held_out, "replaced_token_precision")
     if recall is not None and precision is not None:
-        said.append(f"finds {recall:.0%} of replaced tokens (of those it names, {precision:.0%} are)")
+        statements.append(f"finds {recall:.0%} of replaced tokens (of those it names, {precision:.0%} are)")
+
+    # A run has one of the two goals over sentence pairs, BERT's or ALBERT's.
+    pairs = _last_value(held_out, "next_sentence_accuracy")
+    if pairs is None:
+        pairs = _last_value(held_out, "sentence_order_accuracy")
     if pairs is not None:
-        told = f"tells {pairs:.0%} of sentence pairs right"
-        said.append(f"{told}, hardly more than the 50% of chance" if pairs < 0.55 else f"{told} (chance: 50%)")
-    return f"It {' and '.join(said)}." if said else ""
-
-
-def plural(what: str) -> str:
-    """Several of what a loss over the vocabulary predicts: `tokens before`."""
-    return re.sub("token|word", r"\g<0>s", what)
-
-
-def _rising(losses: Sequence[tuple[Any, float]]) -> str:
-    step, best = min(losses, key=lambda pair: pair[1])
-    if losses[-1][1] - best < _RISE:
+        statements.append(_sentence_pairs(pairs))
+    if not statements:
         return ""
-    return f"Held-out loss was lowest at step {step} ({best:.2f}) and has risen since: the model is learning by heart."
+    return f"It {' and '.join(statements)}."
+
+
+def _last_value(rows: Sequence[MetricsRow], key: str) -> float | None:
+    for row in reversed(rows):
+        value = row.get(key)
+        if isinstance(value, int | float):
+            return value
+    return None
+
+
+def _sentence_pairs(accuracy: float) -> str:
+    statement = f"tells {accuracy:.0%} of sentence pairs right"
+    if accuracy < _BARELY_BETTER_THAN_GUESSING:
+        return f"{statement}, hardly more than the 50% of chance"
+    return f"{statement} (chance: 50%)"
+
+
+def plural(target: str) -> str:
+    """The plural of what a loss over the vocabulary predicts: `token before` -> `tokens before`."""
+    return re.sub("token|word", r"\g<0>s", target)
+
+
+def _rising(losses: Sequence[tuple[str, float]]) -> str:
+    """A remark if the held-out loss has risen since its best; empty otherwise."""
+    best_step, best_loss = losses[0]
+    for step, loss in losses:
+        if loss < best_loss:
+            best_step = step
+            best_loss = loss
+    _, last_loss = losses[-1]
+    if last_loss - best_loss < _RISE:
+        return ""
+    return (
+        f"Held-out loss was lowest at step {best_step} ({best_loss:.2f}) and has risen since: "
+        "the model is learning by heart."
+    )

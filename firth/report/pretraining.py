@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from firth.objectives import word_losses
 from firth.report.axes import Points
 from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
-from firth.report.judgement import judge, plural
+from firth.report.judgement import MetricsRow, judge, plural
 from firth.report.markup import Html, tag
 from firth.report.page import (
     Section,
@@ -28,164 +28,281 @@ from firth.report.page import verdict as verdict_box
 
 MASK = "[MASK]"
 _MOST_TOKENS = 32
+"""An attention map of a longer sentence is cut to its first tokens."""
 _MOST_ROWS = 40
-_ACCURACIES: dict[str, tuple[str, dict[str, float]]] = {
-    "replaced_token_recall": ("Replaced tokens found (recall)", {}),
-    "replaced_token_precision": ("Tokens rightly called replaced (precision)", {}),
-    "next_sentence_accuracy": ("Sentence pairs told right", {"chance": 0.5}),
-    "sentence_order_accuracy": ("Orders of sentences told right", {"chance": 0.5}),
-}
-"""Shares of a run's rows besides the words guessed right, with what they are called and what guessing reaches."""
+"""A longer table of measurements shows rows at equal distances."""
 _OTHER_LOSSES = ("replaced_token", "next_sentence", "sentence_order")
+"""Losses that are not over the vocabulary."""
+
+
+@dataclass(frozen=True)
+class _Share:
+    """A figure from 0 to 1 of the metrics: its name on the page, and horizontal lines to compare it with."""
+
+    label: str
+    references: Mapping[str, float] = field(default_factory=dict)
+
+
+_OTHER_SHARES = {
+    "replaced_token_recall": _Share("Replaced tokens found (recall)"),
+    "replaced_token_precision": _Share("Tokens rightly called replaced (precision)"),
+    "next_sentence_accuracy": _Share("Sentence pairs told right", {"chance": 0.5}),
+    "sentence_order_accuracy": _Share("Orders of sentences told right", {"chance": 0.5}),
+}
+"""The shares that are not accuracies of a loss over the vocabulary."""
 
 Ranked = Sequence[tuple[str, Sequence[tuple[str, float]]]]
+"""Texts, each with (answer, score) pairs, best first."""
 
 
 @dataclass(frozen=True)
 class PretrainingReport:
-    """All a page about a pre-training run can tell; what is left out is not shown."""
+    """Everything a page about a pre-training run can show; what is left out is not shown."""
 
     title: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, object] = field(default_factory=dict)
     """Name and value of the key facts: recipe, size, parameters, steps ..."""
-    metrics: Sequence[Mapping[str, Any]] = ()
+    metrics: Sequence[MetricsRow] = ()
     """The rows of metrics.jsonl; losses in nats, any key but `step` may be missing."""
     unigram_floor: float | None = None
-    """Nats a model needs that knows only how frequent each token is."""
-    health: Mapping[str, Any] = field(default_factory=dict)
+    """Entropy of the token counts in nats: the loss of a model that knows only how frequent each token is."""
+    health: Mapping[str, object] = field(default_factory=dict)
     """What `prepare` found in the text: numbers, histograms of lengths (upper edge -> count), `warnings`."""
     fills: Ranked = ()
     """Texts with [MASK], each with (token, probability), likeliest first."""
     neighbours: Ranked = ()
     """Sentences, each with (other sentence, cosine), nearest first."""
-    attention: tuple[Sequence[str], Any] | None = None
+    attention: tuple[Sequence[str], ArrayLike] | None = None
     """The tokens of one sentence and its weights: layers x heads x L x L."""
 
 
 def render(run: PretrainingReport) -> str:
-    sentence, remarks, good = judge(run.metrics, run.unigram_floor)
-    head = [verdict_box(sentence, remarks, good=good), *([tiles(run.facts)] if run.facts else [])]
-    makers = (_loss, _accuracy, _optimiser, _data, _fills, _neighbours, _attention)
-    sections = [made for make in makers if (made := make(run))]
+    """The page as HTML."""
+    judgement = judge(run.metrics, run.unigram_floor)
+    # The verdict comes first: it is what most readers want to know.
+    head = [verdict_box(judgement.sentence, judgement.remarks, good=judgement.good)]
+    if run.facts:
+        head.append(tiles(run.facts))
+    sections = []
+    for make in (_loss, _accuracy, _optimiser, _data, _fills, _neighbours, _attention):
+        made = make(run)
+        if made is not None:
+            sections.append(made)
     return page(run.title, sections, kind="firth · pre-training report", head=head)
 
 
-def points(metrics: Sequence[Mapping[str, Any]], key: str, split: str | None = None) -> Points:
+def points(metrics: Sequence[MetricsRow], key: str, split: str | None = None) -> Points:
     """(step, value) of every row that has this key."""
-    rows = (row for row in metrics if split is None or row.get("split") == split)
-    return [(float(row["step"]), float(row[key])) for row in rows if _is_number(row.get("step"), row.get(key))]
-
-
-def _is_number(*values: Any) -> bool:
-    return all(isinstance(value, int | float) for value in values)
+    found = []
+    for row in metrics:
+        if split is not None and row.get("split") != split:
+            continue
+        step = row.get("step")
+        value = row.get(key)
+        if isinstance(step, int | float) and isinstance(value, int | float):
+            found.append((float(step), float(value)))
+    return found
 
 
 def _splits(run: PretrainingReport, key: str) -> dict[str, Points]:
-    curves = {split: points(run.metrics, key, split) for split in ("train", "held-out")}
-    return {split: curve for split, curve in curves.items() if curve}
+    """The curve of a metric for each split that has it."""
+    curves = {}
+    for split in ("train", "held-out"):
+        curve = points(run.metrics, key, split)
+        if curve:
+            curves[split] = curve
+    return curves
 
 
-def _losses() -> dict[str, str]:
-    return {name: f"{what.replace(' ', '-')} loss" for name, what in word_losses().items()}
+def _word_loss_names() -> dict[str, str]:
+    """Every loss over the vocabulary, and its name on the page."""
+    return {name: f"{target.replace(' ', '-')} loss" for name, target in word_losses().items()}
 
 
-def _accuracies() -> dict[str, tuple[str, dict[str, float]]]:
-    words = {name: f"{plural(what).capitalize()} guessed right" for name, what in word_losses().items()}
-    return {f"{name}_accuracy": (label, dict[str, float]()) for name, label in words.items()} | _ACCURACIES
+def _shares() -> dict[str, _Share]:
+    """Every accuracy, recall and precision that a metrics row may have."""
+    shares = {}
+    for name, target in word_losses().items():
+        shares[f"{name}_accuracy"] = _Share(f"{plural(target).capitalize()} guessed right")
+    return shares | _OTHER_SHARES
 
 
 def _loss(run: PretrainingReport) -> Section | None:
-    found = {what: curves for name, what in _losses().items() if (curves := _splits(run, name))}
-    if not found:
+    by_loss = {}
+    for name, loss_name in _word_loss_names().items():
+        splits = _splits(run, name)
+        if splits:
+            by_loss[loss_name] = splits
+    if not by_loss:
         return None
-    floor = {} if run.unigram_floor is None else {"unigram floor": run.unigram_floor}
-    many = len(found) > 1
-    curves = {f"{split}, {what}" if many else split: c for what, each in found.items() for split, c in each.items()}
-    whose = "Generator's m" if _splits(run, "replaced_token") else "M"
-    label = "Loss over words" if many else next(iter(found)).capitalize().replace("M", whose, 1)
+    curves, label = _loss_curves(by_loss, is_generator=bool(_splits(run, "replaced_token")))
+    references = {}
+    caption = "Lower is better. The faint line is every record of the training loss, the strong one its running mean."
+    if run.unigram_floor is not None:
+        references["unigram floor"] = run.unigram_floor
+        caption += " The dashed line is what knowing only how often each token occurs would give."
 
+    # Drawn twice, because text in an SVG shrinks with it: once for wide screens, once for phones.
     def draw(width: int, height: int) -> Html:
         return lines(
-            curves, x_label="step", y_label=f"{label} (nats)", references=floor, smooth=True, width=width,
+            curves,
+            x_label="step",
+            y_label=f"{label} (nats)",
+            references=references,
+            smooth=True,
+            width=width,
             height=height,
-        )  # fmt: skip
+        )
 
-    caption = "Lower is better. The faint line is every record of the training loss, the strong one its running mean."
-    if floor:
-        caption += " The dashed line is what knowing only how often each token occurs would give."
-    return section("Loss", figure(draw(880, 380), caption, narrow=draw(360, 300)), _held_out_table(run))
+    chart = figure(draw(880, 380), caption, narrow=draw(360, 300))
+    return section("Loss", chart, _held_out_table(run))
+
+
+def _loss_curves(by_loss: Mapping[str, Mapping[str, Points]], *, is_generator: bool) -> tuple[dict[str, Points], str]:
+    """Loss name -> split -> points as named curves, and what their y axis is called."""
+    curves = {}
+    if len(by_loss) > 1:
+        for loss_name, splits in by_loss.items():
+            for split, curve in splits.items():
+                curves[f"{split}, {loss_name}"] = curve
+        return curves, "Loss over words"
+    [(loss_name, splits)] = by_loss.items()
+    curves.update(splits)
+    label = loss_name.capitalize()
+    if is_generator:
+        # ELECTRA: the masked-LM loss is that of its small generator.
+        label = label.replace("M", "Generator's m", 1)
+    return curves, label
 
 
 def _held_out_table(run: PretrainingReport) -> str:
     rows = [row for row in run.metrics if row.get("split") == "held-out"]
-    rows = [rows[i] for i in np.unique(np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int))] if rows else []
-    others = {name: f"{name.replace('_', '-')} loss" for name in _OTHER_LOSSES}
-    labels = _losses() | others | {name: label.lower() for name, (label, _) in _accuracies().items()}
+    rows = _evenly_spaced(rows)
+    labels = _word_loss_names()
+    for name in _OTHER_LOSSES:
+        labels[name] = f"{name.replace('_', '-')} loss"
+    for name, share in _shares().items():
+        labels[name] = share.label.lower()
     names = [name for name in labels if any(name in row for row in rows)]
     if not names:
         return ""
-    cells = [[row.get(name) for name in ("step", *names)] for row in rows]
-    return fold("The held-out measurements as a table", table(["step", *map(labels.__getitem__, names)], cells))
+    columns = ["step"]
+    columns += [labels[name] for name in names]
+    cells = []
+    for row in rows:
+        values = [row.get(name) for name in names]
+        cells.append([row.get("step"), *values])
+    return fold("The held-out measurements as a table", table(columns, cells))
+
+
+def _evenly_spaced(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
+    """At most 40 rows at equal distances, the first and the last among them."""
+    if not rows:
+        return []
+    places = np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int)
+    return [rows[place] for place in np.unique(places)]
 
 
 def _accuracy(run: PretrainingReport) -> Section | None:
     charts = []
-    for key, (label, references) in _accuracies().items():
-        if curves := _splits(run, key):
-            svg = lines(curves, x_label="step", y_label=label, references=references, percent=True, smooth=True)
-            charts.append(figure(svg))
-    return section("Accuracy", grid(*charts)) if charts else None
+    for key, share in _shares().items():
+        curves = _splits(run, key)
+        if not curves:
+            continue
+        svg = lines(
+            curves,
+            x_label="step",
+            y_label=share.label,
+            references=share.references,
+            percent=True,
+            smooth=True,
+        )
+        charts.append(figure(svg))
+    if not charts:
+        return None
+    return section("Accuracy", grid(*charts))
 
 
 def _optimiser(run: PretrainingReport) -> Section | None:
     charts = []
     for key, label, smooth in (("rate", "Learning rate", False), ("gradient_norm", "Gradient norm", True)):
-        if curve := points(run.metrics, key):
-            charts.append(figure(lines({label: curve}, x_label="step", y_label=label, smooth=smooth, height=220)))
-    return section("Optimiser", grid(*charts)) if charts else None
+        curve = points(run.metrics, key)
+        if curve:
+            svg = lines({label: curve}, x_label="step", y_label=label, smooth=smooth, height=220)
+            charts.append(figure(svg))
+    if not charts:
+        return None
+    return section("Optimiser", grid(*charts))
 
 
 def _data(run: PretrainingReport) -> Section | None:
+    """The health of the text: its warnings, its numbers, histograms of its lengths."""
     if not run.health:
         return None
-    numbers = {name: value for name, value in run.health.items() if _is_number(value) and not name.endswith("_read")}
-    facts = dict(_health_fact(name, value) for name, value in numbers.items() if value)
-    notices = [notice(str(warning)) for warning in run.health.get("warnings") or ()]
-    fine = "" if notices else "Preparation found nothing to warn about."
-    shapes = [
-        figure(histogram(*_doubling(counts), x_label=f"{name.replace('_', ' ')} (tokens)"))
-        for name, counts in run.health.items()
-        if isinstance(counts, Mapping) and counts
-    ]
-    return section("Data", fine, *notices, tiles(facts) if facts else "", grid(*shapes) if shapes else "")
+    parts: list[str] = []
+    warnings = run.health.get("warnings") or ()
+    # A list of JSON strings.
+    assert isinstance(warnings, Sequence)
+    for warning in warnings:
+        parts.append(notice(str(warning)))
+    if not parts:
+        parts.append("Preparation found nothing to warn about.")
+    facts = {}
+    histograms = []
+    for name, value in run.health.items():
+        if isinstance(value, Mapping) and value:
+            edges, counts = _doubling_bins(value)
+            x_label = f"{name.replace('_', ' ')} (tokens)"
+            histograms.append(figure(histogram(edges, counts, x_label=x_label)))
+        # Zeros say nothing, and what was read before cleaning is not what the model sees.
+        elif isinstance(value, int | float) and value and not name.endswith("_read"):
+            fact, text = _health_fact(name, value)
+            facts[fact] = text
+    if facts:
+        parts.append(tiles(facts))
+    if histograms:
+        parts.append(grid(*histograms))
+    return section("Data", *parts)
 
 
 def _health_fact(name: str, value: float) -> tuple[str, str]:
+    """The name and the value of a number as a tile shows them."""
     if name.startswith("filled") or name.endswith(("_rate", "_efficiency")):
         return name, f"{value * 100:.3g}%"
-    return (name.removesuffix("_nats"), f"{value:.2f} nats") if name.endswith("_nats") else (name, show(value))
+    if name.endswith("_nats"):
+        return name.removesuffix("_nats"), f"{value:.2f} nats"
+    return name, show(value)
 
 
-def _doubling(counts: Mapping[str, int]) -> tuple[list[float], list[int]]:
-    """Edges and counts of a histogram whose upper edges double; empty bins were left out of it."""
-    edges = [min(map(int, counts))]
-    while edges[-1] < max(map(int, counts)):
-        edges.append(edges[-1] * 2)
-    return [edges[0] // 2, *edges], [counts.get(str(edge), 0) for edge in edges]
+def _doubling_bins(counts: Mapping[str, int]) -> tuple[list[float], list[int]]:
+    """Edges and counts of a histogram whose upper edges double; its empty bins were left out."""
+    known_edges = [int(edge) for edge in counts]
+    upper_edges = [min(known_edges)]
+    while upper_edges[-1] < max(known_edges):
+        upper_edges.append(upper_edges[-1] * 2)
+    first_edge = upper_edges[0] // 2
+    bin_counts = [counts.get(str(edge), 0) for edge in upper_edges]
+    return [first_edge, *upper_edges], bin_counts
 
 
 def _fills(run: PretrainingReport) -> Section | None:
     if not run.fills:
         return None
-    cards = [card(_with_blanks(text), bars(list(ranked))) for text, ranked in run.fills]
+    cards = []
+    for text, ranked in run.fills:
+        cards.append(card(_with_gaps(text), bars(ranked)))
     lead = "What the model puts in the gap, with the probability it gives each token."
     return section("Filling gaps", lead, grid(*cards))
 
 
-def _with_blanks(text: str) -> Html:
+def _with_gaps(text: str) -> Html:
+    """A text in which every [MASK] is highlighted."""
     first, *rest = text.split(MASK)
-    blanks = [part for piece in rest for part in (tag("mark", MASK), piece)]
-    return tag("p", first, *blanks, class_="said", dir="auto")
+    parts = [first]
+    for piece in rest:
+        parts.append(tag("mark", MASK))
+        parts.append(piece)
+    return tag("p", *parts, class_="said", dir="auto")
 
 
 def _neighbours(run: PretrainingReport) -> Section | None:
@@ -193,15 +310,14 @@ def _neighbours(run: PretrainingReport) -> Section | None:
         return None
     cards = []
     for text, ranked in run.neighbours:
-        rows = [
-            tag(
-                "li",
-                tag("b", f"{cosine:.2f}", style=f"--share:{min(max(cosine, 0), 1):.0%}"),
-                tag("span", other, dir="auto"),
-            )
-            for other, cosine in ranked
-        ]
-        cards.append(card(tag("p", text, class_="said", dir="auto"), tag("ul", *rows, class_="near")))
+        rows = []
+        for other, cosine in ranked:
+            # The stylesheet draws the share as a bar below the number.
+            share = min(max(cosine, 0), 1)
+            score = tag("b", f"{cosine:.2f}", style=f"--share:{share:.0%}")
+            rows.append(tag("li", score, tag("span", other, dir="auto")))
+        sentence = tag("p", text, class_="said", dir="auto")
+        cards.append(card(sentence, tag("ul", *rows, class_="near")))
     lead = "The sentences the model puts nearest to each one, by the cosine between their vectors."
     return section("Similar sentences", lead, grid(*cards))
 
@@ -209,15 +325,22 @@ def _neighbours(run: PretrainingReport) -> Section | None:
 def _attention(run: PretrainingReport) -> Section | None:
     if run.attention is None:
         return None
-    tokens, weights = list(run.attention[0])[:_MOST_TOKENS], np.asarray(run.attention[1], dtype=float)
-    weights = weights[:, :, : len(tokens), : len(tokens)]
-    layer, head = firmest_head(weights, tokens)
-    cropped = "" if len(run.attention[0]) <= _MOST_TOKENS else f" Only the first {_MOST_TOKENS} tokens are drawn."
-    large = figure(
-        heatmap(tokens, weights[layer, head], x_label="looked at", y_label="looking"),
+    all_tokens, all_weights = run.attention
+    tokens = list(all_tokens)[:_MOST_TOKENS]
+    # Layers x heads x L x L, cut to the tokens that are drawn.
+    weights = np.asarray(all_weights, dtype=float)[:, :, : len(tokens), : len(tokens)]
+    layer, head = most_focused_head(weights, tokens)
+    chosen = weights[layer, head]
+    caption = (
         "Each row is a token and shows how it spreads its attention; "
-        f"the strongest colour stands for {weights[layer, head].max():.2f}."
-        f" Of all heads this one looks most firmly at single words that are not its neighbours.{cropped}",
+        f"the strongest colour stands for {chosen.max():.2f}."
+        " Of all heads this one looks most firmly at single words that are not its neighbours."
+    )
+    if len(all_tokens) > _MOST_TOKENS:
+        caption += f" Only the first {_MOST_TOKENS} tokens are drawn."
+    large = figure(
+        heatmap(tokens, chosen, x_label="looked at", y_label="looking"),
+        caption,
         heading=f"Layer {layer + 1}, head {head + 1}",
         roll=True,
     )
@@ -229,12 +352,24 @@ def _attention(run: PretrainingReport) -> Section | None:
     return section("Attention", large, small)
 
 
-def firmest_head(weights: np.ndarray, tokens: Sequence[str]) -> tuple[int, int]:
-    """(layer, head) that looks hardest at single words: special tokens, itself and neighbours do not count."""
-    plain = np.array([not (token.startswith("[") and token.endswith("]") and len(token) > 2) for token in tokens])
-    distant = np.abs(np.subtract.outer(np.arange(len(tokens)), np.arange(len(tokens)))) > 1
+def most_focused_head(weights: np.ndarray, tokens: Sequence[str]) -> tuple[int, int]:
+    """(layer, head) with the most attention on single words; special tokens, itself and neighbours do not count.
+
+    `weights` are layers x heads x L x L, `tokens` the L tokens.
+    """
+    is_word_L = np.array([not _is_special(token) for token in tokens])
+    place_L = np.arange(len(tokens))
+    distance_LL = np.abs(np.subtract.outer(place_L, place_L))
+    counts_LL = is_word_L[:, None] & is_word_L & (distance_LL > 1)
     weights = np.nan_to_num(weights)
-    highest = weights == weights.max(axis=-1, keepdims=True)
-    strength = np.where(plain[:, None] & plain & distant & highest, weights, 0).max(axis=-1).mean(axis=-1)
-    layer, head = np.unravel_index(int(strength.argmax()), strength.shape)
+    is_highest = weights == weights.max(axis=-1, keepdims=True)
+    # For each token the weight of the word it looks at most, 0 where that one does not count; then the mean of a head.
+    focus = np.where(counts_LL & is_highest, weights, 0).max(axis=-1)
+    strength = focus.mean(axis=-1)
+    best = int(strength.argmax())
+    layer, head = np.unravel_index(best, strength.shape)
     return int(layer), int(head)
+
+
+def _is_special(token: str) -> bool:
+    return token.startswith("[") and token.endswith("]") and len(token) > 2

@@ -1,4 +1,4 @@
-"""The look of every page: one stylesheet. Colours are Okabe and Ito's, which colour-blind readers can tell apart."""
+"""The stylesheet of every page. Colours are those of Okabe and Ito, which colour-blind readers can distinguish."""
 
 CSS = """
 :root {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from firth.report.judgement import judge
-from firth.report.pretraining import PretrainingReport, firmest_head, render
+from firth.report.pretraining import PretrainingReport, most_focused_head, render
 
 HEADINGS = ["Loss", "Accuracy", "Optimiser", "Data", "Filling gaps", "Similar sentences", "Attention"]
 
@@ -167,7 +167,7 @@ def test_the_head_shown_looks_at_distant_words() -> None:
     weights[0, 1] = np.eye(6, k=1)
     weights[0, 2, :, 5] = 1.0
     weights[1, 1, 1:5, [4, 4, 1, 1]] = 0.6
-    assert firmest_head(weights, tokens) == (1, 1)
+    assert most_focused_head(weights, tokens) == (1, 1)
 
 
 CURVES: dict[str, list[str]] = {
