@@ -5,7 +5,6 @@ Scores are computed piece by piece. While a piece exists, its gradient, softmax 
 once, so that nothing is kept or recomputed for the backward pass.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -35,10 +34,10 @@ def summed_cross_entropy(
     return torch.stack(totals).sum(), torch.stack(corrects).sum()
 
 
-def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> Iterable[tuple[Tensor, Tensor]]:
+def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tensor, Tensor]]:
     """States and labels, as many rows at a time as have PIECE scores."""
     rows = max(1, PIECE // vocab_size)
-    return zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True)
+    return list(zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True))
 
 
 class _SummedCrossEntropy(torch.autograd.Function):
