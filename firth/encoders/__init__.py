@@ -1,4 +1,4 @@
-"""Batch -> states. One file for each forward pass."""
+"""Encoders: batch -> states. One file for each forward pass."""
 
 from typing import Any
 
@@ -22,14 +22,16 @@ CONFIGS = {
     "static": "firth.encoders.tables:StaticConfig",
     "bag": "firth.encoders.tables:BagConfig",
 }
-"""Configs that can be had without their encoder, and so without torch."""
+"""Configs that can be imported without their encoder, and so without torch."""
 
 
 def resolve(name: str) -> Any:
+    """The class of an encoder, imported only now."""
     return _resolve(TABLE, name, "encoder")
 
 
-def name_of(encoder: Any) -> str:
-    """The table's name of an encoder's class."""
+def name_of(encoder: object) -> str:
+    """The name of an encoder's class in the table."""
     cls = type(encoder)
-    return next(name for name, path in TABLE.items() if path == f"{cls.__module__}:{cls.__qualname__}")
+    wanted = f"{cls.__module__}:{cls.__qualname__}"
+    return next(name for name, path in TABLE.items() if path == wanted)

@@ -1,7 +1,7 @@
 """ALBERT's encoder (Lan et al. 2019): BERT with a factorised embedding and ONE block that is applied L times.
 
-In: a batch. Out: the last layer's states for every token and the pooled first token of every sequence. Equal to BERT
-but for two things: the embedding is E wide and a matrix widens it (V x E + E x D instead of V x D weights), and all
+In: a batch. Out: the last layer's states for every token and the pooled first token of every sequence. It differs from
+BERT in two ways: the embedding is E wide and a matrix widens it (V x E + E x D instead of V x D weights), and all
 layers share their weights.
 """
 
@@ -46,8 +46,10 @@ class Albert(Encoder):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.width, self.vocab_size = config.width, config.vocab_size
-        self.max_positions, self.num_layers = config.max_positions, config.num_layers
+        self.width = config.width
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.num_layers = config.num_layers
         self.embeddings = Embeddings(
             config.vocab_size,
             config.embedding_width,
@@ -69,13 +71,19 @@ class Albert(Encoder):
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         table_VE = self.embeddings.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VE))
-        x_ND = self.widen(self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N))
-        kept, maps = [x_ND], []
+        x_NE = self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
+        x_ND = self.widen(x_NE)
+        kept = [x_ND]
+        maps = []
         block = self.blocks[0]
         for _ in range(self.num_layers):
             if attention:
                 maps.append(block.weights(x_ND, plan))  # type: ignore[operator]
             x_ND = block(x_ND, plan)
-            kept = [*kept, x_ND] if layers else kept
-        pooled_BD = self.pooler(first_rows(x_ND, batch.bounds_B1)) if self.pooler else None
-        return States(x_ND, table_VE, pooled_BD, tuple(kept) if layers else (), tuple(maps))
+            if layers:
+                kept.append(x_ND)
+        pooled_BD = None
+        if self.pooler:
+            pooled_BD = self.pooler(first_rows(x_ND, batch.bounds_B1))
+        shown = tuple(kept) if layers else ()
+        return States(x_ND, table_VE, pooled_BD, layers=shown, attention=tuple(maps))

@@ -1,8 +1,8 @@
-"""A token is the sum or mean of its parts: character n-grams (Bojanowski et al. 2017), features written by hand.
+"""A token is the sum or mean of its parts: character n-grams (Bojanowski et al. 2017) or hand-written features.
 
-In: a batch whose tokens have parts; a batch without any takes each token for its own only part. Out: a vector for every
+In: a batch whose tokens have parts; in a batch without parts each token is its own only part. Out: a vector for every
 token, and for every sequence the mean over all parts of all its tokens, which is what fastText classifies (Joulin et
-al. 2016). A token without parts has a vector of zeros.
+al. 2016). A token without parts has a zero vector.
 """
 
 import torch
@@ -20,17 +20,21 @@ class Bag(Encoder):
     def __init__(self, config: BagConfig) -> None:
         super().__init__()
         self.config = config
-        self.width, self.vocab_size = config.width, config.vocab_size
+        self.width = config.width
+        self.vocab_size = config.vocab_size
         self.table = nn.Embedding(config.vocab_size, config.width)
         initialise(self, std=config.init_std)
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         parts_M, part_bounds_N1 = parts_of(batch)
         x_ND = self._gather(parts_M, part_bounds_N1, self.config.combine)
-        pooled_BD = self._gather(parts_M, part_bounds_N1[batch.bounds_B1.long()], "mean")
-        return States(x_ND, self.table.weight, pooled_BD, (x_ND,) if layers else ())
+        sequence_bounds_B1 = part_bounds_N1[batch.bounds_B1.long()]
+        pooled_BD = self._gather(parts_M, sequence_bounds_B1, "mean")
+        shown = (x_ND,) if layers else ()
+        return States(x_ND, self.table.weight, pooled_BD, layers=shown)
 
     def _gather(self, parts_M: Tensor, bounds: Tensor, how: str) -> Tensor:
+        """The sum or mean of the rows between each two bounds."""
         return F.embedding_bag(parts_M, self.table.weight, bounds, mode=how, include_last_offset=True)
 
 

@@ -41,8 +41,10 @@ class Bert(Encoder):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.width, self.vocab_size = config.width, config.vocab_size
-        self.max_positions, self.num_layers = config.max_positions, config.num_layers
+        self.width = config.width
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.num_layers = config.num_layers
         self.embeddings = Embeddings(
             config.vocab_size,
             self.table_width,
@@ -63,10 +65,11 @@ class Bert(Encoder):
         return self.config.embedding_width or self.config.width  # type: ignore[no-any-return]
 
     def _start_at_neighbours(self) -> None:
+        """Initial weights with which heads of the first block attend to neighbours (`nn/neighbours.py`)."""
         start_positions(self.embeddings.positions, init_std=self.config.init_std)
-        for row in self.embeddings.segments.parameters():
+        for weight in self.embeddings.segments.parameters():
             with torch.no_grad():
-                row.mul_(SEGMENT_SCALE)
+                weight.mul_(SEGMENT_SCALE)
         if isinstance(self.embeddings.project, nn.Linear):
             start_projection(self.embeddings.project)
         if self.num_layers:
@@ -76,11 +79,16 @@ class Bert(Encoder):
         table_VD = self.embeddings.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VD))
         x_ND = self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
-        kept, maps = [x_ND], []
+        kept = [x_ND]
+        maps = []
         for block in self.blocks:
             if attention:
                 maps.append(block.weights(x_ND, plan))  # type: ignore[operator]
             x_ND = block(x_ND, plan)
-            kept = [*kept, x_ND] if layers else kept
-        pooled_BD = self.pooler(first_rows(x_ND, batch.bounds_B1)) if self.pooler else None
-        return States(x_ND, table_VD, pooled_BD, tuple(kept) if layers else (), tuple(maps))
+            if layers:
+                kept.append(x_ND)
+        pooled_BD = None
+        if self.pooler:
+            pooled_BD = self.pooler(first_rows(x_ND, batch.bounds_B1))
+        shown = tuple(kept) if layers else ()
+        return States(x_ND, table_VD, pooled_BD, layers=shown, attention=tuple(maps))

@@ -1,11 +1,12 @@
 """ELMo (Peters et al. 2018): words from their characters (Kim et al. 2015; Józefowicz et al. 2016), LSTMs both ways.
 
-In: a batch whose tokens have their characters as parts; a token of a batch without any is spelled by the bytes of its
-id. Out: for each word three vectors, its own (twice, side by side) and two layers of forward and backward states. The
-characters are allennlp's 262: the bytes from 1 on, begin and end of a sentence, of a word, and padding; 0 is nothing.
+In: a batch whose tokens have their characters as parts; in a batch without parts a token is spelled by the bytes of its
+id. Out: for each word three vectors, its own (twice, concatenated) and two layers of forward and backward states. The
+characters are allennlp's 262: the bytes from 1 on, begin and end of a sentence and of a word, and padding; 0 is unused.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,11 @@ from firth.nn.walk import Walk
 from firth.tensors import Batch, Encoder, States
 
 NUM_CHARACTERS = 262
-WORD_BEGINS, WORD_ENDS, PADDING = 259, 260, 261
+WORD_BEGINS = 259
+WORD_ENDS = 260
+PADDING = 261
 SPELLED_BYTES = 3
+"""Bytes of an id that spell a token without characters."""
 
 
 class Elmo(Encoder):
@@ -29,7 +33,7 @@ class Elmo(Encoder):
         width: int = 1024
         """Width of every state, half of it for each direction."""
         num_layers: int = 2
-        """Layers of LSTMs."""
+        """Number of LSTM layers."""
         cell_width: int = 4096
         """Width of an LSTM's cell, which is projected to half the width of the states."""
         clip: float = 3.0
@@ -37,9 +41,9 @@ class Elmo(Encoder):
         character_width: int = 16
         """Width of a character's vector."""
         filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
-        """Filters over characters: how many characters each sees, and how many there are of that kind."""
+        """Filters over characters: pairs of how many characters a filter sees and how many such filters there are."""
         num_highways: int = 2
-        """Highway layers over the filters."""
+        """Number of highway layers over the filters."""
         max_characters: int = 50
         """Characters of a word, its begin and end included; shorter words are padded."""
         activation: str = "relu"
@@ -48,11 +52,14 @@ class Elmo(Encoder):
         """Share of a layer's inputs set to zero in training."""
 
         def __post_init__(self) -> None:
-            numbers = [number for pair in self.filters for number in pair]
-            sizes = (*numbers, self.width, self.cell_width, self.character_width, self.num_layers, self.vocab_size)
-            if min(sizes) < 1 or self.width % 2 or self.num_highways < 0 or self.clip <= 0 or not numbers:
+            filter_numbers = list(chain.from_iterable(self.filters))
+            sizes = [self.width, self.cell_width, self.character_width, self.num_layers, self.vocab_size]
+            is_odd = self.width % 2 == 1
+            has_bad_size = min([*filter_numbers, *sizes]) < 1
+            if has_bad_size or is_odd or self.num_highways < 0 or self.clip <= 0 or not filter_numbers:
                 raise BadConfig("ELMo needs sizes of at least 1, an even width, some filters and a clip above 0.")
-            if any(len(pair) != 2 for pair in self.filters) or max(w for w, _ in self.filters) > self.max_characters:
+            are_pairs = all(len(pair) == 2 for pair in self.filters)
+            if not are_pairs or max(size for size, _ in self.filters) > self.max_characters:
                 raise BadConfig("ELMo's filters are pairs: characters seen (at most max_characters), and how many.")
             if not 0 <= self.dropout < 1 or self.activation not in ("relu", "tanh"):
                 raise BadConfig("ELMo needs a dropout of at least 0 and below 1, and the activation relu or tanh.")
@@ -60,37 +67,48 @@ class Elmo(Encoder):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.width, self.vocab_size, self.num_layers = config.width, config.vocab_size, config.num_layers
+        self.width = config.width
+        self.vocab_size = config.vocab_size
+        self.num_layers = config.num_layers
         self.words = Words(config)
         half = config.width // 2
-        self.blocks = nn.ModuleList(
-            ClippedLSTM(half, half, cell_width=config.cell_width, clip=config.clip) for _ in range(config.num_layers)
-        )
+        self.blocks = nn.ModuleList()
+        for _ in range(config.num_layers):
+            self.blocks.append(ClippedLSTM(half, half, cell_width=config.cell_width, clip=config.clip))
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         kept, _ = self.read(batch)
-        return States(kept[-1], self.words.characters.weight, layers=tuple(kept) if layers else ())
+        shown = tuple(kept) if layers else ()
+        return States(kept[-1], self.words.characters.weight, layers=shown)
 
     def read(self, batch: Batch, memory: list[Memory] | None = None) -> tuple[list[Tensor], list[Memory]]:
-        """All layers, and what each remembers of the sequences at their ends, to go on from (one text after another).
+        """The states of all layers, and each layer's memory at the ends of the sequences, from which reading can go on.
 
-        What is remembered lies in the order of the batch's sequences, none of which may be empty then.
+        Memories are in the order of the batch's sequences. There are none if a sequence is empty.
         """
-        word_ND = self.words(*characters_of(batch))
+        parts_M, part_bounds_N1 = characters_of(batch)
+        word_ND = self.words(parts_M, part_bounds_N1)
         walk = Walk(batch.bounds_B1, word_ND.device)
+        # The backward direction reads the mirrored sequences. Token -> row, and row -> token, of both directions.
         places_2N = torch.stack([walk.place_N, walk.place_N[walk.mirror_N]])
         rows_2N = torch.stack([walk.rows_N, walk.mirror_N[walk.rows_N]])
-        kept, remembered, rank_B = [torch.cat([word_ND, word_ND], 1)], [], walk.order_B.argsort()
+        kept = [torch.cat([word_ND, word_ND], 1)]
+        memories: list[Memory] = []
+        rank_B = walk.order_B.argsort()
         x_2ND = word_ND[rows_2N]
         for depth, block in enumerate(self.blocks):
-            before = (memory[depth][0][:, walk.order_B], memory[depth][1][:, walk.order_B]) if memory else None
+            before: Memory | None = None
+            if memory:
+                out, cell = memory[depth]
+                before = (out[:, walk.order_B], cell[:, walk.order_B])
             out_2ND, (out, cell) = block(self.dropout(x_2ND), walk, before)
+            # A residual connection around every layer but the first.
             x_2ND = out_2ND + x_2ND if depth else out_2ND
             kept.append(torch.cat([x_2ND[0, places_2N[0]], x_2ND[1, places_2N[1]]], 1))
             if out.shape[1] == len(rank_B):
-                remembered.append((out[:, rank_B], cell[:, rank_B]))
-        return kept, remembered
+                memories.append((out[:, rank_B], cell[:, rank_B]))
+        return kept, memories
 
 
 class Words(nn.Module):
@@ -98,17 +116,20 @@ class Words(nn.Module):
 
     def __init__(self, config: Elmo.Config) -> None:
         super().__init__()
-        self.limit, self.widest = config.max_characters, max(width for width, _ in config.filters)
+        self.limit = config.max_characters
+        self.widest = max(size for size, _ in config.filters)
         self.activate = torch.relu if config.activation == "relu" else torch.tanh
         self.characters = nn.Embedding(NUM_CHARACTERS, config.character_width)
-        self.filters = nn.ModuleList(nn.Conv1d(config.character_width, count, size) for size, count in config.filters)
+        self.filters = nn.ModuleList()
+        for size, count in config.filters:
+            self.filters.append(nn.Conv1d(config.character_width, count, size))
         width = sum(count for _, count in config.filters)
         self.highways = nn.ModuleList(Highway(width) for _ in range(config.num_highways))
         self.project = nn.Linear(width, config.width // 2)
         self._initialise()
 
     def _initialise(self) -> None:
-        """Nothing here has a norm, so every sum is scaled by its terms; the table's variance is a third."""
+        """There is no norm here, so weights are scaled by the number of terms they sum. The table's variance is 1/3."""
         nn.init.uniform_(self.characters.weight, -1, 1)
         for part in self.modules():
             if isinstance(part, nn.Conv1d):
@@ -117,24 +138,34 @@ class Words(nn.Module):
                 nn.init.normal_(part.weight, std=part.in_features**-0.5)
 
     def forward(self, parts_M: Tensor, part_bounds_N1: Tensor) -> Tensor:
-        """A vector for every word; in training, words that occur often are read once.
+        """A vector for every word from its characters.
 
-        Otherwise the last bits of a word's vector would depend on how many other words the batch has.
+        In training, words that occur several times are computed once. In evaluation they are not, because the last
+        bits of a word's vector would then depend on how many other words the batch has.
         """
-        ids_UL = self._laid_out(parts_M, part_bounds_N1)
-        ids_UL, word_N = distinct(ids_UL) if self.training else (ids_UL, None)
+        ids_NL = self._padded(parts_M, part_bounds_N1)
+        if not self.training:
+            return self._vectors(ids_NL)
+        ids_UL, word_N = distinct(ids_NL)
+        return self._vectors(ids_UL)[word_N]
+
+    def _vectors(self, ids_UL: Tensor) -> Tensor:
+        """A vector for each row of characters."""
         x_UEL = self.characters(ids_UL).transpose(1, 2)
-        x_UF = torch.cat([self.activate(one(x_UEL).amax(2)) for one in self.filters], 1)
+        filtered = []
+        for convolution in self.filters:
+            filtered.append(self.activate(convolution(x_UEL).amax(2)))
+        x_UF = torch.cat(filtered, 1)
         for highway in self.highways:
             x_UF = highway(x_UF)
         out_UD: Tensor = self.project(x_UF)
-        return out_UD if word_N is None else out_UD[word_N]
+        return out_UD
 
-    def _laid_out(self, parts_M: Tensor, part_bounds_N1: Tensor) -> Tensor:
-        """The characters of each word in a row, with padding behind them."""
+    def _padded(self, parts_M: Tensor, part_bounds_N1: Tensor) -> Tensor:
+        """The characters of each word in a row, followed by padding."""
         sizes_N = part_bounds_N1.diff()
         longest = int(sizes_N.max()) if len(sizes_N) else 0
-        # Filters that see nothing but padding all say the same, so one such place stands for all.
+        # Filters that see only padding all give the same value, so one such position is enough for their maximum.
         length = min(self.limit, longest + self.widest)
         ids_NL = parts_M.new_full((len(sizes_N), length), PADDING)
         owner_M = torch.repeat_interleave(torch.arange(len(sizes_N), device=parts_M.device), sizes_N)
@@ -145,30 +176,36 @@ class Words(nn.Module):
 
 
 class Highway(nn.Module):
-    """x + g (relu(W x) - x), with a gate g of its own (Srivastava et al. 2015), nearly closed at first."""
+    """x + g (relu(W x) - x) with a learned gate g (Srivastava et al. 2015), nearly closed at first."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.change, self.gate = nn.Linear(width, width), nn.Linear(width, width)
+        self.change = nn.Linear(width, width)
+        self.gate = nn.Linear(width, width)
         nn.init.constant_(self.gate.bias, -2.0)
 
     def forward(self, x_NF: Tensor) -> Tensor:
-        return torch.lerp(x_NF, F.relu(self.change(x_NF)), self.gate(x_NF).sigmoid())
+        changed_NF = F.relu(self.change(x_NF))
+        gate_NF = self.gate(x_NF).sigmoid()
+        return torch.lerp(x_NF, changed_NF, gate_NF)
 
 
 def distinct(ids_NL: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows that differ, and which of them each row is.
+    """The distinct rows ids_UL, and for each row the number of its distinct row.
 
-    They are told apart by a number made of all their characters; where two would share one, nothing is saved.
+    Rows are compared by a hash of all their characters; if two different rows share a hash, all rows are returned.
     """
     places_L = torch.arange(1, ids_NL.shape[1] + 1, device=ids_NL.device)
     mixed_NL = (ids_NL + 1) * (places_L * 0x1E3779B97F4A7C15 | 1)
-    _, word_N = torch.unique((mixed_NL ^ (mixed_NL >> 29)).sum(1), return_inverse=True)
+    hash_N = (mixed_NL ^ (mixed_NL >> 29)).sum(1)
+    _, word_N = torch.unique(hash_N, return_inverse=True)
     count = int(word_N.max()) + 1 if len(word_N) else 0
     rows_N = torch.arange(len(ids_NL), device=ids_NL.device)
     first_U = rows_N.new_full((count,), len(rows_N)).scatter_reduce(0, word_N, rows_N, "amin")
     ids_UL = ids_NL[first_U]
-    return (ids_UL, word_N) if torch.equal(ids_UL[word_N], ids_NL) else (ids_NL, rows_N)
+    if torch.equal(ids_UL[word_N], ids_NL):
+        return ids_UL, word_N
+    return ids_NL, rows_N
 
 
 def characters_of(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -176,7 +213,10 @@ def characters_of(batch: Batch) -> tuple[Tensor, Tensor]:
     if batch.parts_M is not None and batch.part_bounds_N1 is not None:
         return batch.parts_M, batch.part_bounds_N1.long()
     ids_N = batch.ids_N
+    # The bytes of an id, lowest first; byte b is character b + 1.
     digits = [1 + ids_N // 256**power % 256 for power in range(SPELLED_BYTES)]
-    edges = torch.full_like(ids_N, WORD_BEGINS), torch.full_like(ids_N, WORD_ENDS)
-    parts_NL = torch.stack([edges[0], *digits, edges[1]], 1)
-    return parts_NL.flatten(), torch.arange(len(ids_N) + 1, device=ids_N.device) * parts_NL.shape[1]
+    begins = torch.full_like(ids_N, WORD_BEGINS)
+    ends = torch.full_like(ids_N, WORD_ENDS)
+    parts_NL = torch.stack([begins, *digits, ends], 1)
+    part_bounds_N1 = torch.arange(len(ids_N) + 1, device=ids_N.device) * parts_NL.shape[1]
+    return parts_NL.flatten(), part_bounds_N1

@@ -1,7 +1,7 @@
-"""GPT's encoder: learned positions and causal blocks, each token seeing itself and those before it.
+"""GPT's encoder: learned positions and causal blocks, in which a token attends to itself and the tokens before it.
 
 In: a batch. Out: the last layer's states for every token. With norm=post it is GPT (Radford et al. 2018), with norm=pre
-GPT-2 (Radford et al. 2019): norms in front of the sublayers, one more at the end, and smaller initial weights where a
+GPT-2 (Radford et al. 2019): norms before the sublayers, one more at the end, and smaller initial weights where a
 sublayer adds to the residual stream. With a key-value cache the batch holds only the new tokens of its sequences.
 """
 
@@ -21,7 +21,6 @@ from firth.tensors import Batch, Encoder, States
 
 class GPT(Encoder):
     causal = True
-
     supports_cache = True
     shows_attention = True
 
@@ -38,23 +37,27 @@ class GPT(Encoder):
         norm_eps: float = 1e-5
         """The small number under layer norm's root."""
         norm: Literal["pre", "post"] = "pre"
-        """Norms in front of every sublayer and at the end (GPT-2), or behind every sublayer (GPT)."""
+        """Norms before every sublayer and at the end (GPT-2), or after every sublayer (GPT)."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.width, self.vocab_size = config.width, config.vocab_size
-        self.max_positions, self.num_layers = config.max_positions, config.num_layers
+        self.width = config.width
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.num_layers = config.num_layers
         self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.positions = nn.Embedding(config.max_positions, config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             encoder_block(config, causal=True, norm_order=config.norm) for _ in range(config.num_layers)
         )
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm == "pre" else nn.Identity()
+        self.norm: nn.Module = nn.Identity()
+        if config.norm == "pre":
+            self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         initialise(self, std=config.init_std)
         if config.norm == "pre":
-            self._quieten()
+            self._scale_residual_layers()
 
     def forward(
         self, batch: Batch, *, layers: bool = False, attention: bool = False, cache: KeyValueCache | None = None
@@ -64,20 +67,24 @@ class GPT(Encoder):
         caches: Sequence[LayerCache | None] = [None] * self.num_layers
         if cache is not None:
             plan, caches = cache.read(plan)
-        x_ND: Tensor = self.dropout(self.tokens(batch.ids_N) + self.positions(batch.positions_N))
+        embedded_ND = self.tokens(batch.ids_N) + self.positions(batch.positions_N)
+        x_ND: Tensor = self.dropout(embedded_ND)
         kept: list[Tensor] = []
         maps: list[tuple[Tensor, ...]] = []
         for block, layer_cache in zip(self.blocks, caches, strict=True):
             if attention:
                 maps.append(block.weights(x_ND, plan))  # type: ignore[operator]
-            kept = [*kept, x_ND] if layers else kept
+            if layers:
+                kept.append(x_ND)
             x_ND = block(x_ND, plan, cache=layer_cache)
         x_ND = self.norm(x_ND)
-        return States(x_ND, table_VD, layers=(*kept, x_ND) if layers else (), attention=tuple(maps))
+        shown = (*kept, x_ND) if layers else ()
+        return States(x_ND, table_VD, layers=shown, attention=tuple(maps))
 
-    def _quieten(self) -> None:
-        """The residual stream adds up 2 L sublayers: each begins with 1 / sqrt(2 L) of the usual weights."""
+    def _scale_residual_layers(self) -> None:
+        """The residual stream sums 2 L sublayers, so each starts with 1 / sqrt(2 L) of the usual weights."""
+        scale = (2 * self.num_layers) ** -0.5
         for block in self.blocks:
             for part in (block.attention.out, block.ffn.down):  # type: ignore[union-attr]
                 with torch.no_grad():
-                    part.weight.mul_((2 * self.num_layers) ** -0.5)  # type: ignore[union-attr,operator]
+                    part.weight.mul_(scale)  # type: ignore[union-attr,operator]

@@ -1,7 +1,7 @@
-"""One-hot vectors: a token's vector is zero but for its own place, where its weight stands.
+"""One-hot vectors: a token's vector is zero except in its own column, which holds its weight.
 
 In: a batch. Out: weighted one-hot rows. Their mean over a text is its bag of words, with idf weights its tf-idf (Spärck
-Jones 1972), up to its length; their maximum tells which words occur.
+Jones 1972), up to its length; their maximum says which words occur.
 """
 
 import torch
@@ -16,16 +16,20 @@ class OneHot(Encoder):
     Config = OneHotConfig
 
     max_positions = 512
-    """Longer texts are read in windows, whose mean is the text's: vectors this wide should not be many at a time."""
+    """Longer texts are read in windows, whose mean is the text's: few vectors of this width fit into memory."""
 
     def __init__(self, config: OneHotConfig) -> None:
         super().__init__()
         self.config = config
-        self.width = self.vocab_size = config.vocab_size
+        self.width = config.vocab_size
+        self.vocab_size = config.vocab_size
         self.weight_V = nn.Parameter(torch.ones(config.vocab_size))
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         weight_N1 = self.weight_V[batch.ids_N][:, None]
         x_ND = weight_N1.new_zeros(batch.num_tokens, self.width).scatter(1, batch.ids_N[:, None], weight_N1)
-        # Nothing can tie to a table this wide; its diagonal is all there is of it.
-        return States(x_ND, self.weight_V[:, None], mean_rows(x_ND, batch.bounds_B1), (x_ND,) if layers else ())
+        # The table would be a diagonal matrix, too large to build; no head ties to it.
+        table_V1 = self.weight_V[:, None]
+        pooled_BD = mean_rows(x_ND, batch.bounds_B1)
+        shown = (x_ND,) if layers else ()
+        return States(x_ND, table_V1, pooled_BD, layers=shown)

@@ -1,7 +1,7 @@
-"""The numbers of encoders that are one table.
+"""The configs of encoders that are one table.
 
-They stand apart from their encoders because who fills such a table without gradients (`objectives/solver.py`) has no
-need of torch, which would take more memory than most tables do.
+They are separate from their encoders because a solver that fills such a table without gradients
+(`objectives/solver.py`) does not need torch, which would take more memory than most tables do.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from firth.errors import BadConfig
 @dataclass(frozen=True)
 class OneHotConfig:
     vocab_size: int = 30000
-    """Places of a vector: one for each token."""
+    """Columns of a vector: one for each token."""
 
     def __post_init__(self) -> None:
         if self.vocab_size < 1:
@@ -23,13 +23,13 @@ class OneHotConfig:
 @dataclass(frozen=True)
 class TopicsConfig:
     vocab_size: int = 30000
-    """Words."""
+    """Number of words."""
     width: int = 100
-    """Topics."""
+    """Number of topics."""
     alpha: float = 0.0
     """Pseudo-count of every topic in every document; 0 shares one among all topics."""
     num_iterations: int = 30
-    """How often mixtures and tokens are settled in turn."""
+    """How often the mixtures and the topics of tokens are updated in turn."""
     init_std: float = 0.1
     """How far apart the topics are before training, as the standard deviation of a logarithm."""
 

@@ -27,12 +27,12 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """A whole pre-training run as numbers."""
+    """The settings of a whole pre-training run."""
 
     recipe: str = "bert"
-    """The lineage's name."""
+    """Name of the recipe in the lineage."""
     size: str = "base"
-    """The size's name."""
+    """Name of the size."""
     encoder: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.encoders"})
     """The encoder, by name, with its config."""
     objectives: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.objectives"})
@@ -40,17 +40,17 @@ class Recipe:
     batches: BatchConfig = field(default_factory=BatchConfig)
     """How text becomes batches."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """The loop and its optimizer; of a recipe that is solved only the seed counts."""
+    """The loop and its optimizer; a recipe that is solved without gradients uses only the seed."""
     epochs: int = 1
     """Passes over the text of a recipe that is solved without gradients; 0 leaves them to the width."""
     tokenizer: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.tokenizers"})
     """The tokenizer, by name, with its config, where the recipe takes plain text."""
     layout: str = ""
-    """The `model_type` its folder is written as, where that is not the encoder's name."""
+    """The `model_type` of the written folder, where that is not the encoder's name."""
     finetune_dropout: float | None = None
     """Dropout written into the model's folder, for fine-tuning, where pre-training uses another."""
     layer_decay: float = 1.0
-    """Each layer's rate is this times that of the layer above it: for a model that is trained on."""
+    """Each layer's rate is this times that of the layer above it; for continued pre-training of a model."""
 
 
 TABLE: dict[str, str] = {
@@ -81,6 +81,7 @@ TABLE: dict[str, str] = {
 
 
 def make(name: str, size: str) -> Recipe:
+    """The recipe of this name and size."""
     recipe: Callable[[str], Recipe] = resolve(TABLE, name, "recipe")
     if size not in SIZES:
         raise BadConfig(f"There is no size '{size}' (known: {', '.join(SIZES)}).")

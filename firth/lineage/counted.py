@@ -20,7 +20,7 @@ def tf_idf(size: str) -> Recipe:
 
 
 def lsa(size: str) -> Recipe:
-    """tf-idf pressed into few dimensions by the SVD (Deerwester et al. 1990)."""
+    """tf-idf reduced to few dimensions by the SVD (Deerwester et al. 1990)."""
     shape = StaticConfig(width=WIDTHS.get(size, _WIDEST))
     return Recipe("lsa", size, {"static": shape}, {"lsa": Lsa.Config()}, tokenizer=words())
 
@@ -32,8 +32,11 @@ def lda(size: str) -> Recipe:
 
 
 def nnlm(size: str) -> Recipe:
-    """The next word from the vectors of those before it (Bengio et al. 2003): the paper's best have n = 5 or 6,
-    vectors of 60 or 100 and a hidden layer of 50 to 100. Trained by AdamW where the paper has plain gradients."""
+    """The next word from the vectors of the words before it (Bengio et al. 2003).
+
+    The paper: its best models have n = 5 or 6, vectors of 60 or 100 and a hidden layer of 50 to 100, and are trained by
+    plain gradient descent (here AdamW).
+    """
     shape = StaticConfig(width=WIDTHS.get(size, _WIDEST), init_std=0.1)
     return Recipe(
         "nnlm",

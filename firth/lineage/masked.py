@@ -1,4 +1,4 @@
-"""BERT and its heirs that fill in what was hidden or changed. Part of the lineage."""
+"""BERT and the recipes that followed it, which restore masked or replaced tokens. Part of the lineage."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,18 +12,19 @@ from firth.objectives.next_sentence import NextSentence
 from firth.objectives.replaced_token import Generator, ReplacedToken
 from firth.objectives.sentence_order import SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
+from firth.objectives.units import Unit
 from firth.train.settings import OptimConfig, TrainConfig
 
 PAIR_RATE = 0.9
-"""Share of sequences with two segments, where no objective makes pairs of its own (ELECTRA's program)."""
+"""Share of sequences with two segments in recipes without an objective over pairs (as in ELECTRA's program)."""
 
 
 def bert(size: str) -> Recipe:
     """BERT (Devlin et al. 2018): masked LM and next sentence over pairs that fill the sequence.
 
     The paper: batches of 256 x 512 tokens (we: 16k tokens of length 128), rate 1e-4 with 1 % warm-up and linear decay,
-    weight decay 0.01, dropout 0.1 (here without attention dropout). Smaller models stand higher rates. Initial weights
-    look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
+    weight decay 0.01, dropout 0.1 (here without attention dropout). Smaller models allow higher rates. With the initial
+    weights some heads look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
     """
     num_layers, width, num_heads = SIZES[size]
     rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 1e-3, "12x384": 7e-4}
@@ -42,8 +43,8 @@ def bert(size: str) -> Recipe:
 def ernie(size: str) -> Recipe:
     """ERNIE (Sun et al. 2019): BERT that masks whole phrases and names.
 
-    They come from a list, `objectives.masked_lm.entities=FILE`, or from a tagger's `firth predict --json`; what is in
-    none is masked by words. The paper masks tokens, then phrases, then entities in three stages; here all are units.
+    They come from a list, `objectives.masked_lm.entities=FILE`, or from a tagger's `firth predict --json`; all other
+    text is masked by words. The paper masks tokens, then phrases, then entities in three stages; here all are units.
     """
     return _masking(bert(size), "ernie", unit="entity")
 
@@ -61,7 +62,7 @@ def spanbert(size: str) -> Recipe:
 
     The paper: spans of whole words, geometric with p = 0.2 and at most 10 long (3.8 on average), 15 % of the tokens;
     rate 1e-4, batches of 256 x 512 tokens, 2.4 million steps, places in a span 200 wide. The paper trains on single
-    segments; here most sequences have two, because pair tasks would meet an untrained segment otherwise.
+    segments; here most sequences have two, because pair tasks would find an untrained segment otherwise.
     """
     before = bert(size)
     masking = MaskedLM.Config(unit="span", pair_rate=PAIR_RATE)
@@ -103,8 +104,8 @@ def albert(size: str) -> Recipe:
 def distilbert(size: str) -> Recipe:
     """DistilBERT (Sanh et al. 2019) as an architecture: half of BERT's layers, no segments, no pooler.
 
-    The paper: 6 x 768, 66M parameters, batches of 4k sequences, dynamic masks, no next sentence; learned there from a
-    teacher, here from text alone.
+    The paper: 6 x 768, 66M parameters, batches of 4k sequences, dynamic masks, no next sentence; trained there with a
+    teacher, here on text alone.
     """
     before = bert(size)
     shape = _changed(before, num_layers=SIZES[size][0] // 2, num_segments=0, pooler=False)
@@ -113,7 +114,7 @@ def distilbert(size: str) -> Recipe:
 
 
 def electra(size: str) -> Recipe:
-    """ELECTRA (Clark et al. 2020): BERT with a judge of every token instead of a vocabulary for some.
+    """ELECTRA (Clark et al. 2020): BERT that detects replaced tokens instead of predicting masked ones.
 
     The paper: generators of 1/4 (small, large) or 1/3 (base) of the width and as deep, lambda 50, 15 % masked (large
     25 %), small: embedding 128 wide, rate 5e-4, batches of 128; base: rate 2e-4, batches of 256. Its authors' program
@@ -128,21 +129,18 @@ def electra(size: str) -> Recipe:
     else:
         narrow = width // 3 if size == "base" else width // 4
         generator = Generator(width=narrow, num_layers=num_layers, num_heads=narrow // 64, ffn_width=4 * narrow)
-    masking = MaskedLM.Config(
-        mask_share=0.85, random_share=0.0, rate=0.25 if size == "large" else 0.15, pair_rate=PAIR_RATE
-    )
-    rate = min(before.train.optim.rate, 1e-3)
+    mask_rate = 0.25 if size == "large" else 0.15
+    masking = MaskedLM.Config(mask_share=0.85, random_share=0.0, rate=mask_rate, pair_rate=PAIR_RATE)
+    embedding_width = 128 if 128 < width < 768 else 0
+    # 0.02 is right for a width of 768; narrower networks need larger weights.
+    init_std = round(0.02 * max(1.0, 768 / width) ** 0.5, 3)
+    optim = replace(before.train.optim, rate=min(before.train.optim.rate, 1e-3), beta2=0.98)
     return replace(
         before,
         recipe="electra",
-        encoder=_changed(
-            before,
-            pooler=False,
-            embedding_width=128 if 128 < width < 768 else 0,
-            init_std=round(0.02 * max(1.0, 768 / width) ** 0.5, 3),
-        ),
+        encoder=_changed(before, pooler=False, embedding_width=embedding_width, init_std=init_std),
         objectives={"replaced_token": ReplacedToken.Config(generator=generator, masking=masking)},
-        train=replace(before.train, optim=replace(before.train.optim, rate=rate, beta2=0.98)),
+        train=replace(before.train, optim=optim),
         layout="electra",
     )
 
@@ -167,10 +165,12 @@ def small(size: str) -> Recipe:
     )
 
 
-def _masking(before: Recipe, name: str, **changes: Any) -> Recipe:
-    goals = {**before.objectives, "masked_lm": replace(before.objectives["masked_lm"], **changes)}
-    return replace(before, recipe=name, objectives=goals)
+def _masking(before: Recipe, name: str, *, unit: Unit) -> Recipe:
+    """A recipe that masks by another unit, under a new name."""
+    masking = replace(before.objectives["masked_lm"], unit=unit)
+    return replace(before, recipe=name, objectives={**before.objectives, "masked_lm": masking})
 
 
-def _changed(before: Recipe, **changes: Any) -> dict[str, Any]:
+def _changed(before: Recipe, **changes: float) -> dict[str, Any]:
+    """The encoder's config of a recipe with some fields changed."""
     return {name: replace(shape, **changes) for name, shape in before.encoder.items()}

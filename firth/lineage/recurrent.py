@@ -1,6 +1,6 @@
 """The recipes of recurrent language models, which brought context. Part of the lineage.
 
-Both read sequences token after token, so nothing is compiled, and both train in single precision: a cell adds up small
+Both read sequences token after token, so nothing is compiled. Both train in single precision, because a cell sums small
 numbers over a whole sequence.
 """
 
@@ -16,6 +16,7 @@ from firth.objectives.causal_lm import CausalLM
 from firth.tokenizers.characters import Characters
 from firth.train.settings import OptimConfig, TrainConfig
 
+# Characters seen, and number of filters.
 FEW_FILTERS = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256))
 SHAPES = {
     "tiny": Elmo.Config(width=128, cell_width=256, num_highways=1, filters=FEW_FILTERS),
@@ -25,7 +26,7 @@ SHAPES = {
     "base": Elmo.Config(),
     "large": Elmo.Config(width=2048, cell_width=8192),
 }
-"""ELMo's: small, medium and base are the published ones of 13.6, 28.0 and 93.6 million parameters."""
+"""Configs of ELMo: small, medium and base are the published ones of 13.6, 28.0 and 93.6 million parameters."""
 AWD_SHAPES = {
     "tiny": (2, 128, 256),
     "mini": (3, 200, 512),
@@ -34,25 +35,24 @@ AWD_SHAPES = {
     "base": (3, 400, 1150),
     "large": (4, 400, 1550),
 }
-"""AWD-LSTM's layers, width and width between: base is the papers', large MultiFiT's (Eisenschlos et al. 2019)."""
-
+"""Layers, width and cell width of AWD-LSTM: base is the papers', large is MultiFiT's (Eisenschlos et al. 2019)."""
 
 Shape = TypeVar("Shape")
 
 
 def _shape(shapes: Mapping[str, Shape], recipe: str, size: str) -> Shape:
+    """The shape of this size; refuses sizes that the recipe does not have."""
     if size not in shapes:
         raise BadConfig(f"{recipe} has no size '{size}' (known: {', '.join(shapes)}).")
     return shapes[size]
 
 
 def elmo(size: str) -> Recipe:
-    """ELMo (Peters et al. 2018): NNLM's next word from all words before it, by LSTMs, and the same backwards; words are
-    read letter by letter.
+    """ELMo (Peters et al. 2018): LSTM language models in both directions over words that are read by their characters.
 
     The paper: 10 passes over the 1 Billion Word Benchmark, 2 layers of 4096 cells projected to 512, 2048 filters, a
     sampled softmax over 793,471 words, Adagrad at 0.2, dropout 0.1, perplexity 39.7 (mean of both ways). Here: AdamW
-    and a full softmax over the 30,000 most frequent words; rarer ones are read as they are and predicted as unknown.
+    and a full softmax over the 30,000 most frequent words; rarer words are predicted as unknown.
     """
     rate = {"tiny": 4e-3, "mini": 3e-3, "small": 2e-3, "medium": 1e-3}.get(size, 5e-4)
     goal = CausalLM.Config(directions="both", tied=False, bias=True, num_words=30_000)

@@ -1,6 +1,6 @@
-"""The recipes before context, which are solved without gradients: word vectors. Part of the lineage.
+"""The recipes of word vectors without context, which are solved without gradients. Part of the lineage.
 
-A size is a width here: 100, 200 or 300.
+Here a size is a width: 100, 200 or 300.
 """
 
 from firth.encoders.tables import BagConfig, StaticConfig
@@ -27,12 +27,12 @@ def word2vec_sg_hs(size: str) -> Recipe:
 
 
 def word2vec_cbow_ns(size: str) -> Recipe:
-    """Skip-gram turned around: the mean of the neighbours predicts the word."""
+    """CBOW with negative sampling: the mean of the neighbours predicts the word (Mikolov et al. 2013b)."""
     return _vectors("word2vec-cbow-ns", size, {"cbow": CBOW.Config()})
 
 
 def word2vec_cbow_hs(size: str) -> Recipe:
-    """The mean of the neighbours down a Huffman tree; here the released program's rate learns more than twice it."""
+    """CBOW over a Huffman tree; here the released program's rate learns more than twice that rate."""
     return _vectors("word2vec-cbow-hs", size, {"cbow": CBOW.Config(num_negatives=0, rate=0.05)})
 
 
@@ -44,12 +44,12 @@ def fasttext(size: str) -> Recipe:
 
 
 def glove(size: str) -> Recipe:
-    """Vectors from counts of neighbours (Pennington et al. 2014): 50 passes, 100 from a width of 300 on."""
+    """Vectors from co-occurrence counts (Pennington et al. 2014): 50 passes, 100 from a width of 300 on."""
     return _vectors("glove", size, {"glove": Glove.Config()}, epochs=0)
 
 
 def usual_epochs(width: int) -> int:
-    """Passes of a recipe that leaves them to its width, which a person may change."""
+    """Passes of a recipe whose epochs are 0, by its width, which an override may have changed."""
     return 50 if width < 300 else 100
 
 
@@ -59,5 +59,6 @@ def words() -> dict[str, Words.Config]:
 
 
 def _vectors(name: str, size: str, objectives: dict[str, object], *, epochs: int = 5) -> Recipe:
+    """A recipe that fills a static encoder."""
     shape = StaticConfig(width=WIDTHS.get(size, _WIDEST))
     return Recipe(name, size, {"static": shape}, objectives, epochs=epochs, tokenizer=words())

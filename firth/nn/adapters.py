@@ -1,7 +1,7 @@
-"""Bottleneck adapters (Houlsby et al. 2019): two small layers in each block's slots learn while the body stays.
+"""Bottleneck adapters (Houlsby et al. 2019): two small layers in each block's slots learn, the encoder stays fixed.
 
-x + W_up act(W_down x), which begins as the identity because W_up begins near zero. They are put into the slots that
-`nn.blocks.Block` leaves, so no forward pass changes.
+x + W_up act(W_down x), which starts near the identity because W_up starts near zero. Adapters fill the slots that
+`nn.blocks.Block` provides, so no forward pass changes.
 """
 
 import torch
@@ -12,6 +12,7 @@ from firth.errors import Unsupported
 from firth.nn.blocks import Block
 
 INITIAL_STD = 1e-3
+"""Standard deviation of the initial weights, which are cut off at twice this."""
 
 
 class Adapter(nn.Module):
@@ -24,11 +25,12 @@ class Adapter(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        return x_ND + torch.as_tensor(self.up(F.gelu(self.down(x_ND))))
+        hidden_NF = F.gelu(self.down(x_ND))
+        return x_ND + torch.as_tensor(self.up(hidden_NF))
 
 
 def insert_adapters(encoder: nn.Module, bottleneck: int) -> None:
-    """Fills all slots of every block."""
+    """Puts a new adapter into every slot of every block."""
     blocks = [part for part in encoder.modules() if isinstance(part, Block)]
     if not blocks:
         raise Unsupported(
@@ -41,4 +43,5 @@ def insert_adapters(encoder: nn.Module, bottleneck: int) -> None:
 
 
 def adapter_parameters(encoder: nn.Module) -> dict[str, Tensor]:
-    return {name: p for name, p in encoder.named_parameters() if "_slot." in name}
+    """The parameters of all adapters, by name."""
+    return {name: parameter for name, parameter in encoder.named_parameters() if "_slot." in name}

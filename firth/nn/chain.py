@@ -1,18 +1,18 @@
 """Linear chains of labels in log space: what softmax, HMM, MEMM and CRF taggers share.
 
-In goes one form of scores: `unary_NT` for each token and label, and transitions, `TT` when all steps share them (HMM,
-CRF) or `NTT` with a token's own matrix from the label before it (MEMM); what holds at the start and the end is added
-to the first and last unary scores. Out come partition sums, best paths, marginals, expectations and samples.
+In: `unary_NT`, a score for each token and label, and transition scores, `TT` when all steps share them (HMM, CRF) or
+`NTT` with a matrix for each token from the label before it (MEMM). Scores of starts and ends are added to the first and
+last unary scores. Out: partition sums, best paths, marginals, expectations and samples.
 
-Sequences lie end to end, as everywhere. They are walked together, longest first, so that step l handles the sequences
-that still have an l-th token: as few steps as the longest sequence has tokens, no padding, and a group of equal length
-is only the simplest case. Each step is normalised, so 100,000 symbols lose no precision; the gradient of the partition
-sum is written out as the marginals it equals (Rabiner 1989; Lafferty et al. 2001). Where numba is installed, chains
-that share their transitions run compiled on the CPU (`chain_kernels.py`), those of a GPU too: scores are small, and a
-GPU would launch a dozen kernels for every token of the longest sequence.
+Sequences lie end to end, as everywhere. They are walked together (`nn/walk.py`), longest first, so that step l handles
+the sequences that still have an l-th token: there are as many steps as the longest sequence has tokens, and no padding.
+Each step is normalised, so 100,000 symbols lose no precision. The gradient of the partition sum is written out as the
+marginals it equals (Rabiner 1989; Lafferty et al. 2001). Where numba is installed, chains that share their transitions
+run compiled on the CPU (`chain_kernels.py`), also those of a GPU: scores are small, and a GPU would launch a dozen
+kernels for every token of the longest sequence.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -27,7 +27,9 @@ from firth import chance
 from firth.nn.walk import Walk
 
 ILLEGAL = -1e5
-"""The score of what must not be, in training: far below any real score, and finite, so that no gradient is NaN."""
+"""The score of what is forbidden, in training: far below real scores, but finite, so that no gradient is NaN."""
+_PAIRS_AT_ONCE = 1 << 22
+"""The most transition scores that exist at once while expected transitions are summed."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +38,13 @@ class Scores:
 
     unary_NT: Tensor
     transitions: Tensor
-    """TT: from label (row) to label (column), or NTT: each token's own; those of first tokens are not read."""
+    """TT: from label (row) to label (column), or NTT: one matrix for each token; those of first tokens are not read."""
     bounds_B1: Tensor
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all steps share their transitions."""
+        return self.transitions.ndim == 2
 
     @cached_property
     def walk(self) -> "_Walk":
@@ -45,25 +52,34 @@ class Scores:
 
     def walked(self) -> tuple[Tensor, Tensor]:
         """Unary scores and transitions in the order of the walk."""
-        shared = self.transitions.ndim == 2
-        return self.unary_NT[self.walk.rows_N], self.transitions if shared else self.transitions[self.walk.rows_N]
+        unary_NT = self.unary_NT[self.walk.rows_N]
+        if self.is_shared:
+            return unary_NT, self.transitions
+        return unary_NT, self.transitions[self.walk.rows_N]
 
 
 def path_score(scores: Scores, tags_N: Tensor) -> Tensor:
     """The score of one given path through each sequence."""
     unary_N = scores.unary_NT.gather(1, tags_N[:, None])[:, 0]
-    before_N, inner_N = tags_N.roll(1), ~scores.walk.first_N
-    shared = scores.transitions.ndim == 2
-    own = scores.transitions if shared else scores.transitions.flatten(0, 1)
-    row_N = before_N if shared else before_N + torch.arange(len(tags_N), device=tags_N.device) * own.shape[1]
-    return scores.walk.sums(unary_N + own[row_N, tags_N].where(inner_N, 0))
+    before_N = tags_N.roll(1)
+    is_inner_N = ~scores.walk.first_N
+    if scores.is_shared:
+        transition_N = scores.transitions[before_N, tags_N]
+    else:
+        # The rows of all matrices, one matrix after another.
+        rows = scores.transitions.flatten(0, 1)
+        row_N = before_N + torch.arange(len(tags_N), device=tags_N.device) * rows.shape[1]
+        transition_N = rows[row_N, tags_N]
+    return scores.walk.sums(unary_N + transition_N.where(is_inner_N, 0))
 
 
 def log_partition(scores: Scores) -> Tensor:
     """The log of the sum of exp(score) over all paths, for each sequence; differentiable once."""
     if _compiles(scores):
-        counted_B: Tensor = _Counted.apply(scores.unary_NT, scores.transitions, scores)  # type: ignore[no-untyped-call]
-        return counted_B
+        compiled_B: Tensor = _CompiledLogPartition.apply(  # type: ignore[no-untyped-call]
+            scores.unary_NT, scores.transitions, scores
+        )
+        return compiled_B
     unary_NT, transitions = scores.walked()
     total_B: Tensor = _LogPartition.apply(unary_NT, transitions, scores.walk)  # type: ignore[no-untyped-call]
     return total_B
@@ -71,29 +87,38 @@ def log_partition(scores: Scores) -> Tensor:
 
 @torch.no_grad()
 def marginals(scores: Scores) -> Tensor:
-    """How likely each token has each label."""
+    """The probability of each label at each token."""
     if _compiles(scores):
-        return counted(scores)[1].to(scores.unary_NT.dtype)
+        _, marginals_NT, _ = counted(scores)
+        return marginals_NT.to(scores.unary_NT.dtype)
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
-    return (alpha_NT + _backward(unary_NT, transitions, scores.walk)).softmax(1)[scores.walk.place_N]
+    beta_NT = _backward(unary_NT, transitions, scores.walk)
+    walked_NT = (alpha_NT + beta_NT).softmax(1)
+    return walked_NT[scores.walk.place_N]
 
 
 @torch.no_grad()
 def expected_transitions(scores: Scores) -> Tensor:
-    """How often each label is expected to follow each label: TT over all sequences, or NTT as the transitions are."""
+    """The expected number of times that each label follows each label.
+
+    TT over all sequences, or NTT where each token has its own transitions.
+    """
     if _compiles(scores):
-        return counted(scores)[2].to(scores.unary_NT.dtype)
+        _, _, pairs_TT = counted(scores)
+        return pairs_TT.to(scores.unary_NT.dtype)
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
     beta_NT = _backward(unary_NT, transitions, scores.walk)
     pairs = _pairs(alpha_NT, unary_NT + beta_NT, transitions, scores.walk, torch.ones_like(unary_NT[:, 0]))
-    return pairs if pairs.ndim == 2 else pairs[scores.walk.place_N]
+    if scores.is_shared:
+        return pairs
+    return pairs[scores.walk.place_N]
 
 
 @torch.no_grad()
 def counted(scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
-    """log Z_B, marginals_NT and expected transitions at once, in double precision: what learning by counts needs."""
+    """log Z_B, marginals_NT and expected transitions at once, in double precision, as learning from counts needs."""
     if not _compiles(scores):
         double = Scores(scores.unary_NT.double(), scores.transitions.double(), scores.bounds_B1)
         return log_partition(double), marginals(double), expected_transitions(double)
@@ -103,94 +128,135 @@ def counted(scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
 def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
     """The best path through each sequence, tags_N (-1 where there is none), and its score_B."""
     tags_N = best_path(scores)
-    none_B = scores.walk.sums((tags_N < 0).to(scores.unary_NT.dtype)) > 0
-    return tags_N, path_score(scores, tags_N.clamp(min=0)).masked_fill(none_B, -torch.inf)
+    has_none_B = scores.walk.sums((tags_N < 0).to(scores.unary_NT.dtype)) > 0
+    score_B = path_score(scores, tags_N.clamp(min=0))
+    return tags_N, score_B.masked_fill(has_none_B, -torch.inf)
 
 
 @torch.no_grad()
 def best_path(scores: Scores) -> Tensor:
-    """Its tags alone, which is quicker."""
+    """The tags_N of the best path through each sequence, without its score, which is faster."""
     if not _compiles(scores):
-        return k_best(scores, 1)[0][0]
+        tags_KN, _ = k_best(scores, 1)
+        return tags_KN[0]
     from firth.nn.chain_kernels import viterbi as compiled
 
-    return torch.from_numpy(compiled(*_arrays(scores))).to(scores.unary_NT.device)
+    unary_NT, transitions_TT, bounds_B1 = _arrays(scores)
+    tags_N = compiled(unary_NT, transitions_TT, bounds_B1)
+    return torch.from_numpy(tags_N).to(scores.unary_NT.device)
 
 
 @torch.no_grad()
 def k_best(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
     """The k best paths, tags_KN, and their scores_BK, best first; where there are fewer, score -inf and tags -1."""
-    walk, (unary_NT, transitions) = scores.walk, scores.walked()
-    (num_tokens, num_tags), num_alive = unary_NT.shape, walk.sizes[0]
-    best_NTK = unary_NT.new_full((num_tokens, num_tags, k), -torch.inf)
-    best_NTK[:num_alive, :, 0] = unary_NT[:num_alive]
-    came_NTK = torch.zeros(num_tokens, num_tags, k, dtype=torch.long, device=unary_NT.device)
-    for before, now in walk.steps():
-        arriving = best_NTK[before][:, None] + _at(transitions, now).mT[..., None]  # sequence, to, from, place
-        values, came_NTK[now] = _top(arriving.flatten(2), k)
-        values += unary_NT[now][..., None]
-        best_NTK[now] = values - values.amax((1, 2), keepdim=True)
-    ends, state_BK = _top(best_NTK[walk.last_B[:num_alive]].flatten(1), k)
-    tags_NK = torch.empty(num_tokens, k, dtype=torch.long, device=unary_NT.device)
-    for now in reversed(walk.slices()):
-        num = now.stop - now.start
-        tags_NK[now] = state_BK[:num] // k
-        state_BK[:num] = came_NTK[now].flatten(1).gather(1, state_BK[:num])
-    exists_BK = torch.zeros(len(walk.order_B), k, dtype=torch.bool, device=unary_NT.device)
+    walk = scores.walk
+    num_alive = walk.sizes[0]
+    came_NTK, best_NTK = _k_best_arrivals(scores, k)
+    end_scores, state_BK = _top(best_NTK[walk.last_B[:num_alive]].flatten(1), k)
+    tags_KN = _trace_back(came_NTK, state_BK, walk)[walk.place_N].T
+    exists_BK = torch.zeros(len(walk.order_B), k, dtype=torch.bool, device=tags_KN.device)
     exists_BK[:, 0] = True  # the empty path through an empty sequence
-    exists_BK[walk.order_B[:num_alive]] = ends > -torch.inf
-    tags_KN = tags_NK[walk.place_N].T
+    exists_BK[walk.order_B[:num_alive]] = end_scores > -torch.inf
     score_BK = torch.stack([path_score(scores, tags_N) for tags_N in tags_KN], 1)
     missing_KN = ~exists_BK[walk.sequence_N].T
     return tags_KN.masked_fill(missing_KN, -1), score_BK.masked_fill(~exists_BK, -torch.inf)
 
 
+def _k_best_arrivals(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
+    """For each token and label the k best paths that arrive: where they came from, and their scores.
+
+    A path comes from state t * k + r: the r-th best path that arrived at label t one step before. Scores are relative
+    to the best of their step. Rows are in the order of the walk.
+    """
+    walk = scores.walk
+    unary_NT, transitions = scores.walked()
+    num_tokens, num_tags = unary_NT.shape
+    num_alive = walk.sizes[0]
+    best_NTK = unary_NT.new_full((num_tokens, num_tags, k), -torch.inf)
+    best_NTK[:num_alive, :, 0] = unary_NT[:num_alive]
+    came_NTK = torch.zeros(num_tokens, num_tags, k, dtype=torch.long, device=unary_NT.device)
+    for before, now in walk.steps():
+        # Dimensions: sequence, to label, from label, rank.
+        arriving = best_NTK[before][:, None] + _at(transitions, now).mT[..., None]
+        values, came_NTK[now] = _top(arriving.flatten(2), k)
+        values += unary_NT[now][..., None]
+        best_NTK[now] = values - values.amax((1, 2), keepdim=True)
+    return came_NTK, best_NTK
+
+
+def _trace_back(came_NTK: Tensor, state_BK: Tensor, walk: "_Walk") -> Tensor:
+    """The tags of k paths, from their states at the end of each sequence; changes `state_BK`."""
+    num_tokens, _, k = came_NTK.shape
+    tags_NK = torch.empty(num_tokens, k, dtype=torch.long, device=came_NTK.device)
+    for now in reversed(walk.slices()):
+        num_alive = now.stop - now.start
+        tags_NK[now] = state_BK[:num_alive] // k
+        state_BK[:num_alive] = came_NTK[now].flatten(1).gather(1, state_BK[:num_alive])
+    return tags_NK
+
+
 @torch.no_grad()
 def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
-    """`num` paths drawn with their probabilities, tags_SN: forwards filtered, drawn backwards (Gumbel-max)."""
-    walk, (unary_NT, transitions) = scores.walk, scores.walked()
+    """`num` paths drawn by their probabilities, tags_SN: filtered forwards, drawn backwards (Gumbel-max)."""
+    walk = scores.walk
+    unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, walk)
-    uniform = chance.uniform(key, *np.ogrid[:num, : alpha_NT.shape[0], : alpha_NT.shape[1]])
+    num_tokens, num_tags = alpha_NT.shape
+    uniform = chance.uniform(key, *np.ogrid[:num, :num_tokens, :num_tags])
     noise_SNT = -torch.from_numpy(uniform).to(alpha_NT).clamp(1e-30).log().neg().clamp(1e-30).log()
-    wish_SNT = alpha_NT + noise_SNT
-    tags_SN = torch.empty(wish_SNT.shape[:2], dtype=torch.long, device=alpha_NT.device)
+    noisy_SNT = alpha_NT + noise_SNT
+    tags_SN = torch.empty(noisy_SNT.shape[:2], dtype=torch.long, device=alpha_NT.device)
     following: slice | None = None
     for now in reversed(walk.slices()):
-        wish = wish_SNT[:, now]
+        noisy = noisy_SNT[:, now]
         if following is not None:
+            # Add the transitions to the tags that were drawn at the step after this one.
             num_on = following.stop - following.start
-            leaving = _at(transitions, following).expand(num_on, -1, -1)  # the transitions to the tags already drawn
+            leaving = _at(transitions, following).expand(num_on, -1, -1)
             chosen = tags_SN[:, following, None, None].expand(-1, -1, leaving.shape[1], 1)
-            wish[:, :num_on] += leaving.expand(num, -1, -1, -1).gather(3, chosen)[..., 0]
-        tags_SN[:, now], following = wish.argmax(2), now
+            noisy[:, :num_on] += leaving.expand(num, -1, -1, -1).gather(3, chosen)[..., 0]
+        tags_SN[:, now] = noisy.argmax(2)
+        following = now
     return tags_SN[:, walk.place_N]
 
 
 def _compiles(scores: Scores) -> bool:
-    return scores.transitions.ndim == 2 and find_spec("numba") is not None
+    """Whether the compiled recursions can be used."""
+    return scores.is_shared and find_spec("numba") is not None
 
 
-def _arrays(scores: Scores) -> Iterator[np.ndarray]:
-    for tensor in (scores.unary_NT, scores.transitions.to(scores.unary_NT.dtype), scores.bounds_B1.long()):
-        yield np.ascontiguousarray(tensor.detach().cpu().numpy())
+def _arrays(scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Unary scores, transitions and bounds as the compiled recursions take them."""
+    transitions_TT = scores.transitions.to(scores.unary_NT.dtype)
+    return _array(scores.unary_NT), _array(transitions_TT), _array(scores.bounds_B1.long())
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    return np.ascontiguousarray(tensor.detach().cpu().numpy())
 
 
 def _forward_backward(scores: Scores, scale_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """log Z_B, marginals_NT and expected transitions, those of each sequence times its scale."""
+    """log Z_B, marginals_NT and expected transitions; the transitions of each sequence are multiplied by its scale."""
     from firth.nn.chain_kernels import forward_backward
 
     unary_NT, transitions_TT, bounds_B1 = _arrays(scores)
-    found = forward_backward(unary_NT, transitions_TT, bounds_B1, scale_B.detach().double().cpu().numpy())
-    log_z_B, marginals_NT, pairs_TT = (torch.from_numpy(array).to(scores.unary_NT.device) for array in found)
+    scales = scale_B.detach().double().cpu().numpy()
+    log_z, probabilities, pairs = forward_backward(unary_NT, transitions_TT, bounds_B1, scales)
+    device = scores.unary_NT.device
+    log_z_B = torch.from_numpy(log_z).to(device)
+    marginals_NT = torch.from_numpy(probabilities).to(device)
+    pairs_TT = torch.from_numpy(pairs).to(device)
     return log_z_B, marginals_NT, pairs_TT
 
 
 class _Walk(Walk):
-    """The walk, with what chains ask of it."""
+    """The walk with what chains need of it."""
 
     def split(self, transitions: Tensor) -> Iterable[Tensor]:
-        """The transitions into each step's tokens."""
-        return repeat(transitions[None]) if transitions.ndim == 2 else transitions.split_with_sizes(self.sizes)[1:]
+        """The transitions into the tokens of each step from the second on."""
+        if transitions.ndim == 2:
+            return repeat(transitions[None])
+        return transitions.split_with_sizes(self.sizes)[1:]
 
     def sums(self, values_N: Tensor) -> Tensor:
         """Sums over each sequence (values in token order), in float64: a long sum of single floats would drift."""
@@ -198,25 +264,31 @@ class _Walk(Walk):
         return sums_B.to(values_N.dtype)
 
 
-class _Counted(torch.autograd.Function):
+class _CompiledLogPartition(torch.autograd.Function):
     """The log partition by the compiled recursions."""
 
     @staticmethod
     def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, scores: Scores) -> Tensor:
-        ctx.scores, (log_z_B, ctx.marginals_NT, _) = scores, counted(scores)
+        log_z_B, marginals_NT, _ = counted(scores)
+        ctx.scores = scores
+        ctx.marginals_NT = marginals_NT
         return log_z_B.to(unary_NT.dtype)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
         scores = ctx.scores
-        unary_grad_NT = (ctx.marginals_NT * grad_B[scores.walk.sequence_N, None]).to(scores.unary_NT.dtype)
+        grad_N1 = grad_B[scores.walk.sequence_N, None]
+        unary_grad_NT = (ctx.marginals_NT * grad_N1).to(scores.unary_NT.dtype)
         if not ctx.needs_input_grad[1]:
             return unary_grad_NT, None, None
-        return unary_grad_NT, _forward_backward(scores, grad_B)[2].to(scores.transitions.dtype), None
+        _, _, pairs_TT = _forward_backward(scores, grad_B)
+        return unary_grad_NT, pairs_TT.to(scores.transitions.dtype), None
 
 
 class _LogPartition(torch.autograd.Function):
+    """The log partition by torch operations; tensors are in the order of the walk."""
+
     @staticmethod
     def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
         alpha_NT, norm_N = _forward(unary_NT, transitions, walk)
@@ -233,46 +305,63 @@ class _LogPartition(torch.autograd.Function):
         unary_grad_NT = (alpha_NT + beta_NT).softmax(1) * weight_N[:, None]
         if not ctx.needs_input_grad[1]:
             return unary_grad_NT, None, None
-        return unary_grad_NT, _pairs(alpha_NT, unary_NT + beta_NT, transitions, ctx.walk, weight_N), None
+        transitions_grad = _pairs(alpha_NT, unary_NT + beta_NT, transitions, ctx.walk, weight_N)
+        return unary_grad_NT, transitions_grad, None
 
 
 def _forward(unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> tuple[Tensor, Tensor]:
-    """alpha: the log of the sum over all paths up to each label, less that step's maximum; norm: those maxima, and at
-    the end the rest of the log partition, so that a sequence's norms sum to it."""
+    """alpha_NT and norm_N of the forward recursion.
+
+    alpha is the log of the sum over all paths up to each label, less the maximum of its step. norm holds these maxima
+    and, at the end of each sequence, the rest of the log partition, so that the norms of a sequence sum to it.
+    """
     first, *rest = unary_NT.split_with_sizes(walk.sizes)
-    alphas, maxima, arriving = [first], [torch.zeros_like(first[:, :1])], walk.split(transitions.mT)
+    alphas = [first]
+    maxima = [torch.zeros_like(first[:, :1])]
+    arriving = walk.split(transitions.mT)
     for unary, arrive in zip(rest, arriving, strict=False):
-        alpha = torch.logsumexp(alphas[-1][: len(unary), None] + arrive, 2).add_(unary)
-        maxima.append(alpha.amax(1, keepdim=True))
-        alphas.append(alpha.sub_(maxima[-1]))
-    alpha_NT, norm_N = torch.cat(alphas), torch.cat(maxima)[:, 0]
+        before = alphas[-1][: len(unary), None]
+        alpha = torch.logsumexp(before + arrive, 2).add_(unary)
+        maximum = alpha.amax(1, keepdim=True)
+        maxima.append(maximum)
+        alphas.append(alpha.sub_(maximum))
+    alpha_NT = torch.cat(alphas)
+    norm_N = torch.cat(maxima)[:, 0]
     ends = walk.last_B[: walk.sizes[0]]
     norm_N[ends] += alpha_NT[ends].logsumexp(1)
     return alpha_NT, norm_N
 
 
 def _backward(unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
-    """beta: the log of the sum over all paths on from each label, less that step's maximum."""
-    unaries, leaving = unary_NT.split_with_sizes(walk.sizes), walk.split(transitions)
+    """beta_NT: the log of the sum over all paths on from each label, less the maximum of its step."""
     beta_NT = torch.zeros_like(unary_NT)
     betas = beta_NT.split_with_sizes(walk.sizes)
-    for before, unary, beta, leave in reversed([*zip(betas, unaries[1:], betas[1:], leaving, strict=False)]):
-        beta = torch.logsumexp((unary + beta)[:, None] + leave, 2)
-        torch.sub(beta, beta.amax(1, keepdim=True), out=before[: len(unary)])
+    unaries = unary_NT.split_with_sizes(walk.sizes)
+    leaving = walk.split(transitions)
+    steps = list(zip(betas, unaries[1:], betas[1:], leaving, strict=False))
+    for before, unary, beta, leave in reversed(steps):
+        total = torch.logsumexp((unary + beta)[:, None] + leave, 2)
+        torch.sub(total, total.amax(1, keepdim=True), out=before[: len(unary)])
     return beta_NT
 
 
 def _pairs(alpha_NT: Tensor, ahead_NT: Tensor, transitions: Tensor, walk: _Walk, weight_N: Tensor) -> Tensor:
-    """Expected transitions, weighted by sequence and summed to the shape of `transitions`."""
-    before = np.concatenate([np.arange(b.start, b.stop) for b, _ in walk.steps()] or [np.arange(0)])
+    """Expected transitions, weighted by sequence and summed to the shape of `transitions`.
+
+    `ahead_NT` is unary + beta: the paths from each label on, its own unary score included.
+    """
+    num_first = walk.sizes[0]
+    rows_before = [np.arange(before.start, before.stop) for before, _ in walk.steps()]
+    before = np.concatenate(rows_before or [np.arange(0)])
     before_N = torch.from_numpy(before).to(alpha_NT.device)
     counts = torch.zeros_like(transitions)
-    many = max(1, (1 << 22) // alpha_NT.shape[1] ** 2)  # bounds the memory where transitions are shared
+    many = max(1, _PAIRS_AT_ONCE // alpha_NT.shape[1] ** 2)
     for start in range(0, len(before), many):
         came = alpha_NT[before_N[start : start + many]]
-        chosen = slice(walk.sizes[0] + start, walk.sizes[0] + start + len(came))
+        chosen = slice(num_first + start, num_first + start + len(came))
         logits = came[:, :, None] + _at(transitions, chosen) + ahead_NT[chosen][:, None]
-        pairs = (logits.flatten(1).softmax(1) * weight_N[chosen, None]).view_as(logits)
+        probabilities = logits.flatten(1).softmax(1)
+        pairs = (probabilities * weight_N[chosen, None]).view_as(logits)
         if transitions.ndim == 2:
             counts += pairs.sum(0)
         else:
@@ -280,13 +369,16 @@ def _pairs(alpha_NT: Tensor, ahead_NT: Tensor, transitions: Tensor, walk: _Walk,
     return counts
 
 
-def _at(transitions: Tensor, now: slice) -> Tensor:
-    return transitions[None] if transitions.ndim == 2 else transitions[now]
+def _at(transitions: Tensor, rows: slice) -> Tensor:
+    """The transitions into the tokens of these rows of the walk."""
+    return transitions[None] if transitions.ndim == 2 else transitions[rows]
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    if k == 1:  # several times quicker than topk
-        best, at = values.max(-1, keepdim=True)
-        return best, at
-    best, at = values.topk(k, dim=-1)
-    return best, at
+    """The k largest values of the last dimension, best first, and their indices."""
+    if k == 1:
+        # Several times faster than topk.
+        best, index = values.max(-1, keepdim=True)
+    else:
+        best, index = values.topk(k, dim=-1)
+    return best, index

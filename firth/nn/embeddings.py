@@ -1,6 +1,7 @@
 """BERT's input: token + learned position + segment embeddings, normalised (Devlin et al. 2018, figure 2).
 
-Where the embedding is narrower than the states (factorised, as in ELECTRA and ALBERT), a projection widens it.
+In: ids, positions and segments of all tokens. Out: their first states. Where the embedding is narrower than the states
+(factorised, as in ELECTRA), a projection widens it.
 """
 
 import torch
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 
 class OneSegment(nn.Embedding):
-    """Where there is one kind of segment only (RoBERTa), every token has it."""
+    """One kind of segment only (RoBERTa): every token has its row."""
 
     def __init__(self, width: int) -> None:
         super().__init__(1, width)
@@ -18,14 +19,19 @@ class OneSegment(nn.Embedding):
 
 
 class NoSegment(nn.Module):
-    """Where segments are not told apart at all (DistilBERT)."""
+    """No segment embedding (DistilBERT)."""
 
     def forward(self, segments_N: Tensor) -> Tensor:
         return torch.zeros((), device=segments_N.device)
 
 
 def _segments(count: int, width: int) -> nn.Module:
-    return nn.Embedding(count, width) if count > 1 else OneSegment(width) if count else NoSegment()
+    """The embedding of this many kinds of segment."""
+    if count == 0:
+        return NoSegment()
+    if count == 1:
+        return OneSegment(width)
+    return nn.Embedding(count, width)
 
 
 class Embeddings(nn.Module):
@@ -46,7 +52,9 @@ class Embeddings(nn.Module):
         self.segments = _segments(num_segments, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
-        self.project = nn.Identity() if out_width == width else nn.Linear(width, out_width)
+        self.project: nn.Module = nn.Identity()
+        if out_width != width:
+            self.project = nn.Linear(width, out_width)
 
     def forward(self, ids_N: Tensor, positions_N: Tensor, segments_N: Tensor) -> Tensor:
         x_NE = self.tokens(ids_N) + self.segments(segments_N) + self.positions(positions_N)

@@ -1,7 +1,7 @@
 """A frozen encoder as a source of features (Devlin et al. 2018, table 7; Peters et al. 2018, equation 1).
 
-In: a batch. Out: states made of any layers of the encoder, which does not learn: their sum, their concatenation, or
-gamma * sum_k softmax(w)_k h_k with learned w and gamma; on request a bidirectional LSTM reads them.
+In: a batch. Out: states combined from any layers of the encoder, which does not learn: their sum, their concatenation,
+or gamma * sum_k softmax(w)_k h_k with learned w and gamma. Optionally a bidirectional LSTM reads them.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Features(Encoder):
         layers: tuple[int, ...] = (-4, -3, -2, -1)
         """Which layers: 0 is the embeddings, 1 the first block, -1 the last."""
         combine: Literal["sum", "concat", "mix"] = "mix"
-        """How several layers become one: added, side by side, or mixed with learned weights."""
+        """How several layers become one: summed, concatenated, or mixed with learned weights."""
         lstm_width: int = 0
         """Width of each direction of an LSTM over the features; 0 for none."""
 
@@ -31,38 +31,56 @@ class Features(Encoder):
         wrong = [layer for layer in config.layers if not -depth - 1 <= layer <= depth]
         if wrong or not config.layers:
             raise BadConfig(f"transfer.features.layers must name layers from {-depth - 1} to {depth}.")
-        self.features, self.config, self.encoder = config, encoder.config, encoder
+        self.features = config
+        self.config = encoder.config
+        self.encoder = encoder
         encoder.requires_grad_(False)
-        width = encoder.width * (len(config.layers) if config.combine == "concat" else 1)
-        self.weights_K = nn.Parameter(torch.zeros(len(config.layers))) if config.combine == "mix" else None
-        self.gamma = nn.Parameter(torch.ones(())) if config.combine == "mix" else None
-        self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True) if config.lstm_width else None
+
+        width = encoder.width
+        if config.combine == "concat":
+            width = encoder.width * len(config.layers)
+        self.weights_K: nn.Parameter | None = None
+        self.gamma: nn.Parameter | None = None
+        if config.combine == "mix":
+            self.weights_K = nn.Parameter(torch.zeros(len(config.layers)))
+            self.gamma = nn.Parameter(torch.ones(()))
+        self.lstm: nn.LSTM | None = None
+        if config.lstm_width:
+            self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True)
+
         self.width = 2 * config.lstm_width or width
-        self.vocab_size, self.max_positions = encoder.vocab_size, encoder.max_positions
-        self.num_layers, self.causal = encoder.num_layers, encoder.causal and not config.lstm_width
+        self.vocab_size = encoder.vocab_size
+        self.max_positions = encoder.max_positions
+        self.num_layers = encoder.num_layers
+        # The LSTM reads in both directions.
+        self.causal = encoder.causal and not config.lstm_width
         self.shows_attention = encoder.shows_attention
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         with torch.no_grad():
             states = self.encoder(batch, layers=True, attention=attention)
-        x_ND = self._combine([states.layers[layer] for layer in self.features.layers])
+        chosen = [states.layers[layer] for layer in self.features.layers]
+        x_ND = self._combine(chosen)
         if self.lstm is not None:
             x_ND = both_ways(self.lstm, x_ND, batch.bounds_B1)
         return States(x_ND, states.table_VD, layers=states.layers, attention=states.attention)
 
     def train(self, mode: bool = True) -> "Features":
-        """The head learns; the frozen encoder never drops anything."""
+        """Sets the mode of the trained parts; the frozen encoder always stays without dropout."""
         super().train(mode)
         self.encoder.eval()
         return self
 
     def own_parameters(self) -> dict[str, Tensor]:
-        return {name: p for name, p in self.named_parameters() if not name.startswith("encoder.")}
+        """The parameters without those of the frozen encoder, by name."""
+        return {name: parameter for name, parameter in self.named_parameters() if not name.startswith("encoder.")}
 
     def _combine(self, layers: list[Tensor]) -> Tensor:
+        """One state for each token from its states in several layers."""
         if self.features.combine == "concat":
             return torch.cat(layers, 1)
         stacked_KND = torch.stack(layers)
         if self.weights_K is None or self.gamma is None:
             return stacked_KND.sum(0)
-        return self.gamma * torch.einsum("k,knd->nd", self.weights_K.softmax(0).to(stacked_KND.dtype), stacked_KND)
+        shares_K = self.weights_K.softmax(0).to(stacked_KND.dtype)
+        return self.gamma * torch.einsum("k,knd->nd", shares_K, stacked_KND)

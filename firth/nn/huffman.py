@@ -1,6 +1,6 @@
-"""Huffman's tree (1952) over names by how often they occur: frequent ones near the root, the mean path the shortest.
+"""Huffman's tree (1952) over names by their counts: frequent names are near the root, the mean path is the shortest.
 
-In: counts. Out: for each name the inner nodes from the root down and the turn taken at each. Without torch.
+In: counts. Out: for each name the inner nodes from the root down and the turn taken at each. Does not need torch.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Paths:
-    """The way from a tree's root to each name: inner nodes, and at each the turn (1 is right)."""
+    """The path from a tree's root to each name: inner nodes, and at each the turn (1 is right)."""
 
     bounds_V1: np.ndarray
     nodes_P: np.ndarray
@@ -18,43 +18,66 @@ class Paths:
 
     @classmethod
     def none(cls) -> "Paths":
+        """No paths, for loops without a tree."""
         return cls(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int8))
 
 
 def huffman(counts_V: np.ndarray) -> Paths:
-    """The tree of all names that occur (others have an empty path); ties fall as in the fasttext program."""
+    """The tree of all names that occur (others have an empty path); ties are broken as in the fasttext program."""
     order = np.argsort(-counts_V, kind="stable")
     words = order[counts_V[order] > 0]
-    above, turn = _merge(counts_V[words].tolist())
+    parent, turn = _merge(counts_V[words].tolist())
     size = len(words)
+
     depth = np.zeros(2 * size, np.int64)
-    for node in range(2 * size - 3, -1, -1):  # parents have higher numbers than their children
-        depth[node] = depth[above[node]] + 1
+    # From the root down: parents have higher numbers than their children.
+    for node in range(2 * size - 3, -1, -1):
+        depth[node] = depth[parent[node]] + 1
     lengths_V = np.zeros(len(counts_V), np.int64)
     lengths_V[words] = depth[:size]
     bounds_V1 = np.concatenate([[0], np.cumsum(lengths_V)])
-    nodes_P, turns_P = np.zeros(bounds_V1[-1], np.int32), np.zeros(bounds_V1[-1], np.int8)
-    at, place = np.arange(size), bounds_V1[words + 1] - 1
-    while len(at):  # all leaves climb together, each writing its path from its end
-        climbing = depth[at] > 0
-        at, place = at[climbing], place[climbing]
-        turns_P[place], nodes_P[place] = turn[at], above[at] - size
-        at, place = above[at], place - 1
+
+    nodes_P = np.zeros(bounds_V1[-1], np.int32)
+    turns_P = np.zeros(bounds_V1[-1], np.int8)
+    # All leaves climb together, each writing its path from the end.
+    nodes = np.arange(size)
+    place = bounds_V1[words + 1] - 1
+    while len(nodes):
+        climbing = depth[nodes] > 0
+        nodes = nodes[climbing]
+        place = place[climbing]
+        turns_P[place] = turn[nodes]
+        nodes_P[place] = parent[nodes] - size
+        nodes = parent[nodes]
+        place = place - 1
     return Paths(bounds_V1, nodes_P, turns_P)
 
 
 def _merge(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Joins the two rarest again and again: parents of leaves (rarest last) and inner nodes, and which hang right."""
+    """Joins the two rarest nodes again and again; returns each node's parent and its turn there.
+
+    Nodes are the leaves (rarest last), then the inner nodes in the order they are made.
+    """
     size = len(counts)
-    above, turn = np.zeros(2 * size, np.int64), np.zeros(2 * size, np.int8)
-    inner, leaf, first = list[int](), size - 1, 0
+    parent = np.zeros(2 * size, np.int64)
+    turn = np.zeros(2 * size, np.int8)
+    # Leaves and inner nodes both come in ascending order of their counts, so the rarest is at the head of one queue.
+    inner_counts = list[int]()
+    next_leaf = size - 1
+    next_inner = 0
     for node in range(size, 2 * size - 1):
         total = 0
-        for side in (0, 1):  # leaves and inner nodes both come in order of their counts
-            if leaf >= 0 and (first >= len(inner) or counts[leaf] < inner[first]):
-                child, total, leaf = leaf, total + counts[leaf], leaf - 1
+        for side in (0, 1):
+            no_inner = next_inner >= len(inner_counts)
+            if next_leaf >= 0 and (no_inner or counts[next_leaf] < inner_counts[next_inner]):
+                child = next_leaf
+                total += counts[next_leaf]
+                next_leaf -= 1
             else:
-                child, total, first = size + first, total + inner[first], first + 1
-            above[child], turn[child] = node, side
-        inner.append(total)
-    return above, turn
+                child = size + next_inner
+                total += inner_counts[next_inner]
+                next_inner += 1
+            parent[child] = node
+            turn[child] = side
+        inner_counts.append(total)
+    return parent, turn

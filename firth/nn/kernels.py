@@ -1,8 +1,8 @@
 """Attention over short packed sequences on a GPU: one program for each sequence and head, everything in registers.
 
-In: queries, keys and values of all tokens (N x 3 x H x K) and bounds; out: N x H x K. A sequence of at most 128 tokens
-fits a single tile, so the softmax needs no running sums, the backward pass works from the inputs alone, and the
-gradient is written once, in the layout the projection's own gradient wants.
+In: queries, keys and values of all tokens (N x 3 x H x K) and bounds. Out: N x H x K. A sequence of at most 128 tokens
+fits into a single tile, so the softmax needs no running sums, the backward pass works from the inputs alone, and the
+gradient is written once, in the layout of the projection's gradient.
 """
 
 from typing import Any
@@ -13,12 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 MAX_LENGTH = 128
+"""The longest sequence that fits into a tile."""
 HEAD_WIDTHS = (16, 32, 64, 128)
+"""The widths of a head that the kernels support."""
 
 
 @torch.library.custom_op("firth::short_attention", mutates_args=())
 def short_attention(qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Tensor:
-    """What every token takes from its sequence; sequences of at most 128 tokens."""
+    """The attention output of every token; sequences have at most 128 tokens."""
     num_tokens, _, num_heads, width = qkv_N3HK.shape
     qkv_N3HK = qkv_N3HK.contiguous()
     out_NHK = torch.empty((num_tokens, num_heads, width), dtype=qkv_N3HK.dtype, device=qkv_N3HK.device)
@@ -35,8 +37,10 @@ def _(qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Tensor:
 
 @torch.library.custom_op("firth::short_attention_gradient", mutates_args=())
 def short_attention_gradient(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Tensor:
+    """The gradient of queries, keys and values from that of the output."""
     num_heads, width = qkv_N3HK.shape[2:]
-    grad_NHK, qkv_N3HK = grad_NHK.contiguous(), qkv_N3HK.contiguous()
+    grad_NHK = grad_NHK.contiguous()
+    qkv_N3HK = qkv_N3HK.contiguous()
     out_N3HK = torch.empty_like(qkv_N3HK)
     grid = (len(bounds_B1) - 1, num_heads)
     _backward[grid](grad_NHK, qkv_N3HK, bounds_B1, out_N3HK, width**-0.5, num_heads, width, causal, num_warps=4)
@@ -48,26 +52,28 @@ def _(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Te
     return qkv_N3HK.new_empty(qkv_N3HK.shape)
 
 
-def _remember(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    qkv_N3HK, bounds_B1, ctx.causal = inputs
+def _save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    qkv_N3HK, bounds_B1, causal = inputs
+    ctx.causal = causal
     ctx.save_for_backward(qkv_N3HK, bounds_B1)
 
 
 def _gradient(ctx: Any, grad_NHK: Tensor) -> tuple[Tensor, None, None]:
-    return short_attention_gradient(grad_NHK, *ctx.saved_tensors, ctx.causal), None, None
+    qkv_N3HK, bounds_B1 = ctx.saved_tensors
+    return short_attention_gradient(grad_NHK, qkv_N3HK, bounds_B1, ctx.causal), None, None
 
 
-short_attention.register_autograd(_gradient, setup_context=_remember)
+short_attention.register_autograd(_gradient, setup_context=_save_inputs)
 
 
 @triton.jit
 def _weights(q, k, length, scale, causal: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """softmax(QK' / sqrt(K)) of a tile; columns beyond the sequence are 0."""
+    """softmax(QK' / sqrt(K)) of a tile, SIZE x SIZE; columns beyond the sequence are 0."""
     columns = tl.arange(0, SIZE)[None, :]
-    seen = columns < length
+    visible = columns < length
     if causal:
-        seen = seen & (columns <= tl.arange(0, SIZE)[:, None])
-    scores = tl.where(seen, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+        visible = visible & (columns <= tl.arange(0, SIZE)[:, None])
+    scores = tl.where(visible, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
     powers = tl.exp(scores - tl.max(scores, 1)[:, None])
     return powers / tl.sum(powers, 1)[:, None]
 
@@ -76,8 +82,10 @@ def _weights(q, k, length, scale, causal: tl.constexpr, SIZE: tl.constexpr):  # 
 def _forward_tile(  # type: ignore[no-untyped-def]
     qkv, out, length, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr, SIZE: tl.constexpr
 ):
-    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, WIDTH)[None, :]
+    rows = tl.arange(0, SIZE)[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
     real = rows < length
+    # A token's queries, keys and values of all heads lie one after another.
     places = qkv + rows * (3 * HEADS * WIDTH) + columns
     q = tl.load(places, real, 0.0)
     k = tl.load(places + HEADS * WIDTH, real, 0.0)
@@ -94,6 +102,7 @@ def _forward(qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, 
     head = tl.program_id(1)
     qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
     out += start * (HEADS * WIDTH) + head * WIDTH
+    # The smallest tile that holds the sequence.
     if length > 64:
         _forward_tile(qkv, out, length, scale, HEADS, WIDTH, causal, 128)
     elif length > 32:
@@ -106,7 +115,8 @@ def _forward(qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, 
 def _backward_tile(  # type: ignore[no-untyped-def]
     grad, qkv, out, length, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr, SIZE: tl.constexpr
 ):
-    rows, columns = tl.arange(0, SIZE)[:, None], tl.arange(0, WIDTH)[None, :]
+    rows = tl.arange(0, SIZE)[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
     real = rows < length
     offsets = rows * (3 * HEADS * WIDTH) + columns
     q = tl.load(qkv + offsets, real, 0.0)
@@ -117,7 +127,7 @@ def _backward_tile(  # type: ignore[no-untyped-def]
     grad_v = tl.dot(tl.trans(weights.to(g.dtype)), g)
     tl.store(out + offsets + 2 * HEADS * WIDTH, grad_v.to(q.dtype), real)
     grad_weights = tl.dot(g, tl.trans(v))
-    # d softmax: P * (dP - rowsum(P * dP)); rows beyond the sequence have g = 0 and add nothing.
+    # The gradient of softmax: P * (dP - rowsum(P * dP)). Rows beyond the sequence have g = 0 and add nothing.
     inner = tl.sum(weights * grad_weights, 1)[:, None]
     grad_scores = (weights * (grad_weights - inner) * scale).to(q.dtype)
     tl.store(out + offsets, tl.dot(grad_scores, k).to(q.dtype), real)
@@ -134,6 +144,7 @@ def _backward(  # type: ignore[no-untyped-def]
     grad += start * (HEADS * WIDTH) + head * WIDTH
     qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
     out += start * (3 * HEADS * WIDTH) + head * WIDTH
+    # The smallest tile that holds the sequence.
     if length > 64:
         _backward_tile(grad, qkv, out, length, scale, HEADS, WIDTH, causal, 128)
     elif length > 32:

@@ -1,8 +1,8 @@
-"""Cross-entropy over a large vocabulary, straight from the states: N x V scores never exist at once.
+"""Cross-entropy over a large vocabulary, directly from the states: N x V scores never exist at once.
 
 In: states, the matrix (and bias) that scores them, labels. Out: the summed loss and how many labels score highest.
-Scores are made piece by piece; while a piece is there its gradient, softmax minus the label, is multiplied back at
-once, so that nothing is kept or computed again for the backward pass.
+Scores are computed piece by piece. While a piece exists, its gradient, softmax minus the label, is multiplied back at
+once, so that nothing is kept or recomputed for the backward pass.
 """
 
 from typing import Any
@@ -14,64 +14,84 @@ from torch.nn.functional import linear
 IGNORE = -100
 """The label of a row that does not count."""
 PIECE = 1 << 25
-"""Scores that exist at once: 128 MB in single precision."""
+"""The most scores that exist at once: 128 MB in single precision."""
 
 
 def summed_cross_entropy(
     x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, *, labels_P: Tensor
 ) -> tuple[Tensor, Tensor]:
+    """The loss summed over all labels but IGNORE, and how many labels have the highest score."""
     if torch.is_grad_enabled():
-        total, right = _Summed.apply(x_PE, weight_VE, bias_V, labels_P)  # type: ignore[no-untyped-call]
-        return total, right
-    rows = max(1, PIECE // len(weight_VE))
-    each = [
-        _measured(linear(x, weight_VE, bias_V).float(), labels)[1:]
-        for x, labels in zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True)
-    ]
-    totals, rights = zip(*each, strict=True)
-    return torch.stack(totals).sum(), torch.stack(rights).sum()
+        total, correct = _SummedCrossEntropy.apply(x_PE, weight_VE, bias_V, labels_P)  # type: ignore[no-untyped-call]
+        return total, correct
+    totals = []
+    corrects = []
+    for x, labels in _pieces(x_PE, labels_P, len(weight_VE)):
+        scores_PV = linear(x, weight_VE, bias_V).float()
+        _, total, correct = _softmax_and_loss(scores_PV, labels)
+        totals.append(total)
+        corrects.append(correct)
+    return torch.stack(totals).sum(), torch.stack(corrects).sum()
 
 
-class _Summed(torch.autograd.Function):
+def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tensor, Tensor]]:
+    """States and labels, as many rows at a time as have PIECE scores."""
+    rows = max(1, PIECE // vocab_size)
+    return list(zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True))
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, labels_P: Tensor
     ) -> tuple[Tensor, Tensor]:
-        rows = max(1, PIECE // len(weight_VE))
-        totals, rights, of_x = [], [], []
-        of_weight_VE = torch.zeros_like(weight_VE, dtype=torch.float32)
-        of_bias_V = torch.zeros_like(weight_VE[:, 0], dtype=torch.float32)
-        for x, labels in zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True):
-            shares_PV, total, right = _measured(linear(x, weight_VE, bias_V).float(), labels)
-            kept_P1 = (labels != IGNORE)[:, None]
+        totals = []
+        corrects = []
+        x_grads = []
+        weight_grad_VE = torch.zeros_like(weight_VE, dtype=torch.float32)
+        bias_grad_V = torch.zeros_like(weight_VE[:, 0], dtype=torch.float32)
+        for x, labels in _pieces(x_PE, labels_P, len(weight_VE)):
+            softmax_PV, total, correct = _softmax_and_loss(linear(x, weight_VE, bias_V).float(), labels)
+            # The gradient of the scores: softmax - 1 at the label, 0 in rows that do not count.
+            counts_P1 = (labels != IGNORE)[:, None]
             gold_P1 = labels.clamp(min=0)[:, None]
-            shares_PV = shares_PV.scatter_add_(1, gold_P1, shares_PV.new_full(gold_P1.shape, -1.0)).mul_(kept_P1)
-            of_bias_V = of_bias_V if bias_V is None else of_bias_V + shares_PV.sum(0)
-            shares_PV = shares_PV.to(x.dtype)
-            of_x.append(shares_PV @ weight_VE)
-            of_weight_VE = of_weight_VE + (shares_PV.T @ x).float()
+            minus_one_P1 = softmax_PV.new_full(gold_P1.shape, -1.0)
+            grad_PV = softmax_PV.scatter_add_(1, gold_P1, minus_one_P1).mul_(counts_P1)
+            if bias_V is not None:
+                bias_grad_V = bias_grad_V + grad_PV.sum(0)
+            grad_PV = grad_PV.to(x.dtype)
+            x_grads.append(grad_PV @ weight_VE)
+            weight_grad_VE = weight_grad_VE + (grad_PV.T @ x).float()
             totals.append(total)
-            rights.append(right)
-        ctx.save_for_backward(torch.cat(of_x), of_weight_VE, of_bias_V)
-        ctx.dtype, ctx.biased = weight_VE.dtype, bias_V is not None
-        total, right = torch.stack(totals).sum(), torch.stack(rights).sum()
-        ctx.mark_non_differentiable(right)
-        return total, right
+            corrects.append(correct)
+        ctx.save_for_backward(torch.cat(x_grads), weight_grad_VE, bias_grad_V)
+        ctx.dtype = weight_VE.dtype
+        ctx.has_bias = bias_V is not None
+        total = torch.stack(totals).sum()
+        correct = torch.stack(corrects).sum()
+        ctx.mark_non_differentiable(correct)
+        return total, correct
 
     @staticmethod
-    def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        of_x_PE, of_weight_VE, of_bias_V = ctx.saved_tensors
-        scale = of_outputs[0]
-        of_bias = (of_bias_V * scale).to(ctx.dtype) if ctx.biased else None
-        return of_x_PE * scale.to(of_x_PE.dtype), (of_weight_VE * scale).to(ctx.dtype), of_bias, None
+    def backward(ctx: Any, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
+        x_grad_PE, weight_grad_VE, bias_grad_V = ctx.saved_tensors
+        scale = output_grads[0]
+        bias_grad = (bias_grad_V * scale).to(ctx.dtype) if ctx.has_bias else None
+        x_grad = x_grad_PE * scale.to(x_grad_PE.dtype)
+        weight_grad = (weight_grad_VE * scale).to(ctx.dtype)
+        return x_grad, weight_grad, bias_grad, None
 
 
-def _measured(scores_PV: Tensor, labels_P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Shares in place of the scores, the summed loss, and how many labels score highest."""
-    kept_P, gold_P1 = labels_P != IGNORE, labels_P.clamp(min=0)[:, None]
-    best_P1, of_gold_P1 = scores_PV.amax(1, keepdim=True), scores_PV.gather(1, gold_P1)
-    shares_PV = scores_PV.sub_(best_P1).exp_()
-    sums_P1 = shares_PV.sum(1, keepdim=True)
-    losses_P = (sums_P1.log() + best_P1 - of_gold_P1)[:, 0]
-    right_P = (of_gold_P1 == best_P1)[:, 0] & kept_P
-    return shares_PV.div_(sums_P1), torch.where(kept_P, losses_P, 0.0).sum(), right_P.sum()
+def _softmax_and_loss(scores_PV: Tensor, labels_P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The softmax, the summed loss, and how many labels score highest. Overwrites the scores."""
+    counts_P = labels_P != IGNORE
+    gold_P1 = labels_P.clamp(min=0)[:, None]
+    best_P1 = scores_PV.amax(1, keepdim=True)
+    gold_score_P1 = scores_PV.gather(1, gold_P1)
+    powers_PV = scores_PV.sub_(best_P1).exp_()
+    sums_P1 = powers_PV.sum(1, keepdim=True)
+    losses_P = (sums_P1.log() + best_P1 - gold_score_P1)[:, 0]
+    correct_P = (gold_score_P1 == best_P1)[:, 0] & counts_P
+    softmax_PV = powers_PV.div_(sums_P1)
+    total = torch.where(counts_P, losses_P, 0.0).sum()
+    return softmax_PV, total, correct_P.sum()

@@ -1,8 +1,8 @@
 """Recurrent layers over sequences that are walked together (`nn/walk.py`). In and out: states in the walk's order.
 
-`ClippedLSTM` is ELMo's (Peters et al. 2018): projected (Sak et al. 2014), clipped, one in each direction.
-`DroppedLSTM` is AWD-LSTM's (Merity et al. 2017): some of its recurrent weights are missing in each training step.
-`both_ways` runs torch's own LSTM over sequences that lie end to end.
+`ClippedLSTM` is ELMo's (Peters et al. 2018): projected (Sak et al. 2014), clipped, in both directions.
+`DroppedLSTM` is AWD-LSTM's (Merity et al. 2017): dropout on the recurrent weights.
+`both_ways` runs torch's own LSTM over sequences that lie end to end, in both directions.
 """
 
 import torch
@@ -13,13 +13,14 @@ from torch.nn.utils.rnn import PackedSequence
 from firth.nn.walk import Walk
 
 Memory = tuple[Tensor, Tensor]
-"""What a layer remembers of each sequence, in walking order: its last output and its cell."""
+"""The state of a layer for each sequence, in walking order: its last output and its cell."""
 
 
 class ClippedLSTM(nn.Module):
-    """The layer's two directions are one batched product; cell and output stay within +-clip.
+    """An LSTM layer in both directions, computed as one batched product; cell and output stay within +-clip.
 
-    nn.LSTM cannot clip. Gates lie in torch's order: input, forget, candidate, output.
+    nn.LSTM cannot clip. Gates are in torch's order: input, forget, candidate, output. The first dimension of all
+    tensors is the direction.
     """
 
     def __init__(self, in_width: int, out_width: int, *, cell_width: int, clip: float) -> None:
@@ -28,31 +29,51 @@ class ClippedLSTM(nn.Module):
         self.input_2DF = nn.Parameter(torch.empty(2, in_width, 4 * cell_width))
         self.recurrent_2DF = nn.Parameter(torch.empty(2, out_width, 4 * cell_width))
         self.project_2FD = nn.Parameter(torch.empty(2, cell_width, out_width))
-        self.bias = nn.Parameter(torch.zeros(8 * cell_width))  # flat, because what is flat does not decay
-        # Scaled by the number of terms, for nothing here has a norm; a half-open gate halves what is projected.
+        # The bias is flat because weight decay spares flat parameters.
+        self.bias = nn.Parameter(torch.zeros(8 * cell_width))
+        # There is no norm here, so weights are scaled by the number of terms they sum. The projection's input is halved
+        # by its half-open gate, which the gain of 2 makes up for.
         for weights, gain in ((self.input_2DF, 1), (self.recurrent_2DF, 1), (self.project_2FD, 2)):
             nn.init.normal_(weights, std=gain * weights.shape[1] ** -0.5)
-        self.bias.data.view(2, 4, -1)[:, 1] = 1.0  # at first nothing is forgotten
+        # The forget gates start open.
+        self.bias.data.view(2, 4, -1)[:, 1] = 1.0
 
     def forward(self, x_2ND: Tensor, walk: Walk, memory: Memory | None = None) -> tuple[Tensor, Memory]:
-        """Every token's output, and what is remembered of each sequence at its end."""
+        """Every token's output, and the memory of each sequence at its end."""
         gates_2NF = torch.baddbmm(self.bias.view(2, 1, -1), x_2ND, self.input_2DF)
-        width = self.project_2FD.shape[1]
-        out = memory[0] if memory else x_2ND.new_zeros(2, walk.sizes[0], self.project_2FD.shape[2])
-        cell = memory[1] if memory else x_2ND.new_zeros(2, walk.sizes[0], width)
-        outs, ends = [], []
+        if memory:
+            out, cell = memory
+        else:
+            _, cell_width, out_width = self.project_2FD.shape
+            out = x_2ND.new_zeros(2, walk.sizes[0], out_width)
+            cell = x_2ND.new_zeros(2, walk.sizes[0], cell_width)
+        outs = []
+        last_outs = []
+        last_cells = []
         for gates, alive in zip(gates_2NF.split_with_sizes(walk.sizes, 1), walk.sizes, strict=True):
-            ends.append((out[:, alive:], cell[:, alive:]))
-            gates = torch.baddbmm(gates, out[:, :alive], self.recurrent_2DF)
-            opened = gates.sigmoid()
-            candidate = gates[..., 2 * width : 3 * width].tanh()
-            cell = opened[..., width : 2 * width] * cell[:, :alive] + opened[..., :width] * candidate
-            cell = cell.clamp(-self.clip, self.clip)
-            out = torch.bmm(opened[..., 3 * width :] * cell.tanh(), self.project_2FD).clamp(-self.clip, self.clip)
+            # Sequences are sorted by length: those behind the first `alive` have ended.
+            last_outs.append(out[:, alive:])
+            last_cells.append(cell[:, alive:])
+            out, cell = self._step(gates, out[:, :alive], cell[:, :alive])
             outs.append(out)
-        ends.append((out, cell))
-        last_out, last_cell = (torch.cat(parts, 1) for parts in zip(*reversed(ends), strict=True))
+        last_outs.append(out)
+        last_cells.append(cell)
+        # The longest sequences ended last and come first.
+        last_out = torch.cat(last_outs[::-1], 1)
+        last_cell = torch.cat(last_cells[::-1], 1)
         return torch.cat(outs, 1), (last_out, last_cell)
+
+    def _step(self, gates: Tensor, out: Tensor, cell: Tensor) -> Memory:
+        """The next output and cell, from the inputs' part of the gates and the previous output and cell."""
+        width = self.project_2FD.shape[1]
+        gates = torch.baddbmm(gates, out, self.recurrent_2DF)
+        opened = gates.sigmoid()
+        candidate = gates[..., 2 * width : 3 * width].tanh()
+        cell = opened[..., width : 2 * width] * cell + opened[..., :width] * candidate
+        cell = cell.clamp(-self.clip, self.clip)
+        hidden = opened[..., 3 * width :] * cell.tanh()
+        out = torch.bmm(hidden, self.project_2FD).clamp(-self.clip, self.clip)
+        return out, cell
 
 
 class DroppedLSTM(nn.Module):
@@ -65,14 +86,16 @@ class DroppedLSTM(nn.Module):
         self.recurrent_weight = nn.Parameter(torch.empty(4 * out_width, out_width))
         self.input_bias = nn.Parameter(torch.empty(4 * out_width))
         self.recurrent_bias = nn.Parameter(torch.empty(4 * out_width))
+        reach = out_width**-0.5
         for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(out_width**-0.5), out_width**-0.5)
+            nn.init.uniform_(parameter, -reach, reach)
 
     def forward(self, x_ND: Tensor, walk: Walk) -> Tensor:
         recurrent = F.dropout(self.recurrent_weight, self.rate, self.training)
         weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
         start = x_ND.new_zeros(1, walk.sizes[0], recurrent.shape[1])
         sizes = torch.tensor(walk.sizes)
+        # With biases, 1 layer, no dropout between layers, in one direction.
         out_ND, _, _ = torch.lstm(x_ND, sizes, (start, start), weights, True, 1, 0.0, self.training, False)
         return out_ND
 
@@ -86,32 +109,42 @@ def same_mask(x_ND: Tensor, rate: float, walk: Walk, *, training: bool) -> Tenso
 
 
 def both_ways(lstm: nn.LSTM, x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
-    """What a bidirectional LSTM of one layer says of every token; in and out are in the tokens' own order.
+    """The outputs of a bidirectional LSTM of one layer for every token; in and out are in the tokens' own order.
 
-    On a CPU the steps are taken here: the slopes of torch's own are summed up anew at every step, which took 15 times
-    as long on 10,000 tokens of sentences.
+    On a CPU the steps are computed here: torch's own backward pass sums the gradients of the weights anew at every
+    step, which took 15 times as long on 10,000 tokens of sentences.
     """
     if not len(x_ND):
         return x_ND.new_zeros(0, 2 * lstm.hidden_size)
     walk = Walk(bounds_B1, x_ND.device)
     if x_ND.is_cuda:
-        out_ND: Tensor = lstm(PackedSequence(x_ND[walk.rows_N], torch.tensor(walk.sizes)))[0].data
+        packed = PackedSequence(x_ND[walk.rows_N], torch.tensor(walk.sizes))
+        out_ND: Tensor = lstm(packed)[0].data
         return out_ND[walk.place_N]
-    weights = [getattr(lstm, f"{name}_l0{way}") for way in ("", "_reverse") for name in ("weight_ih", "weight_hh")]
-    bias_2F = torch.stack([getattr(lstm, f"bias_ih_l0{w}") + getattr(lstm, f"bias_hh_l0{w}") for w in ("", "_reverse")])
+    # The second direction reads the mirrored sequences.
+    bias_2F = _both_directions(lstm, "bias_ih") + _both_directions(lstm, "bias_hh")
+    input_2DF = _both_directions(lstm, "weight_ih").mT
+    recurrent_2DF = _both_directions(lstm, "weight_hh").mT.contiguous()
     x_2ND = torch.stack([x_ND, x_ND[walk.mirror_N]])[:, walk.rows_N]
-    gates_2NF = torch.baddbmm(bias_2F[:, None], x_2ND, torch.stack(weights[::2]).mT)
-    out_2ND = _steps(gates_2NF, torch.stack(weights[1::2]).mT.contiguous(), walk.sizes)[:, walk.place_N]
+    gates_2NF = torch.baddbmm(bias_2F[:, None], x_2ND, input_2DF)
+    out_2ND = _steps(gates_2NF, recurrent_2DF, walk.sizes)[:, walk.place_N]
     return torch.cat([out_2ND[0], out_2ND[1, walk.mirror_N]], 1)
 
 
+def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
+    """A parameter of the first layer, of the forward and of the backward direction."""
+    return torch.stack([getattr(lstm, f"{name}_l0"), getattr(lstm, f"{name}_l0_reverse")])
+
+
 def _steps(gates_2NF: Tensor, recurrent_2DF: Tensor, sizes: list[int]) -> Tensor:
-    """The outputs of all steps, from what the inputs say to the gates."""
-    out = cell = gates_2NF.new_zeros(2, sizes[0], recurrent_2DF.shape[1])
+    """The outputs of all steps, from the inputs' part of the gates."""
+    out = gates_2NF.new_zeros(2, sizes[0], recurrent_2DF.shape[1])
+    cell = out
     outs = []
-    for gates, alive in zip(gates_2NF.split_with_sizes(sizes, 1), sizes, strict=True):
-        into, forget, candidate, outward = torch.baddbmm(gates, out[:, :alive], recurrent_2DF).chunk(4, 2)
-        cell = forget.sigmoid() * cell[:, :alive] + into.sigmoid() * candidate.tanh()
-        out = outward.sigmoid() * cell.tanh()
+    for step_gates, alive in zip(gates_2NF.split_with_sizes(sizes, 1), sizes, strict=True):
+        gates = torch.baddbmm(step_gates, out[:, :alive], recurrent_2DF)
+        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, 2)
+        cell = forget_gate.sigmoid() * cell[:, :alive] + input_gate.sigmoid() * candidate.tanh()
+        out = output_gate.sigmoid() * cell.tanh()
         outs.append(out)
     return torch.cat(outs, 1)

@@ -1,4 +1,4 @@
-"""Losses that make cosines and scores mean likeness. In: unit vectors or scores, and what people said. Out: sums."""
+"""Losses of text similarity. In: cosines, unit vectors or scores, and gold labels. Out: losses summed over pairs."""
 
 import torch
 from torch import Tensor
@@ -6,27 +6,37 @@ from torch.nn import functional as F
 
 
 def contrastive(cosine_E: Tensor, alike_E: Tensor, *, margin: float) -> Tensor:
-    """Draws like texts together and pushes others apart, up to a margin (Hadsell et al. 2006, equation 4)."""
+    """Pulls similar texts together and pushes others apart, up to a margin (Hadsell et al. 2006, equation 4)."""
     distance_E = 1 - cosine_E
-    return (alike_E * distance_E**2 + (1 - alike_E) * F.relu(margin - distance_E) ** 2).sum()
+    pull_E = alike_E * distance_E**2
+    push_E = (1 - alike_E) * F.relu(margin - distance_E) ** 2
+    return (pull_E + push_E).sum()
 
 
 def cross(scores_EK: Tensor, gold_E: Tensor, *, kind: str) -> Tensor:
-    """Of a cross-encoder: squared error of a number, the first of a triplet's two pairs, or alike or not."""
+    """The loss of a cross-encoder, by the kind of labels.
+
+    number: squared error. triplets: cross-entropy, the first of the two pairs is right. Otherwise: binary
+    cross-entropy of similar or not.
+    """
     if kind == "number":
         return F.mse_loss(scores_EK[:, 0], gold_E, reduction="sum")
     if kind == "triplets":
-        return F.cross_entropy(scores_EK, torch.zeros_like(gold_E, dtype=torch.long), reduction="sum")
+        first_E = torch.zeros_like(gold_E, dtype=torch.long)
+        return F.cross_entropy(scores_EK, first_E, reduction="sum")
     return F.binary_cross_entropy_with_logits(scores_EK[:, 0], gold_E, reduction="sum")
 
 
 def ranking(unit_EKD: Tensor, asks_E: Tensor, *, ignored_EC: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """Each first text must find its second among all others of the batch (Henderson et al. 2017); sum, and how many do.
+    """In-batch negatives: each first text must find its second among all others of the batch (Henderson et al. 2017).
 
-    Rows that do not ask lend their texts as negatives.
+    Returns the summed loss and how many texts find theirs. `unit_EKD` are K unit vectors a row, `ignored_EC` marks
+    candidates that are not counted as negatives. Rows outside `asks_E` only lend their texts as negatives.
     """
     candidates_CD = unit_EKD[:, 1:].transpose(0, 1).flatten(0, 1)
     scores_EC = (scale * unit_EKD[:, 0] @ candidates_CD.T).masked_fill(ignored_EC, -torch.inf)
     own_E = torch.arange(len(scores_EC), device=scores_EC.device)
-    each_E = F.cross_entropy(scores_EC, own_E, reduction="none")
-    return (each_E * asks_E).sum(), ((scores_EC.argmax(1) == own_E) & asks_E).sum()
+    losses_E = F.cross_entropy(scores_EC, own_E, reduction="none")
+    total = (losses_E * asks_E).sum()
+    is_found_E = (scores_EC.argmax(1) == own_E) & asks_E
+    return total, is_found_E.sum()

@@ -1,8 +1,8 @@
 """Sequences walked together: what chains of labels and recurrent networks share.
 
 In: bounds of sequences that lie end to end. Out: the order of all first tokens, then all second ones, longest sequence
-first. The sequences alive at a step are always the first ones of that order, so every step is a slice, and there are as
-few steps as the longest sequence has tokens; nothing is padded.
+first. The sequences alive at a step are always the first ones of that order, so every step is a slice. There are as
+many steps as the longest sequence has tokens, and nothing is padded.
 """
 
 from collections.abc import Iterator
@@ -16,17 +16,28 @@ from torch import Tensor
 class Walk:
     def __init__(self, bounds_B1: Tensor, device: torch.device) -> None:
         bounds = bounds_B1.cpu().numpy().astype(np.int64)
+        num_tokens = bounds[-1]
         lengths = np.diff(bounds)
         order = np.argsort(-lengths, kind="stable")
+        rank = np.argsort(order, kind="stable")
+
+        # Step l has as many rows as there are sequences longer than l.
         longest = int(lengths.max(initial=0))
         sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
         starts = np.concatenate([[0], np.cumsum(sizes)])
-        rank = np.argsort(order, kind="stable")
-        position = np.arange(bounds[-1]) - np.repeat(bounds[:-1], lengths)
+
+        position = np.arange(num_tokens) - np.repeat(bounds[:-1], lengths)
         place = starts[position] + np.repeat(rank, lengths)
+        mirror = np.repeat(bounds[:-1] + bounds[1:] - 1, lengths) - np.arange(num_tokens)
+        last = order
+        if len(place):
+            last_token = np.maximum(bounds[1:] - 1, 0)
+            last = place[last_token[order]]
+
         self.sizes: list[int] = sizes.tolist() or [0]
         """How many sequences are alive at each step."""
         self.starts: list[int] = starts.tolist()
+        """The first row of each step."""
 
         def tensor(array: np.ndarray) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -35,19 +46,24 @@ class Walk:
         """Token -> row of the walk."""
         self.rows_N = tensor(np.argsort(place, kind="stable"))
         """Row of the walk -> token."""
-        self.mirror_N = tensor(np.repeat(bounds[:-1] + bounds[1:] - 1, lengths) - np.arange(bounds[-1]))
+        self.mirror_N = tensor(mirror)
         """Token -> the token at the same distance from the other end of its sequence."""
-        self.order_B, self.lengths_B = tensor(order), tensor(lengths)
+        self.order_B = tensor(order)
+        """The sequences in walking order, longest first."""
+        self.lengths_B = tensor(lengths)
         self.sequence_N = tensor(np.repeat(np.arange(len(lengths)), lengths))
+        """Token -> its sequence."""
         self.first_N = tensor(position == 0)
-        self.last_B = tensor(place[np.maximum(bounds[1:] - 1, 0)[order]] if len(place) else order)
+        """Whether a token is the first of its sequence."""
+        self.last_B = tensor(last)
         """Rows of last tokens, in walking order."""
 
     def slices(self) -> list[slice]:
+        """The rows of each step."""
         return [slice(start, start + size) for start, size in zip(self.starts, self.sizes, strict=False)]
 
     def steps(self) -> Iterator[tuple[slice, slice]]:
-        """Each step's rows, and those of the same sequences one step before."""
-        slices = self.slices()
-        for before, now in pairwise(slices):
-            yield slice(before.start, before.start + now.stop - now.start), now
+        """For each step from the second on: the rows of its sequences one step before, and its rows."""
+        for before, now in pairwise(self.slices()):
+            size = now.stop - now.start
+            yield slice(before.start, before.start + size), now

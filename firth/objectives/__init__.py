@@ -1,4 +1,4 @@
-"""Goals that make their own labels. One file holds an objective's cut, its corruption and its loss."""
+"""Objectives: goals that make their own labels. One file holds an objective's cut, its corruption and its loss."""
 
 from functools import cache
 from typing import Any
@@ -24,10 +24,14 @@ TABLE = {
 
 
 def resolve(name: str) -> Any:
+    """The class of an objective, imported only now."""
     return _resolve(TABLE, name, "objective")
 
 
 @cache
 def word_losses() -> dict[str, str]:
-    """Every loss over the vocabulary, and what it predicts."""
-    return {loss: what for name in TABLE for loss, what in resolve(name).word_losses.items()}
+    """Every loss over the vocabulary, by name, with what it predicts (such as `next token`)."""
+    losses: dict[str, str] = {}
+    for name in TABLE:
+        losses.update(resolve(name).word_losses)
+    return losses

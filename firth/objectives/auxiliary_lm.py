@@ -1,7 +1,7 @@
-"""The language model's loss on the texts of a task, beside the task's own (Radford et al. 2018, equation 5).
+"""The language model's loss on the texts of a task, added to the task's loss (Radford et al. 2018, equation 5).
 
-In: a task's batch, as it is. Out: the causal cross-entropy of every next token, times a weight. It keeps a model from
-forgetting what it learned from running text, and helps where a task has many rows.
+In: a task's batch, unchanged. Out: the causal cross-entropy of every next token, times a weight. It keeps a model from
+forgetting what it learned in pre-training, and helps where a task has many rows.
 """
 
 from collections.abc import Mapping
@@ -15,12 +15,15 @@ NAME = "auxiliary_lm"
 class AuxiliaryLM(Goal):
     def __init__(self, head: CausalLM, *, weight: float) -> None:
         super().__init__()
-        self.head, self.weight = head, weight
+        self.head = head
+        self.weight = weight
 
     def loss(self, states: States, batch: Batch) -> Loss:
         labels_N = self.head.known(next_tokens(batch))
-        total, right = self.head.summed(states.last_ND, labels_N, states.table_VD)
-        return Loss({NAME: self.weight * total}, {f"{NAME}_correct": right})
+        total, correct = self.head.summed(states.last_ND, labels_N, states.table_VD)
+        return Loss({NAME: self.weight * total}, {f"{NAME}_correct": correct})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {NAME: batch.num_tokens - int((batch.bounds_B1.diff() > 0).sum())}
+        # The last token of a sequence has no next one.
+        num_sequences = int((batch.bounds_B1.diff() > 0).sum())
+        return {NAME: batch.num_tokens - num_sequences}

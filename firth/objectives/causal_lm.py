@@ -1,12 +1,12 @@
 """Causal language model: the next token from those before it (Radford et al. 2018, equation 1), or both ways at once.
 
-Cut: all documents end to end with an end-of-text token (the vocabulary's separator) behind each, in full windows that
-begin elsewhere every epoch. Nothing is corrupted. Loss: cross-entropy at every token that has a next one; the scores
-over the vocabulary never all exist at once.
+Cut: all documents end to end, each followed by an end-of-text token (the vocabulary's separator), in full windows that
+begin elsewhere every epoch. Nothing is corrupted. Loss: cross-entropy at every token that has a next one, computed in
+pieces (`nn/likelihood.py`), so that the scores of all tokens over the vocabulary never exist at once.
 
 With directions=both (Peters et al. 2018, equation 1) the first half of a state's columns has read the tokens up to its
 own and predicts the one after it; the second half has read the sequence from its end and predicts the one before it.
-Both use the same scores. The encoder must be blind in these directions; nothing here can check that.
+Both use the same output layer. The encoder must not see the tokens it predicts; nothing here can check that.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,8 @@ from firth.nn.likelihood import IGNORE, summed_cross_entropy
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers.vocab import Frame, Vocab
 
-FORWARD, BACKWARD = "causal_lm", "causal_lm_backward"
+FORWARD = "causal_lm"
+BACKWARD = "causal_lm_backward"
 
 
 class CausalLM(Objective):
@@ -39,7 +40,7 @@ class CausalLM(Objective):
         directions: Literal["forward", "both"] = "forward"
         """Predict the token after each, or with the other half of each state also the token before it."""
         tied: bool = True
-        """Whether the scores are products with the input embedding; otherwise with a matrix of their own."""
+        """Whether the scores are products with the input embedding; otherwise with a separate matrix."""
         bias: bool = False
         """Whether every token of the vocabulary has a bias."""
         num_words: int = 0
@@ -51,62 +52,95 @@ class CausalLM(Objective):
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
-        self.config, self.max_length, self.seed = config, max_length, seed
-        self.end, self.frame = vocab.sep, Frame(opening=vocab.frame.opening)
-        self.names = (FORWARD,) if config.directions == "forward" else (FORWARD, BACKWARD)
+        self.config = config
+        self.max_length = max_length
+        self.seed = seed
+        self.end = vocab.sep
+        self.frame = Frame(opening=vocab.frame.opening)
+        self.names: tuple[str, ...] = (FORWARD,)
+        if config.directions == "both":
+            self.names = (FORWARD, BACKWARD)
+
+        # Each direction has its own part of a state's columns.
         width = encoder.width // len(self.names)
-        projects = config.tied and width != encoder.table_width
-        self.project = nn.Linear(width, encoder.table_width) if projects else nn.Identity()
-        self.size, self.unknown = min(config.num_words or encoder.vocab_size, encoder.vocab_size), vocab.unk
+        self.project: nn.Module = nn.Identity()
+        if config.tied and width != encoder.table_width:
+            self.project = nn.Linear(width, encoder.table_width)
+        self.size = min(config.num_words or encoder.vocab_size, encoder.vocab_size)
+        self.unknown = vocab.unk
         self.out = None if config.tied else nn.Linear(width, self.size, bias=False)
         self.bias = nn.Parameter(torch.zeros(self.size)) if config.bias else None
         initialise(self, std=encoder.init_std)
         if self.out is not None:
-            nn.init.normal_(self.out.weight, std=width**-0.5)  # scores as large as a state's columns
+            # Scores get the scale of a state's columns.
+            nn.init.normal_(self.out.weight, std=width**-0.5)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         size = self.max_length - self.frame.size()
         shift = int(chance.below(chance.key(self.seed, "windows", epoch), size))
         joined = join(stream, end=self.end)
         windows_S12 = full_windows(joined, size, shift=shift)
-        longer = windows_S12[:, 0, 1] - windows_S12[:, 0, 0] > 1  # a lone token has no neighbour
-        return Plan(windows_S12[longer], frame=self.frame, joined=joined)
+        # A lone token has no neighbour to predict.
+        sizes_S = windows_S12[:, 0, 1] - windows_S12[:, 0, 0]
+        return Plan(windows_S12[sizes_S > 1], frame=self.frame, joined=joined)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
-        lasts, firsts = pack.bounds_B1[1:] - 1, pack.bounds_B1[:-1]
-        for name, step, edges in zip(self.names, (1, -1), (lasts, firsts), strict=False):
-            labels = np.full(pack.num_tokens, IGNORE, np.int64)
-            labels[: len(pack.ids_N)] = np.roll(pack.ids_N, -step)
-            labels[labels >= self.size] = self.unknown
-            labels[edges] = IGNORE
-            pack.targets[f"{name}_labels"] = labels
+        last_tokens = pack.bounds_B1[1:] - 1
+        pack.targets[f"{FORWARD}_labels"] = self._neighbours(pack, 1, without=last_tokens)
+        if BACKWARD in self.names:
+            first_tokens = pack.bounds_B1[:-1]
+            pack.targets[f"{BACKWARD}_labels"] = self._neighbours(pack, -1, without=first_tokens)
+
+    def _neighbours(self, pack: Pack, step: int, *, without: np.ndarray) -> np.ndarray:
+        """The label of every token: the token one step on (1) or back (-1); tokens in `without` have none."""
+        labels = np.full(pack.num_tokens, IGNORE, np.int64)
+        labels[: len(pack.ids_N)] = np.roll(pack.ids_N, -step)
+        labels[labels >= self.size] = self.unknown
+        labels[without] = IGNORE
+        return labels
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        sums, tallies = {}, {}
-        for name, x_ND in zip(self.names, states.last_ND.chunk(len(self.names), 1), strict=True):
-            sums[name], tallies[f"{name}_correct"] = self.summed(x_ND, batch.targets[f"{name}_labels"], states.table_VD)
+        sums = {}
+        tallies = {}
+        columns = states.last_ND.chunk(len(self.names), 1)
+        for name, x_ND in zip(self.names, columns, strict=True):
+            total, correct = self.summed(x_ND, batch.targets[f"{name}_labels"], states.table_VD)
+            sums[name] = total
+            tallies[f"{name}_correct"] = correct
         return Loss(sums, tallies)
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {name: int((batch.targets[f"{name}_labels"] != IGNORE).sum()) for name in self.names}
+        counts = {}
+        for name in self.names:
+            is_label_N = batch.targets[f"{name}_labels"] != IGNORE
+            counts[name] = int(is_label_N.sum())
+        return counts
 
     def scores(self, x_PD: Tensor, table_VD: Tensor) -> Tensor:
         """Scores over the vocabulary from the states (or halves of states) of some tokens."""
-        return linear(self.project(x_PD), *self._output(table_VD))
+        projected_PE = self.project(x_PD)
+        weight_VE, bias_V = self._output(table_VD)
+        return linear(projected_PE, weight_VE, bias_V)
 
     def known(self, labels_N: Tensor) -> Tensor:
         """Labels with the unknown token in place of those that are never predicted."""
         return torch.where(labels_N < self.size, labels_N, self.unknown)
 
     def summed(self, x_ND: Tensor, labels_N: Tensor, table_VD: Tensor) -> tuple[Tensor, Tensor]:
-        """The cross-entropy summed over all labels, and how many of them score highest."""
-        return summed_cross_entropy(self.project(x_ND), *self._output(table_VD), labels_P=labels_N)
+        """The cross-entropy summed over all labels, and how many labels have the highest score."""
+        projected_NE = self.project(x_ND)
+        weight_VE, bias_V = self._output(table_VD)
+        return summed_cross_entropy(projected_NE, weight_VE, bias_V, labels_P=labels_N)
 
     def _output(self, table_VD: Tensor) -> tuple[Tensor, Tensor | None]:
-        return table_VD[: self.size] if self.out is None else self.out.weight, self.bias
+        """The matrix and the bias of the output layer."""
+        if self.out is None:
+            return table_VD[: self.size], self.bias
+        return self.out.weight, self.bias
 
 
 def next_tokens(batch: Batch) -> Tensor:
     """The label of every token of a batch without filler: the token after it in its sequence."""
     labels_N = batch.ids_N.roll(-1)
-    return labels_N.index_fill(0, batch.bounds_B1[1:].long() - 1, IGNORE)
+    last_B = batch.bounds_B1[1:].long() - 1
+    return labels_N.index_fill(0, last_B, IGNORE)

@@ -1,4 +1,7 @@
-"""GloVe's inner loops, compiled: AdaGrad over entries of co-occurrence."""
+"""GloVe's inner loop, compiled with numba: AdaGrad over the entries of the co-occurrence matrix.
+
+In: entries (i, j) with their weights X_ij. Out: the tables of vectors and squared gradients, updated in place.
+"""
 
 # mypy: allow-untyped-defs, allow-untyped-calls
 
@@ -9,20 +12,33 @@ import numba as nb
 import numpy as np
 
 from firth.compiling import kept_on_disk
-from firth.objectives.word_kernels import fetch
+from firth.objectives.word_kernels import prefetch_row
 
 _AHEAD = 4
-"""Entries whose rows are asked for before their turn."""
-_TELL = 1 << 16
-"""Entries after which a thread says how far it is: saying so after each would make the others wait."""
+"""How many entries ahead rows are prefetched."""
+_REPORT_EVERY = 1 << 16
+"""Entries between two updates of a thread's progress: updating it after each would make the other threads wait."""
 
 
 @nb.njit(inline="always", fastmath=True)
-def descend(width, row, squares, slopes, rate):
+def adagrad_step(width, row, squares, slopes, rate):
+    """One AdaGrad step of a row (a vector and its bias) and of its sums of squared gradients."""
     for d in range(width + 1):
-        slope, square = slopes[d], squares[d]
+        slope = slopes[d]
+        square = squares[d]
         row[d] -= rate * slope / np.sqrt(square)
         squares[d] = square + slope * slope
+
+
+@nb.njit(inline="always")
+def prefetch_entry(key, vocab_size, rows, others, row_sums, other_sums):
+    """Prefetches all rows that an entry of the matrix updates."""
+    i = np.int32(key // vocab_size)
+    j = np.int32(key % vocab_size)
+    prefetch_row(rows, i)
+    prefetch_row(row_sums, i)
+    prefetch_row(others, j)
+    prefetch_row(other_sums, j)
 
 
 @cache
@@ -31,35 +47,41 @@ def glove_kernel(width: int) -> Any:
 
     @kept_on_disk
     @nb.njit(fastmath=True, nogil=True, error_model="numpy")
-    def run(first, last, keys, weights, most, power, vocab_size, tables, rate, done, losses, me):
-        """The entries from first to last; how many are done goes to done[me], their loss to losses[me]."""
+    def run(first, last, keys, weights, most, power, vocab_size, tables, rate, done, losses, thread):
+        """Trains on the entries from first to last; counts them in done[thread], puts their loss in losses[thread].
+
+        Names follow the paper's equation 8: a row w_i with bias b_i, another row v_j with bias c_j, a weight X_ij.
+        """
         rows, others, row_sums, other_sums = tables
-        before, loss = done[me], 0.0
-        row_slopes, other_slopes = np.empty(width + 1, np.float32), np.empty(width + 1, np.float32)
+        before = done[thread]
+        loss = 0.0
+        row_slopes = np.empty(width + 1, np.float32)
+        other_slopes = np.empty(width + 1, np.float32)
         for entry in range(first, last):
             if entry + _AHEAD < last:
-                i, j = np.int32(keys[entry + _AHEAD] // vocab_size), np.int32(keys[entry + _AHEAD] % vocab_size)
-                fetch(rows, i)
-                fetch(row_sums, i)
-                fetch(others, j)
-                fetch(other_sums, j)
-            i, j = keys[entry] // vocab_size, keys[entry] % vocab_size
-            x, y = rows[i], others[j]
+                prefetch_entry(keys[entry + _AHEAD], vocab_size, rows, others, row_sums, other_sums)
+            i = keys[entry] // vocab_size
+            j = keys[entry] % vocab_size
+            x = rows[i]
+            y = others[j]
             log = np.log(weights[entry])
-            pull = np.exp(power * min(np.float32(0), log - np.log(most)))  # (x / most)^power, at most 1
-            miss = x[width] + y[width] - log
+            # f(X_ij) = (X_ij / most)^power, at most 1 (equation 9).
+            importance = np.exp(power * min(np.float32(0), log - np.log(most)))
+            # error = w_i . v_j + b_i + c_j - log X_ij
+            error = x[width] + y[width] - log
             for d in range(width):
-                miss += x[d] * y[d]
-            slope = pull * miss
-            loss += 0.5 * slope * miss
+                error += x[d] * y[d]
+            slope = importance * error
+            loss += 0.5 * slope * error
             for d in range(width):
                 row_slopes[d] = slope * y[d]
                 other_slopes[d] = slope * x[d]
             row_slopes[width] = other_slopes[width] = slope
-            descend(width, x, row_sums[i], row_slopes, rate)
-            descend(width, y, other_sums[j], other_slopes, rate)
-            if entry % _TELL == 0:
-                done[me] = before + entry - first
-        done[me], losses[me] = before + last - first, loss
+            adagrad_step(width, x, row_sums[i], row_slopes, rate)
+            adagrad_step(width, y, other_sums[j], other_slopes, rate)
+            if entry % _REPORT_EVERY == 0:
+                done[thread] = before + entry - first
+        done[thread] = before + last - first
+        losses[thread] = loss
 
     return run

@@ -1,11 +1,11 @@
 """Latent Dirichlet allocation, learned online (Hoffman et al. 2010, algorithm 2).
 
-Solved without gradients: for some documents at a time the posterior over their topics is found with the topics as they
-are (`encoders/topics.py`), and the topics move towards what these documents say, less and less as time goes by.
+In: a stream of documents. Out: the table of `encoders/topics.py`. Solved without gradients, by mini-batches of
+documents: the E-step finds the posterior over their topics, the M-step moves the topics towards what these documents
+say, by smaller and smaller steps.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +14,13 @@ from torch import Tensor
 from firth import chance
 from firth.data.documents import Counts, count_words
 from firth.data.stream import Stream
+from firth.encoders.tables import TopicsConfig
 from firth.encoders.topics import Topics
 from firth.errors import BadConfig
 from firth.objectives.solver import ROWS, Report, Solved, Solver
+
+_PERPLEXITY_DOCUMENTS = 1024
+"""Documents whose perplexity is computed at once."""
 
 
 class Lda(Solver):
@@ -39,25 +43,35 @@ class Lda(Solver):
                     "LDA needs eta and offset of at least 0, some documents and a decay above 0.5, up to 1."
                 )
 
+    config: Config
+    shape: TopicsConfig
+
     @torch.no_grad()
-    def solve(self, stream: Stream, *, epochs: int, report: Report, **_: Any) -> Solved:
-        config, shape = self.config, self.shape
-        encoder, counts = Topics(shape), count_words(stream, shape.vocab_size, without=self.specials)
+    def solve(self, stream: Stream, *, epochs: int, report: Report, **_: object) -> Solved:
+        config = self.config
+        shape = self.shape
+        encoder = Topics(shape)
+        counts = count_words(stream, shape.vocab_size, without=self.specials)
         eta = config.eta or 1 / shape.width
-        dice = torch.Generator().manual_seed(int(chance.key(self.seed, "topics") >> np.uint64(1)))
-        lambda_VK = (shape.init_std * torch.randn(shape.vocab_size, shape.width, generator=dice)).exp_()
-        step, steps = 0, epochs * -(-len(counts) // config.documents)
+        # lambda_VK are the topics' pseudo-counts of words.
+        rng = torch.Generator().manual_seed(int(chance.key(self.seed, "topics") >> np.uint64(1)))
+        lambda_VK = (shape.init_std * torch.randn(shape.vocab_size, shape.width, generator=rng)).exp_()
+        step = 0
+        steps_per_epoch = -(-len(counts) // config.documents)
+        num_steps = epochs * steps_per_epoch
         report(0.0)
         for epoch in range(epochs):
             order = chance.permutation(chance.key(self.seed, "lda", epoch), len(counts))
             for start in range(0, len(order), config.documents):
-                some = counts.rows(order[start : start + config.documents])
+                batch = counts.rows(order[start : start + config.documents])
                 encoder.table.weight.copy_(expected(lambda_VK))
+                # rho_t = (tau + t)^-kappa, the weight of this batch.
                 rate = (config.offset + step + 1) ** -config.decay
-                said_VK = eta + tallies(encoder, some) * (len(counts) / len(some))
-                lambda_VK += rate * (said_VK - lambda_VK)
+                # The topics if all documents were like these (lambda tilde in the paper).
+                estimate_VK = eta + tallies(encoder, batch) * (len(counts) / len(batch))
+                lambda_VK += rate * (estimate_VK - lambda_VK)
                 step += 1
-                report(step / steps)
+                report(step / num_steps)
         encoder.table.weight.copy_(expected(lambda_VK))
         encoder.table.weight[sorted(self.specials)] = 0
         figures = {"documents": len(counts), "steps": step, "perplexity": perplexity(encoder, counts, lambda_VK)}
@@ -70,21 +84,31 @@ def expected(lambda_VK: Tensor) -> Tensor:
 
 
 def tallies(encoder: Topics, counts: Counts) -> Tensor:
-    """How often each topic made each word of these documents."""
-    words_M, counts_M = torch.from_numpy(counts.words_M).long(), torch.from_numpy(counts.counts_M).float()
-    owners_M = torch.from_numpy(counts.owners_M)
+    """The expected number of times that each topic made each word of these documents."""
+    words_M, counts_M, owners_M = _as_tensors(counts)
     phi_MK, _ = encoder.posterior(encoder.table(words_M), owners_M, len(counts), counts_M)
     return torch.zeros_like(encoder.table.weight).index_add(0, words_M, phi_MK * counts_M[:, None])
 
 
 def perplexity(encoder: Topics, counts: Counts, lambda_VK: Tensor) -> float:
-    """Of the documents' words under each document's own mixture; some documents at a time."""
-    total, beta_VK = 0.0, lambda_VK / lambda_VK.sum(0)
-    for start in range(0, len(counts), 1024):
-        some = counts.rows(np.arange(start, min(start + 1024, len(counts))))
-        words_M, counts_M = torch.from_numpy(some.words_M).long(), torch.from_numpy(some.counts_M).float()
-        owners_M = torch.from_numpy(some.owners_M)
-        _, gamma_BK = encoder.posterior(encoder.table(words_M), owners_M, len(some), counts_M)
+    """The perplexity of the documents' words, each document under its own mixture of topics."""
+    total = 0.0
+    beta_VK = lambda_VK / lambda_VK.sum(0)
+    for start in range(0, len(counts), _PERPLEXITY_DOCUMENTS):
+        end = min(start + _PERPLEXITY_DOCUMENTS, len(counts))
+        batch = counts.rows(np.arange(start, end))
+        words_M, counts_M, owners_M = _as_tensors(batch)
+        _, gamma_BK = encoder.posterior(encoder.table(words_M), owners_M, len(batch), counts_M)
         theta_BK = gamma_BK / gamma_BK.sum(1, keepdim=True)
-        total += float(((theta_BK[owners_M] * beta_VK[words_M]).sum(1).log() * counts_M).sum())
-    return float(np.exp(-total / max(int(counts.counts_M.sum()), 1)))
+        probability_M = (theta_BK[owners_M] * beta_VK[words_M]).sum(1)
+        total += float((probability_M.log() * counts_M).sum())
+    num_words = max(int(counts.counts_M.sum()), 1)
+    return float(np.exp(-total / num_words))
+
+
+def _as_tensors(counts: Counts) -> tuple[Tensor, Tensor, Tensor]:
+    """The words of some documents, how often each occurs, and the number of its document."""
+    words_M = torch.from_numpy(counts.words_M).long()
+    counts_M = torch.from_numpy(counts.counts_M).float()
+    owners_M = torch.from_numpy(counts.owners_M)
+    return words_M, counts_M, owners_M

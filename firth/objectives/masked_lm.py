@@ -1,8 +1,8 @@
 """Masked language model (Devlin et al. 2018, section 3.1, task 1).
 
 Cut: every document into runs of at most `max_length`, at other places each epoch. Corruption: 15 % of a sequence's
-tokens, never special ones, are chosen, by units (`units.py`); of those 80 % become `[MASK]`, 10 % a random token, 10 %
-stay. Loss: cross-entropy at the chosen tokens only.
+tokens, never special ones, are chosen, by units (`units.py`). Of those 80 % become `[MASK]`, 10 % a random token, and
+10 % stay. Loss: cross-entropy at the chosen tokens only.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,11 @@ from firth.data.stream import Stream
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
+from firth.nn.likelihood import IGNORE
 from firth.objectives.units import Entities, Unit, unit_starts
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
-
-IGNORE = -100
 
 
 class MaskedLM(Objective):
@@ -44,7 +43,7 @@ class MaskedLM(Objective):
         entities: str = ""
         """With unit=entity, a file: a name or phrase on each line, or rows of `firth predict --json` by a tagger."""
         activation: str = ""
-        """Activation of the head where it is not the encoder's."""
+        """Activation of the head; empty for the encoder's."""
         fresh: bool = True
         """Draw new cuts and masks every epoch; otherwise an epoch repeats those of the first."""
         pair_rate: float = 0.0
@@ -52,7 +51,7 @@ class MaskedLM(Objective):
         objectives that cut the text. Sequences without a border inside stay whole."""
 
         def __post_init__(self) -> None:
-            shares = self.mask_share, self.random_share, self.mask_share + self.random_share
+            shares = (self.mask_share, self.random_share, self.mask_share + self.random_share)
             if not 0 < self.rate < 1 or not all(0 <= share <= 1 for share in shares):
                 raise BadConfig("Masking needs a rate between 0 and 1, and shares that add up to at most 1.")
             if not 0 <= self.pair_rate <= 1:
@@ -62,7 +61,10 @@ class MaskedLM(Objective):
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
-        self.config, self.vocab, self.max_length, self.seed = config, vocab, max_length, seed
+        self.config = config
+        self.vocab = vocab
+        self.max_length = max_length
+        self.seed = seed
         shape = encoder.config
         self.head = VocabularyHead(
             encoder.width,
@@ -88,31 +90,34 @@ class MaskedLM(Objective):
             self._entities = Entities.read(Path(self.config.entities), tokenizer)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
-        key = chance.key(self.seed, "runs", epoch if self.config.fresh else 0)
+        key = self._key("runs", epoch)
         return runs(stream, self.max_length, frame=self.vocab.frame, key=key, pair_rate=self.config.pair_rate)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
-        key = chance.key(self.seed, "mask", epoch if self.config.fresh else 0)
+        key = self._key("mask", epoch)
         chosen, leaders = self._choose(pack, key)
+        # The number of predictions is fixed, so that the compiled graph sees static shapes.
         size = max_predictions(pack.num_tokens, self.config.rate)
         labels = np.full(size, IGNORE, np.int64)
         positions = np.zeros(size, np.int64)
         labels[: len(chosen)] = pack.ids_N[chosen]
         positions[: len(chosen)] = chosen
-        pack.targets |= {"masked_lm_positions": positions, "masked_lm_labels": labels}
+        pack.targets["masked_lm_positions"] = positions
+        pack.targets["masked_lm_labels"] = labels
         self._replace(pack, chosen, leaders, key=key)
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        return self.loss_of(self.scores(states, batch.targets["masked_lm_positions"]), batch)
+        scores_PV = self.scores(states, batch.targets["masked_lm_positions"])
+        return self.loss_from_scores(scores_PV, batch)
 
-    def loss_of(self, scores_PV: Tensor, batch: Batch) -> Loss:
+    def loss_from_scores(self, scores_PV: Tensor, batch: Batch) -> Loss:
         labels_P = batch.targets["masked_lm_labels"]
         total = cross_entropy(scores_PV.float(), labels_P, ignore_index=IGNORE, reduction="sum")
         correct = (scores_PV.argmax(-1) == labels_P).sum()
         return Loss({"masked_lm": total}, {"masked_lm_correct": correct})
 
     def hidden_tallies(self, scores_PV: Tensor, batch: Batch) -> dict[str, Tensor]:
-        """Loss and accuracy on tokens that were really hidden: chosen ones that were left in place can be copied."""
+        """Loss and accuracy at the tokens that were replaced by `[MASK]`: chosen tokens left in place can be copied."""
         labels_P = batch.targets["masked_lm_labels"]
         ids_P = batch.ids_N[batch.targets["masked_lm_positions"]]
         is_hidden_P = (ids_P == self.vocab.mask) & (labels_P != IGNORE)
@@ -127,60 +132,84 @@ class MaskedLM(Objective):
         }
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {"masked_lm": int((batch.targets["masked_lm_labels"] != IGNORE).sum())}
+        is_label_P = batch.targets["masked_lm_labels"] != IGNORE
+        return {"masked_lm": int(is_label_P.sum())}
 
     def scores(self, states: States, positions_P: Tensor) -> Tensor:
         """Scores over the vocabulary at these tokens of the pack."""
-        scores_PV: Tensor = self.head(states.last_ND.index_select(0, positions_P), states.table_VD)
+        x_PD = states.last_ND.index_select(0, positions_P)
+        scores_PV: Tensor = self.head(x_PD, states.table_VD)
         return scores_PV
 
+    def _key(self, purpose: str, epoch: int) -> np.uint64:
+        """The random key of an epoch; without `fresh`, that of the first epoch."""
+        if not self.config.fresh:
+            epoch = 0
+        return chance.key(self.seed, purpose, epoch)
+
     def _choose(self, pack: Pack, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
-        """The tokens to predict, and each one's unit's first: units in random order until a sequence's share is full.
-
-        The unit that straddles the share is taken with the probability that makes the expected share exact.
-        """
+        """The tokens to predict, and for each of them the first token of its unit."""
         tokens = np.flatnonzero(pack.ordinary_N)
-        sequence = pack.sequence_N[tokens]
-        counters = pack.rows_B[sequence], pack.positions_N[tokens]
         starts = unit_starts(self.config.unit, pack, tokens, key=key, entities=self._entities)
+        # For each token the number of its unit.
         unit = np.cumsum(starts) - 1
-        lengths = np.bincount(unit)
-        of_sequence = sequence[starts]
-        draws = chance.uniform(key, *(c[starts] for c in counters), 0)
-        order = np.argsort(of_sequence + draws)
-        ends = np.cumsum(lengths[order])
-        before = ends - lengths[order]
-        sizes = np.bincount(sequence, minlength=len(pack.rows_B))
-        spent = before - (np.cumsum(sizes) - sizes)[of_sequence[order]]
-        room = self.config.rate * sizes[of_sequence[order]] - spent
-        toss = chance.uniform(key, *(c[starts][order] for c in counters), 1)
-        taken = np.zeros(len(lengths), bool)
-        taken[order] = toss * lengths[order] < room
-        chosen = self._within(taken, unit, max_predictions(pack.num_tokens, self.config.rate))
-        return tokens[chosen], tokens[starts][unit[chosen]]
+        taken = self._choose_units(pack, tokens[starts], np.bincount(unit), key=key)
+        chosen = drop_surplus(taken, unit, max_predictions(pack.num_tokens, self.config.rate))
+        leaders = tokens[starts][unit[chosen]]
+        return tokens[chosen], leaders
 
-    @staticmethod
-    def _within(taken: np.ndarray, unit: np.ndarray, limit: int) -> np.ndarray:
-        """Which tokens are chosen; drops the last units, whole, should there be more than the fixed number."""
-        chosen = taken[unit]
-        while chosen.sum() > limit:
-            taken[np.flatnonzero(taken)[-1]] = False
-            chosen = taken[unit]
-        return np.asarray(chosen)
+    def _choose_units(self, pack: Pack, leaders_U: np.ndarray, lengths_U: np.ndarray, *, key: np.uint64) -> np.ndarray:
+        """Which units are taken: units in random order until the sequence's share of tokens is reached.
+
+        The unit that crosses the share is taken with the probability that makes the expected share exact.
+        """
+        sequence_U = pack.sequence_N[leaders_U]
+        rows_U = pack.rows_B[sequence_U]
+        positions_U = pack.positions_N[leaders_U]
+        # Draws are below 1, so this sorts by sequence, and at random within each sequence.
+        order = np.argsort(sequence_U + chance.uniform(key, rows_U, positions_U, 0))
+        lengths = lengths_U[order]
+        sequence = sequence_U[order]
+
+        # How many tokens of its sequence come before each unit in this order.
+        tokens_before = np.cumsum(lengths) - lengths
+        sizes_B = np.bincount(sequence_U, lengths_U, minlength=len(pack.rows_B)).astype(np.int64)
+        first_token_B = np.cumsum(sizes_B) - sizes_B
+        spent = tokens_before - first_token_B[sequence]
+
+        # A unit that fits into the rest of the share is always taken, one beyond it never.
+        rest = self.config.rate * sizes_B[sequence] - spent
+        draws = chance.uniform(key, rows_U[order], positions_U[order], 1)
+        taken_U = np.zeros(len(lengths), bool)
+        taken_U[order] = draws * lengths < rest
+        return taken_U
 
     def _replace(self, pack: Pack, chosen: np.ndarray, leaders: np.ndarray, *, key: np.uint64) -> None:
-        counters = pack.rows_B[pack.sequence_N[chosen]], pack.positions_N[chosen]
-        # A span shares one fate, as in SpanBERT; elsewhere each token has its own, as in BERT.
-        fates = (counters[0], pack.positions_N[leaders]) if self.config.unit == "span" else counters
-        draw = chance.uniform(key, *fates, 2)
-        pick = chance.below(key, len(self._ordinary_ids), *counters, 3)
+        """Replaces the chosen tokens by the mask token, by a random token, or not at all."""
         config = self.config
-        masked = draw < config.mask_share
-        random = ~masked & (draw < config.mask_share + config.random_share)
-        pack.ids_N[chosen[masked]] = self.vocab.mask
-        pack.ids_N[chosen[random]] = self._ordinary_ids[pick[random]]
+        rows = pack.rows_B[pack.sequence_N[chosen]]
+        positions = pack.positions_N[chosen]
+        # All tokens of a span share one draw, as in SpanBERT; otherwise each token has its own, as in BERT.
+        draw_positions = pack.positions_N[leaders] if config.unit == "span" else positions
+        draws = chance.uniform(key, rows, draw_positions, 2)
+        picks = chance.below(key, len(self._ordinary_ids), rows, positions, 3)
+        is_masked = draws < config.mask_share
+        is_random = ~is_masked & (draws < config.mask_share + config.random_share)
+        pack.ids_N[chosen[is_masked]] = self.vocab.mask
+        pack.ids_N[chosen[is_random]] = self._ordinary_ids[picks[is_random]]
+
+
+def drop_surplus(taken_U: np.ndarray, unit: np.ndarray, limit: int) -> np.ndarray:
+    """Which tokens are chosen, given their units; drops the last units, whole, while more than `limit` tokens are."""
+    chosen = taken_U[unit]
+    while chosen.sum() > limit:
+        last = np.flatnonzero(taken_U)[-1]
+        taken_U[last] = False
+        chosen = taken_U[unit]
+    return np.asarray(chosen)
 
 
 def max_predictions(num_tokens: int, rate: float) -> int:
-    """A fixed number of predictions for a pack: the expected one and some slack, a multiple of 64."""
-    return -(-int(num_tokens * rate * 1.05 + 32) // 64) * 64
+    """The fixed number of predictions in a pack: the expected number and some slack, a multiple of 64."""
+    expected = int(num_tokens * rate * 1.05 + 32)
+    return -(-expected // 64) * 64

@@ -1,6 +1,6 @@
 """Next sentence prediction (Devlin et al. 2018, section 3.1, task 2).
 
-Cut: pairs as `pairs.py` makes them; half keep their true second part, half get one from another document. Loss:
+Cut: pairs as `pairs.py` makes them. Half keep their true second part, half get one from another document. Loss:
 cross-entropy over whether the second part follows the first.
 """
 
@@ -15,8 +15,9 @@ from firth.data.stream import Stream
 from firth.errors import BadInput
 from firth.objectives.pairs import PairGoal, Walk, truncate
 
-IS_NEXT, IS_RANDOM = 0, 1
-"""Labels as in the released models."""
+# Labels as in the released models.
+IS_NEXT = 0
+IS_RANDOM = 1
 
 
 class NextSentence(PairGoal):
@@ -27,23 +28,27 @@ class NextSentence(PairGoal):
         random_rate: float = 0.5
         """Share of pairs whose second part comes from another document."""
         short_rate: float = 0.1
-        """Share of pairs drawn to a random shorter length."""
+        """Share of pairs with a random shorter length."""
         fresh: bool = True
         """Draw new pairs every epoch; otherwise an epoch repeats the pairs of the first."""
 
         def __post_init__(self) -> None:
             check_rates(random_rate=self.random_rate, short_rate=self.short_rate)
 
+    config: Config
+
     def sequences(self, stream: Stream, epoch: int) -> Plan:
-        num_documents = len(stream.documents_D)
-        if num_documents < 2:
+        if len(stream.documents_D) < 2:
             raise BadInput(
                 "Next-sentence pairs need at least two documents; cut the corpus finer with "
                 "`firth prepare --documents line`, or choose a recipe without pairs."
             )
-        config, key = self.config, self.key(epoch)
+        config = self.config
+        key = self.key(epoch)
         room = self.max_length - self.frame.size(2)
         walk = Walk(stream, key=key, room=room, short_rate=config.short_rate, random_rate=config.random_rate)
-        first, second, random = walk.pairs()
-        pieces = truncate(np.stack([first, second], 1), room, chance.uniform(key, np.arange(len(first)), 9))
-        return self.plan(pieces, np.where(random, IS_RANDOM, IS_NEXT))
+        first, second, is_random = walk.pairs()
+        draws = chance.uniform(key, np.arange(len(first)), 9)
+        pieces = truncate(np.stack([first, second], 1), room, draws)
+        labels = np.where(is_random, IS_RANDOM, IS_NEXT)
+        return self.plan(pieces, labels)

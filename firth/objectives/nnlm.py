@@ -1,9 +1,8 @@
 """A neural probabilistic language model (Bengio et al. 2003, equation 1).
 
 Cut: every document into runs of at most `max_length`. Nothing is corrupted: every word is predicted from the words
-before it. The vectors C of the n - 1 words before, end to end, are x; the scores are b + W x + U tanh(d + H x), one for
-each word of the vocabulary. Where a sequence has no such word yet, zeros stand. C, the encoder's table, is the by-
-product.
+before it. The vectors C of the n - 1 words before it, concatenated, are x. The scores are b + W x + U tanh(d + H x),
+one for each word of the vocabulary. Words before the start of a sequence have zero vectors. C is the encoder's table.
 """
 
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from firth.data.packing import Pack, Plan, runs
 from firth.data.stream import Stream
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
-from firth.objectives.masked_lm import IGNORE
+from firth.nn.likelihood import IGNORE
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers.vocab import Vocab
 
@@ -41,7 +40,9 @@ class Nnlm(Objective):
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
-        self.config, self.vocab, self.max_length = config, vocab, max_length
+        self.config = config
+        self.vocab = vocab
+        self.max_length = max_length
         width = (config.order - 1) * encoder.width
         self.hidden = nn.Linear(width, config.hidden)
         self.out = nn.Linear(config.hidden, encoder.vocab_size)
@@ -54,22 +55,28 @@ class Nnlm(Objective):
     def corrupt(self, pack: Pack, epoch: int) -> None:
         labels = np.full(pack.num_tokens, IGNORE, np.int64)
         labels[: len(pack.ids_N)] = np.where(pack.ordinary_N, pack.ids_N, IGNORE)
-        pack.targets |= {"nnlm_labels": labels}
+        pack.targets["nnlm_labels"] = labels
 
     def loss(self, states: States, batch: Batch) -> Loss:
         labels_N = batch.targets["nnlm_labels"]
         scores_NV = self.scores(states.last_ND, batch.positions_N)
         total = cross_entropy(scores_NV.float(), labels_N, ignore_index=IGNORE, reduction="sum")
-        return Loss({"nnlm": total}, {"nnlm_correct": (scores_NV.argmax(-1) == labels_N).sum()})
+        correct = (scores_NV.argmax(-1) == labels_N).sum()
+        return Loss({"nnlm": total}, {"nnlm_correct": correct})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {"nnlm": int((batch.targets["nnlm_labels"] != IGNORE).sum())}
+        is_label_N = batch.targets["nnlm_labels"] != IGNORE
+        return {"nnlm": int(is_label_N.sum())}
 
     def scores(self, x_ND: Tensor, positions_N: Tensor) -> Tensor:
         """Scores over the vocabulary of every token, from the tokens before it."""
-        before = [
-            torch.where(positions_N[:, None] >= back, x_ND.roll(back, 0), 0.0) for back in range(1, self.config.order)
-        ]
+        before = []
+        for distance in range(1, self.config.order):
+            # Tokens that are not this far into their sequence would see the sequence before it.
+            exists_N1 = positions_N[:, None] >= distance
+            before.append(torch.where(exists_N1, x_ND.roll(distance, 0), 0.0))
         context_NC = torch.cat(before, 1)
         scores_NV: Tensor = self.out(torch.tanh(self.hidden(context_NC)))
-        return scores_NV if self.direct is None else scores_NV + self.direct(context_NC)
+        if self.direct is not None:
+            scores_NV = scores_NV + self.direct(context_NC)
+        return scores_NV

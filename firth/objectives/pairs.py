@@ -1,13 +1,14 @@
-"""Pairs of text pieces, and goals that ask something of each pair.
+"""Pairs of text pieces, and objectives that classify each pair.
 
-Cut: runs of whole sentences that fill a sequence (some, by `short_rate`, are drawn shorter), split in two at a sentence
-border; with `random_rate` some second parts come from another document, and what was replaced is used again. The walk
-is that of BERT's released program; here every possible start is worked out at once and the walk only follows jumps.
+Cut: runs of whole sentences that fill a sequence (a `short_rate` of them get a random shorter length), split in two at
+a sentence border. With `random_rate` some second parts come from another document, and the replaced text is used again
+for the next pair. The algorithm is that of BERT's released program. Here the outcome at every possible start is
+computed at once, and the walk through the text only follows jumps.
 """
 
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -18,37 +19,53 @@ from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
 from firth.errors import Unsupported
 from firth.nn.blocks import initialise
+from firth.nn.likelihood import IGNORE
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers.vocab import Vocab
 
-IGNORE = -100
 LEARNED = 0.98
-"""A loss below this share of a coin's shows that something was learned."""
+"""A loss below this share of a coin toss's shows that something was learned."""
+
+
+class PairConfig(Protocol):
+    """What all objectives over pairs can configure."""
+
+    @property
+    def fresh(self) -> bool: ...
 
 
 class PairGoal(Objective):
-    """Chooses between two things to say of a pair, from its pooled first token."""
+    """Classifies a pair into one of two classes, from its pooled first token."""
 
+    config: PairConfig
     name: ClassVar[str]
-    """What its labels, loss and figures are called."""
+    """The name of its labels, loss and figures."""
 
-    def __init__(self, config: Any, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
+    def __init__(self, config: PairConfig, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
-        self.config, self.max_length, self.seed = config, max_length, seed
+        self.config = config
+        self.max_length = max_length
+        self.seed = seed
         self.frame = vocab.frame
         self.head = nn.Linear(encoder.width, 2)
         initialise(self.head, std=encoder.config.init_std)
 
     def key(self, epoch: int) -> np.uint64:
-        return chance.key(self.seed, "pairs", epoch if self.config.fresh else 0)
+        """The random key of an epoch; without `fresh`, that of the first epoch."""
+        if not self.config.fresh:
+            epoch = 0
+        return chance.key(self.seed, "pairs", epoch)
 
     def plan(self, pieces_S22: np.ndarray, labels_S: np.ndarray) -> Plan:
-        """The pairs that have two parts left."""
-        kept = (pieces_S22[:, :, 1] > pieces_S22[:, :, 0]).all(1)
+        """The pairs with their labels, without those of which one part is empty."""
+        is_whole_S2 = pieces_S22[:, :, 1] > pieces_S22[:, :, 0]
+        kept = is_whole_S2.all(1)
         return Plan(pieces_S22[kept], {self.name: labels_S[kept]}, num_specials=self.frame.size(2))
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
-        labels = np.full(pack.max_sequences + pack.num_tokens // pack.max_length + 1, IGNORE, np.int64)
+        # The number of labels is fixed: the most sequences a pack can hold, those of its filler included.
+        size = pack.max_sequences + pack.num_tokens // pack.max_length + 1
+        labels = np.full(size, IGNORE, np.int64)
         labels[: len(pack.rows_B)] = pack.labels[self.name]
         pack.targets[f"{self.name}_labels"] = labels
 
@@ -56,10 +73,12 @@ class PairGoal(Objective):
         labels_B = batch.targets[f"{self.name}_labels"]
         scores_B2 = self.scores(states)
         total = cross_entropy(scores_B2.float(), labels_B, ignore_index=IGNORE, reduction="sum")
-        return Loss({self.name: total}, {f"{self.name}_correct": (scores_B2.argmax(-1) == labels_B).sum()})
+        correct = (scores_B2.argmax(-1) == labels_B).sum()
+        return Loss({self.name: total}, {f"{self.name}_correct": correct})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {self.name: int((batch.targets[f"{self.name}_labels"] != IGNORE).sum())}
+        is_label_B = batch.targets[f"{self.name}_labels"] != IGNORE
+        return {self.name: int(is_label_B.sum())}
 
     def nothing_learned(self, figures: Mapping[str, float]) -> str:
         loss = figures.get(self.name, 0.0)
@@ -69,79 +88,111 @@ class PairGoal(Objective):
         return f"the loss {loss:.3f} of {name} is that of a coin: nothing was learned of pairs yet."
 
     def scores(self, states: States) -> Tensor:
+        """The scores of both classes for every sequence."""
         if states.pooled_BD is None:
-            raise Unsupported(f"{self.name.replace('_', ' ').capitalize()} needs an encoder with a pooler.")
+            name = self.name.replace("_", " ").capitalize()
+            raise Unsupported(f"{name} needs an encoder with a pooler.")
         scores_B2: Tensor = self.head(states.pooled_BD)
         return scores_B2
 
 
 class Walk:
-    """What would happen at every sentence of the stream if a sequence began there, and the walk through it."""
+    """The pair that would be made at every sentence of the stream, and the walk through those that are made.
+
+    All arrays with suffix S have one entry for each sentence of the stream, as the start of a chunk.
+    """
 
     def __init__(
         self, stream: Stream, *, key: np.uint64, room: int, short_rate: float, random_rate: float = 0.0
     ) -> None:
-        self.stream, self.key = stream, key
+        """`room` is the number of tokens that both parts may have together."""
+        self.stream = stream
+        self.key = key
         sentence = np.arange(len(stream.starts_S))
-        sizes_D = np.diff(stream.bounds_D1)
-        self.document_S = np.repeat(np.arange(len(sizes_D)), sizes_D)
-        last_S = stream.bounds_D1[1:][self.document_S]
-        short = chance.uniform(key, sentence, 0) < short_rate
-        self.target_S = np.where(short, 2 + chance.below(key, room - 1, sentence, 1), room)
+        num_sentences_D = np.diff(stream.bounds_D1)
+        self.document_S = np.repeat(np.arange(len(num_sentences_D)), num_sentences_D)
+        document_end_S = stream.bounds_D1[1:][self.document_S]
+
+        # The target length in tokens: the whole room, or a random shorter length.
+        is_short = chance.uniform(key, sentence, 0) < short_rate
+        short_length = 2 + chance.below(key, room - 1, sentence, 1)
+        self.target_S = np.where(is_short, short_length, room)
+
         # The chunk: whole sentences from here until the target is reached or the document ends.
         reach = np.searchsorted(stream.starts_S, stream.starts_S + self.target_S)
-        self.end_S = np.clip(reach, sentence + 1, last_S)
+        self.end_S = np.clip(reach, sentence + 1, document_end_S)
+
+        # The chunk is split at a random sentence border; the second part may come from another document.
         self.random_S = chance.uniform(key, sentence, 2) < random_rate
-        inner = self.end_S - sentence
-        self.cut_S = sentence + 1 + chance.below(key, np.maximum(inner - 1, 1), sentence, 3)
-        self.lone_S = inner == 1
+        chunk_size = self.end_S - sentence
+        self.cut_S = sentence + 1 + chance.below(key, np.maximum(chunk_size - 1, 1), sentence, 3)
+        self.lone_S = chunk_size == 1
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Token ranges of first and second parts, and which seconds are random."""
-        jumps = np.where(self.random_S & ~self.lone_S, self.cut_S, self.end_S).tolist()
-        visited, place = [], 0
-        while place < len(jumps):
-            visited.append(place)
-            place = jumps[place]
-        at = np.array(visited, np.int64)
+        """Token ranges of the first parts, of the second parts, and which second parts are random."""
         stream = self.stream
-        cut = np.where(
-            self.lone_S[at], self._inner_cut(at), stream.starts_S[np.minimum(self.cut_S, len(jumps) - 1)[at]]
-        )
+        at = self._visited()
+        last_sentence = len(stream.starts_S) - 1
+        sentence_cut = stream.starts_S[np.minimum(self.cut_S, last_sentence)[at]]
+        cut = np.where(self.lone_S[at], self._cut_in_sentence(at), sentence_cut)
         first = np.stack([stream.starts_S[at], cut], 1)
         second = np.stack([cut, stream.ends_S[self.end_S[at] - 1]], 1)
         random = self.random_S[at]
-        second[random] = self._elsewhere(at[random], first[random])
+        second[random] = self._from_other_documents(at[random], first[random])
         return first, second, random
 
-    def _inner_cut(self, at: np.ndarray) -> np.ndarray:
-        """A lone sentence is cut at a word's start near a random token."""
-        starts, ends = self.stream.starts_S[at], self.stream.ends_S[at]
+    def _visited(self) -> np.ndarray:
+        """The sentences at which a pair begins, in order."""
+        # After a random second part the walk goes on with the replaced text, not behind it.
+        jumps = np.where(self.random_S & ~self.lone_S, self.cut_S, self.end_S).tolist()
+        visited = []
+        sentence = 0
+        while sentence < len(jumps):
+            visited.append(sentence)
+            sentence = jumps[sentence]
+        return np.array(visited, np.int64)
+
+    def _cut_in_sentence(self, at: np.ndarray) -> np.ndarray:
+        """For chunks of a single sentence: the token near a random one at which a word starts."""
+        starts = self.stream.starts_S[at]
+        ends = self.stream.ends_S[at]
         token = starts + 1 + chance.below(self.key, np.maximum(ends - starts - 1, 1), at, 4)
         last = np.maximum(ends - 1, starts)
+        # Words of more than 8 tokens are rare; these are cut in the middle.
         for _ in range(8):
             token = np.minimum(token, last)
             token = token + ~self.stream.shards.word_starts(token)
         return np.asarray(np.minimum(token, last))
 
-    def _elsewhere(self, at: np.ndarray, first: np.ndarray) -> np.ndarray:
-        """For each first part, sentences of another document from a random one on, as long as the target asks."""
-        stream, own = self.stream, self.document_S[at]
-        other = chance.below(self.key, len(stream.documents_D) - 1, at, 5)
-        other = other + (other >= own)
-        begin, end = stream.bounds_D1[other], stream.bounds_D1[other + 1]
+    def _from_other_documents(self, at: np.ndarray, first: np.ndarray) -> np.ndarray:
+        """For each first part, token ranges of another document: from a random sentence on, up to the target length."""
+        stream = self.stream
+        own_document = self.document_S[at]
+        # Drawn from all documents but the own one.
+        document = chance.below(self.key, len(stream.documents_D) - 1, at, 5)
+        document = document + (document >= own_document)
+        begin = stream.bounds_D1[document]
+        end = stream.bounds_D1[document + 1]
         sentence = begin + chance.below(self.key, end - begin, at, 6)
-        wanted = np.maximum(self.target_S[at] - (first[:, 1] - first[:, 0]), 1)
+        first_length = first[:, 1] - first[:, 0]
+        wanted = np.maximum(self.target_S[at] - first_length, 1)
         reach = np.searchsorted(stream.starts_S, stream.starts_S[sentence] + wanted)
-        return np.stack([stream.starts_S[sentence], stream.ends_S[np.clip(reach, sentence + 1, end) - 1]], 1)
+        last_sentence = np.clip(reach, sentence + 1, end) - 1
+        return np.stack([stream.starts_S[sentence], stream.ends_S[last_sentence]], 1)
 
 
 def truncate(pieces_S22: np.ndarray, room: int, draws_S: np.ndarray) -> np.ndarray:
-    """Cuts the longer piece first until both fit; what goes is taken from its front and back by chance."""
-    sizes = pieces_S22[:, :, 1] - pieces_S22[:, :, 0]
+    """Shortens pairs to `room` tokens, the longer piece first; cuts at the front and the back in a random proportion.
+
+    `draws_S` are uniform numbers in [0, 1), one for each pair.
+    """
+    starts_S2 = pieces_S22[:, :, 0]
+    ends_S2 = pieces_S22[:, :, 1]
+    sizes_S2 = ends_S2 - starts_S2
     half = room // 2
-    first = np.minimum(sizes[:, 0], np.maximum(room - sizes[:, 1], room - half))
-    second = np.minimum(sizes[:, 1], room - first)
-    surplus = sizes - np.stack([first, second], 1)
-    front = np.floor(draws_S[:, None] * (surplus + 1)).astype(np.int64)
-    return np.stack([pieces_S22[:, :, 0] + front, pieces_S22[:, :, 1] - (surplus - front)], -1)
+    first = np.minimum(sizes_S2[:, 0], np.maximum(room - sizes_S2[:, 1], room - half))
+    second = np.minimum(sizes_S2[:, 1], room - first)
+    surplus_S2 = sizes_S2 - np.stack([first, second], 1)
+    front_S2 = np.floor(draws_S[:, None] * (surplus_S2 + 1)).astype(np.int64)
+    back_S2 = surplus_S2 - front_S2
+    return np.stack([starts_S2 + front_S2, ends_S2 - back_S2], -1)

@@ -1,7 +1,7 @@
-"""The last whole pass of a solved run, kept on disk: a killed run goes on after it.
+"""Checkpoints of a solved run after whole passes over the text: a killed run resumes from the last one.
 
-In: the arrays that a solver changes in place. Out: one `.npz` file, replaced now and then. With one thread the vectors
-of such a run are those of one that was never stopped, bit by bit.
+In: the arrays that a solver changes in place. Out: one `.npz` file, replaced from time to time. With one thread a
+resumed run gives the same vectors as an uninterrupted one, bit by bit.
 """
 
 import time
@@ -16,24 +16,24 @@ from firth.errors import Damaged
 from firth.files import atomic_file
 
 ROOM = "room"
-"""The name of a folder in which a solver keeps what does not fit into memory; a killed one leaves it behind."""
+"""Name of the folder in which a solver puts data that does not fit into memory; a killed run leaves it behind."""
 SECONDS = 60.0
-"""Nothing is kept before so much time has gone by: writing a large table may take longer than a pass."""
+"""Least time between two checkpoints: writing a large table may take longer than a pass."""
 
 
 @dataclass
 class Passes:
     path: Path
-    """Where to keep them."""
+    """The checkpoint file."""
     _last: float = field(default_factory=time.monotonic)
 
     @property
     def folder(self) -> Path:
-        """Where that room is to be."""
+        """The folder that holds the checkpoint and a solver's temporary data."""
         return self.path.parent
 
     def restore(self, arrays: Mapping[str, np.ndarray]) -> int:
-        """Fills the arrays as they were after the last kept pass; gives the number of passes behind it."""
+        """Fills the arrays from the last checkpoint; returns the number of passes it has seen, 0 without one."""
         if not self.path.exists():
             return 0
         try:
@@ -45,6 +45,7 @@ class Passes:
             raise Damaged(f"{self.path} cannot be read ({error}); remove it, and the run begins again.") from None
 
     def keep(self, passes: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a checkpoint after this many passes, unless the last one was written a short time ago."""
         if time.monotonic() - self._last < SECONDS:
             return
         with atomic_file(self.path) as file:

@@ -1,9 +1,10 @@
-"""Replaced token detection (Clark et al. 2020): tell for every token whether a small generator put it there.
+"""Replaced token detection (Clark et al. 2020): classify every token as original or replaced by a small generator.
 
-Cut and corruption: masked LM's, without random tokens. Step: a generator, a small BERT over the encoder's own
-embeddings, learns masked LM and fills the masks by sampling; the encoder reads the filled text and says for every token
-whether it was replaced; a sample that equals the original counts as original. No gradient goes through the sampling.
-Loss: L_generator + weight * L_encoder (equation 3). Chance comes from torch's generator, which the loop reseeds.
+Cut and corruption: those of masked LM, without random tokens. Step: a generator, a small BERT that shares the encoder's
+embeddings, learns masked LM and fills the masks by sampling. The encoder (the discriminator) reads the filled text and
+says for every token whether it was replaced; a sample that equals the original counts as original. No gradient goes
+through the sampling. Loss: L_generator + weight * L_encoder (equation 3). Samples come from torch's random generator,
+which the training loop seeds for every step.
 """
 
 import math
@@ -21,7 +22,8 @@ from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import activation
 from firth.nn.embeddings import Embeddings
-from firth.objectives.masked_lm import IGNORE, MaskedLM
+from firth.nn.likelihood import IGNORE
+from firth.objectives.masked_lm import MaskedLM
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
@@ -35,22 +37,23 @@ class Generator:
     """The shape of the generator: a quarter to a half of the encoder's, as deep as it (section 3.2)."""
 
     width: int = 64
-    """Width of its states; 0: there is no generator, and the model can judge texts but not be trained further."""
+    """Width of its states; 0: no generator, the model can judge texts but cannot be trained further."""
     num_layers: int = 12
-    """Its blocks."""
+    """Number of its blocks."""
     num_heads: int = 1
-    """Its attention heads."""
+    """Number of its attention heads."""
     ffn_width: int = 256
     """Width of its feed-forward layer."""
 
 
 class ReplacedToken(Objective):
-    word_losses = MaskedLM.word_losses  # its generator's
+    word_losses = MaskedLM.word_losses
+    """The generator's."""
 
     @dataclass(frozen=True)
     class Config:
         weight: float = 50.0
-        """How much the encoder's loss counts beside the generator's (lambda in the paper)."""
+        """How much the encoder's loss counts, compared with the generator's (lambda in the paper)."""
         generator: Generator = field(default_factory=Generator)
         """The network that fills the masks."""
         masking: MaskedLM.Config = field(default_factory=lambda: MaskedLM.Config(mask_share=1.0, random_share=0.0))
@@ -62,19 +65,20 @@ class ReplacedToken(Objective):
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
-        self.config, self.num_tokens = config, len(vocab)
-        self.dense, self.judge = nn.Linear(encoder.width, encoder.width), nn.Linear(encoder.width, 1)
+        self.config = config
+        self.num_tokens = len(vocab)
+        self.dense = nn.Linear(encoder.width, encoder.width)
+        self.judge = nn.Linear(encoder.width, 1)
         self.activate = activation(encoder.config.activation)
-        # As in the authors' program, whose layers outside the encoder start by Glorot's rule.
+        # As in the authors' program, where layers outside the encoder start with Glorot's initialisation.
         for layer in (self.dense, self.judge):
             nn.init.xavier_uniform_(layer.weight)
             nn.init.zeros_(layer.bias)
-        self.generator = _generator(config.generator, encoder) if config.generator.width else None
-        self.masked = (
-            MaskedLM(config.masking, self.generator, vocab=vocab, max_length=max_length, seed=seed)
-            if self.generator
-            else None
-        )
+        self.generator: Bert | None = None
+        self.masked: MaskedLM | None = None
+        if config.generator.width:
+            self.generator = _generator(config.generator, encoder)
+            self.masked = MaskedLM(config.masking, self.generator, vocab=vocab, max_length=max_length, seed=seed)
 
     def warning(self) -> str:
         return self._trainable().warning()
@@ -87,56 +91,65 @@ class ReplacedToken(Objective):
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         self._trainable().corrupt(pack, epoch)
+        # The filler at the end of a pack is not judged.
         real = np.zeros(pack.num_tokens, bool)
         real[: len(pack.ids_N)] = True
         pack.targets["replaced_token_real"] = real
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {**self._trainable().counts(batch), "replaced_token": int(batch.targets["replaced_token_real"].sum())}
+        num_real = int(batch.targets["replaced_token_real"].sum())
+        return {**self._trainable().counts(batch), "replaced_token": num_real}
 
     def step(self, encoder: Encoder, batch: Batch) -> Loss:
-        masked, positions_P = self._trainable(), batch.targets["masked_lm_positions"]
+        masked = self._trainable()
         assert self.generator is not None
-        scores_PV = masked.scores(self.generator(batch), positions_P)
-        filled_N, replaced_N = self._filled(scores_PV, batch)
+        scores_PV = masked.scores(self.generator(batch), batch.targets["masked_lm_positions"])
+        filled_N, replaced_N = self._fill(scores_PV, batch)
         states = encoder(replace(batch, ids_N=filled_N))
-        loss = masked.loss_of(scores_PV, batch) + self._judged(self.scores(states), replaced_N, batch)
+        generator_loss = masked.loss_from_scores(scores_PV, batch)
+        encoder_loss = self._discriminator_loss(self.scores(states), replaced_N, batch)
+        loss = generator_loss + encoder_loss
         if self.training:
             return loss
         return loss + Loss({}, masked.hidden_tallies(scores_PV, batch))
 
     def scores(self, states: States) -> Tensor:
         """For every token, the logit of having been replaced."""
-        logits_N: Tensor = self.judge(self.activate(self.dense(states.last_ND))).squeeze(-1)
+        hidden_ND = self.activate(self.dense(states.last_ND))
+        logits_N: Tensor = self.judge(hidden_ND).squeeze(-1)
         return logits_N
 
     @torch.no_grad()
-    def _filled(self, scores_PV: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """The text with samples for its masks, and where they differ from what stood there."""
+    def _fill(self, scores_PV: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The ids with samples in place of masks, and where they differ from the original text."""
         scores_PV = scores_PV[:, : self.num_tokens].float()
-        # The largest of scores with Gumbel noise is a sample of their softmax.
-        samples_P = (scores_PV - (-torch.rand_like(scores_PV).log()).log()).argmax(-1)
-        labels_P, positions_P = batch.targets["masked_lm_labels"], batch.targets["masked_lm_positions"]
-        # Places without a prediction are written behind the last token, and cut off.
+        # Gumbel-max: the largest of scores with Gumbel noise is a sample of their softmax.
+        minus_gumbel_PV = (-torch.rand_like(scores_PV).log()).log()
+        samples_P = (scores_PV - minus_gumbel_PV).argmax(-1)
+        labels_P = batch.targets["masked_lm_labels"]
+        positions_P = batch.targets["masked_lm_positions"]
+        # Rows without a prediction are written to one extra place after the last token, which is cut off.
         places_P = torch.where(labels_P == IGNORE, batch.num_tokens, positions_P)
-        longer = torch.cat([batch.ids_N, batch.ids_N[:1]])
-        filled_N, original_N = (longer.scatter(0, places_P, ids_P)[:-1] for ids_P in (samples_P, labels_P))
+        extended = torch.cat([batch.ids_N, batch.ids_N[:1]])
+        filled_N = extended.scatter(0, places_P, samples_P)[:-1]
+        original_N = extended.scatter(0, places_P, labels_P)[:-1]
         return filled_N, filled_N != original_N
 
-    def _judged(self, logits_N: Tensor, replaced_N: Tensor, batch: Batch) -> Loss:
+    def _discriminator_loss(self, logits_N: Tensor, replaced_N: Tensor, batch: Batch) -> Loss:
+        """The binary cross-entropy of all real tokens, with accuracy, recall, precision and the share of replaced."""
         real_N = batch.targets["replaced_token_real"]
         losses_N = binary_cross_entropy_with_logits(logits_N.float(), replaced_N.float(), reduction="none")
         total = (losses_N * real_N).sum()
-        # The figure stays a plain mean over tokens; only its gradient is weighted.
+        # The reported figure stays a plain mean over tokens; only its gradient is weighted.
         weighted = total.detach() + self.config.weight * (total - total.detach())
-        said_N = (logits_N > 0) & real_N
-        hits = (said_N & replaced_N).sum()
+        predicted_N = (logits_N > 0) & real_N
+        hits = (predicted_N & replaced_N).sum()
         tallies = {
-            "replaced_token_correct": ((said_N == replaced_N) & real_N).sum(),
+            "replaced_token_correct": ((predicted_N == replaced_N) & real_N).sum(),
             "replaced_token_recall": hits,
             "replaced_token_recall_of": replaced_N.sum(),
             "replaced_token_precision": hits,
-            "replaced_token_precision_of": said_N.sum(),
+            "replaced_token_precision_of": predicted_N.sum(),
             "replaced_token_share": replaced_N.sum(),
             "replaced_token_share_of": real_N.sum(),
         }
@@ -156,13 +169,14 @@ class ReplacedToken(Objective):
         )
 
     def _trainable(self) -> MaskedLM:
+        """The generator's objective; refuses a model without generator."""
         if self.masked is None:
             raise Unsupported("This discriminator came without its generator, so it cannot be trained on or measured.")
         return self.masked
 
 
 def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
-    """The probability that a positive scores above a negative: the rank sum of Mann and Whitney."""
+    """Area under the ROC curve, by the rank sum of Mann and Whitney: how likely a positive outscores a negative."""
     ranks_N = scores_N.argsort().argsort().double() + 1
     num_positive = positive_N.sum()
     num_negative = len(positive_N) - num_positive
@@ -171,51 +185,57 @@ def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
 
 
 def binary_entropy(share: float) -> float:
-    """The least loss, in nats, of one that knows only how often the answer is yes."""
+    """The entropy of a yes-no answer in nats: the least loss of a model that knows only the share of yes."""
     if not 0 < share < 1:
         return 0.0
     return -share * math.log(share) - (1 - share) * math.log(1 - share)
 
 
 def filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, MaskedLM] | None:
-    """What fills masks: the model with its masked-LM head, or a discriminator's generator; None where neither is."""
-    head, judge = goals.get("masked_lm"), goals.get("replaced_token")
+    """The encoder and head that fill masks: the model's own, or a discriminator's generator; None without either."""
+    head = goals.get("masked_lm")
     if isinstance(head, MaskedLM):
         return encoder, head
-    if isinstance(judge, ReplacedToken) and judge.generator and judge.masked:
-        return judge.generator, judge.masked
+    discriminator = goals.get("replaced_token")
+    if isinstance(discriminator, ReplacedToken) and discriminator.generator and discriminator.masked:
+        return discriminator.generator, discriminator.masked
     return None
 
 
 def _generator(shape: Generator, encoder: Encoder) -> Bert:
-    """A BERT that has the encoder's embeddings: tokens, positions, segments and their norm."""
+    """A BERT of this shape that shares the encoder's embeddings: tokens, positions, segments and their norm."""
     shared = getattr(encoder, "embeddings", None)
     if not isinstance(shared, Embeddings):
         raise Unsupported("Replaced token detection needs an encoder with BERT's embeddings, for its generator.")
-    config, table_width = encoder.config, encoder.table_width
-    generator = Bert(
-        Bert.Config(
-            vocab_size=encoder.vocab_size,
-            width=shape.width,
-            num_layers=shape.num_layers,
-            num_heads=shape.num_heads,
-            ffn_width=shape.ffn_width,
-            max_positions=encoder.max_positions,
-            num_segments=config.num_segments,
-            activation=config.activation,
-            dropout=config.dropout,
-            attention_dropout=config.attention_dropout,
-            norm_eps=config.norm_eps,
-            # A narrower net needs larger weights to say as much; a fixed size is right for one width.
-            init_std=config.init_std * (encoder.width / shape.width) ** 0.5,
-            init=getattr(config, "init", "normal"),
-            pooler=False,
-            embedding_width=0 if table_width == shape.width else table_width,
-        )
-    )
-    # Parameters are shared and not modules: torch.func would put a module's tensors back twice, the second time wrong.
+    generator = Bert(_generator_config(shape, encoder))
+    # Parameters are shared, not modules: torch.func would restore a shared module's tensors twice, the second time
+    # wrongly.
     for name in ("tokens", "positions", "segments", "norm"):
         own = getattr(generator.embeddings, name)
         for kind, parameter in getattr(shared, name).named_parameters():
             setattr(own, kind, parameter)
     return generator
+
+
+def _generator_config(shape: Generator, encoder: Encoder) -> Bert.Config:
+    """The encoder's config with the generator's sizes."""
+    config = encoder.config
+    table_width = encoder.table_width
+    return Bert.Config(
+        vocab_size=encoder.vocab_size,
+        width=shape.width,
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        ffn_width=shape.ffn_width,
+        max_positions=encoder.max_positions,
+        num_segments=config.num_segments,
+        activation=config.activation,
+        dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        norm_eps=config.norm_eps,
+        # The right scale of initial weights depends on the width: a narrower network needs larger ones.
+        init_std=config.init_std * (encoder.width / shape.width) ** 0.5,
+        init=getattr(config, "init", "normal"),
+        pooler=False,
+        embedding_width=0 if table_width == shape.width else table_width,
+    )

@@ -1,8 +1,8 @@
-"""Span boundary objective (Joshi et al. 2019, section 3.2): a masked span's tokens from the two tokens around it.
+"""Span boundary objective (Joshi et al. 2019, section 3.2): the tokens of a masked span from the two tokens around it.
 
-Corruption: none of its own; it comes after masked LM with unit=span and takes the runs of tokens chosen there. Loss:
-cross-entropy of each such token from the states just before and behind its run and the token's place in it, through
-two layers (equation 2) and the input embedding.
+Corruption: none; it comes after masked LM with unit=span and takes the runs of tokens chosen there. Loss: cross-entropy
+of each such token from the states just before and just after its run and the token's position in the run, through two
+layers (equation 2) and the input embedding.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from firth.data.packing import Pack, Plan, runs
 from firth.data.stream import Stream
 from firth.errors import BadConfig
 from firth.nn.blocks import activation, initialise
-from firth.objectives.masked_lm import IGNORE
+from firth.nn.likelihood import IGNORE
 from firth.tensors import Batch, Encoder, Loss, Objective, States
 from firth.tokenizers.vocab import Vocab
 
@@ -29,9 +29,9 @@ class SpanBoundary(Objective):
     @dataclass(frozen=True)
     class Config:
         max_targets: int = 20
-        """Tokens of a span that are predicted, counted from its left; spans that touch are one."""
+        """Tokens of a span that are predicted, counted from its left; adjacent spans count as one."""
         position_width: int = 200
-        """Width of the embedding of a token's place in its span."""
+        """Width of the embedding of a token's position in its span."""
 
         def __post_init__(self) -> None:
             if min(self.max_targets, self.position_width) < 1:
@@ -39,13 +39,15 @@ class SpanBoundary(Objective):
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
-        self.config, self.vocab, self.max_length, self.seed = config, vocab, max_length, seed
-        shape, width = encoder.config, encoder.width
+        self.config = config
+        self.vocab = vocab
+        self.max_length = max_length
+        self.seed = seed
+        shape = encoder.config
+        width = encoder.width
         self.places = nn.Embedding(config.max_targets, config.position_width)
-        self.first, self.second = (
-            nn.Linear(2 * width + config.position_width, width),
-            nn.Linear(width, encoder.table_width),
-        )
+        self.first = nn.Linear(2 * width + config.position_width, width)
+        self.second = nn.Linear(width, encoder.table_width)
         self.first_norm = nn.LayerNorm(width, eps=shape.norm_eps)
         self.second_norm = nn.LayerNorm(encoder.table_width, eps=shape.norm_eps)
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
@@ -59,33 +61,43 @@ class SpanBoundary(Objective):
         labels = pack.targets["masked_lm_labels"]
         count = int((labels != IGNORE).sum())
         chosen = pack.targets["masked_lm_positions"][:count]
+
+        # The first and the last token of each token's span. Chosen tokens ascend; a gap begins a new span.
         starts = np.diff(chosen, prepend=-2) > 1
-        first = chosen[starts][np.cumsum(starts) - 1]
-        last = np.append(chosen[:-1][starts[1:]], chosen[-1:])[np.cumsum(starts) - 1]
+        span = np.cumsum(starts) - 1
+        first_tokens = chosen[starts]
+        last_tokens = np.append(chosen[:-1][starts[1:]], chosen[-1:])
+        first = first_tokens[span]
+        last = last_tokens[span]
         place = chosen - first
-        near = np.full(len(labels), IGNORE, np.int64)
-        near[:count] = np.where(place < self.config.max_targets, labels[:count], IGNORE)
-        sides = {"left": first - 1, "right": last + 1, "place": np.minimum(place, self.config.max_targets - 1)}
-        for name, values in sides.items():
-            pack.targets[f"span_boundary_{name}"] = np.zeros(len(labels), np.int64)
-            # Special tokens stand around every text, so there is a token on both sides; where not, the nearest serves.
-            pack.targets[f"span_boundary_{name}"][:count] = values.clip(0, max(len(pack.ids_N) - 1, 0))
-        pack.targets["span_boundary_labels"] = near
+
+        near_labels = np.full(len(labels), IGNORE, np.int64)
+        near_labels[:count] = np.where(place < self.config.max_targets, labels[:count], IGNORE)
+        inputs = {"left": first - 1, "right": last + 1, "place": np.minimum(place, self.config.max_targets - 1)}
+        for name, values in inputs.items():
+            padded = np.zeros(len(labels), np.int64)
+            # Special tokens surround every text, so both neighbours exist; where they do not, the nearest token serves.
+            padded[:count] = values.clip(0, max(len(pack.ids_N) - 1, 0))
+            pack.targets[f"span_boundary_{name}"] = padded
+        pack.targets["span_boundary_labels"] = near_labels
 
     def loss(self, states: States, batch: Batch) -> Loss:
         labels_P = batch.targets["span_boundary_labels"]
         scores_PV = self.scores(states, batch)
         total = cross_entropy(scores_PV.float(), labels_P, ignore_index=IGNORE, reduction="sum")
-        return Loss({"span_boundary": total}, {"span_boundary_correct": (scores_PV.argmax(-1) == labels_P).sum()})
+        correct = (scores_PV.argmax(-1) == labels_P).sum()
+        return Loss({"span_boundary": total}, {"span_boundary_correct": correct})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        return {"span_boundary": int((batch.targets["span_boundary_labels"] != IGNORE).sum())}
+        is_label_P = batch.targets["span_boundary_labels"] != IGNORE
+        return {"span_boundary": int(is_label_P.sum())}
 
     def scores(self, states: States, batch: Batch) -> Tensor:
-        left_PD, right_PD = (
-            states.last_ND.index_select(0, batch.targets[f"span_boundary_{side}"]) for side in ("left", "right")
-        )
-        inputs = torch.cat([left_PD, right_PD, self.places(batch.targets["span_boundary_place"])], -1)
+        """Scores over the vocabulary at the chosen tokens."""
+        left_PD = states.last_ND.index_select(0, batch.targets["span_boundary_left"])
+        right_PD = states.last_ND.index_select(0, batch.targets["span_boundary_right"])
+        places_PD = self.places(batch.targets["span_boundary_place"])
+        inputs = torch.cat([left_PD, right_PD, places_PD], -1)
         hidden_PD = self.first_norm(self.activate(self.first(inputs)))
         hidden_PE = self.second_norm(self.activate(self.second(hidden_PD)))
         return linear(hidden_PE, states.table_VD, self.bias)

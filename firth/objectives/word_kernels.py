@@ -1,10 +1,12 @@
-"""The inner loops of word2vec and fastText, compiled: no Python and no allocation per word.
+"""The inner loops of word2vec and fastText, compiled with numba: no Python and no allocation per word.
 
-`kernels(width)` has them for one width, so that every loop over a vector has a fixed length; numba compiles each once
-and keeps it on disk. All read chunks of a token stream, drop words that are not on the list and frequent ones by
-chance, draw a window, and step after each word. Threads share the tables without locks (Hogwild, Recht et al. 2011). A
-window's negatives are drawn once and shared by its words (Ji et al. 2016). Chance is splitmix64 from a chunk's key, as
-in `firth.chance`.
+In: chunks of a token stream, the input and output tables, and what is predicted (a Huffman tree or a sampler of
+negatives). Out: the tables, trained in place. `kernels(width)` holds the loops for one width, so that every loop over a
+vector has a fixed length. numba compiles each loop once and caches it on disk.
+
+Every loop drops words that are not in the vocabulary, subsamples frequent words, draws a window and takes one step
+after each word. Threads share the tables without locks (Hogwild, Recht et al. 2011). A window draws its negatives once
+and its words share them (Ji et al. 2016). Random numbers are splitmix64, keyed by chunk, as in `firth.chance`.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -24,25 +26,32 @@ from numba.np.arrayobj import make_array
 
 from firth.compiling import kept_on_disk
 
-_REACH, _BINS = 8.0, 2048
+_REACH = 8.0
+"""The table of the logistic function goes from minus this to plus this."""
+_BINS = 2048
 _edges = np.linspace(-_REACH, _REACH, _BINS + 1)
 SIGMOID = (1 / (1 + np.exp(-_edges))).astype(np.float32)
-"""The logistic function at the edges of its bins; between them it is taken for straight (off by at most 2e-6)."""
+"""The logistic function at the edges of its bins; interpolated linearly between them (error at most 2e-6)."""
 SOURCE = crc32(Path(__file__).read_bytes())
-"""This file's version. numba looks for a kept loop by the loop's own file and what it closes over, so that loops of
-other files which use functions of this one close over this."""
-SHARED, VISITS, UNSEEN = 512, 8, 0.8
-"""A row that several threads write at once goes to and fro between their caches. So each has copies of its own of so
-many rows that all of them need, and exchanges one's changes with the others when it has come by so many times. Since
-everyone's changes are added though nobody has seen the others', it does so earlier where the rate times the number of
-visits of all threads would be above `UNSEEN`: skip-gram with rate 0.2 and 16 unseen visits learned little. Where only
-one or two visits are left of that, all threads write to the same rows."""
+"""This file's version. numba finds a cached loop by the loop's own file and the values it closes over. Loops in other
+files that use functions of this file therefore close over this number, so that a change here invalidates them."""
+SHARED = 512
+"""Rows of which every thread has a local copy. A row that several threads write at once moves back and forth between
+the caches of their cores, so each thread works on its own copy of the rows that all of them need."""
+VISITS = 8
+"""A thread synchronises its copy of a row with the shared row after this many visits, at the latest."""
+UNSEEN = 0.8
+"""Upper limit of rate x threads x visits between two synchronisations. All threads' changes are added although no
+thread has seen the others': skip-gram with rate 0.2 and 16 unseen visits learned little. Where this limit leaves only
+one or two visits, all threads write to the shared rows."""
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""The increment of splitmix64."""
 _LOW = np.uint64(0xFFFFFFFF)
 
 
 @nb.njit(inline="always")
 def mix(x):
+    """The output function of splitmix64."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -50,7 +59,7 @@ def mix(x):
 
 @nb.njit(inline="always")
 def draw(state, limit_V, alias_V):
-    """A word of the sampler from one 64-bit number."""
+    """One word from the alias sampler: the high 32 bits choose a column, the low 32 bits accept it or its alias."""
     bits = mix(state)
     word = np.int32(((bits >> np.uint64(32)) * np.uint64(len(limit_V))) >> np.uint64(32))
     return word if np.uint32(bits & _LOW) <= limit_V[word] else alias_V[word]
@@ -59,10 +68,10 @@ def draw(state, limit_V, alias_V):
 @nb.njit(nogil=True)
 def draws(key, limit_V, alias_V, count):
     """Many draws in a row, as the training loops make them."""
-    found = np.empty(count, np.int32)
+    words = np.empty(count, np.int32)
     for i in range(count):
-        found[i] = draw(key + np.uint64(i + 1) * _GOLDEN, limit_V, alias_V)
-    return found
+        words[i] = draw(key + np.uint64(i + 1) * _GOLDEN, limit_V, alias_V)
+    return words
 
 
 @kept_on_disk
@@ -73,12 +82,13 @@ def spread(rows, reach, key):
         state = mix(key + np.uint64(i + 1) * _GOLDEN)
         for d in range(rows.shape[1]):
             bits = mix(state + np.uint64(d + 1) * _GOLDEN)
+            # The high 53 bits make a uniform number in [0, 1).
             rows[i, d] = ((bits >> np.uint64(11)) * (1.0 / (1 << 53)) - 0.5) * (2 * reach)
 
 
 @nb.njit(nogil=True)
-def longest(starts, ends):
-    """Words of the longest chunk."""
+def longest_chunk(starts, ends):
+    """The number of words in the longest chunk."""
     size = 0
     for c in range(len(starts)):
         size = max(size, ends[c] - starts[c])
@@ -86,8 +96,11 @@ def longest(starts, ends):
 
 
 @nb.njit(nogil=True)
-def keep_some(ids, start, end, words_V, keep_V, state, kept):
-    """The words of a chunk that stay, and how many: on the list, and kept by their chance."""
+def subsample(ids, start, end, words_V, keep_V, state, kept):
+    """Writes the words of a chunk that stay to `kept`; returns how many they are and the new random state.
+
+    A word stays if it is in the vocabulary and its draw is within its keep rate.
+    """
     count = 0
     for i in range(start, end):
         word = words_V[ids[i]]
@@ -101,45 +114,53 @@ def keep_some(ids, start, end, words_V, keep_V, state, kept):
 
 @nb.njit(inline="always", fastmath=True)
 def logistic(score, sigmoid):
-    place = (
-        min(max(score, np.float32(-_REACH + 0.001)), np.float32(_REACH - 0.001)) + np.float32(_REACH)
-    ) * np.float32(_BINS / (2 * _REACH))
+    """The logistic function by linear interpolation in the table; scores beyond the table are clipped."""
+    clipped = min(max(score, np.float32(-_REACH + 0.001)), np.float32(_REACH - 0.001))
+    place = (clipped + np.float32(_REACH)) * np.float32(_BINS / (2 * _REACH))
     low = int(place)
     return sigmoid[low] + (place - np.float32(low)) * (sigmoid[low + 1] - sigmoid[low])
 
 
 @nb.njit(nogil=True)
-def rate_now(plan, done):
-    """The learning rate on its straight way from plan[0] to plan[1] while plan[2] words are read."""
-    share = min(1.0, done.sum() / plan[2])
-    return np.float32(plan[0] + (plan[1] - plan[0]) * share)
+def current_rate(schedule, done):
+    """The learning rate: linear from schedule[0] to schedule[1] over schedule[2] words; `done` counts per thread."""
+    share = min(1.0, done.sum() / schedule[2])
+    return np.float32(schedule[0] + (schedule[1] - schedule[0]) * share)
 
 
-def _fetch(_context, table, place):
-    """Asks for a row to be brought near while other work goes on: rows far apart in memory are what loops wait for."""
+def _prefetch(_context, table, row):
+    """Prefetches a row of a table: rows far apart in memory are what the loops would wait for."""
 
     def generate(context, builder, signature, arguments):
         array = make_array(signature.args[0])(context, builder, arguments[0])
-        byte, short, long = ir.IntType(8), ir.IntType(32), ir.IntType(64)
-        size = builder.extract_value(array.strides, 0)
-        start = builder.gep(
-            builder.bitcast(array.data, byte.as_pointer()), [builder.mul(builder.sext(arguments[1], long), size)]
-        )
-        kind = ir.FunctionType(ir.VoidType(), [start.type, short, short, short])
+        byte = ir.IntType(8)
+        int32 = ir.IntType(32)
+        int64 = ir.IntType(64)
+        row_bytes = builder.extract_value(array.strides, 0)
+        table_start = builder.bitcast(array.data, byte.as_pointer())
+        offset = builder.mul(builder.sext(arguments[1], int64), row_bytes)
+        start = builder.gep(table_start, [offset])
+        kind = ir.FunctionType(ir.VoidType(), [start.type, int32, int32, int32])
         prefetch = builder.module.declare_intrinsic("llvm.prefetch", [start.type], kind)
-        with cgutils.for_range_slice(builder, long(0), size, long(64), inc=True) as (at, _):
-            builder.call(prefetch, [builder.gep(start, [at]), short(1), short(3), short(1)])
+        # One request for each cache line of 64 bytes: for writing (1), all cache levels (3), data cache (1).
+        with cgutils.for_range_slice(builder, int64(0), row_bytes, int64(64), inc=True) as (at, _):
+            builder.call(prefetch, [builder.gep(start, [at]), int32(1), int32(3), int32(1)])
         return context.get_dummy_value()
 
     return types.void(table, types.int32), generate
 
 
-fetch: Any = intrinsic(_fetch)
+prefetch_row: Any = intrinsic(_prefetch)
 
 
 @nb.njit(nogil=True)
-def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state, targets, labels):
-    """What predicts a word: the nodes of its path, or its row and those of drawn others."""
+def choose_targets(
+    word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state, targets, labels
+):
+    """Writes the output rows that predict a word and their labels; returns how many and the new random state.
+
+    With hierarchical softmax these are the inner nodes on the word's path; otherwise its own row and drawn negatives.
+    """
     if hierarchical:
         count = 0
         for p in range(bounds_V1[word], bounds_V1[word + 1]):
@@ -153,6 +174,7 @@ def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_n
     for _ in range(num_negatives):
         state += _GOLDEN
         other = draw(state, limit_V, alias_V)
+        # A negative that equals the word is dropped, not drawn again, as in the released program.
         if other != word:
             targets[count] = other
             labels[count] = np.float32(0)
@@ -162,24 +184,27 @@ def aim(word, hierarchical, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_n
 
 @nb.njit(inline="always", fastmath=True)
 def exchange(width, shared, mine, before):
-    """Gives the others what a thread changed of its own copy of a row, and takes what they changed."""
+    """Adds a thread's changes of its copy to the shared row and takes over the others' changes.
+
+    `before` is the row as it was at the thread's last exchange.
+    """
     for d in range(width):
         shared[d] += mine[d] - before[d]
         mine[d] = before[d] = shared[d]
 
 
 @nb.njit(inline="always")
-def own_row(row, first, own, size):
-    """The row that a thread works on in the place of this one: its copy, if the row is among those from `first` on."""
+def local_row(row, first, own, size):
+    """The row that a thread works on: its copy if the row is one of the `size` rows from `first` on, else the row."""
     place = row - first
     return np.int32(own + place) if 0 <= place < size else np.int32(row)
 
 
 @nb.njit(inline="always")
 def visit(width, table, row, first, own, visits, patience):
-    """Takes note that a thread comes by a row, and exchanges its copy if it is time; gives the row to work on.
+    """Counts a thread's visit to a row, exchanges its copy when the visits are used up; returns the row to work on.
 
-    Copies begin at row `own` of the table; behind them stand the same rows as they were at the last exchange.
+    A thread's copies begin at row `own` of the table. After them come the same rows as of the last exchange.
     """
     place = row - first
     if 0 <= place < len(visits):
@@ -187,29 +212,30 @@ def visit(width, table, row, first, own, visits, patience):
             exchange(width, table[row], table[own + place], table[own + len(visits) + place])
             visits[place] = patience
         visits[place] -= 1
-    return own_row(row, first, own, len(visits))
+    return local_row(row, first, own, len(visits))
 
 
 @nb.njit(inline="always")
-def give_back(width, table, first, own, size):
-    """The last exchange of all copies."""
+def exchange_all(width, table, first, own, size):
+    """Exchanges all copies of a thread: fills them at the start, and adds the last changes at the end."""
     for place in range(size):
         exchange(width, table[first + place], table[own + place], table[own + size + place])
 
 
 @nb.njit(nogil=True)
-def ask(x_in, x_out, rows, count, place, targets, num_targets):
-    """Brings near the targets' rows and that of the word which comes into reach next."""
+def prefetch_rows(x_in, x_out, rows, count, place, targets, num_targets):
+    """Prefetches the targets' rows and the row of the word that enters the window next."""
     for t in range(num_targets):
-        fetch(x_out, targets[t])
+        prefetch_row(x_out, targets[t])
     if place < count:
-        fetch(x_in, rows[place])
+        prefetch_row(x_in, rows[place])
 
 
 @nb.njit(inline="always", fastmath=True)
 def step(width, x, change, out, targets, labels, slopes, num_targets, rate, sigmoid):
     """One logistic step of every target's row against x; the change of x is added to `change`."""
-    for t in range(num_targets):  # all scores before all steps: no score waits for the one before
+    # All scores come before all updates, so that no score waits for the update before it.
+    for t in range(num_targets):
         row = out[targets[t]]
         score = np.float32(0)
         for d in range(width):
@@ -225,31 +251,41 @@ def step(width, x, change, out, targets, labels, slopes, num_targets, rate, sigm
 
 @cache
 def skip_gram_kernel(width: int) -> Any:
+    """The loop of skip-gram for one width."""
+
     @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(
-        ids, chunks, text, tree, sampler, shared, room, window, num_negatives, x_in, x_out, plan, done, me, sigmoid
-    ):
+        ids, chunks, text, tree, sampler, shared, max_targets, window, num_negatives, x_in, x_out, schedule, done,
+        thread, sigmoid,
+    ):  # fmt: skip
         starts, ends, keys = chunks
         words_V, keep_V = text
         bounds_V1, nodes_P, turns_P = tree
         limit_V, alias_V = sampler
         first_in, first_out, size, patience = shared
-        visits_in, visits_out = np.zeros(size, np.int32), np.zeros(size, np.int32)
-        own_in, own_out = len(x_in) - 2 * size * (len(done) - me), len(x_out) - 2 * size * (len(done) - me)
-        give_back(width, x_in, first_in, own_in, size)  # the first fills the copies
-        kept, rows = np.empty(longest(starts, ends), np.int32), np.empty(longest(starts, ends), np.int32)
-        targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
-        change, slopes = np.empty(width, np.float32), np.empty(room, np.float32)
+        visits_in = np.zeros(size, np.int32)
+        visits_out = np.zeros(size, np.int32)
+        own_in = len(x_in) - 2 * size * (len(done) - thread)
+        own_out = len(x_out) - 2 * size * (len(done) - thread)
+        exchange_all(width, x_in, first_in, own_in, size)
+        kept = np.empty(longest_chunk(starts, ends), np.int32)
+        rows = np.empty(longest_chunk(starts, ends), np.int32)
+        targets = np.empty(max_targets, np.int32)
+        labels = np.empty(max_targets, np.float32)
+        change = np.empty(width, np.float32)
+        slopes = np.empty(max_targets, np.float32)
         for c in range(len(starts)):
-            rate = rate_now(plan, done)
-            count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
+            rate = current_rate(schedule, done)
+            count, state = subsample(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
             for i in range(count):
-                rows[i] = own_row(kept[i], first_in, own_in, size)
+                rows[i] = local_row(kept[i], first_in, own_in, size)
             for i in range(count):
                 state += _GOLDEN
                 reach = window - int(mix(state) % np.uint64(window))
-                num_targets, state = aim(
+                low = max(0, i - reach)
+                high = min(count, i + reach + 1)
+                num_targets, state = choose_targets(
                     kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
                     targets, labels,
                 )  # fmt: skip
@@ -257,51 +293,85 @@ def skip_gram_kernel(width: int) -> Any:
                     visit(width, x_in, kept[i], first_in, own_in, visits_in, patience)
                     for t in range(num_targets):
                         targets[t] = visit(width, x_out, targets[t], first_out, own_out, visits_out, patience)
-                ask(x_in, x_out, rows, count, i + 1 + window, targets, num_targets)
-                for j in range(max(0, i - reach), min(count, i + reach + 1)):
+                prefetch_rows(x_in, x_out, rows, count, i + 1 + window, targets, num_targets)
+                for j in range(low, high):
                     if j != i:
                         x = x_in[rows[j]]
                         change[:] = 0
                         step(width, x, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
                         for d in range(width):
                             x[d] += change[d]
-            done[me] += ends[c] - starts[c]
-        give_back(width, x_in, first_in, own_in, size)
-        give_back(width, x_out, first_out, own_out, size)
+            done[thread] += ends[c] - starts[c]
+        exchange_all(width, x_in, first_in, own_in, size)
+        exchange_all(width, x_out, first_out, own_out, size)
 
     return skip_gram
 
 
+@nb.njit(inline="always", fastmath=True)
+def mean_of_window(width, x_in, rows, low, high, center, mean):
+    """Writes the mean of the rows from low to high, without the center, to `mean`."""
+    mean[:] = 0
+    for j in range(low, high):
+        if j != center:
+            row = x_in[rows[j]]
+            for d in range(width):
+                mean[d] += row[d]
+    share = np.float32(1.0 / (high - low - 1))
+    for d in range(width):
+        mean[d] *= share
+
+
+@nb.njit(inline="always", fastmath=True)
+def add_to_window(width, x_in, rows, low, high, center, change):
+    """Adds the whole change to each row from low to high, without the center, as in the released program."""
+    for j in range(low, high):
+        if j != center:
+            row = x_in[rows[j]]
+            for d in range(width):
+                row[d] += change[d]
+
+
 @cache
 def cbow_kernel(width: int) -> Any:
+    """The loop of CBOW for one width."""
+
     @kept_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def cbow(
-        ids, chunks, text, tree, sampler, shared, room, window, num_negatives, x_in, x_out, plan, done, me, sigmoid
-    ):
+        ids, chunks, text, tree, sampler, shared, max_targets, window, num_negatives, x_in, x_out, schedule, done,
+        thread, sigmoid,
+    ):  # fmt: skip
         starts, ends, keys = chunks
         words_V, keep_V = text
         bounds_V1, nodes_P, turns_P = tree
         limit_V, alias_V = sampler
         first_in, first_out, size, patience = shared
-        visits_in, visits_out = np.zeros(size, np.int32), np.zeros(size, np.int32)
-        own_in, own_out = len(x_in) - 2 * size * (len(done) - me), len(x_out) - 2 * size * (len(done) - me)
-        give_back(width, x_in, first_in, own_in, size)  # the first fills the copies
-        kept, rows = np.empty(longest(starts, ends), np.int32), np.empty(longest(starts, ends), np.int32)
-        targets, labels = np.empty(room, np.int32), np.empty(room, np.float32)
-        change, mean, slopes = np.empty(width, np.float32), np.empty(width, np.float32), np.empty(room, np.float32)
+        visits_in = np.zeros(size, np.int32)
+        visits_out = np.zeros(size, np.int32)
+        own_in = len(x_in) - 2 * size * (len(done) - thread)
+        own_out = len(x_out) - 2 * size * (len(done) - thread)
+        exchange_all(width, x_in, first_in, own_in, size)
+        kept = np.empty(longest_chunk(starts, ends), np.int32)
+        rows = np.empty(longest_chunk(starts, ends), np.int32)
+        targets = np.empty(max_targets, np.int32)
+        labels = np.empty(max_targets, np.float32)
+        change = np.empty(width, np.float32)
+        mean = np.empty(width, np.float32)
+        slopes = np.empty(max_targets, np.float32)
         for c in range(len(starts)):
-            rate = rate_now(plan, done)
-            count, state = keep_some(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
+            rate = current_rate(schedule, done)
+            count, state = subsample(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
             for i in range(count):
-                rows[i] = own_row(kept[i], first_in, own_in, size)
+                rows[i] = local_row(kept[i], first_in, own_in, size)
             for i in range(count):
                 state += _GOLDEN
                 reach = window - int(mix(state) % np.uint64(window))
-                low, high = max(0, i - reach), min(count, i + reach + 1)
+                low = max(0, i - reach)
+                high = min(count, i + reach + 1)
                 if high - low < 2:
                     continue
-                num_targets, state = aim(
+                num_targets, state = choose_targets(
                     kept[i], num_negatives == 0, bounds_V1, nodes_P, turns_P, limit_V, alias_V, num_negatives, state,
                     targets, labels,
                 )  # fmt: skip
@@ -309,26 +379,14 @@ def cbow_kernel(width: int) -> Any:
                     visit(width, x_in, kept[i], first_in, own_in, visits_in, patience)
                     for t in range(num_targets):
                         targets[t] = visit(width, x_out, targets[t], first_out, own_out, visits_out, patience)
-                ask(x_in, x_out, rows, count, i + 1 + window, targets, num_targets)
-                mean[:] = 0
-                for j in range(low, high):
-                    if j != i:
-                        row = x_in[rows[j]]
-                        for d in range(width):
-                            mean[d] += row[d]
-                share = np.float32(1.0 / (high - low - 1))
-                for d in range(width):
-                    mean[d] *= share
+                prefetch_rows(x_in, x_out, rows, count, i + 1 + window, targets, num_targets)
+                mean_of_window(width, x_in, rows, low, high, i, mean)
                 change[:] = 0
                 step(width, mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
-                for j in range(low, high):
-                    if j != i:  # each word takes the whole step, as in the released program
-                        row = x_in[rows[j]]
-                        for d in range(width):
-                            row[d] += change[d]
-            done[me] += ends[c] - starts[c]
-        give_back(width, x_in, first_in, own_in, size)
-        give_back(width, x_out, first_out, own_out, size)
+                add_to_window(width, x_in, rows, low, high, i, change)
+            done[thread] += ends[c] - starts[c]
+        exchange_all(width, x_in, first_in, own_in, size)
+        exchange_all(width, x_out, first_out, own_out, size)
 
     return cbow
 

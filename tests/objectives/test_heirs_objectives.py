@@ -15,7 +15,8 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
-from firth.objectives.masked_lm import IGNORE, MaskedLM
+from firth.nn.likelihood import IGNORE
+from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.replaced_token import Generator, ReplacedToken
 from firth.objectives.sentence_order import IN_ORDER, SWAPPED, SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
@@ -115,11 +116,11 @@ def test_a_sample_equal_to_the_original_counts_as_original(judge: Judge) -> None
     encoder, goal, batch = judge
     labels_P, positions_P = batch.targets["masked_lm_labels"], batch.targets["masked_lm_positions"]
     real = labels_P != IGNORE
-    same_N, replaced_N = goal._filled(certain(labels_P, encoder.vocab_size), batch)
+    same_N, replaced_N = goal._fill(certain(labels_P, encoder.vocab_size), batch)
     assert not replaced_N.any()
     assert torch.equal(same_N[positions_P[real]], labels_P[real])
     other_P = (labels_P + 1) % goal.num_tokens
-    filled_N, replaced_N = goal._filled(certain(other_P, encoder.vocab_size), batch)
+    filled_N, replaced_N = goal._fill(certain(other_P, encoder.vocab_size), batch)
     assert sorted(replaced_N.nonzero().flatten().tolist()) == sorted(positions_P[real].tolist())
     assert torch.equal(filled_N[~replaced_N], batch.ids_N[~replaced_N])
 
@@ -132,11 +133,11 @@ def test_samples_follow_the_generators_scores(judge: Judge) -> None:
     scores[:, 10:14] = wanted.log()
     real = batch.targets["masked_lm_labels"] != IGNORE
     places = batch.targets["masked_lm_positions"][real]
-    drawn = torch.cat([goal._filled(scores, batch)[0][places] for _ in range(60)])
+    drawn = torch.cat([goal._fill(scores, batch)[0][places] for _ in range(60)])
     shares = torch.bincount(drawn, minlength=14)[10:14] / len(drawn)
     assert (shares - wanted).abs().max() < 0.02
     scores[:, goal.num_tokens :] = 1000.0  # rows of the table behind the vocabulary are never drawn
-    assert int(goal._filled(scores, batch)[0].max()) < goal.num_tokens
+    assert int(goal._fill(scores, batch)[0].max()) < goal.num_tokens
 
 
 def test_no_gradient_goes_through_the_sampling_and_the_weight_weighs(judge: Judge) -> None:
@@ -162,7 +163,7 @@ def test_every_real_token_is_judged_and_no_filler(judge: Judge) -> None:
     real = int(batch.targets["replaced_token_real"].sum())
     assert goal.counts(batch)["replaced_token"] == real < batch.num_tokens
     zeros = torch.zeros(batch.num_tokens)
-    loss = goal._judged(zeros, zeros.bool(), batch)
+    loss = goal._discriminator_loss(zeros, zeros.bool(), batch)
     assert float(loss.sums["replaced_token"]) == pytest.approx(real * np.log(2), rel=1e-5)
     assert int(loss.tallies["replaced_token_correct"]) == real
 

@@ -13,7 +13,8 @@ from firth.data.packing import Pack, lay_out
 from firth.data.shards import Shards, write_shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
-from firth.objectives.masked_lm import IGNORE, MaskedLM
+from firth.nn.likelihood import IGNORE
+from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.units import NGRAM, SPAN, Entities, unit_starts
 from firth.tokenizers.wordpiece import WordPiece
 

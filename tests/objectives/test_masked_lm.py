@@ -13,7 +13,8 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
-from firth.objectives.masked_lm import IGNORE, MaskedLM
+from firth.nn.likelihood import IGNORE
+from firth.objectives.masked_lm import MaskedLM, drop_surplus
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTH = 64
@@ -158,7 +159,7 @@ def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: 
 
 def test_more_masks_than_fit_are_left_out_by_whole_words(goal: Callable[..., MaskedLM], tokenizer: WordPiece) -> None:
     taken, unit = np.array([True, True, False, True]), np.array([0, 0, 1, 1, 2, 3])
-    assert MaskedLM._within(taken, unit, 4).tolist() == [True, True, True, True, False, False]
+    assert drop_surplus(taken, unit, 4).tolist() == [True, True, True, True, False, False]
 
 
 def test_batches_hold_the_same_as_packs(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:

@@ -26,7 +26,7 @@ from firth.objectives.hogwild import Text, in_threads
 from firth.objectives.sampling import Sampler, as_bits, keep_rates
 from firth.objectives.skip_gram import SkipGram
 from firth.objectives.subword_kernels import bag_kernels, ngram_parts
-from firth.objectives.word_kernels import SIGMOID, draws, exchange, keep_some, kernels, spread, step
+from firth.objectives.word_kernels import SIGMOID, draws, exchange, kernels, spread, step, subsample
 from firth.tokenizers.subwords import ngram_hashes
 from firth.tokenizers.word_list import Words
 
@@ -51,9 +51,9 @@ def test_frequent_words_keep_their_share() -> None:
     kept = np.empty(10_000, np.int32)
     ids = np.full(10_000, 0)
     words = np.arange(SIZE, dtype=np.int32)
-    totals = [keep_some(ids, 0, 10_000, words, as_bits(rates), chance.key("keep", i), kept)[0] for i in range(20)]
+    totals = [subsample(ids, 0, 10_000, words, as_bits(rates), chance.key("keep", i), kept)[0] for i in range(20)]
     assert np.mean(totals) / 10_000 == pytest.approx(rates[0], abs=0.005)
-    assert keep_some(ids, 0, 100, np.full(SIZE, -1, np.int32), as_bits(rates), chance.key(1), kept)[0] == 0
+    assert subsample(ids, 0, 100, np.full(SIZE, -1, np.int32), as_bits(rates), chance.key(1), kept)[0] == 0
     assert (keep_rates(COUNTS, 0) == 1).all()
 
 
@@ -218,7 +218,9 @@ def test_copies_are_kept_where_that_is_safe(
     config = SkipGram.Config(rate=rate, end_rate=0, num_negatives=negatives)
     solver = SkipGram(config, StaticConfig(vocab_size=words + 5, width=WIDTH), tokenizer=tokenizer, seed=1)
     counts, none = np.append(np.zeros(5, np.int64), np.arange(words, 0, -1)), np.zeros(0, np.int64)
-    _, (_, _, shared, _), spare = solver.loop(WIDTH, Text(none, none, none, none, counts), threads)
+    loop = solver.loop(WIDTH, Text(none, none, none, none, counts), threads)
+    shared = loop.arrays[2]
+    spare = loop.spare_rows
     assert shared == (5, 5 if negatives else words - 1 - copied, copied, patience)
     assert spare == 2 * copied * threads
 
