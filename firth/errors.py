@@ -26,6 +26,12 @@ class Unsupported(FirthError):
 class Interrupted(FirthError):
     """The person or the machine asked the run to stop; what is kept of it can be resumed."""
 
-    def __init__(self, text: str, *, number: int) -> None:
+    def __init__(self, text: str, *, number: int, remedy: str = "") -> None:
         super().__init__(text)
         self.exit_code = 128 + number  # what a shell says of a command that a signal ended
+        self.remedy = remedy
+        """How to continue; known to whoever owns the run's folder."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text} {self.remedy}" if self.remedy else text

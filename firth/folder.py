@@ -13,7 +13,6 @@ from firth import __version__
 from firth.convert import own
 from firth.convert.mapped import WORD_ROWS, write_arrays
 from firth.convert.sentences import SENTENCE_FILES
-from firth.errors import BadInput
 from firth.files import MANIFEST, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 
@@ -26,12 +25,6 @@ TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.jso
 """What a tokenizer may have."""
 WRITTEN = (*FILES, *TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
 """Files and folders that a killed process may have left half of."""
-
-
-def refuse_foreign(folder: Path) -> None:
-    """A folder without a run of ours keeps the files that a model's would take the place of."""
-    if found := next((name for name in (*FILES, *TOKENIZERS) if (folder / name).exists()), None):
-        raise BadInput(f"{folder} holds no run but a {found} of its own; choose another --out.")
 
 
 def begin(folder: Path) -> None:

@@ -4,19 +4,19 @@ Each function brings in only the rooms it walks through: preparation and word ve
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from signal import SIGINT
 from typing import TYPE_CHECKING, Any
 
 from firth.console import bar, say
-from firth.errors import BadConfig, BadInput, Interrupted
+from firth.errors import BadConfig, BadInput
 from firth.files import check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
     from firth.inference.senses import Senses
+    from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
     from firth.types import Fill, Generated, Prediction
 
@@ -105,22 +105,6 @@ def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
     return segmented_by(model.segment)
 
 
-@contextmanager
-def _resumable(out: Path) -> Iterator[None]:
-    """Who stops a run before its first step, or after its last, should know that what is there can be continued."""
-    from firth.compiling import interrupted_late
-
-    try:
-        with interrupted_late(unless=lambda: not out.exists()):
-            yield
-    except KeyboardInterrupt:
-        if not out.exists():
-            raise
-        begun = (out / "run.toml").exists()  # without it nothing knows what was asked
-        way = "Continue" if begun else "Nothing was trained yet: give the whole command again,"
-        raise Interrupted(f"Stopped. {way} with --resume.", number=SIGINT) from None
-
-
 def pretrain(
     data: str | Path,
     *,
@@ -141,29 +125,63 @@ def pretrain(
     threads: int | None = None,
 ) -> dict[str, float]:
     """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
-    from firth.finished import refuse_other
-    from firth.pretraining import planning, solving
+    from firth.run_folder import RunFolder
 
-    refuse_other(Path(out), "pretrain")
-    asked = planning.Asked(recipe, size, steps, epochs, minutes, config, tuple(changes))
+    asked: dict[str, Any] = {
+        "recipe": recipe,
+        "size": size,
+        "steps": steps,
+        "epochs": epochs,
+        "minutes": minutes,
+        "config": config,
+        "changes": tuple(changes),
+    }
     given = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     words = {name: value for name, value in given.items() if value is not None}
-    saved = Path(out) / "run.toml"
-    if solving.is_solved(plan := planning.named(asked, saved if resume and saved.exists() else None)):
-        if steps is not None or minutes is not None or start_from is not None:
+    with RunFolder(Path(out), command="pretrain", resume=resume) as folder:
+        was_finished = folder.finished
+        figures = _pretrain(Path(data), folder, asked, words, start_from=start_from, device=device)
+        if not was_finished or not (folder.path / "report.html").exists():
+            _report_pretraining(folder)
+    return figures
+
+
+def _pretrain(
+    data: Path,
+    folder: "RunFolder",
+    given: Mapping[str, Any],
+    words: Mapping[str, int],
+    *,
+    start_from: str | Path | None,
+    device: str | None,
+) -> dict[str, float]:
+    """With gradients or without, as the recipe needs it; `words` are the options of those without."""
+    from firth.pretraining import planning, solving
+
+    asked = planning.Asked(**given)
+    plan = planning.named(asked, folder.config_path if folder.begun else None)
+    if solving.is_solved(plan):
+        if asked.steps is not None or asked.minutes is not None or start_from is not None:
             raise BadConfig(f"{plan.recipe} is solved without gradients: leave out --steps, --minutes and --from.")
-        planning.tell_of_unused(plan, size=size, device=device)
-        wanted = solving.Wanted(epochs=epochs, changes=tuple(changes), **words)
-        with _resumable(Path(out)):
-            return solving.pretrain(Path(data), Path(out), plan, wanted=wanted, resume=resume)
+        planning.tell_of_unused(plan, size=asked.size, device=device)
+        wanted = solving.Wanted(epochs=asked.epochs, changes=asked.changes, **words)
+        return solving.pretrain(data, folder, plan, wanted=wanted)
     if words:
         option = min(words).replace("_", "-")
         raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
     from firth.pretraining import training as pretraining
 
-    how: dict[str, Any] = {"asked": asked, "resume": resume, "start_from": start_from, "device": device}
-    with _resumable(Path(out)):
-        return pretraining.pretrain(Path(data), Path(out), **how)
+    return pretraining.pretrain(data, folder, asked=asked, start_from=start_from, device=device)
+
+
+def _report_pretraining(folder: "RunFolder") -> None:
+    """RUN/report.html, as every finished run has one."""
+    from firth.report.gather import gather
+    from firth.report.pretraining import render
+
+    page = folder.path / "report.html"
+    write_bytes(page, render(gather(folder.path)).encode())
+    say(f"The model and its card are in {folder.path}; {page} shows the run.")
 
 
 def check(
@@ -212,6 +230,7 @@ def finetune(
     from firth.finetuning import ulmfit
     from firth.finetuning.jobs import Asked
     from firth.report.finetuning import gather
+    from firth.run_folder import RunFolder
 
     if model and encoder:
         raise BadConfig(f"{model} and --encoder {encoder} both say what to start from; leave one out.")
@@ -227,9 +246,9 @@ def finetune(
     tasks = (task,) if isinstance(task, str) else tuple(task)
     asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
     walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
-    with _resumable(Path(out)):
-        summary = walk(Path(out), asked, resume=resume, device=device)
-    write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
+    with RunFolder(Path(out), command="finetune", resume=resume) as folder:
+        summary = walk(folder, asked, device=device)
+        write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
     say(f"The model and its card are in {out}; {Path(out) / 'report.html'} shows the run.")
     return summary
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from firth import pipeline
 from firth.console import say
-from firth.errors import FirthError
+from firth.errors import FirthError, Interrupted
 from firth.files import MANIFEST, write_bytes
 
 MINUTES = 3.0
@@ -76,15 +76,18 @@ def _run_again() -> Iterator[None]:
     """The tour has no --resume: it goes on by itself."""
     try:
         yield
+    except Interrupted as error:
+        error.remedy = "Run it again to continue."
+        raise
     except FirthError as error:
-        told = str(error).replace("Continue with --resume", "Run it again to continue")
-        error.args = (told.replace("use --resume", "run it again"),)
+        error.args = (str(error).replace("use --resume", "run it again"),)
         raise
 
 
 def _demo(folder: Path, minutes: float | None, seeds: int, tuning: Iterable[str]) -> Path:
     from firth import samples
     from firth.data.health import describe
+    from firth.run_folder import is_begun
 
     data, run = folder / "data", folder / "run"
     if not data.exists():
@@ -94,7 +97,7 @@ def _demo(folder: Path, minutes: float | None, seeds: int, tuning: Iterable[str]
     if not (run / MANIFEST).exists():
         say("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
         limits: dict[str, Any] = {"minutes": minutes or MINUTES, "size": SIZE}
-        pipeline.pretrain(data, out=run, resume=run.exists(), changes=CHANGES, **limits)
+        pipeline.pretrain(data, out=run, resume=is_begun(run), changes=CHANGES, **limits)
     page = _report(folder)
     say("4. Fine-tuning: is that worth anything? The same network learns from it and from random weights.")
     rows = list(_compared(folder, seeds or SEEDS, tuning))
@@ -116,7 +119,7 @@ def _report(folder: Path) -> Path:
     model = load(run)
     for text in FILLS:
         say(f"   {text}\n      " + ", ".join(f"{row.token} {row.probability:.0%}" for row in model.fill(text)))
-    shown = gather(run, folder / "data", fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
+    shown = gather(run, fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
     for text, others in shown.neighbours:
         say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
     write_bytes(page, render(shown).encode())
@@ -126,6 +129,7 @@ def _report(folder: Path) -> Path:
 def _compared(folder: Path, seeds: int, tuning: Iterable[str]) -> Iterator[str]:
     """A line for each task and language: figures on rows that no training saw, from both starts."""
     from firth import samples
+    from firth.run_folder import is_begun
 
     yield f"{'':<14} {'test rows':>9}  {'figure':<9}" + "".join(f" {start:<17}" for start in STARTS) + " majority"
     for task, kind in TASKS.items():
@@ -133,16 +137,17 @@ def _compared(folder: Path, seeds: int, tuning: Iterable[str]) -> Iterator[str]:
             train, test = samples.parted(kind, language, folder / "labelled")
             found: dict[str, Mapping[str, Any]] = {}
             for start, inner in STARTS.items():
+                out = folder / inner / f"{task}-{language}"
                 found[start] = pipeline.finetune(
                     folder / "run",
                     task=task,
                     train=train,
                     test=test,
-                    out=folder / inner / f"{task}-{language}",
+                    out=out,
                     random=start == "random",
                     seeds=seeds,
                     changes=(*FINE_TUNING[task], *tuning),
-                    resume=True,
+                    resume=is_begun(out),
                 )["tasks"][task]
             yield _row(f"{task}, {language}", found)
 

@@ -107,12 +107,15 @@ def ratios(
 
 def _text_of(folder: Path) -> Path:
     """The prepared text of a folder: itself, or that of a run, which has its own or says where it lay."""
-    from firth.files import read_json
+    from firth.run_folder import DATA, SOURCE, FinetuningSource, read_source
 
     found = folder
-    if (folder / "source.json").exists():
-        made_from = read_json(folder / "source.json").get("data", folder)
-        found = folder / "data" if (folder / "data").exists() else Path(made_from)
+    if (folder / SOURCE).exists():
+        source = read_source(folder)
+        if (folder / DATA).exists():
+            found = folder / DATA
+        elif not isinstance(source, FinetuningSource):
+            found = Path(source.data)
     if found == folder and (folder / "config.json").exists():
         raise BadInput(f"{folder} is a model that has no text; name the folder that `firth prepare` made.")
     return found

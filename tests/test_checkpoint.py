@@ -179,6 +179,6 @@ def test_resuming_into_a_folder_that_is_no_run_leaves_its_files(data: Path, tmp_
     out = tmp_path / "proj"
     out.mkdir()
     (out / "README.md").write_text("my notes")
-    with pytest.raises(BadInput, match=r"README\.md of its own"):
+    with pytest.raises(BadInput, match="exists and holds no run"):
         firth.pretrain(data, out=out, steps=2, resume=True)
     assert (out / "README.md").read_text() == "my notes"

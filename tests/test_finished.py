@@ -9,6 +9,7 @@ import pytest
 import firth
 from firth import samples
 from firth.errors import BadConfig, BadInput
+from firth.run_folder import LOCK, Lock
 
 
 def pretrained(run: Path, data: Path, out: Path) -> Callable[..., Any]:
@@ -54,6 +55,14 @@ def test_one_sentence_everywhere(
     assert {path: path.stat().st_mtime_ns for path in out.glob("*.safetensors")} == before
     with pytest.raises(BadConfig, match=r"run\.toml says"):
         resume(changes=["train.seed=9"])
+    other_process = Lock(out / LOCK)
+    other_process.acquire()
+    with pytest.raises(BadInput, match=f"Another process is working on {out}"):
+        resume()
+    other_process.release(keep_file=False)
+    assert resume() == figures
+    assert not (out / LOCK).exists()
+    assert "Pre-trained: " in (page := (out / "report.html").read_text("utf-8")) or "Fine-tuned: " in page
 
 
 def test_other_data_is_still_refused(tmp_path: Path, data: Path) -> None:

@@ -93,7 +93,7 @@ def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """int8 codes -> bytes without gaps, the highest bit of each code first."""
     unsigned = (codes.astype(np.int16).ravel() + 2 ** (bits - 1)).astype(np.uint8)
     if bits == MOST_BITS:
-        return unsigned
+        return np.asarray(unsigned)
     all_bits = np.unpackbits(unsigned[:, None], axis=1)
     return np.asarray(np.packbits(all_bits[:, MOST_BITS - bits :]))
 

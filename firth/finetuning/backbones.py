@@ -11,6 +11,7 @@ from firth.data.items import Item
 from firth.finetuning import bags, chains
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.start import Start, begin
+from firth.run_folder import FinetuningSource
 from firth.tensors import Encoder, Task
 
 Data = Mapping[str, Labelled]
@@ -18,7 +19,7 @@ Data = Mapping[str, Labelled]
 
 @dataclass(frozen=True)
 class Kind:
-    begin: Callable[[Data, Any, Mapping[str, Any]], Start]
+    begin: Callable[[Data, Any, FinetuningSource], Start]
     """What a run starts from, given its rows, its plan and its source."""
     settle: Callable[[Any], Any] = chains.in_the_loop
     """A task's config with what the kind implies; raises where the two do not go together."""
@@ -34,9 +35,9 @@ class Kind:
     """Finds the weights of encoder and task from a job's rows, with this seed."""
 
 
-def _model(data: Data, plan: Any, source: Mapping[str, Any]) -> Start:
+def _model(data: Data, plan: Any, source: FinetuningSource) -> Start:
     texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
-    return begin(source["model"], random=source["random"], texts=texts)
+    return begin(source.model, random=source.random, texts=texts)
 
 
 def _find_chain(task: Task, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from firth.checkpoint import Checkpoint, described
 from firth.finetuning.labelled import Labelled
+from firth.run_folder import FinetuningSource
 from firth.tensors import Task, parameter_count
 from firth.types import Example, Prediction
 
@@ -24,15 +25,15 @@ def summarise(
     best: Mapping[str, Any],
     *,
     predictions: Mapping[str, Mapping[str, Sequence[Prediction]]],
-    source: Mapping[str, Any],
+    source: FinetuningSource,
 ) -> dict[str, Any]:
     """All figures of a run, as plain JSON values."""
     rows = {name: _task(name, data[name], task, results, predictions) for name, task in tasks.items()}
     for name, row in rows.items():
-        row["data"] = {part: file["sha256"] for part, file in source["files"][name].items()}
+        row["data"] = {part: file.sha256 for part, file in source.files[name].items()}
     return {
-        "model": Path(source["model"]).name or "random weights",
-        "random": source["random"],
+        "model": Path(source.model).name or "random weights",
+        "random": source.random,
         "seeds": [result["seed"] for result in results],
         "kept_seed": best["seed"],
         "kept_epoch": best["epochs"],

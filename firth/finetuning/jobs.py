@@ -13,14 +13,14 @@ from firth.config import from_dict, load_toml, override, to_dict
 from firth.console import say
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
-from firth.files import read_json, sha256
+from firth.files import sha256
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import KINDS
 from firth.finetuning.bags import FastTextConfig
 from firth.finetuning.labelled import PARTS, Labelled
 from firth.finetuning.start import Start, usual_rate
 from firth.finetuning.transfer import TransferConfig
-from firth.finished import refuse_existing, refuse_other
+from firth.run_folder import FinetuningSource, RunFolder, SourceFile, model_sha256
 from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
 from firth.train.parallel import chosen_device
@@ -28,9 +28,6 @@ from firth.train.settings import OptimConfig, TrainConfig
 
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
 """How long to train when nobody says: three passes, more where three would be a handful of steps."""
-
-BEFORE = ("source.json", "lm")
-"""What a run's folder may hold before its run.toml: the language model is ULMFiT's second stage."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +90,7 @@ class Job:
     """A run with its data read and its numbers settled."""
 
     plan: Plan
-    source: Mapping[str, Any]
+    source: FinetuningSource
     data: Mapping[str, Labelled]
     start: Start
     device: str
@@ -103,36 +100,39 @@ class Job:
         return self.plan.max_length or self.start.shape.max_positions
 
 
-def settle(out: Path, asked: Asked, *, resume: bool, device: str | None) -> Job:
-    saved = out / "run.toml"
-    resume = _resumes(out, asked, resume=resume)
-    source = read_json(out / "source.json") if resume else _source(asked)
-    if resume:
-        _same_source(out, source, asked)
-    plan = from_dict(Plan, load_toml(saved)) if resume else _first_plan(asked)
-    if resume and _changed(plan, asked.changes) != plan:
-        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    files = {name: {part: Path(row["path"]) for part, row in parts.items()} for name, parts in source["files"].items()}
-    data, kind = {}, KINDS[plan.encoder]
+def settle(folder: RunFolder, asked: Asked, *, device: str | None) -> Job:
+    resumed = folder.begun
+    if resumed:
+        source = folder.read_source(FinetuningSource)
+        _same_source(folder, source, asked)
+        plan = from_dict(Plan, load_toml(folder.config_path))
+        if _changed(plan, asked.changes) != plan:
+            raise folder.refuse_other_numbers()
+    else:
+        source = _source(asked)
+        plan = _first_plan(asked)
+    kind = KINDS[plan.encoder]
+    data = {}
     for name, config in plan.tasks.items():
-        read = labelled.read(name, config, files[name])
-        if not source["skip_bad"]:
-            labelled.refuse_bad(read, files[name])
+        files = {part: Path(file.path) for part, file in source.files[name].items()}
+        read = labelled.read(name, config, files)
+        if not source.skip_bad:
+            labelled.refuse_bad(read, files)
         for part, count in read.num_skipped.items():
             if count:
-                say(f"{files[name][part]}: {count} bad row{'s' * (count > 1)} skipped.")
+                say(f"{files[part]}: {count} bad row{'s' * (count > 1)} skipped.")
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
-        if not resume:
+        if not resumed:
             _look_at(name, data[name])
         data[name] = replace(data[name], config=kind.settle(data[name].config))
     if kind.alone:
-        _refuse_company(source["model"], data)
+        _refuse_company(source.model, data)
     start = kind.begin(data, plan, source)
     data = {
         name: replace(part, config=chains.with_head(part.config, start, plan.transfer)) for name, part in data.items()
     }
     place = "cpu" if kind.alone else str(chosen_device(device))
-    return Job(plan if resume else _settled(plan, data, start, asked), source, data, start, place)
+    return Job(plan if resumed else _settled(plan, data, start, asked), source, data, start, place)
 
 
 def _refuse_company(model: str, data: Mapping[str, Labelled]) -> None:
@@ -140,18 +140,6 @@ def _refuse_company(model: str, data: Mapping[str, Labelled]) -> None:
         raise BadConfig(f"A bag reads features or words, not {Path(model).name}; leave one of the two out.")
     if len(data) > 1:
         raise BadConfig("A bag learns one task at a time.")
-
-
-def _resumes(out: Path, asked: Asked, *, resume: bool) -> bool:
-    """Whether there is a run to continue: one that was killed before its run.toml was written begins anew."""
-    refuse_existing(out, resume=resume)
-    refuse_other(out, "finetune")
-    if (out / "run.toml").exists():
-        return True
-    strange = out.exists() and any(p.name not in BEFORE and not p.name.startswith(".") for p in out.iterdir())
-    if resume and (strange or not asked.tasks):
-        raise BadInput(f"{out} holds no fine-tuning run to resume; name a new --out, a --task and a --train file.")
-    return False
 
 
 def _look_at(name: str, data: Labelled) -> None:
@@ -212,49 +200,54 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
     return settled
 
 
-def _source(asked: Asked) -> dict[str, Any]:
+def _source(asked: Asked) -> FinetuningSource:
     """What a run is made from: model and files with their hashes."""
     if not asked.tasks or not asked.files.get("train"):
         raise BadConfig("Fine-tuning needs a --task and a --train file.")
     if asked.seeds < 1:
         raise BadConfig(f"--seeds must be at least 1; it is {asked.seeds}.")
-    files: dict[str, Any] = {}
+    names = list(_first_plan(asked).tasks)
+    files: dict[str, dict[str, SourceFile]] = {name: {} for name in names}
     for part in PARTS:
         paths = asked.files.get(part, ())
         if paths and len(paths) != len(asked.tasks):
             raise BadConfig(f"There are {len(asked.tasks)} --task but {len(paths)} --{part}; give one for each task.")
-        for index, path in enumerate(paths):
+        for name, path in zip(names, paths, strict=False):
             if not Path(path).is_file():
                 raise BadInput(f"{path} does not exist." if not Path(path).exists() else f"{path} is not a file.")
-            row = {"path": str(Path(path).resolve()), "sha256": sha256(Path(path))}
-            files.setdefault(str(index), {})[part] = row
-    names = list(_first_plan(asked).tasks)
+            files[name][part] = SourceFile(str(Path(path).resolve()), sha256(Path(path)))
     model = str(Path(asked.model).resolve()) if asked.model else ""
-    return {
-        "model": model,
-        "random": asked.random or not model,
-        "seeds": asked.seeds,
-        "skip_bad": asked.skip_bad,
-        "files": {name: files[str(index)] for index, name in enumerate(names)},
-    }
+    return FinetuningSource(
+        model=model,
+        random=asked.random or not model,
+        seeds=asked.seeds,
+        skip_bad=asked.skip_bad,
+        files=files,
+        model_sha256=model_sha256(model),
+    )
 
 
-def _same_source(out: Path, saved: Mapping[str, Any], asked: Asked) -> None:
-    for parts in saved["files"].values():
-        for row in parts.values():
-            if not Path(row["path"]).exists() or sha256(Path(row["path"])) != row["sha256"]:
-                raise BadInput(f"{row['path']} is not as it was when {out} began; resume needs the same data.")
-    if asked.model and str(Path(asked.model).resolve()) != saved["model"]:
+def _same_source(folder: RunFolder, saved: FinetuningSource, asked: Asked) -> None:
+    """Raises where what is given or found now is not what the run began with."""
+    out = folder.path
+    recorded = [file for parts in saved.files.values() for file in parts.values()]
+    for file in recorded:
+        path = Path(file.path)
+        if not path.exists() or sha256(path) != file.sha256:
+            raise BadInput(f"{path} is not as it was when {out} began; resume needs the same data.")
+    if asked.model and str(Path(asked.model).resolve()) != saved.model:
         raise BadInput(f"{out} did not start from {asked.model}; leave the model out to resume it.")
+    folder.refuse_changed_model(saved.model, saved.model_sha256)
     given = {str(Path(path).resolve()) for paths in asked.files.values() for path in paths}
-    if strange := given - {row["path"] for parts in saved["files"].values() for row in parts.values()}:
+    strange = given - {file.path for file in recorded}
+    if strange:
         raise BadInput(f"{out} was not begun with {min(strange)}; leave the files out to resume it.")
-    if asked.tasks and list(_first_plan(asked).tasks) != list(saved["files"]):
-        raise BadConfig(f"{out} is a run of {', '.join(saved['files'])}; leave out --task to resume it.")
+    if asked.tasks and list(_first_plan(asked).tasks) != list(saved.files):
+        raise BadConfig(f"{out} is a run of {', '.join(saved.files)}; leave out --task to resume it.")
     other = [
-        ("--seeds", asked.seeds not in (1, saved["seeds"])),
-        ("--random", asked.random and not saved["random"]),
-        ("--skip-bad", asked.skip_bad and not saved["skip_bad"]),
+        ("--seeds", asked.seeds not in (1, saved.seeds)),
+        ("--random", asked.random and not saved.random),
+        ("--skip-bad", asked.skip_bad and not saved.skip_bad),
     ]
     if changed := next((name for name, is_other in other if is_other), None):
         raise BadConfig(f"{out} was begun with another {changed}; leave it out to resume it, or choose another --out.")

@@ -10,8 +10,9 @@ from firth.checkpoint import make_task, only_task
 from firth.config import from_dict
 from firth.console import say
 from firth.errors import BadConfig
-from firth.files import read_json, sha256
+from firth.files import sha256
 from firth.finetuning import labelled
+from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
 
@@ -54,10 +55,12 @@ def evaluate(
 
 def _tell_of_familiar(model: Path, data: Path) -> None:
     """Says so where a run is measured on a file that it learned from, whatever the file is called now."""
-    source = read_json(model / "source.json") if (model / "source.json").exists() else {}
+    source = read_source(model) if (model / SOURCE).exists() else None
+    if not isinstance(source, FinetuningSource):
+        return
     digest = sha256(data)
-    files = [item for parts in source.get("files", {}).values() for item in parts.items()]
-    known = {part for part, row in files if row["sha256"] == digest}
+    files = [item for parts in source.files.values() for item in parts.items()]
+    known = {part for part, file in files if file.sha256 == digest}
     for part, what in (("train", "was trained on"), ("dev", "picked its epochs on")):
         if part in known:
             say(f"Warning: {data} holds the rows that {model} {what}, so these figures flatter it.")

@@ -14,10 +14,9 @@ from typing import Any
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding, make_task
-from firth.compiling import interrupted_late
-from firth.config import from_dict, to_dict, to_toml
+from firth.config import from_dict, to_dict
 from firth.data.items import Item, ItemBatches
-from firth.files import read_json, remove_leftovers, write_bytes, write_json
+from firth.files import read_json, write_json
 from firth.finetuning import labelled
 from firth.finetuning.auxiliary import beside, kept_heads
 from firth.finetuning.backbones import KINDS
@@ -26,9 +25,8 @@ from firth.finetuning.jobs import Asked, Job, settle
 from firth.finetuning.labelled import PARTS
 from firth.finetuning.picking import BEST, PickingRun, keep, load_best, read_best
 from firth.finetuning.transfer import adapt, thaw
-from firth.finished import say_finished
-from firth.folder import WRITTEN
 from firth.nn.features import Features
+from firth.run_folder import RESULTS, RunFolder
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
 from firth.tensors import Encoder, Task
@@ -38,19 +36,20 @@ from firth.train.parallel import reseed
 from firth.types import Prediction
 
 
-def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | None = None) -> dict[str, Any]:
+def finetune(folder: RunFolder, asked: Asked, *, device: str | None = None) -> dict[str, Any]:
     """Trains, picks, measures and writes; gives what `results.json` holds."""
-    job = settle(out, asked, resume=resume, device=device)
-    if resume and (out / "results.json").exists() and (out / "config.json").exists():
-        say_finished(out)
-        return dict(read_json(out / "results.json"))
+    out = folder.path
+    job = settle(folder, asked, device=device)
+    if folder.finished:
+        folder.say_finished()
+        return dict(read_json(out / RESULTS))
     _rehearse(job)
-    _remove_leftovers(out)
-    write_json(out / "source.json", job.source)
-    write_bytes(out / "run.toml", (to_toml(to_dict(job.plan)) + "\n").encode())
+    folder.begin(job.source, job.plan, leftovers=[RESULTS])
+    folder.remove_leftovers(("result.json", "best.json", BEST), below="seed-*")
     results = []
-    for seed in range(job.plan.train.seed, job.plan.train.seed + job.source["seeds"]):
-        results.append(_one_seed(job, out / f"seed-{seed}", seed, resume=resume))
+    first_seed = job.plan.train.seed
+    for seed in range(first_seed, first_seed + job.source.seeds):
+        results.append(_one_seed(job, folder, seed))
         _keep_only_best(out, results)
     best = max(results, key=_picked)
     learner, encoder = _learner(job, best["seed"])
@@ -62,8 +61,8 @@ def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | Non
         job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source
     )
     _save(out, job, learner, tasks, summary)
-    write_json(out / "results.json", summary)
-    (out / f"seed-{best['seed']}" / "best.safetensors").unlink()
+    write_json(out / RESULTS, summary)
+    (out / f"seed-{best['seed']}" / BEST).unlink()
     return summary
 
 
@@ -79,8 +78,9 @@ def _rehearse(job: Job) -> None:
         task.batch(task.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True))
 
 
-def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, Any]:
+def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
     """Trains with one seed, or reads what an earlier go wrote; gives its figures."""
+    folder = run_folder.path / f"seed-{seed}"
     if (folder / "result.json").exists():
         return dict(read_json(folder / "result.json"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,8 @@ def _one_seed(job: Job, folder: Path, seed: int, *, resume: bool) -> dict[str, A
         packs=batches,
         measure=partial(_measure, job, encoder, tasks, items["dev"]),
         config=replace(plan.train, seed=seed),
-        resume=resume,
+        resume=run_folder.resume,
+        interrupts=run_folder.interrupts,
         label=f"fine-tuning, seed {seed}",
         scale=partial(rate_share, num_layers=layers, decay=plan.transfer.layer_decay),
         patience=plan.patience,
@@ -132,8 +133,7 @@ def _solved(
     ((name, task),) = tasks.items()
     solve = KINDS[job.plan.encoder].solve
     assert solve is not None
-    with interrupted_late():
-        solve(task, learner.encoder, items["train"][name], job, seed)
+    solve(task, learner.encoder, items["train"][name], job, seed)
     values = _measure(job, learner.encoder, tasks, items["dev"])
     keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
     best = read_best(folder)
@@ -205,16 +205,6 @@ def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
 # All seeds
 
 
-def _remove_leftovers(out: Path) -> None:
-    """Deletes halves of files that killed writes left."""
-    ours = ("source.json", "run.toml", "results.json", "report.html")
-    for name in (*ours, *WRITTEN):
-        remove_leftovers(out, f"{name}.")
-    for folder in out.glob("seed-*"):
-        for name in ("result.json", "best.json", BEST):
-            remove_leftovers(folder, f"{name}.")
-
-
 def _picked(result: Mapping[str, Any]) -> float:
     value = result["value"]
     return float("-inf") if value is None or value != value else float(value)
@@ -224,7 +214,7 @@ def _keep_only_best(out: Path, results: list[dict[str, Any]]) -> None:
     best = max(results, key=_picked)
     for result in results:
         if result is not best:
-            (out / f"seed-{result['seed']}" / "best.safetensors").unlink(missing_ok=True)
+            (out / f"seed-{result['seed']}" / BEST).unlink(missing_ok=True)
 
 
 def _predictions(job: Job, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[str, dict[str, list[Prediction]]]:
@@ -241,7 +231,7 @@ def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summ
     features = encoder if isinstance(encoder, Features) else None
     body = features.encoder if features else encoder
     info = {
-        "fine_tuned_from": Path(job.source["model"]).name or KINDS[job.plan.encoder].origin,
+        "fine_tuned_from": Path(job.source.model).name or KINDS[job.plan.encoder].origin,
         "max_length": job.max_length,
         "figures": {name: row["figures"] for name, row in summary["tasks"].items()},
     }

@@ -9,6 +9,7 @@ with them a few epochs do not find a weak signal such as CoLA's: docs/results.md
 """
 
 import json
+import shutil
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +25,9 @@ from firth.errors import BadConfig
 from firth.files import MANIFEST, write_bytes
 from firth.finetuning import running as downstream
 from firth.finetuning.jobs import Asked, settle
-from firth.finished import refuse_existing
 from firth.pretraining import planning
 from firth.pretraining import training as pretraining
+from firth.run_folder import DATA, RunFolder, is_begun
 
 SLANTED = (
     "train.optim.schedule=slanted",
@@ -44,41 +45,50 @@ STEPS = 50
 """Steps of a pass over the second stage's text at least, where a step can be so small."""
 
 
-def finetune(out: Path, asked: Asked, *, resume: bool = False, device: str | None = None) -> dict[str, Any]:
+def finetune(folder: RunFolder, asked: Asked, *, device: str | None = None) -> dict[str, Any]:
     """Both stages; changes that begin with `lm.` are for the language model, `lm.epochs` are its passes."""
-    refuse_existing(out, resume=resume)
     own = tuple(change for change in asked.changes if not change.startswith("lm."))
-    usual = () if (out / "run.toml").exists() else (*TASK, *(CLASSIFIER if "classify" in asked.tasks else ()))
-    if not (out / "lm" / MANIFEST).exists():
-        lm = [change.removeprefix("lm.") for change in asked.changes if change.startswith("lm.")]
-        _language_model(out, replace(asked, changes=own), lm, device=device)
-    task = replace(asked, model=str(out / "lm"), changes=(*usual, *own))
-    return downstream.finetune(out, task, resume=True, device=device)
+    language_model = folder.path / "lm"
+    if not (language_model / MANIFEST).exists():
+        lm_changes = [change.removeprefix("lm.") for change in asked.changes if change.startswith("lm.")]
+        _language_model(folder, replace(asked, changes=own), lm_changes, device=device)
+    usual: tuple[str, ...] = ()
+    if not folder.begun:
+        usual = (*TASK, *CLASSIFIER) if "classify" in asked.tasks else TASK
+    task = replace(asked, model=str(language_model), changes=(*usual, *own))
+    return downstream.finetune(folder, task, device=device)
 
 
-def _language_model(out: Path, asked: Asked, changes: list[str], *, device: str | None) -> None:
+def _language_model(folder: RunFolder, asked: Asked, changes: list[str], *, device: str | None) -> None:
+    """The second stage: its run lies in RUN/lm, and what a killed process left there is continued."""
     if not asked.model:
         raise BadConfig("ULMFiT starts from a language model; name one made by `firth pretrain --recipe ulmfit`.")
     start = checkpoints.load(Path(asked.model))
     if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
         raise BadConfig(f"{asked.model} does not predict the next token; ULMFiT needs one that does.")
-    data = out / "lm" / "data"
-    if not (data / MANIFEST).exists():
-        job = settle(out, asked, resume=True, device="cpu")
-        rows = (row for part in job.data.values() for row in part.examples["train"])
-        _prepare((text for row in rows for text in row.texts), data, start)
-    say("Training the language model on the text of the training rows ...")
-    epochs = [change for change in changes if change.startswith("epochs=")]
-    wanted = planning.Asked(
-        "ulmfit",
-        epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
-        changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),
-    )
-    pretraining.pretrain(data, out / "lm", asked=wanted, resume=True, start_from=asked.model, device=device)
+    out = folder.path / "lm"
+    job = None if is_begun(out) else settle(folder, asked, device="cpu")
+    folder.claim()
+    with RunFolder(out, command="pretrain", resume=is_begun(out)) as lm_folder:
+        data = out / DATA
+        if job is not None:
+            lm_folder.claim()
+            rows = (row for part in job.data.values() for row in part.examples["train"])
+            _prepare((text for row in rows for text in row.texts), data, start)
+        say("Training the language model on the text of the training rows ...")
+        epochs = [change for change in changes if change.startswith("epochs=")]
+        wanted = planning.Asked(
+            "ulmfit",
+            epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
+            changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),
+        )
+        pretraining.pretrain(data, lm_folder, asked=wanted, start_from=asked.model, device=device)
 
 
 def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
     """Shards of the rows' text, each a document, by the model's own tokenizer."""
+    if data.exists():  # of a run that was killed before it began, perhaps with other rows
+        shutil.rmtree(data)
     lines = data.parent / "text.txt"
     write_bytes(lines, "".join(f"{' '.join(text.split())}\n" for text in texts).encode("utf-8", "replace"))
     preparation.prepare([lines], data, tokenizer=start.tokenizer, documents="line", processes=0)

@@ -8,31 +8,27 @@ the run gave, RUN itself the model.
 import inspect
 import math
 import shutil
-import signal
 import time
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from firth import objectives, tokenizers
-from firth.compiling import interrupted_late
-from firth.config import override, to_dict, to_toml
-from firth.console import bar, say
+from firth.config import override
+from firth.console import bar
 from firth.convert.mapped import TABLE, WORD_ROWS, word_rows, write_rows
 from firth.data.shards import INFO, Shards
 from firth.data.stream import Stream
-from firth.errors import BadConfig, BadInput, FirthError, Interrupted
-from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
-from firth.finished import refuse_existing, say_finished
-from firth.folder import TOKENIZERS, WRITTEN, refuse_foreign, save_table
+from firth.errors import BadConfig, BadInput
+from firth.files import MANIFEST, read_json, sha256, write_json
+from firth.folder import TOKENIZERS, save_table
 from firth.lineage import Recipe
 from firth.lineage.word_vectors import usual_epochs
 from firth.objectives.passes import ROOM, Passes
 from firth.objectives.solver import ROWS, Solver
+from firth.run_folder import CONFIG, DATA, SOURCE, RunFolder, SolvingSource
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
@@ -44,6 +40,8 @@ PASSES = "passes.npz"
 """What a run that was not finished keeps of itself."""
 FIGURES = "figures.json"
 """What one that was finished gave."""
+WRITTEN_FIRST = (CONFIG, SOURCE, *TOKENIZERS, DATA)
+"""What a run writes before it solves anything."""
 
 
 @dataclass(frozen=True)
@@ -66,20 +64,24 @@ def is_solved(plan: Recipe) -> bool:
     return bool(solved)
 
 
-def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: bool = False) -> dict[str, float]:
+def pretrain(data: Path, folder: RunFolder, plan: Recipe, *, wanted: Wanted) -> dict[str, float]:
     """Solves the plan's objective over the text and writes the model; gives its figures.
 
-    With `resume` a run that was killed goes on after the last pass that it kept, or begins again where it kept none.
+    A resumed run continues after the last pass that it kept, or begins again where it kept none.
     """
-    plan, wanted = begun(out, plan, wanted, resume=resume)
-    with _gone_if_refused(out):
-        folder = data if data.is_dir() and (data / INFO).exists() else prepared(data, out / "data", plan, wanted)
-        if _same_data(out, data, folder) and (out / MANIFEST).exists():
-            say_finished(out)
-            return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
-        plan, goal, shards = _ready(out, data, folder, plan=plan, wanted=wanted)
-        arrays, figures, rates = _solve(out, plan, goal, shards, threads=wanted.threads or THREADS)
+    plan, wanted = _numbers(folder, plan, wanted)
+    with folder.undone_if_refused(WRITTEN_FIRST, keep=(folder.path / PASSES).exists):
+        is_prepared = data.is_dir() and (data / INFO).exists()
+        shards_folder = data if is_prepared else prepare_text(data, folder, plan, wanted)
+        if folder.begun:
+            _refuse_other_data(folder, data, shards_folder)
+        if folder.finished:
+            folder.say_finished()
+            return _kept_figures(folder.path)
+        plan, goal, shards = _ready(folder, data, shards_folder, plan=plan, wanted=wanted)
+        arrays, figures, rates = _solve(folder.path, plan, goal, shards, threads=wanted.threads or THREADS)
     threads = {"threads": wanted.threads or THREADS} if "threads" in _takes(plan) else {}
+    out = folder.path
     Journal(out).timing(plan.epochs, rates | threads)
     tokenizer = tokenizers.load(out)
     ((name, shape),) = plan.encoder.items()
@@ -92,35 +94,37 @@ def pretrain(data: Path, out: Path, plan: Recipe, *, wanted: Wanted, resume: boo
     return figures | rates
 
 
-@interrupted_late()
-def _ready(out: Path, data: Path, folder: Path, *, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Solver, Shards]:
+def _kept_figures(out: Path) -> dict[str, float]:
+    return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
+
+
+def _ready(
+    folder: RunFolder, data: Path, shards_folder: Path, *, plan: Recipe, wanted: Wanted
+) -> tuple[Recipe, Solver, Shards]:
     """The plan with as many rows as the text asks for, its solver, and the text; writes what the run is made from.
 
-    The tokenizer goes to `out`, where it waits for the vectors: its words need not lie in memory meanwhile.
+    The tokenizer goes to the run's folder, where it waits for the vectors: its words need not lie in memory meanwhile.
     """
-    shards, tokenizer = open_words(folder, wanted.min_count)
-    ((name, shape),), ((goal, config),) = plan.encoder.items(), plan.objectives.items()
+    shards, tokenizer = open_words(shards_folder, wanted.min_count)
+    ((name, shape),) = plan.encoder.items()
+    ((goal, config),) = plan.objectives.items()
     cls = objectives.resolve(goal)
     parts = getattr(tokenizer, "num_rows", 0) if cls.fills == "bag" else 0
     shape = replace(shape, vocab_size=parts or len(tokenizer.vocab))
-    made, plan = cls(config, shape, tokenizer=tokenizer, seed=plan.train.seed), replace(plan, encoder={name: shape})
-    _remember(out, data, folder, plan=plan, wanted=wanted)
-    tokenizer.save(out)
+    made = cls(config, shape, tokenizer=tokenizer, seed=plan.train.seed)
+    plan = replace(plan, encoder={name: shape})
+    source = SolvingSource(
+        data=str(shards_folder.resolve()),
+        sha256=sha256(shards_folder / MANIFEST),
+        min_count=wanted.min_count,
+        threads=wanted.threads or THREADS,
+        text=str(data.resolve()) if data != shards_folder else "",
+    )
+    folder.begin(source, plan, leftovers=[FIGURES, PASSES, ROOM])
+    tokenizer.save(folder.path)
     return plan, made, shards
 
 
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C says how to go on, as it does in the loop's runs."""
-    try:
-        with interrupted_late():
-            yield
-    except KeyboardInterrupt:
-        text = "Stopped. Continue with --resume, after the last pass that was kept or from the beginning."
-        raise Interrupted(text, number=signal.SIGINT) from None
-
-
-@_interruptible()
 def _solve(
     out: Path, plan: Recipe, goal: Solver, shards: Shards, *, threads: int
 ) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, float]]:
@@ -141,59 +145,25 @@ def _solve(
     return arrays, figures, clock.figures()
 
 
-@contextmanager
-def _gone_if_refused(out: Path) -> Iterator[None]:
-    """What a run wrote that is refused before it kept a pass would stand in the way of the next one."""
-    written = [out / name for name in ("run.toml", "source.json", *TOKENIZERS, "data")]
-    new = [path for path in (*written, out) if not path.exists()]
-    try:
-        yield
-    except FirthError as error:
-        if not isinstance(error, Interrupted) and not (out / PASSES).exists():
-            for path in filter(Path.exists, new):
-                if path.is_file():
-                    path.unlink()
-                elif path != out:
-                    shutil.rmtree(path)
-                elif not any(out.iterdir()):  # a person may have put something there meanwhile
-                    out.rmdir()
-        raise
-
-
-def begun(out: Path, plan: Recipe, wanted: Wanted, *, resume: bool) -> tuple[Recipe, Wanted]:
+def _numbers(folder: RunFolder, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Wanted]:
     """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
-    refuse_existing(out, resume=resume)
-    new, saved = settled(plan, wanted), out / "run.toml"
-    if not saved.exists():
-        if resume:
-            refuse_foreign(out)
-            say(f"{out} holds no run yet: a new one begins.")
+    new = settled(plan, wanted)
+    if not folder.begun:
         return new, wanted
-    kept = {name: read_json(out / "source.json").get(name) for name in ("min_count", "threads")}
-    if new != plan or any(getattr(wanted, name) not in (None, value) for name, value in kept.items()):
-        raise BadConfig(f"--resume continues the run as {saved} says; leave out options that differ from it.")
-    for name in (*WRITTEN, saved.name, "source.json", FIGURES, PASSES, ROOM):
-        remove_leftovers(out, f"{name}.")
-    return plan, replace(wanted, **kept)
+    source = folder.read_source(SolvingSource)
+    other_count = wanted.min_count not in (None, source.min_count)
+    other_threads = wanted.threads not in (None, source.threads)
+    if new != plan or other_count or other_threads:
+        raise folder.refuse_other_numbers()
+    return plan, replace(wanted, min_count=source.min_count, threads=source.threads)
 
 
-def _same_data(out: Path, data: Path, folder: Path) -> bool:
-    """Whether there is a run to resume, which must be made from the same data."""
-    place = out / "source.json"
-    source = read_json(place) if place.exists() else {}
-    other = source and source["sha256"] != sha256(folder / MANIFEST)
-    if other or source.get("text", str(data.resolve())) != str(data.resolve()):
-        raise BadInput(f"{out} was made from other data than {data}; resume it with its own data.")
-    return place.exists()
-
-
-def _remember(out: Path, data: Path, folder: Path, *, plan: Recipe, wanted: Wanted) -> None:
-    """Writes what a run is made from: shards, and the text where these were made of it."""
-    place, digest = out / "source.json", sha256(folder / MANIFEST)
-    kept: dict[str, Any] = {"min_count": wanted.min_count, "threads": wanted.threads or THREADS}
-    kept |= {"text": str(data.resolve())} if data != folder else {}
-    write_json(place, {"data": str(folder.resolve()), "sha256": digest, **kept})
-    write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
+def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> None:
+    source = folder.read_source(SolvingSource)
+    same_shards = source.sha256 == sha256(shards_folder / MANIFEST)
+    same_text = not source.text or source.text == str(data.resolve())
+    if not same_shards or not same_text:
+        raise BadInput(f"{folder.path} was made from other data than {data}; resume it with its own data.")
 
 
 def settled(plan: Recipe, wanted: Wanted) -> Recipe:
@@ -237,28 +207,32 @@ def _takes(plan: Recipe) -> Collection[str]:
     return inspect.signature(objectives.resolve(goal).solve).parameters
 
 
-def prepared(data: Path, folder: Path, plan: Recipe, wanted: Wanted) -> Path:
+def prepare_text(data: Path, folder: RunFolder, plan: Recipe, wanted: Wanted) -> Path:
     """Shards of plain text: every line that a blank line does not part belongs to one document."""
     if data.is_dir() and any((data / name).exists() for name in (MANIFEST, "run.toml")):
         raise BadInput(
             f"{data} is a folder of firth but not of prepared text; name text files or `firth prepare`d data."
         )
-    if (folder / MANIFEST).exists():
-        return folder  # of the run that is resumed
+    shards_folder = folder.path / DATA
+    if folder.begun and (shards_folder / MANIFEST).exists():
+        return shards_folder
     from firth.data.prepare import prepare
     from firth.data.vocabulary import train_tokenizer
 
     ((name, config),) = plan.tokenizer.items()
     tokenizer = train_tokenizer(name, [data], config=config)
+    folder.claim()
+    if shards_folder.exists():  # of a run that was killed before it began, perhaps with another text
+        shutil.rmtree(shards_folder)
     with bar("preparing", None, unit="MB") as advance:
         prepare(
             [data],
-            folder,
+            shards_folder,
             tokenizer=tokenizer,
             processes=wanted.threads or THREADS,
             progress=lambda read, expected, _: advance(read / 1e6, "", expected / 1e6),
         )
-    return folder
+    return shards_folder
 
 
 def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:

@@ -10,20 +10,18 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
-from firth.config import to_dict, to_toml
 from firth.console import say
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream, split
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
-from firth.finished import refuse_existing, say_finished
-from firth.folder import WRITTEN, refuse_foreign
+from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
 from firth.objectives import word_losses
 from firth.pretraining import solving
 from firth.pretraining.planning import Asked, fitted, named, settled, whole_epochs
+from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
@@ -58,58 +56,55 @@ class Parts:
 
 def pretrain(
     data: Path,
-    out: Path,
+    folder: RunFolder,
     *,
     asked: Asked,
-    resume: bool = False,
     start_from: str | Path | None = None,
     device: str | None = None,
 ) -> dict[str, float]:
     """Trains a new run, or the rest of one, and writes the model; gives the last held-out figures."""
-    refuse_existing(out, resume=resume)
-    shards = Shards.open(_as_shards(data, out / "data", asked), verify=not resume)
-    saved = out / "run.toml" if (out / "run.toml").exists() else None
-    source = _source(out, shards, start_from) if saved else _new_source(shards, start_from)
-    start = checkpoints.load(Path(source["start_from"])) if source["start_from"] else None
-    plan = settled(asked, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
+    resumed = folder.begun
+    shards = Shards.open(_as_shards(data, folder, asked), verify=not resumed)
+    source = _source(folder, shards, start_from)
+    start = checkpoints.load(Path(source.start_from)) if source.start_from else None
+    plan = _plan(folder, asked, start=start, vocab_size=int(shards.info["vocab_size"]))
     if start:
-        _same_tokenizer(start.tokenizer, shards, Path(source["start_from"]))
+        _same_tokenizer(start.tokenizer, shards, Path(source.start_from))
     parts = build(plan, shards, start=start, device=device)
     if asked.epochs is not None:
-        given, plan = plan, whole_epochs(plan, asked.epochs, parts.packs)
-        if saved and plan != given:
-            raise BadConfig(f"--resume continues the run as {saved} says; leave out --epochs.")
-    if saved and (out / MANIFEST).exists():
-        say_finished(out)
-        return _figures(out)
-    if resume and not saved:
-        refuse_foreign(out)
-        if not (out / "data").exists():  # text that was made ready for this run
-            say(f"{out} holds no run yet: a new one begins.")
-    if resume:
-        for name in (*WRITTEN, "run.toml", "source.json", PLAN):
-            remove_leftovers(out, f"{name}.")
-    else:
+        given = plan
+        plan = whole_epochs(plan, asked.epochs, parts.packs)
+        if resumed and plan != given:
+            raise folder.refuse_other_numbers("leave out --epochs")
+    if folder.finished:
+        folder.say_finished()
+        return _figures(folder.path)
+    if not resumed:
         parts.check()
-    write_json(out / "source.json", source)
-    write_bytes(out / "run.toml", (to_toml(to_dict(plan)) + "\n").encode())
+    folder.begin(source, plan, leftovers=[PLAN])
     floor = shards.info["health"]["entropy_nats"]
     extent = Extent()
     run = Run(
-        out,
+        folder.path,
         parts.learner,
         packs=parts.packs,
         measure=parts.measure(plan.train.precision, extent),
         extent=extent,
         config=plan.train,
         floor=floor,
-        resume=resume,
+        resume=resumed,
+        interrupts=folder.interrupts,
         scale=partial(rate_share, num_layers=parts.learner.encoder.num_layers, decay=plan.layer_decay),
     )
     run.go()
-    figures = _figures(out)
-    checkpoints.save(out, _finished(parts, plan, run.progress.steps, figures, floor))
+    figures = _figures(folder.path)
+    checkpoints.save(folder.path, _finished(parts, plan, run.progress.steps, figures, floor))
     return figures
+
+
+def _plan(folder: RunFolder, asked: Asked, *, start: Checkpoint | None, vocab_size: int) -> Recipe:
+    saved = folder.config_path if folder.begun else None
+    return settled(asked, saved, start=start, vocab_size=vocab_size)
 
 
 def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
@@ -136,11 +131,17 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
 
 
-def _as_shards(data: Path, folder: Path, asked: Asked) -> Path:
+def _as_shards(data: Path, folder: RunFolder, asked: Asked) -> Path:
     """Prepared text as it is; a text file only for recipes over whole words, whose vocabulary needs no thought."""
-    if not data.is_file() or folder.exists() or "words" not in (plan := named(asked)).tokenizer:
-        return folder if data.is_file() and folder.exists() else data
-    return solving.prepared(data, folder, plan, solving.Wanted())
+    prepared = folder.path / DATA
+    if not data.is_file():
+        return data
+    if folder.begun and prepared.exists():
+        return prepared
+    plan = named(asked)
+    if "words" not in plan.tokenizer:
+        return data
+    return solving.prepare_text(data, folder, plan, solving.Wanted())
 
 
 def _figures(out: Path) -> dict[str, float]:
@@ -154,21 +155,28 @@ def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:
     return figures | ({"perplexity": float(np.exp(losses[0]))} if losses else {})
 
 
-def _new_source(shards: Shards, start_from: str | Path | None) -> dict[str, str]:
+def _new_source(shards: Shards, start_from: str | Path | None) -> PretrainingSource:
     """What a run is made from."""
     start = str(Path(start_from).resolve()) if start_from else ""
-    return {"data": str(shards.folder.resolve()), "sha256": sha256(shards.folder / MANIFEST), "start_from": start}
+    return PretrainingSource(
+        data=str(shards.folder.resolve()),
+        sha256=sha256(shards.folder / MANIFEST),
+        start_from=start,
+        start_sha256=model_sha256(start),
+    )
 
 
-def _source(out: Path, shards: Shards, start_from: str | Path | None) -> dict[str, str]:
-    """What the run in `out` was made from; data and model given now must be the same."""
-    saved: dict[str, str] = read_json(out / "source.json")
-    saved.setdefault("start_from", "")
+def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) -> PretrainingSource:
+    """What the run is made from; where it is resumed, data and model given now must be those it began with."""
     given = _new_source(shards, start_from)
-    if saved["sha256"] != given["sha256"]:
-        raise BadInput(f"{out} was trained on other data than {shards.folder}; resume it with its own data.")
-    if start_from and saved["start_from"] != given["start_from"]:
-        raise BadInput(f"{out} did not start from {start_from}; leave out --from.")
+    if not folder.begun:
+        return given
+    saved = folder.read_source(PretrainingSource)
+    if saved.sha256 != given.sha256:
+        raise BadInput(f"{folder.path} was trained on other data than {shards.folder}; resume it with its own data.")
+    if start_from and saved.start_from != given.start_from:
+        raise BadInput(f"{folder.path} did not start from {start_from}; leave out --from.")
+    folder.refuse_changed_model(saved.start_from, saved.start_sha256)
     return saved
 
 

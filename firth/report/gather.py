@@ -1,38 +1,58 @@
-"""A finished run's folder, its data and some questions in; what the page of a pre-training run shows out."""
+"""A finished run's folder and some questions in; what the page of a pre-training run shows out."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from firth.data.shards import Shards
-from firth.inference.model import Model, load
+from firth.files import read_json
 from firth.report.pretraining import PretrainingReport, Ranked
+from firth.run_folder import DATA, FinetuningSource, SolvingSource, read_source
 from firth.train.journal import read_rows
+
+if TYPE_CHECKING:
+    from firth.inference.model import Model
 
 
 def gather(
-    run: Path, data: Path, *, fills: Sequence[str], sentences: Sequence[str], attention: str
+    run: Path, *, fills: Sequence[str] = (), sentences: Sequence[str] = (), attention: str = ""
+) -> PretrainingReport:
+    """The page is titled by what ran. Word vectors are shown without torch and asked no questions."""
+    source = read_source(run)
+    assert not isinstance(source, FinetuningSource)
+    data = run / DATA if (run / DATA).exists() else Path(source.data)
+    health = Shards.open(data, verify=False).info["health"]
+    if isinstance(source, SolvingSource):
+        return _of_word_vectors(run, health)
+    return _of_network(run, health, fills=fills, sentences=sentences, attention=attention)
+
+
+def _of_network(
+    run: Path, health: Mapping[str, Any], *, fills: Sequence[str], sentences: Sequence[str], attention: str
 ) -> PretrainingReport:
     """Loads the model of `run` and asks it everything the page shows.
 
     `fills` are texts with [MASK], `sentences` are compared with each other, and the attention is shown on one sentence.
     """
+    from firth.inference.model import load
+
     model = load(run)
-    shards = Shards.open(data, verify=False)
+    trained = model.checkpoint.info
     return PretrainingReport(
-        title="A BERT from raw text",
+        title=f"Pre-trained: {trained['recipe']} {trained['size']}",
         facts=_facts(model, run),
         metrics=read_rows(run / "metrics.jsonl"),
-        unigram_floor=model.checkpoint.info["unigram_floor"],
-        health=shards.info["health"],
+        unigram_floor=trained["unigram_floor"],
+        health=health,
         fills=_filled(model, fills),
-        neighbours=nearest(model, sentences),
-        attention=model.attention(attention),
+        neighbours=nearest(model, sentences) if sentences else (),
+        attention=model.attention(attention) if attention else None,
     )
 
 
-def _facts(model: Model, run: Path) -> dict[str, object]:
+def _facts(model: "Model", run: Path) -> dict[str, object]:
     """The key facts at the top of the page."""
     trained = model.checkpoint.info
     seconds = sum(row["seconds"] for row in read_rows(run / "timing.jsonl"))
@@ -50,7 +70,7 @@ def _facts(model: Model, run: Path) -> dict[str, object]:
     }
 
 
-def _filled(model: Model, texts: Sequence[str]) -> Ranked:
+def _filled(model: "Model", texts: Sequence[str]) -> Ranked:
     """For each text with [MASK] the likeliest tokens and their probabilities."""
     filled = []
     for text in texts:
@@ -59,7 +79,25 @@ def _filled(model: Model, texts: Sequence[str]) -> Ranked:
     return filled
 
 
-def nearest(model: Model, sentences: Sequence[str], *, top: int = 3) -> Ranked:
+def _of_word_vectors(run: Path, health: Mapping[str, Any]) -> PretrainingReport:
+    notes = read_json(run / "firth.json")
+    shape = read_json(run / "config.json")["config"]
+    timing = read_rows(run / "timing.jsonl")
+    seconds = sum(row["seconds"] for row in timing)
+    facts = {
+        "Recipe": notes["recipe"],
+        "Rows": shape["vocab_size"],
+        "Width": shape.get("width"),
+        "Passes": notes["epochs"],
+        "Threads": notes.get("threads"),
+        "Minutes": round(seconds / 60, 1),
+        "Words a second": round(timing[-1]["words_per_second"]) if timing else None,
+    }
+    known = {name: value for name, value in facts.items() if value is not None}
+    return PretrainingReport(f"Pre-trained: {notes['recipe']}", known, health=health, has_losses=False)
+
+
+def nearest(model: "Model", sentences: Sequence[str], *, top: int = 3) -> Ranked:
     """For each sentence the others most like it, by the cosine of their centred vectors.
 
     Raw vectors of a young model all point in nearly the same direction. That common part says nothing about a

@@ -74,17 +74,24 @@ class PretrainingReport:
     """Sentences, each with (other sentence, cosine), nearest first."""
     attention: tuple[Sequence[str], ArrayLike] | None = None
     """The tokens of one sentence and its weights: layers x heads x L x L."""
+    has_losses: bool = True
+    """Whether there are losses to judge the run by; what is solved without gradients has none."""
 
 
 def render(run: PretrainingReport) -> str:
     """The page as HTML."""
-    judgement = judge(run.metrics, run.unigram_floor)
-    # The verdict comes first: it is what most readers want to know.
-    head = [verdict_box(judgement.sentence, judgement.remarks, good=judgement.good)]
+    head = []
+    if run.has_losses:
+        judgement = judge(run.metrics, run.unigram_floor)
+        # The verdict comes first: it is what most readers want to know.
+        head.append(verdict_box(judgement.sentence, judgement.remarks, good=judgement.good))
     if run.facts:
         head.append(tiles(run.facts))
+    makers = [_data, _fills, _neighbours, _attention]
+    if run.has_losses:
+        makers = [_loss, _accuracy, _optimiser, *makers]
     sections = []
-    for make in (_loss, _accuracy, _optimiser, _data, _fills, _neighbours, _attention):
+    for make in makers:
         made = make(run)
         if made is not None:
             sections.append(made)

@@ -10,6 +10,7 @@ from typing import Any
 
 from firth.errors import FirthError
 from firth.files import MANIFEST, read_json
+from firth.run_folder import FinetuningSource, read_source
 from firth.serving.responses import Refusal
 
 METRICS = "metrics.jsonl"
@@ -96,7 +97,10 @@ def _facts(run: Path) -> dict[str, Any]:
     try:
         if (run / "firth.json").exists():
             return dict(read_json(run / "firth.json"))
-        shards = Path(read_json(run / "source.json")["data"]) / "shards.json"
+        source = read_source(run)
+        if isinstance(source, FinetuningSource):
+            return {}
+        shards = Path(source.data) / "shards.json"
         return {"unigram_floor": read_json(shards)["health"]["entropy_nats"]}
     except (FirthError, OSError, KeyError, TypeError, ValueError):
         return {}

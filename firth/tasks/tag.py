@@ -313,8 +313,8 @@ def _repaired(sentences: list[Sentence], scheme: str) -> list[Sentence]:
 
 def _illegal(tags: Sequence[str], place: int, config: Tag.Config) -> tuple[str, str]:
     """What is wrong with the tag at `place`, or with the end of the sentence, and the remedy."""
-    before = tags[place - 1] if place else schemes.EDGE[0]
-    tag = tags[place] if place < len(tags) else schemes.EDGE[1]
+    before = tags[place - 1] if place else schemes.START
+    tag = tags[place] if place < len(tags) else schemes.END
     if [before, tag] in [pair.split() for pair in config.forbidden]:
         remedy = "mend the tags, or remove the pair from tasks.tag.forbidden"
         return f"word {min(place + 1, len(tags))}: '{before} {tag}' is a forbidden pair", remedy

@@ -1,13 +1,10 @@
 """A run and its folder: training with logs, held-out evaluation, saved states, a time limit and clean interruption."""
 
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import FrameType
 
 import torch
 from torch import Tensor
@@ -16,6 +13,7 @@ from firth.console import bar, say
 from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError, Interrupted
 from firth.files import write_json
+from firth.interrupts import Interrupts
 from firth.tensors import Objective
 from firth.train import state
 from firth.train.journal import Journal, read_rows
@@ -38,12 +36,13 @@ class Run:
         measure: Callable[[], dict[str, float]] | None,
         config: TrainConfig,
         resume: bool,
+        interrupts: Interrupts,
         floor: float = 0.0,
         scale: Callable[[str], float] = lambda name: 1.0,
         label: str = "pre-training",
         extent: Extent | None = None,
     ) -> None:
-        """`extent` bounds what `measure` reads where there is a time limit."""
+        """`extent` bounds what `measure` reads where there is a time limit; `interrupts` may ask the run to stop."""
         self.folder, self.learner, self.packs, self.measure = folder, learner, packs, measure
         self.config, self.floor, self.label = config, floor, label
         self.device = next(learner.parameters()).device
@@ -53,7 +52,7 @@ class Run:
         )
         self.progress, lengths = restored or (_beginning(config), {})
         self.journal = Journal(folder, lengths=lengths)
-        self.stop_asked = 0  # the signal that asked
+        self.interrupts = interrupts
         self.last: dict[str, float] = {}
         self._clock = time.perf_counter()
         self.evaluate_every, self.checkpoint_every = config.evaluate_every, config.checkpoint_every
@@ -66,7 +65,7 @@ class Run:
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
         addresses = current_world().share(places(self.packs, self.progress.place))
-        with _signals(self), bar(self.label, self.progress.steps, unit="steps") as self._advance:
+        with self.interrupts.deferred(), bar(self.label, self.progress.steps, unit="steps") as self._advance:
             batches = load(self.packs, addresses, workers=self.packs.workers)
             train(
                 self.learner,
@@ -78,6 +77,7 @@ class Run:
             )
         self.save()
         self.journal.close()
+        self._stop_if_asked()
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
         step, config = progress.step, self.config
@@ -98,10 +98,15 @@ class Run:
             self._warn_if_nothing_learned()
         shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*self.learner.word_losses, "rate"))
         self._advance(step, shown, progress.steps)
-        if self.stop_asked:
+        if self.interrupts.requested:
             self.save()
-            text = f"Stopped at step {step}; its state is saved. Continue with --resume."
-            raise Interrupted(text, number=self.stop_asked)
+        self._stop_if_asked()
+
+    def _stop_if_asked(self) -> None:
+        """Raises `Interrupted` where a signal came; the state is saved by now."""
+        if self.interrupts.requested:
+            text = f"Stopped at step {self.progress.step}; its state is saved."
+            raise Interrupted(text, number=self.interrupts.requested)
 
     def save(self) -> None:
         state.save(
@@ -232,23 +237,3 @@ def means(sums: dict[str, Tensor], counts: dict[str, int]) -> dict[str, float]:
         for name, total in sorted(sums.items())  # sums that come from a saved state are in no other order
         if not name.endswith("_of")
     }
-
-
-@contextmanager
-def _signals(run: Run) -> Iterator[None]:
-    """SIGTERM and Ctrl-C let the step finish and save; a second Ctrl-C stops at once."""
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        if run.stop_asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        run.stop_asked = number
-
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
-    except ValueError:  # not in the main thread: whoever runs us handles signals
-        before = {}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from firth import checkpoint as checkpoints
 from firth import samples
 from firth.errors import BadConfig, BadInput
 from firth.files import read_json
+from firth.run_folder import LOCK
 
 CLASSIFY = samples.labelled("classify", "en")
 ENTITIES = samples.labelled("entities", "en")
@@ -178,22 +180,38 @@ def test_a_setting_has_one_name_everywhere(run: Path, tmp_path: Path, command: C
 RESUMED = ("epochs=4", "train.checkpoint_every=3", "transfer.unfreeze_every=1", "transfer.layer_decay=0.9")
 
 
-def test_a_killed_run_resumes_to_the_same_bytes(run: Path, finetune: Finetune, tmp_path: Path) -> None:
+def stopped_at(out: Path, arguments: list[Any], state: str, number: signal.Signals) -> tuple[int, str]:
+    """Runs the command until this state is saved, sends the signal, and gives exit code and last line."""
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "firth", "finetune", *map(str, arguments)],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not list(out.glob(state)) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    return process.returncode, said.splitlines()[-1] if said else ""
+
+
+def test_a_stopped_and_killed_run_resumes_to_the_same_bytes(run: Path, finetune: Finetune, tmp_path: Path) -> None:
     whole = finetune(*RESUMED, name="whole", seeds=2)
     out = tmp_path / "killed"
     arguments = [run, "--task", "classify", "--train", CLASSIFY, "--out", out, "--seeds", 2, "--device", "cpu"]
     arguments += [*SMALL, *RESUMED]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "firth", "finetune", *map(str, arguments)], env=environment, stderr=subprocess.DEVNULL
-    )
-    deadline = time.monotonic() + 60
-    while not list(out.glob("seed-2/checkpoints/step-[6-9]")) and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    for number, state in ((signal.SIGTERM, "seed-1/checkpoints/step-3"), (signal.SIGINT, "seed-2/checkpoints/step-3")):
+        code, said = stopped_at(out, arguments, state, number)
+        assert code == 128 + number
+        assert re.fullmatch(r"firth: Stopped at step \d+; its state is saved\. Continue with --resume\.", said)
+        assert not (out / LOCK).exists()
+        arguments = ["--out", out, "--resume", "--device", "cpu"]
+    stopped_at(out, arguments, "seed-2/checkpoints/step-9", signal.SIGKILL)
     assert not (out / "results.json").exists()
+    assert (out / LOCK).exists()  # nobody holds it any more
     firth.finetune(out=out, resume=True, device="cpu")
     for name in ("model.safetensors", "head.safetensors", "seed-2/metrics.jsonl", "results.json"):
         assert (whole / name).read_bytes() == (out / name).read_bytes(), name
@@ -305,7 +323,7 @@ def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[P
         finetune("max_length=512", name="b")
     with pytest.raises(BadInput, match="too few to hold some out"):
         finetune(train=write(tmp_path / "two.tsv", ["text\tlabel", "a\tx", "b\ty"]), name="b")
-    with pytest.raises(BadInput, match="no fine-tuning run to resume"):
+    with pytest.raises(BadInput, match="holds no run to resume; give the whole command without --resume"):
         firth.finetune(out=tmp_path / "c", resume=True)
     with pytest.raises(BadInput, match="not fine-tuned"):
         firth.load(run).predict(["x"])
@@ -352,22 +370,23 @@ def test_accumulating_does_not_multiply_the_epochs(finetune: Finetune) -> None:
     assert read_json(folder / "results.json")["kept_epoch"] == 2
 
 
-def test_resuming_begins_where_nothing_or_too_little_was_written(run: Path, finetune: Finetune, tmp_path: Path) -> None:
+def test_a_run_killed_before_it_began_begins_again(run: Path, finetune: Finetune, tmp_path: Path) -> None:
     whole = finetune("epochs=1", name="whole")
     killed = tmp_path / "killed"
     killed.mkdir()
     (killed / "source.json").write_bytes((whole / "source.json").read_bytes())
     (killed / ".run.toml.abc").write_text("half")
-    for out in (killed, finetune("epochs=1", name="new", resume=True)):
-        finetune("epochs=1", name=out.name, resume=True)
-        assert (out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-        assert not list(out.glob(".*"))
+    with pytest.raises(BadInput, match="holds no run to resume"):
+        firth.finetune(out=killed, resume=True)
+    finetune("epochs=1", name="killed")
+    assert (killed / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
+    assert not list(killed.glob(".*"))
     (killed / "results.json").unlink()
     (killed / "seed-1/.best.json.abc").write_text("half")
     (killed / "seed-1/result.json").unlink()
     firth.finetune(out=killed, resume=True, device="cpu")
     assert not list(killed.glob("seed-1/.*"))
-    with pytest.raises(BadInput, match="no fine-tuning run to resume"):
+    with pytest.raises(BadInput, match="exists and holds no run"):
         finetune(name=".", resume=True)  # a folder of other things
 
 

@@ -21,7 +21,7 @@ from firth import checkpoint as checkpoints
 from firth import lineage
 from firth.commands.shown import show
 from firth.data.health import warnings
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import check_writable, trouble, write_bytes
 
 Command = Callable[..., Any]
@@ -198,7 +198,7 @@ def test_ctrl_c_at_any_time_is_one_line(seconds: float, data: Path, tmp_path: Pa
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert told.startswith("firth: Stopped")
-    assert ("--resume" in told) is out.exists()
+    assert (told == "firth: Stopped.") is not out.exists()
 
 
 _STARTS = """
@@ -212,21 +212,19 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    from firth import run_folder
     from firth.pretraining import training as pretraining
 
     def stopped(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
-    monkeypatch.setattr(pretraining, "to_toml", stopped)  # as early as a folder is there
+    monkeypatch.setattr(run_folder, "to_toml", stopped)  # as early as a folder is there
     code, _, err = command("pretrain", data, "--out", tmp_path / "run")
-    assert (code, err) == (
-        130,
-        "firth: Stopped. Nothing was trained yet: give the whole command again, with --resume.\n",
-    )
+    assert (code, err) == (130, "firth: Stopped. Give the same command again to continue.\n")
     assert (tmp_path / "run").exists()
     monkeypatch.undo()
     monkeypatch.setattr(pretraining, "Run", stopped)
-    code, _, err = command("pretrain", data, "--out", tmp_path / "run", "--resume")
+    code, _, err = command("pretrain", data, "--out", tmp_path / "run")
     assert (code, err.splitlines()[-1]) == (130, "firth: Stopped. Continue with --resume.")
     monkeypatch.setattr(firth.pipeline, "info", stopped)
     assert command("info", tmp_path)[::2] == (130, "firth: Stopped.\n")
@@ -234,19 +232,10 @@ def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: P
 
 def test_the_tour_is_run_again_not_resumed(monkeypatch: Any, tmp_path: Path) -> None:
     def stopped(*_: object, **__: object) -> None:
-        raise BadInput("Stopped at step 5; its state is saved. Continue with --resume.")
+        text = "Stopped at step 5; its state is saved."
+        raise Interrupted(text, number=signal.SIGINT, remedy="Continue with --resume.")
 
     (tmp_path / "demo" / "data").mkdir(parents=True)
     monkeypatch.setattr(firth.pipeline, "pretrain", stopped)
-    with pytest.raises(BadInput, match=r"is saved\. Run it again to continue\.$"):
+    with pytest.raises(Interrupted, match=r"is saved\. Run it again to continue\.$"):
         firth.demo(out=tmp_path / "demo")
-
-
-def test_only_who_asks_to_resume_hears_that_there_is_no_run(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for folder, told in (("asked", True), ("stage", False)):
-        if not told:
-            (tmp_path / folder / "data").mkdir(parents=True)  # as ULMFiT's second stage has it
-        firth.pretrain(data, out=tmp_path / folder, steps=1, changes=tiny, resume=True)
-        assert ("holds no run yet" in capsys.readouterr().err) is told

@@ -16,10 +16,11 @@ from scipy.stats import chisquare
 from torch.nn import functional as F
 
 from firth import chance
-from firth.compiling import interrupted_late, kept_on_disk
+from firth.compiling import kept_on_disk
 from firth.data import counts
 from firth.data.counts import count_pairs, shuffled
 from firth.encoders.tables import StaticConfig
+from firth.interrupts import Interrupts
 from firth.nn.huffman import Paths, huffman
 from firth.objectives.glove_kernels import glove_kernel
 from firth.objectives.hogwild import Text, in_threads
@@ -380,7 +381,7 @@ def test_ctrl_c_is_not_lost_where_llvm_calls_back() -> None:
     engine.set_object_cache(lambda module, code: signal.raise_signal(signal.SIGINT))
 
     def compile_and_go_on() -> None:
-        with interrupted_late():
+        with Interrupts():
             engine.finalize_object()
             for _ in range(100):
                 time.sleep(0.1)

@@ -12,6 +12,7 @@ import torch
 import firth
 from firth import chance, samples
 from firth.errors import BadConfig, BadInput
+from firth.run_folder import LOCK
 from firth.train.journal import read_rows
 from firth.train.layer_rates import rate_share
 from firth.train.optim import make_optimizer, scheduled_rate
@@ -60,7 +61,8 @@ def test_a_run_resumed_from_a_saved_state_ends_with_the_same_bytes(
     again = tmp_path / "again"
     shutil.copytree(runs[name], again)
     for path in again.iterdir():
-        if path.is_file() and path.name not in ("run.toml", "source.json", "metrics.jsonl", "timing.jsonl"):
+        kept = ("run.toml", "source.json", "metrics.jsonl", "timing.jsonl", "report.html")
+        if path.is_file() and path.name not in kept:
             path.unlink()
     shutil.rmtree(again / "checkpoints" / "step-40")
     assert (again / "checkpoints" / "step-36").is_dir()
@@ -162,12 +164,13 @@ def test_one_common_label_is_not_the_answer_to_everything(runs: dict[str, Path],
 def test_a_run_stopped_between_the_stages_ends_the_same(tuned: Path, runs: dict[str, Path], tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
+    (out / LOCK).touch()  # as a killed process leaves it
     shutil.copytree(tuned / "lm", out / "lm")
     changes = ["epochs=4", "lm.epochs=2", "lm.train.log_every=1"]
     rows = samples.labelled("classify", "en")
-    with pytest.raises(BadInput, match="--task"):
+    with pytest.raises(BadInput, match="holds no run to resume; give the whole command"):
         firth.finetune(recipe="ulmfit", out=out, resume=True)
-    firth.finetune(runs["ulmfit"], recipe="ulmfit", task="classify", train=rows, out=out, changes=changes, resume=True)
+    firth.finetune(runs["ulmfit"], recipe="ulmfit", task="classify", train=rows, out=out, changes=changes)
     assert (out / "model.safetensors").read_bytes() == (tuned / "model.safetensors").read_bytes()
     assert (out / "head.safetensors").read_bytes() == (tuned / "head.safetensors").read_bytes()
     assert firth.finetune(recipe="ulmfit", out=out, resume=True) == json.loads((out / "results.json").read_text())

@@ -120,7 +120,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], said: str, word
 
 
 def test_a_run_is_never_overwritten_and_other_tokens_have_no_counts(words: Path, data: Path, tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
+    firth.pretrain(words, out=tmp_path / "run", recipe="tf-idf")
     with pytest.raises(BadInput, match="already exists"):
         firth.pretrain(words, out=tmp_path / "run", recipe="glove")
     with pytest.raises(BadConfig, match="--min-count is for whole words"):
@@ -147,24 +147,24 @@ def test_what_was_refused_is_not_in_the_way(
     assert firth.load(out).encoder.width == 3
 
 
-def test_a_refused_run_leaves_what_others_put_there(text: Path, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    for width in (500, 400):
-        with pytest.raises(BadInput, match="lower the width"):
-            firth.pretrain(text, out=tmp_path, recipe="lsa", width=width, threads=1, resume=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    (tmp_path / "data").mkdir()
+def test_a_refused_run_leaves_an_empty_folder_as_it_was(text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    with pytest.raises(BadInput, match="lower the width"):
+        firth.pretrain(text, out=out, recipe="lsa", width=500, threads=1)
     with pytest.raises(BadInput, match="No word of the text"):
-        firth.pretrain(text, out=tmp_path, recipe="lsa", width=3, min_count=9999, threads=1, resume=True)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "notes.txt"]
+        firth.pretrain(text, out=out, recipe="lsa", width=3, min_count=9999, threads=1)
+    assert list(out.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "README.md"])
-def test_files_of_others_are_not_written_over(name: str, words: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("name", ["vocab.txt", "README.md", "data", "notes.txt"])
+def test_files_of_others_are_not_written_over(name: str, resume: bool, words: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(BadInput, match=f"a {name} of its own"):
-        firth.pretrain(words, out=tmp_path, recipe="lsa", width=500, threads=1, resume=True)
+    with pytest.raises(BadInput, match="exists and holds no run; choose another --out"):
+        firth.pretrain(words, out=tmp_path, recipe="lsa", width=500, threads=1, resume=resume)
     assert (tmp_path / name).read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 @pytest.mark.parametrize("recipe", ["word2vec-cbow-ns", "glove", "lsa", "lda", "tf-idf"])
@@ -324,7 +324,8 @@ main()
 """
 
 
-def test_ctrl_c_tells_how_to_go_on(words: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_tells_how_to_continue(number: signal.Signals, words: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     asked = ["pretrain", words, "--recipe", "word2vec-sg-ns", "--epochs", 100_000, "--width", 8, "--out", out]
     call = [sys.executable, "-c", _STOPPED, *map(str, asked)]
@@ -333,12 +334,11 @@ def test_ctrl_c_tells_how_to_go_on(words: Path, tmp_path: Path) -> None:
     child = subprocess.Popen(call, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     while not (out / PASSES).exists() and child.poll() is None:
         time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, said = child.communicate(timeout=60)
-    assert child.returncode == 130, said
-    assert said == (
-        "firth: Stopped. Continue with --resume, after the last pass that was kept or from the beginning.\n"
-    )
+    assert child.returncode == 128 + number, said
+    assert said == "firth: Stopped. Continue with --resume.\n"
+    assert not list(out.glob(".run.lock"))
 
 
 def test_passes_that_cannot_be_read_are_told_and_other_data_refused(words: Path, text: Path, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from firth.files import write_manifest
 Command = Callable[..., Any]
 STEPS = 240
 OFTEN = ("train.checkpoint_every=6", "train.evaluate_every=50", "train.log_every=4")
-VARYING = {"timing.jsonl", "run.toml"}
-"""Rates differ from run to run; run.toml holds the number of workers."""
+VARYING = {"timing.jsonl", "report.html", "run.toml"}
+"""Rates differ from run to run, and the report shows them; run.toml holds the number of workers."""
 
 
 def files(run: Path) -> dict[str, bytes]:
@@ -45,10 +45,11 @@ class Life:
     def __init__(self, data: Path, out: Path, *changes: str) -> None:
         self.out, self.before = out, set(steps_saved(out))
         firth_command = Path(sys.executable).with_name("firth")
+        resume = ["--resume"] if (out / "run.toml").exists() else []
         self.log = out.with_suffix(".log")  # not a pipe: a killed process's workers would hold it open
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [firth_command, "pretrain", data, "--out", out, "--resume", "--steps", str(STEPS), *changes],
+                [firth_command, "pretrain", data, "--out", out, *resume, "--steps", str(STEPS), *changes],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -182,7 +183,9 @@ def test_a_damaged_state_is_reported_and_the_one_before_used(
 def test_resume_without_a_state_starts_at_0(
     run: Path, data: Path, tiny: tuple[str, ...], tmp_path: Path, unfinished: Path
 ) -> None:
-    firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny, resume=True)
+    with pytest.raises(BadInput, match="holds no run to resume; give the whole command without --resume"):
+        firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny, resume=True)
+    firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny)
     assert files(tmp_path / "new") == files(run)
     shutil.rmtree(unfinished / "checkpoints")
     firth.pretrain(data, out=unfinished, resume=True)
