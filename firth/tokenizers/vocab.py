@@ -124,6 +124,8 @@ def windows(length: int, size: int, stride: int) -> list[tuple[int, int]]:
     window.
     """
     if not 0 < stride <= size:
-        raise BadConfig(f"A stride of {stride} leaves gaps or does not advance: use 1 to {size}, the size of the window.")
+        raise BadConfig(
+            f"A stride of {stride} leaves gaps or does not advance: use 1 to {size}, the size of the window."
+        )
     starts = range(0, max(length - size, 0) + stride, stride)
     return [(start, min(start + size, length)) for start in starts]
