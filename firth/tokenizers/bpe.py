@@ -94,7 +94,7 @@ class BPE:
             roles = specials * 5  # GPT-2's one token has all five roles
         frame = frame_of(tokens, roles, opens=config.opening)
         added = tuple(Added(token, lstrip=token == "<mask>") for token in specials)
-        distinct_merges = tuple(dict.fromkeys(merges))
+        distinct_merges = tuple(dict.fromkeys(merges))  # a pair can be merged again after other merges
         return cls(Vocab(tokens, roles, own_frame=frame), distinct_merges, BPERules(added=added))
 
     @classmethod
@@ -149,6 +149,7 @@ class BPE:
         """Only the ids, which is fastest; special tokens spelled in a text are plain text."""
         chunked_texts = self._split_texts(texts)
         ids_of = self._ids_cache(_all_chunks(chunked_texts)).__getitem__
+        # The texts without chunks are encoded whole, in one batch; the loop below puts them back in order.
         uncached = [repair(text) for text, chunks in zip(texts, chunked_texts, strict=True) if chunks is None]
         encoded = iter(self._plain_tokenizer.encode_batch_fast(uncached, add_special_tokens=False))
         rows = []
@@ -175,7 +176,7 @@ class BPE:
                 continue
             ids = np.fromiter(chain.from_iterable(map(ids_of, chunks)), np.int32)
             starts = np.fromiter(chain.from_iterable(map(starts_of, chunks)), bool)
-            starts[:1] = True
+            starts[:1] = True  # the first token begins a word even if it is a space
             pairs.append((ids, starts))
         return pairs
 
@@ -261,12 +262,13 @@ class BPE:
             starts[1:] = offsets[1:, 0] >= offsets[:-1, 1]
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
             is_space = codes == ord(" ")
+            # " word" begins at its letter. With a prefix space there is no space in the text to leave out.
             offsets[:, 0] += self._has_leading_space[ids] & is_space[offsets[:, 0]]
             is_border = word_borders(text)
             is_lone_space = ids == self.vocab.ids.get(_SPACE, -1)
             is_lone_space &= is_border[offsets[:, 1]]
             starts &= is_border[offsets[:, 0]] | is_lone_space
-            starts[1:] &= ~is_lone_space[:-1]
+            starts[1:] &= ~is_lone_space[:-1]  # the space already started this word
             starts[0] = True
         return Encoding(ids, offsets, starts, tuple(encoded.tokens))
 
@@ -284,11 +286,12 @@ class BPE:
         added = {one.token for one in self.rules.added}
         rows = []
         for token in self.vocab.tokens:
-            is_spelled_in_bytes = all(letter in _BYTE_OF_LETTER for letter in token)
+            # Added tokens are written in plain text, all others in byte letters.
+            is_spelled_in_bytes = _BYTE_OF_LETTER.keys() >= set(token)
             if token in added or not is_spelled_in_bytes:
                 rows.append(token.encode())
             else:
-                rows.append(bytes(_BYTE_OF_LETTER[letter] for letter in token))
+                rows.append(bytes(map(_BYTE_OF_LETTER.__getitem__, token)))
         return rows
 
     @property

@@ -67,6 +67,7 @@ def frame_of(tokens: tuple[str, ...], roles: tuple[str, ...], *, opens: bool) ->
 
     With `opens` the latter also begins with that token. For GPT these are start, delimiter and extract tokens.
     """
+    # All segments are 0: neither RoBERTa nor GPT distinguishes the texts of a pair.
     cls = tokens.index(roles[2])
     sep = tokens.index(roles[3])
     if cls != sep:
@@ -111,6 +112,7 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], Merges, BPERules]:
         if model.get(name) not in accepted:
             raise BadInput(f"{path} has a BPE with {name}={model[name]!r}, which GPT-2's and RoBERTa's do not have.")
 
+    # Added tokens may repeat pieces of the model or follow them.
     pieces = read_pieces(model.get("vocab"), path)
     added_with_ids = read_added(components.get("added_tokens"), path)
     added_ids = {added.token: i for i, added in added_with_ids}
@@ -197,5 +199,6 @@ def _roles(settings: Mapping[str, object], tokens: tuple[str, ...]) -> tuple[str
     if has_roberta_tokens and ends_like_roberta and "cls_token" not in named:
         defaults = dict(zip(ROLES, ROBERTA, strict=True))
         named = {**defaults, **named}
+    # A GPT-2 folder names no roles but the end of a text, which then has all of them.
     end = named.get("eos_token", END_OF_TEXT)
     return tuple(named.get(role, end) for role in ROLES)

@@ -8,6 +8,7 @@ special tokens that open and close a sentence have a character each.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import Self
 
 import numpy as np
@@ -28,7 +29,8 @@ _PAD, _, _OPEN, _CLOSE, _ = range(len(SPECIALS))
 def spell(word: str) -> list[int]:
     """A word's characters; lone surrogates, which UTF-8 cannot encode, are left out."""
     data = word.encode("utf-8", "ignore")[: MAX_CHARACTERS - 2]
-    return [WORD_BEGINS, *(byte + 1 for byte in data), WORD_ENDS]
+    characters = [byte + 1 for byte in data]  # 0 is padding
+    return [WORD_BEGINS, *characters, WORD_ENDS]
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class Characters(Words):
     @classmethod
     def of(cls, words: Sequence[str], config: Words.Config, *, counts: Sequence[int] | np.ndarray = ()) -> Self:
         """A tokenizer of these words. A token opens and another closes every text of a sequence."""
+        # Two texts are two sentences: `open first close open second close`.
         frame = Frame((_OPEN,), (_CLOSE, _OPEN), (_CLOSE,))
         vocab = SpelledVocab((*SPECIALS, *words), own_frame=frame)
         return cls(vocab, config, counts=counts_of_tokens(vocab, counts))
@@ -82,7 +85,7 @@ class Characters(Words):
     def _encoding(self, text: str, spans: list[Span]) -> Encoding:
         rows = [spell(self._normalise(text[start:end])) for start, end in spans]
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        parts = np.array([part for row in rows for part in row], np.int64)
+        parts = np.array(list(chain.from_iterable(rows)), np.int64)
         encoding = super()._encoding(text, spans)
         return replace(encoding, parts=parts, part_sizes=sizes)
 

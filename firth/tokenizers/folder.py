@@ -71,6 +71,7 @@ def read_folder(folder: Path) -> tuple[Vocab, WordPieceRules, int | None]:
         tokens, rules = _from_text(path, settings)
     else:
         raise BadInput(f"{folder} has no tokenizer: it needs a tokenizer.json, or vocab.txt and tokenizer_config.json.")
+    # vocab.txt, which `save` writes, has one token a line in UTF-8.
     if any("\n" in token or repair(token) != token for token in tokens):
         raise BadInput(f"{path} has a token that no line of text can hold.")
     roles = role_tokens(settings, defaults=SPECIALS)
@@ -91,6 +92,7 @@ def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
     prefix = model.get("continuing_subword_prefix")
     if prefix != PREFIX:
         raise BadInput(f"{path} marks pieces inside words by {prefix!r} instead of {PREFIX!r}.")
+    # The model names the unknown token itself; both files must agree.
     unknown = role_tokens(settings, defaults=SPECIALS)[1]
     if model.get("unk_token") != unknown:
         raise BadInput(f"{path} takes {model.get('unk_token')!r} for unknown words, tokenizer_config.json {unknown!r}.")
@@ -100,6 +102,7 @@ def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
     added_ids = {added.token: i for i, added in added_with_ids}
     tokens = tokens_by_id(path, pieces, added_ids)
 
+    # Without a setting of its own, accents are stripped where text is lower-cased.
     normalizer = as_object(components["normalizer"], path)
     lowercase = as_flag(normalizer, "lowercase", path)
     strip_accents = lowercase
@@ -131,7 +134,7 @@ def _from_text(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text ({error}).") from None
     if not lines[-1]:
-        lines.pop()
+        lines.pop()  # after the last line end there is no token
     tokens = tuple(lines)
     _check_no_more_tokens(path.with_name("added_tokens.json"), tokens)
     roles = set(role_tokens(settings, defaults=SPECIALS))
@@ -157,6 +160,7 @@ def _check_no_more_tokens(added_path: Path, tokens: tuple[str, ...]) -> None:
 def settings_of(folder: Path) -> JsonObject:
     """tokenizer_config.json, and the special tokens where only special_tokens_map.json names them."""
     settings: JsonObject = {}
+    # In this order, so that tokenizer_config.json wins.
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         path = folder / name
         if path.is_file():

@@ -14,6 +14,7 @@ from firth.tokenizers.folder import Added
 def add_tokens(tokenizer: Tokenizer, added: Iterable[Added]) -> None:
     """Adds the tokens one by one, so that they get their ids in this order."""
     for one in added:
+        # The library's own defaults differ from ours, so every flag is given.
         token = AddedToken(
             one.token,
             special=one.special,

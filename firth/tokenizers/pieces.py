@@ -125,6 +125,7 @@ class _PieceChains:
     """
 
     def __init__(self, words: dict[str, int], characters: set[str], *, prefix: str) -> None:
+        # Sorted, so that nothing depends on the order in which words were counted.
         sorted_words = sorted(words)
         codes = np.frombuffer("".join(sorted_words).encode("utf-32-le"), np.uint32)
         lengths = np.fromiter(map(len, sorted_words), np.int64, len(sorted_words))
@@ -156,6 +157,7 @@ class _PieceChains:
         has_next = np.append(has_previous[1:], False)[: len(codes)]
         self.previous = np.where(has_previous, positions - 1, _ABSENT)
         self.next = np.where(has_next, positions + 1, _ABSENT)
+        # For every pair how often it occurs, and the positions where it was ever added; some no longer hold it.
         self.counts: defaultdict[int, int] = defaultdict(int)
         self.positions: defaultdict[int, list[np.ndarray]] = defaultdict(list)
         self._add_pairs(positions)
@@ -175,6 +177,7 @@ class _PieceChains:
 
         left_at = self._occurrences(left, right, self.positions.pop(pair))
         right_at = self.next[left_at]
+        # The pair itself goes, and the pairs of both its pieces with their other neighbours.
         self._remove_pairs(np.concatenate([self.previous[left_at], left_at, right_at]))
         following = self.next[right_at]
         self.symbols[left_at] = self.piece_ids[merged_piece]

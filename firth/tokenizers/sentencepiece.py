@@ -47,7 +47,7 @@ def read_model(path: Path) -> SentencePieceModel:
     try:
         for number, value in _fields(path.read_bytes()):
             if not isinstance(value, bytes):
-                continue
+                continue  # the three fields of interest are messages
             if number == 1:
                 pieces.append(_piece(value))
             elif number == 2:
@@ -82,6 +82,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
         key, at = _varint(data, at)
         number = key >> 3
         wire_type = key & 7
+        # Integers are varints; texts and nested messages have their length in front; floats have four bytes.
         if wire_type == _VARINT:
             value, at = _varint(data, at)
             yield number, value

@@ -7,6 +7,7 @@ is the fasttext program's: FNV-1a over UTF-8 bytes read as signed numbers.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 
@@ -91,6 +92,7 @@ class Subwords(Words):
 
     def made_parts(self, word: str) -> list[int]:
         """`word_parts` without the cache, for a pass over the whole list."""
+        # The end token has no n-grams: it is no word of the text.
         parts = []
         if word in self._known:
             parts.append(self._known[word])
@@ -106,12 +108,16 @@ class Subwords(Words):
         rows = [self.word_parts(word) for word in words]
         if self.config.word_ngrams < 2:
             return rows
-        hashes = [_signed(fnv(word.encode("utf-8", "surrogatepass"))) for word in words]
+        hashes = []
+        for word in words:
+            data = word.encode("utf-8", "surrogatepass")
+            hashes.append(_signed(fnv(data)))
         return [row + self._word_ngrams(hashes, i) for i, row in enumerate(rows)]
 
     def _word_ngrams(self, hashes: list[int], first: int) -> list[int]:
         """The rows of the n-grams of words that begin at the word `first`."""
         rows: list[int] = []
+        # The program keeps this hash in 64 bits without sign.
         state = hashes[first] & _MASK64
         for following in hashes[first + 1 : first + self.config.word_ngrams]:
             state = (state * _WORD_STEP + following) & _MASK64
@@ -126,7 +132,7 @@ class Subwords(Words):
             words.append(END)
         rows = self.parts([repair(word) for word in words])
         sizes = np.fromiter(map(len, rows), np.int64, len(rows))
-        parts = np.array([part for row in rows for part in row], np.int64)
+        parts = np.array(list(chain.from_iterable(rows)), np.int64)
         return replace(encoding, parts=parts, part_sizes=sizes)
 
     def _with_end(self, encoding: Encoding, length: int) -> Encoding:

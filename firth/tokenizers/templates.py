@@ -96,7 +96,9 @@ class Templates:
         self.continues = np.zeros(len(vocab), bool)
         self.templates = _expand_usual(config)
         self._values = [_parse(template) for template in self.templates]
-        columns = {column for value in self._values for _, column in value}
+        columns: set[str] = set()
+        for value in self._values:
+            columns.update(column for _, column in value)
         self._suffix_ids = {suffix: i for i, suffix in enumerate(suffixes)}
         self._units = Units(sorted(columns), self._own_part)
 
@@ -127,7 +129,10 @@ class Templates:
         features = [np.empty(0, np.uint64)]
         # One template at a time: the keys of all of them would need too much memory.
         for k in range(len(untrained.templates)):
-            keys = [untrained._keys(block, [k])[1][:, 0] for block in _blocks(sentences)]
+            keys = []
+            for block in _blocks(sentences):
+                _, keys_N1 = untrained._keys(block, [k])
+                keys.append(keys_N1[:, 0])
             values, value_counts = np.unique(np.concatenate(keys), return_counts=True)
             features.append(values[value_counts >= config.min_feature_count])
         return cls(vocab, config, suffixes=suffixes, keys_F=np.sort(np.concatenate(features)))
@@ -141,7 +146,8 @@ class Templates:
         """Writes settings, units and features; returns the files' names."""
         settings = {"tokenizer_class": "FirthTemplates", "suffixes": self.suffixes, **to_dict(self.config)}
         write_json(folder / _CONFIG_FILE, settings)
-        write_bytes(folder / _VOCAB_FILE, "".join(f"{token}\n" for token in self.vocab.tokens).encode())
+        lines = "".join(f"{token}\n" for token in self.vocab.tokens)
+        write_bytes(folder / _VOCAB_FILE, lines.encode())
         buffer = io.BytesIO()
         np.save(buffer, self.keys_F)
         write_bytes(folder / _FEATURES_FILE, buffer.getvalue())
@@ -186,7 +192,10 @@ class Templates:
     def _keys(self, sentences: Sequence[Sequence[str]], chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The units' own parts (N), and the 64-bit keys of the chosen templates' values (N, K)."""
         values = [self._values[k] for k in chosen]
-        reach = max((abs(row) for value in values for row, _ in value), default=0)
+        reach = 0  # how far the templates look
+        for value in values:
+            for row, _ in value:
+                reach = max(reach, abs(row))
         rows_N, own_U, columns = self._units.look_up(chain.from_iterable(sentences))
 
         # All sentences in one array, with `reach` places of padding (row 0) before, between and after them.
@@ -198,6 +207,7 @@ class Templates:
 
         keys_NK = np.empty((len(rows_N), len(values)), np.uint64)
         for column_k, (k, value) in enumerate(zip(chosen, values, strict=True)):
+            # The key hashes the template with the keys of the columns it reads.
             salt = chance.key("template", self.templates[k])
             read = [columns[column][padded[at_N + row]] for row, column in value]
             keys_NK[:, column_k] = chance.bits(salt, *read)
@@ -225,7 +235,7 @@ class Templates:
     @cached_property
     def _buckets(self) -> tuple[np.ndarray, np.uint64]:
         """Where the sorted keys of each bucket begin, and how far to shift a key to get its bucket."""
-        bits = max(4, len(self.keys_F).bit_length() + 1)
+        bits = max(4, len(self.keys_F).bit_length() + 1)  # more than one bucket for each key
         shift = np.uint64(64 - bits)
         borders = np.arange(1, 1 << bits, dtype=np.uint64) << shift
         starts = np.concatenate([[0], np.searchsorted(self.keys_F, borders), [len(self.keys_F)]])
@@ -252,7 +262,10 @@ class Templates:
         return rows
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
-        return [(np.array(row, np.int32), np.ones(len(row), bool)) for row in self.ids_batch(texts)]
+        pairs = []
+        for row in self.ids_batch(texts):
+            pairs.append((np.array(row, np.int32), np.ones(len(row), bool)))
+        return pairs
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
         ids = np.array(self.ids_batch([text])[0], np.int32)
@@ -303,7 +316,10 @@ def _parse(template: str) -> Value:
 def _frequent_units(counts: Counter[str], config: Templates.Config) -> list[str]:
     """The units to know by themselves, most frequent first, then by code point."""
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    frequent = [unit for unit, count in ranked if count >= config.min_count and _fits_in_line(unit)]
+    frequent = []
+    for unit, count in ranked:
+        if count >= config.min_count and _fits_in_line(unit):
+            frequent.append(unit)
     return frequent[: config.vocab_size - len(SPECIALS)]
 
 

@@ -154,7 +154,7 @@ class Unigram:
     def _build(self, rules: UnigramRules, tokens: tuple[str, ...]) -> Tokenizer:
         # Not strict: added tokens behind the pieces have no score.
         pieces = list(zip(tokens, rules.scores, strict=False))
-        tokenizer = Tokenizer(models.Unigram(pieces, rules.unknown, False))
+        tokenizer = Tokenizer(models.Unigram(pieces, rules.unknown, False))  # False: no byte fallback
         tokenizer.normalizer = normalizers.Sequence([_normalizer(step) for step in rules.normalizer])
         cuts: list[pre_tokenizers.PreTokenizer] = []
         if rules.by_space:
@@ -221,10 +221,11 @@ def _encoding(text: str, encoded: LibraryEncoding) -> Encoding:
         starts[1:] = offsets[1:, 0] >= offsets[:-1, 1]
         is_space = np.array([character.isspace() for character in text])
         is_longer = np.diff(offsets, axis=1)[:, 0] > 1
+        # " word" begins at its letter; a space that is a token by itself keeps its place.
         offsets[:, 0] += is_space[offsets[:, 0]] & is_longer
         is_lone_space = np.array([token == SPACE for token in encoded.tokens])
         is_border = word_borders(text)
         starts &= is_border[offsets[:, 0]] | (is_lone_space & is_border[offsets[:, 1]])
-        starts[1:] &= ~is_lone_space[:-1] | ~starts[:-1]
+        starts[1:] &= ~is_lone_space[:-1] | ~starts[:-1]  # a lone space that starts a word is its only start
         starts[0] = True
     return Encoding(ids, offsets, starts, tuple(encoded.tokens))

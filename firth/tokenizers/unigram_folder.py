@@ -74,6 +74,7 @@ def read_folder(folder: Path) -> tuple[Vocab, UnigramRules, int | None]:
         tokens, rules, frame = _from_model(path, settings)
     else:
         raise BadInput(f"{folder} has no unigram tokenizer: it needs a tokenizer.json or a {MODELS[0]}.")
+    # Folders that name no special tokens have their model's usual ones.
     roles = role_tokens(settings, defaults=ALBERT if "[CLS]" in tokens else XLM_ROBERTA)
     try:
         vocab = Vocab(tokens, roles, other_specials(rules.added, roles), frame)
@@ -90,6 +91,7 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], UnigramRules, Frame | None]
     pieces = _scored_pieces(model.get("vocab"), path)
     added_with_ids = read_added(components.get("added_tokens"), path)
     tokens = [piece for piece, _ in pieces]
+    # An added token either names a piece of the model or takes the next id behind them.
     for i, added in added_with_ids:
         if i == len(tokens):
             tokens.append(added.token)
@@ -158,6 +160,7 @@ def _albert_score(text: str, score: float) -> float:
 
 
 def _albert_steps(settings: Mapping[str, object]) -> list[Step]:
+    # In the order of ALBERT's own preprocessing: quotes, accents, case.
     steps: list[Step] = [("Replace", "``", "", '"'), ("Replace", "''", "", '"')]
     if not settings.get("keep_accents"):
         steps += [("NFKD",), ("StripAccents",)]
@@ -199,7 +202,7 @@ def _normalizer_steps(value: object, path: Path) -> Iterator[Step]:
             charsmap = base64.b64decode(str(normalizer.get("precompiled_charsmap")), validate=True)
         except binascii.Error:
             raise BadInput(f"{path} has a table of characters that is not base64.") from None
-        yield "Precompiled", base64.b64encode(charsmap).decode()
+        yield "Precompiled", base64.b64encode(charsmap).decode()  # in canonical form: it enters the fingerprint
     elif kind == "Replace":
         yield _replace_step(normalizer, path)
     else:

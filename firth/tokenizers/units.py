@@ -88,6 +88,7 @@ def class_of(unit: str, suffixes: Mapping[str, int]) -> int:
         return SHAPES.index("upper")
     if text[:1].isupper():
         return SHAPES.index("capital")
+    # A lower-case or Chinese word: its ending says most about it.
     for size in (3, 2, 1):
         suffix = text[-size:]
         if len(text) > size and suffix in suffixes:
@@ -144,7 +145,7 @@ class Units(dict[str, int]):
         with self._lock:
             if len(self) > MOST or self._num_characters > MOST_CHARACTERS:
                 self._forget()
-            rows_N = np.fromiter(map(self.__getitem__, units), np.int64)
+            rows_N = np.fromiter(map(self.__getitem__, units), np.int64)  # new units go through `__missing__`
             if len(self._new_own) > 0:
                 self._append_new()
             return rows_N, self.own_U, dict(zip(self.names, self.keys_CU, strict=True))

@@ -31,7 +31,7 @@ class Frame:
         parts: list[np.ndarray | tuple[int, ...]] = [self.opening]
         for text in texts:
             parts += [text, self.between]
-        parts[-1] = self.closing
+        parts[-1] = self.closing  # not `between`: no text follows
         return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
     def segments(self, *texts: np.ndarray) -> np.ndarray:
@@ -124,6 +124,8 @@ def windows(length: int, size: int, stride: int) -> list[tuple[int, int]]:
     window.
     """
     if not 0 < stride <= size:
-        raise BadConfig(f"A stride of {stride} leaves gaps or stands still: use 1 to {size}, the size of the window.")
+        raise BadConfig(
+            f"A stride of {stride} leaves gaps or does not advance: use 1 to {size}, the size of the window."
+        )
     starts = range(0, max(length - size, 0) + stride, stride)
     return [(start, min(start + size, length)) for start in starts]

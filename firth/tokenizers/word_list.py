@@ -34,7 +34,9 @@ _BATCH = 1 << 12
 """Texts counted together."""
 LONGEST = 40
 """Characters of the longest form that is cached; longer ones hardly repeat."""
-_MARKS = "".join(c for c in map(chr, range(0x300, 0x10000)) if unicodedata.category(c)[0] == "M")
+# Combining marks, which are no letters to the regular expression.
+_characters = map(chr, range(0x300, 0x10000))
+_MARKS = "".join(c for c in _characters if unicodedata.category(c)[0] == "M")
 _LETTER = rf"[^\W_{CHINESE}]"
 # A run of Chinese characters, a run of letters with their combining marks, or any other single character.
 _word = re.compile(rf"[{CHINESE}]+|{_LETTER}+(?:[{re.escape(_MARKS)}]+{_LETTER}*)*|\S")
@@ -94,7 +96,10 @@ class Words:
         for form, count in form_counts.items():
             word_counts[untrained._normalise(form)] += count
 
-        frequent = [word for word, count in word_counts.items() if count >= config.min_count and _fits_in_line(word)]
+        frequent = []
+        for word, count in word_counts.items():
+            if count >= config.min_count and _fits_in_line(word):
+                frequent.append(word)
         if not frequent:
             raise BadInput(
                 f"No word of the text occurs {config.min_count} times; give it more text or a lower min_count."
@@ -108,6 +113,7 @@ class Words:
         """The tokenizer that `save` wrote."""
         settings = read_json(folder / _CONFIG_FILE)
         path = folder / _VOCAB_FILE
+        # The file holds the settings next to other keys.
         config_values = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
         try:
             words, counts = _read_vocab(path)
@@ -157,7 +163,10 @@ class Words:
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each text its ids, and whether each begins a word, which all do."""
-        return [(np.array(row, np.int32), np.ones(len(row), bool)) for row in self.ids_batch(texts)]
+        pairs = []
+        for row in self.ids_batch(texts):
+            pairs.append((np.array(row, np.int32), np.ones(len(row), bool)))
+        return pairs
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
         """The whole text; special tokens spelled in it are always plain text."""
@@ -171,7 +180,8 @@ class Words:
         return _unwanted_space.sub("", spaced)
 
     def _encoding(self, text: str, spans: list[Span]) -> Encoding:
-        ids = np.array([self._id_cache[text[start:end]] for start, end in spans], np.int32)
+        forms = [text[start:end] for start, end in spans]
+        ids = np.array([self._id_cache[form] for form in forms], np.int32)
         offsets = np.array(spans, np.int32).reshape(-1, 2)
         tokens = tuple(self.vocab.tokens[i] for i in ids)
         return Encoding(ids, offsets, np.ones(len(ids), bool), tokens)
@@ -191,7 +201,9 @@ class Words:
     def _spans(self, texts: list[str]) -> list[list[Span]]:
         """The spans of the words of each text."""
         pattern = _word if self.config.split == "words" else _spaced_word
-        spans_of_texts = [[match.span() for match in pattern.finditer(text)] for text in texts]
+        spans_of_texts = []
+        for text in texts:
+            spans_of_texts.append([match.span() for match in pattern.finditer(text)])
         if self.config.split == "spaces" or not any(map(has_chinese, texts)):
             return spans_of_texts
 
@@ -237,7 +249,7 @@ class _IdCache(dict[str, int]):
 def counts_of_tokens(vocab: Vocab, counts: Sequence[int] | np.ndarray) -> np.ndarray:
     """The counts of all tokens of a vocabulary, given those of its words; special tokens have none."""
     all_counts = np.zeros(len(vocab), np.int64)
-    if len(counts):
+    if len(counts):  # an imported list may come without counts
         all_counts[len(SPECIALS) :] = counts
     return all_counts
 

@@ -119,7 +119,8 @@ class WordPiece:
         if longest:
             settings["model_max_length"] = longest
         pieces = self.vocab.tokens[: rules.num_pieces]
-        write_bytes(folder / "vocab.txt", "".join(f"{piece}\n" for piece in pieces).encode())
+        lines = "".join(f"{piece}\n" for piece in pieces)
+        write_bytes(folder / "vocab.txt", lines.encode())
         write_bytes(folder / "tokenizer.json", self._specials_tokenizer.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", settings)
         return "tokenizer.json", "vocab.txt", "tokenizer_config.json"
@@ -211,6 +212,7 @@ class WordPiece:
             if num_chinese.sum() == len(begins_word):
                 starts = ~self.continues[row]
                 is_chinese = num_chinese > 0
+                # The index of each token's first character among the Chinese characters of the text.
                 first_character = np.cumsum(num_chinese) - num_chinese
                 starts[is_chinese] = begins_word[first_character[is_chinese]]
             else:

@@ -69,7 +69,7 @@ def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
     is_kept[1:] |= is_chinese[:-1]
     chinese_or_blank = np.where(is_chinese, codes, ord(" "))
     runs = chinese_or_blank[is_kept].tobytes().decode("utf-32-le")
-    lengths = np.fromiter(map(len, rjieba.cut(runs, True)), np.int64)
+    lengths = np.fromiter(map(len, rjieba.cut(runs, True)), np.int64)  # True: with its HMM for unknown words
     begins_word = np.zeros(len(runs), bool)
     begins_word[np.cumsum(lengths) - lengths] = True
     return positions, begins_word[is_chinese[is_kept]]
@@ -111,7 +111,7 @@ def chinese_borders(text: str) -> np.ndarray:
     words = BertPreTokenizer().pre_tokenize_str(repair(text))
     is_border[[start for _, (start, _) in words]] = True
     is_space = np.fromiter(map(str.isspace, text), bool, len(text))
-    is_border[1:] |= is_chinese[:-1] & ~is_space[1:]
+    is_border[1:] |= is_chinese[:-1] & ~is_space[1:]  # whatever follows Chinese begins a word
     is_border[positions] = begins_word
     return np.flatnonzero(is_border)
 
