@@ -12,7 +12,7 @@ text (`data`) or ULMFiT's language model (`lm`); the lock file stays there to sa
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -214,9 +214,8 @@ class RunFolder:
         """Makes the folder and locks it; called before the first write. Another process may have been quicker."""
         if self._lock.held:
             return
-        if not self.path.exists():
-            self.path.mkdir(parents=True)
-            self._made_here = True
+        self._made_here = not self.path.exists()
+        self.path.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
         self._check()
 
@@ -227,10 +226,19 @@ class RunFolder:
         """
         self.claim()
         self.remove_leftovers((*WRITTEN, CONFIG, SOURCE, REPORT, DATA, *leftovers))
+        if not self.begun:
+            self._remove_text_of_others(source)
         write_json(self.path / SOURCE, to_dict(source))
         write_bytes(self.config_path, (to_toml(to_dict(config)) + "\n").encode())
 
-    def remove_leftovers(self, names: Iterable[str], *, below: str = "") -> None:
+    def _remove_text_of_others(self, source: Source) -> None:
+        """A run that was stopped before it began may have prepared text that this one is not made from."""
+        prepared = self.path / DATA
+        is_own = not isinstance(source, FinetuningSource) and Path(source.data) == prepared.resolve()
+        if prepared.exists() and not is_own:
+            shutil.rmtree(prepared)
+
+    def remove_leftovers(self, names: Sequence[str], *, below: str = "") -> None:
         """Deletes halves of these files that killed writes left here, or in the folders that match `below`."""
         folders = list(self.path.glob(below)) if below else [self.path]
         for folder in folders:
@@ -299,7 +307,8 @@ class RunFolder:
     def _leave(self, error: BaseException | None) -> None:
         """Gives the folder back; whoever was stopped hears how to continue."""
         self.interrupts.__exit__()
-        self._lock.release(keep_file=self._accepted and not self.begun and self._holds_leftovers())
+        ours = self._accepted or self._lock.found_here
+        self._lock.release(keep_file=ours and not self.begun and self._holds_leftovers())
         if self._made_here and self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
         if isinstance(error, Interrupted):

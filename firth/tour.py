@@ -119,7 +119,7 @@ def _report(folder: Path) -> Path:
     model = load(run)
     for text in FILLS:
         say(f"   {text}\n      " + ", ".join(f"{row.token} {row.probability:.0%}" for row in model.fill(text)))
-    shown = gather(run, fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
+    shown = gather(run, data=folder / "data", fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
     for text, others in shown.neighbours:
         say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
     write_bytes(page, render(shown).encode())

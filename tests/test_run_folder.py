@@ -85,10 +85,12 @@ def test_what_a_refused_run_left_is_its_own_and_only_that(tmp_path: Path) -> Non
     assert not out.exists()
     with pytest.raises(Damaged):
         refused(prepared=True)
+    with pytest.raises(BadInput, match="holds no run to resume"), opened(out, resume=True):
+        pass
     assert (out / LOCK).exists()  # says that the prepared text is ours
     with opened(out) as folder:
         folder.begin(MADE_FROM, Numbers())
-    assert not (out / LOCK).exists()
+    assert sorted(path.name for path in out.iterdir()) == [CONFIG, SOURCE]  # this run is not made from that text
 
 
 @pytest.mark.parametrize("resume", [False, True])

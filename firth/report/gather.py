@@ -17,13 +17,21 @@ if TYPE_CHECKING:
 
 
 def gather(
-    run: Path, *, fills: Sequence[str] = (), sentences: Sequence[str] = (), attention: str = ""
+    run: Path,
+    *,
+    data: Path | None = None,
+    fills: Sequence[str] = (),
+    sentences: Sequence[str] = (),
+    attention: str = "",
 ) -> PretrainingReport:
-    """The page is titled by what ran. Word vectors are shown without torch and asked no questions."""
+    """The page is titled by what ran. Word vectors are shown without torch and asked no questions.
+
+    `data` is the prepared text, if it may have been moved since the run began.
+    """
     source = read_source(run)
     assert not isinstance(source, FinetuningSource)
-    data = run / DATA if (run / DATA).exists() else Path(source.data)
-    health = Shards.open(data, verify=False).info["health"]
+    prepared = data or (run / DATA if (run / DATA).exists() else Path(source.data))
+    health = Shards.open(prepared, verify=False).info["health"]
     if isinstance(source, SolvingSource):
         return _of_word_vectors(run, health)
     return _of_network(run, health, fills=fills, sentences=sentences, attention=attention)
