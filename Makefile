@@ -4,7 +4,7 @@ BIN := .venv/bin
 # One thread a test process: two processes share the machine's cores.
 TEST_ENV := OMP_NUM_THREADS=1 TOKENIZERS_PARALLELISM=false
 
-.PHONY: demo test test-all check bench weights clean
+.PHONY: demo test test-all check bench docs weights clean
 
 demo: .venv/.ready
 	$(BIN)/firth demo --out demo
@@ -24,6 +24,12 @@ check: .venv/.ready-dev
 bench: .venv/.ready-dev
 	$(BIN)/python -m bench
 
+# The site: build/docs/index.html opens without a network.
+docs: .venv/.ready-docs
+	$(BIN)/python docs/generate.py --site build/docs-source
+	$(BIN)/sphinx-build --quiet --builder html build/docs-source build/docs
+	@echo "The site is in build/docs/index.html."
+
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "firth needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -32,6 +38,10 @@ bench: .venv/.ready-dev
 
 .venv/.ready-dev: .venv/.ready
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+.venv/.ready-docs: .venv/.ready
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
 # Public weights that some tests compare with; the tests skip without them.
