@@ -23,7 +23,7 @@ import firth
 from bench.table import Row
 from bench.texts import unpacked
 from firth import metrics
-from firth.nn.loglinear import LogLinear, Weights, gather
+from firth.nn.loglinear import LogLinear, Weights
 from firth.nn.schemes import legal_transitions
 from firth.nn.taggers import CRFTagger
 from firth.tasks.conll import Sentence, read_words
@@ -104,21 +104,21 @@ def _firth(
     legal = legal_transitions(TAGS)
     function = LogLinear(
         parts, part_bounds, tags, _bounds(train), templates.num_rows, "crf",
-        tuple(part.numpy() for part in vars(legal).values()), L2,
+        tuple(part.numpy() for part in vars(legal).values()), L2, all_pairs=True,
     )  # fmt: skip
-    function(np.zeros(function.num_weights))  # compiles
+    function(np.zeros(function.num_weights, np.float32))  # compiles
     course: list[tuple[float, float]] = []
     middle = time.perf_counter()
     found = minimise(
         function,
-        np.zeros(function.num_weights),
+        np.zeros(function.num_weights, np.float32),
         iterations=iterations,
         tolerance=0,
         scale=function.scale,
         report=lambda _, v: course.append((time.perf_counter() - middle, v)),
     )
     ended = time.perf_counter()
-    weights = Weights.of(found.astype(np.float32), num_tags=len(TAGS))
+    weights = Weights.of(found, num_tags=len(TAGS))
     tagger = CRFTagger(len(TAGS), legal, linear=False)
     with torch.no_grad():
         for name, parameter in tagger.named_parameters():
@@ -127,7 +127,7 @@ def _firth(
         start = time.perf_counter()
         given = templates.parts([row.texts[0] for row in test])
         made = time.perf_counter()
-        best = tagger.best(torch.from_numpy(gather(weights.table_RT, *given)), torch.from_numpy(_bounds(test)))
+        best = tagger.best(torch.from_numpy(function.unary(weights, *given)), torch.from_numpy(_bounds(test)))
         done = time.perf_counter()
     names = [TAGS[i] for i in best.tolist()]
     guessed = [names[a:b] for a, b in pairwise(_bounds(test).tolist())]

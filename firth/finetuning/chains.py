@@ -31,6 +31,9 @@ from firth.tokenizers.units import normal
 from firth.tokenizers.word_list import Words
 from firth.train.lbfgs import minimise
 
+MOST_PAIRS = 1 << 24
+"""Pairs of feature and tag up to which all of them get a weight: 20 vectors of L-BFGS are 1.3 GB then."""
+
 
 def in_the_loop(config: Any) -> Any:
     """A tagger's config where gradients find its weights; others as they are."""
@@ -99,15 +102,28 @@ def solve(task: Task, encoder: Encoder, items: Sequence[Item], tokenizer: Any) -
     assert isinstance(task, Tag)
     assert isinstance(encoder, Bag)
     windows = [window for item in items for window in item.windows]
-    parts = np.concatenate([window.parts for window in windows if window.parts is not None])
-    sizes = np.concatenate([window.part_sizes for window in windows if window.part_sizes is not None])
+    parts = _end_to_end([window.parts for window in windows if window.parts is not None])
+    sizes = np.concatenate([[0], *(window.part_sizes for window in windows if window.part_sizes is not None)])
     index = {tag: i for i, tag in enumerate(task.tags)}
     tags = np.fromiter((index[tag] for item in items for tag in item.example.gold), np.int64)
     bounds = np.cumsum([0, *(len(item.example.gold) for item in items)])
     if task.config.solver == "counts":
         _count(task, encoder, parts=parts, tags=tags, bounds=bounds, templates=tokenizer)
     else:
-        _minimise(task, encoder, parts=parts, part_bounds=np.cumsum([0, *sizes]), tags=tags, bounds=bounds)
+        _minimise(task, encoder, parts=parts, part_bounds=np.cumsum(sizes), tags=tags, bounds=bounds)
+
+
+def _end_to_end(pieces: Sequence[np.ndarray]) -> np.ndarray:
+    """All pieces in one array: without a copy where they are neighbouring views, as those of `feature_items` are."""
+    whole = pieces[0].base
+    size = sum(map(len, pieces))
+    if whole is None or any(piece.base is not whole for piece in pieces) or len(whole) < size:
+        return np.concatenate(pieces)
+    filled = [piece for piece in pieces if len(piece)]
+    places = np.array([piece.ctypes.data for piece in filled])
+    lengths = np.array([piece.nbytes for piece in filled])
+    in_order = len(filled) > 0 and places[0] == whole.ctypes.data and (places[1:] == (places + lengths)[:-1]).all()
+    return np.asarray(whole[:size]) if in_order else np.concatenate(pieces)
 
 
 @torch.no_grad()
@@ -134,6 +150,7 @@ def _minimise(task: Tag, encoder: Bag, *, parts: Any, part_bounds: Any, tags: An
     from firth.nn.loglinear import LogLinear, Weights
 
     config, legal = task.config, task.tagger.legal
+    are_few = encoder.vocab_size * len(task.tags) <= MOST_PAIRS
     function = LogLinear(
         parts,
         part_bounds,
@@ -143,18 +160,20 @@ def _minimise(task: Tag, encoder: Bag, *, parts: Any, part_bounds: Any, tags: An
         kind=config.tagger,
         legal=(legal.start_T.numpy(), legal.transitions_TT.numpy(), legal.end_T.numpy()),
         l2=config.l2,
+        all_pairs=config.pairs == "all" or (config.pairs == "auto" and are_few),
+        threads=torch.get_num_threads(),
     )
     with bar("L-BFGS", config.iterations, unit="iterations") as advance:
         found = minimise(
             function,
-            np.zeros(function.num_weights),
+            np.zeros(function.num_weights, np.float32),
             l1=config.l1,
             iterations=config.iterations,
             scale=function.scale,
             report=lambda iteration, value: advance(iteration, f"loss {value / len(tags):.4f}"),
         )
     weights = Weights.of(found, num_tags=len(task.tags))
-    _fill(encoder.table.weight, weights.table_RT)
+    function.pairs.fill(weights.pairs_P, encoder.table.weight.detach().numpy())
     _fill_tagger(task.tagger, weights)
 
 

@@ -54,7 +54,7 @@ def viterbi(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
 
 
 @kept_on_disk
-@njit
+@njit(nogil=True)
 def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any, scale_B: Any) -> Any:
     """The log partition of each sequence, the marginals of each token, and the expected transitions of all together,
     each sequence's times its scale."""

@@ -1,9 +1,15 @@
 """Log-linear taggers over many sparse features: the loss of softmax, MEMM and CRF and its exact gradient (numba).
 
-In: tokens as lists of rows of a table (rows x tags), their gold tags, one long vector of all weights. Out: the negative
-log likelihood and its gradient. A token's scores are the sum of its rows; the rest is `chain_kernels.py`.
+In: tokens as lists of rows (features), their gold tags, one long vector of all weights. Out: the negative log
+likelihood and its gradient. A token's scores are the sum of its rows' weights; the rest is `chain_kernels.py`.
+
+Either every (row, tag) pair has a weight, or only those that occur in training, as in CRFsuite's default: all others
+are zero then. Over 40 tags that is one pair in twenty. The loss and the gradient of a float32 vector are summed in
+float64.
 """
 
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -14,17 +20,52 @@ import numpy as np
 from firth.compiling import kept_on_disk
 from firth.nn.chain_kernels import forward_backward, njit
 
-CHUNK = 1 << 16
+CHUNK = 1 << 13
 """Tokens looked at together: what bounds the memory."""
+SHARES = 2
+"""Parts of the tokens that are summed by themselves, so that the sum does not depend on the number of threads."""
 DOUBT = 0.02
 """p (1 - p) of a tag on the way to the optimum, about."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The (row, tag) pairs that have a weight, in compressed sparse rows."""
+
+    row_bounds_R1: np.ndarray
+    """Where each row's pairs begin."""
+    tags_P: np.ndarray
+    """The tag of each pair."""
+
+    @classmethod
+    def seen(
+        cls, parts_M: np.ndarray, part_bounds_N1: np.ndarray, tags_N: np.ndarray, *, num_rows: int, num_tags: int
+    ) -> "Pairs":
+        """The pairs that occur."""
+        seen_RT = np.zeros((num_rows, num_tags), bool)
+        mark(parts_M, part_bounds_N1, tags_N, seen_RT)
+        counts_R = np.count_nonzero(seen_RT, axis=1)
+        tags_P = np.flatnonzero(seen_RT) % num_tags
+        return cls(np.concatenate([[0], np.cumsum(counts_R)]), tags_P.astype(np.uint16))
+
+    @classmethod
+    def all(cls, *, num_rows: int, num_tags: int) -> "Pairs":
+        """Every row with every tag."""
+        tags_P = np.tile(np.arange(num_tags, dtype=np.uint16), num_rows)
+        return cls(np.arange(num_rows + 1) * num_tags, tags_P)
+
+    def fill(self, weights_P: np.ndarray, table_RT: np.ndarray) -> None:
+        """Writes the weights into a table of all rows and tags; pairs without a weight become 0."""
+        table_RT[:] = 0
+        rows_P = np.repeat(np.arange(len(table_RT), dtype=np.int32), np.diff(self.row_bounds_R1))
+        table_RT[rows_P, self.tags_P] = weights_P
 
 
 @dataclass(frozen=True)
 class Weights:
     """Views of one vector."""
 
-    table_RT: np.ndarray
+    pairs_P: np.ndarray
     start_T: np.ndarray
     transitions_TT: np.ndarray
     end_T: np.ndarray
@@ -33,8 +74,7 @@ class Weights:
     def of(cls, x: np.ndarray, *, num_tags: int) -> "Weights":
         rest = num_tags * (num_tags + 2)
         start, transitions, end = np.split(x[len(x) - rest :], [num_tags, rest - num_tags])
-        table = x[: len(x) - rest].reshape(-1, num_tags)
-        return cls(table, start, transitions.reshape(num_tags, num_tags), end)
+        return cls(x[: len(x) - rest], start, transitions.reshape(num_tags, num_tags), end)
 
 
 @dataclass(frozen=True)
@@ -51,6 +91,9 @@ class LogLinear:
     """Which tags may start, follow one another and end."""
     l2: float = 0.0
     """Times the sum of squares."""
+    all_pairs: bool = False
+    """Whether pairs of row and tag that never occur in training have a weight, too."""
+    threads: int = 1
 
     @property
     def num_tags(self) -> int:
@@ -58,15 +101,25 @@ class LogLinear:
 
     @property
     def num_weights(self) -> int:
-        return self.num_tags * (self.num_rows + self.num_tags + 2)
+        return len(self.pairs.tags_P) + self.num_tags * (self.num_tags + 2)
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        if self.all_pairs:
+            return Pairs.all(num_rows=self.num_rows, num_tags=self.num_tags)
+        return Pairs.seen(
+            self.parts_M, self.part_bounds_N1, self.tags_N, num_rows=self.num_rows, num_tags=self.num_tags
+        )
 
     @property
     def scale(self) -> np.ndarray:
         """About the inverse curvature of each weight: it is the tokens that have the row, each times p (1 - p)."""
-        counts_R = np.bincount(self.parts_M, minlength=self.num_rows)
-        scale = np.full(self.num_weights, 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3))
-        table_RT = Weights.of(scale, num_tags=self.num_tags).table_RT
-        table_RT[:] = (1 / (DOUBT * counts_R + 2 * self.l2 + 1e-3))[:, None]
+        counts_R = np.zeros(self.num_rows, np.int64)
+        tally(self.parts_M, counts_R)
+        scale_R = 1 / (DOUBT * counts_R + 2 * self.l2 + 1e-3)
+        scale = np.full(self.num_weights, 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3), np.float32)
+        pair_scale_P = Weights.of(scale, num_tags=self.num_tags).pairs_P
+        pair_scale_P[:] = np.repeat(scale_R, np.diff(self.pairs.row_bounds_R1))
         return scale
 
     @cached_property
@@ -77,18 +130,44 @@ class LogLinear:
         return list(pairwise(places))
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        weights, gradient = Weights.of(x, num_tags=self.num_tags), 2 * self.l2 * x
+        weights = Weights.of(x, num_tags=self.num_tags)
+        shares = [self._chunks[first::SHARES] for first in range(SHARES)]
+        with ThreadPoolExecutor(self.threads) as pool:
+            found = list(pool.map(lambda chunks: self._share(chunks, weights), shares))
+        value = self.l2 * float(x @ x) + sum(share_value for share_value, _ in found)
+        gradient = 2 * self.l2 * x
+        for _, share_gradient in found:
+            gradient += share_gradient
+        return value, gradient
+
+    def _share(self, chunks: Sequence[tuple[int, int]], weights: Weights) -> tuple[float, np.ndarray]:
+        """The loss of some chunks and its gradient."""
+        gradient = np.zeros(self.num_weights)
         slopes = Weights.of(gradient, num_tags=self.num_tags)
-        value = self.l2 * float(x @ x)
-        for first, last in self._chunks:
+        value = 0.0
+        own = self._crf if self.kind == "crf" else self._local
+        for first, last in chunks:
             bounds = self.bounds_B1[first : last + 1]
             tokens = slice(bounds[0], bounds[-1])
             part_bounds = self.part_bounds_N1[bounds[0] : bounds[-1] + 1]
-            unary_NT = gather(weights.table_RT, self.parts_M, part_bounds)
-            own = self._crf if self.kind == "crf" else self._local
+            unary_NT = self.unary(weights, self.parts_M, part_bounds)
             value += own(unary_NT, self.tags_N[tokens], bounds=bounds - bounds[0], weights=weights, slopes=slopes)
-            scatter(unary_NT, self.parts_M, part_bounds, slopes.table_RT)
+            if self.all_pairs:
+                scatter_all(unary_NT, self.parts_M, part_bounds, slopes.pairs_P.reshape(-1, self.num_tags))
+            else:
+                pairs = self.pairs
+                scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, slopes.pairs_P)
         return value, gradient
+
+    def unary(self, weights: Weights, parts_M: np.ndarray, part_bounds_N1: np.ndarray) -> np.ndarray:
+        """The scores of some tokens: the sums of their rows' weights."""
+        unary_NT = np.zeros((len(part_bounds_N1) - 1, self.num_tags), weights.pairs_P.dtype)
+        if self.all_pairs:
+            gather_all(weights.pairs_P.reshape(-1, self.num_tags), parts_M, part_bounds_N1, unary_NT)
+        else:
+            pairs = self.pairs
+            gather(weights.pairs_P, pairs.row_bounds_R1, pairs.tags_P, parts_M, part_bounds_N1, unary_NT)
+        return unary_NT
 
     def _crf(self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: Weights, slopes: Weights) -> float:
         """The chunk's loss; leaves its slope in `unary_NT`."""
@@ -97,7 +176,8 @@ class LogLinear:
         unary_NT[first] += np.where(may_start, weights.start_T, -np.inf)
         unary_NT[last] += np.where(may_end, weights.end_T, -np.inf)
         transitions = np.where(may_follow, weights.transitions_TT, -np.inf)
-        gold = unary_NT[np.arange(len(tags_N)), tags_N].sum() + transitions[tags_N[inner - 1], tags_N[inner]].sum()
+        gold = unary_NT[np.arange(len(tags_N)), tags_N].sum(dtype=np.float64)
+        gold += transitions[tags_N[inner - 1], tags_N[inner]].sum(dtype=np.float64)
         log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds, np.ones(len(bounds) - 1))
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
         slopes.start_T[:] += unary_NT[first].sum(0)
@@ -116,12 +196,12 @@ class LogLinear:
             unary_NT[inner] += np.where(may_follow, weights.transitions_TT, -np.inf)[before]
         unary_NT -= unary_NT.max(1, keepdims=True)
         log_z_N = np.log(np.exp(unary_NT).sum(1))
-        value = float((log_z_N - unary_NT[np.arange(len(tags_N)), tags_N]).sum())
+        value = float((log_z_N - unary_NT[np.arange(len(tags_N)), tags_N]).sum(dtype=np.float64))
         np.exp(unary_NT - log_z_N[:, None], out=unary_NT)
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
         if self.kind == "memm":
             slopes.start_T[:] += unary_NT[first].sum(0)
-            np.add.at(slopes.transitions_TT, before, unary_NT[inner])
+            add_rows(unary_NT, inner, before, slopes.transitions_TT)
         return value
 
 
@@ -134,22 +214,67 @@ def _places(bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @kept_on_disk
-@njit
-def gather(table_RT: Any, parts_M: Any, part_bounds_N1: Any) -> Any:
-    """The sum of each token's rows."""
-    num_tokens, num_tags = len(part_bounds_N1) - 1, table_RT.shape[1]
-    out_NT = np.zeros((num_tokens, num_tags), table_RT.dtype)
-    for n in range(num_tokens):
+@njit(nogil=True)
+def mark(parts_M: Any, part_bounds_N1: Any, tags_N: Any, seen_RT: Any) -> None:
+    """Marks every pair of a token's row and its tag."""
+    for n in range(len(tags_N)):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
-            for t in range(num_tags):
-                out_NT[n, t] += table_RT[parts_M[m], t]
-    return out_NT
+            seen_RT[parts_M[m], tags_N[n]] = True
 
 
 @kept_on_disk
-@njit
-def scatter(slope_NT: Any, parts_M: Any, part_bounds_N1: Any, out_RT: Any) -> None:
-    """Adds each token's slope to all its rows."""
+@njit(nogil=True)
+def tally(parts_M: Any, counts_R: Any) -> None:
+    """How often each row occurs."""
+    for m in range(len(parts_M)):
+        counts_R[parts_M[m]] += 1
+
+
+@kept_on_disk
+@njit(nogil=True)
+def add_rows(slope_NT: Any, rows: Any, owners: Any, out_TT: Any) -> None:
+    """Adds each of these rows to the one that owns it; much faster than `np.add.at` where the types differ."""
+    for i in range(len(rows)):
+        for t in range(slope_NT.shape[1]):
+            out_TT[owners[i], t] += slope_NT[rows[i], t]
+
+
+@kept_on_disk
+@njit(nogil=True)
+def gather(weights_P: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) -> None:
+    """Adds the weights of each token's rows to its scores."""
+    for n in range(len(part_bounds_N1) - 1):
+        for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
+            row = parts_M[m]
+            for p in range(row_bounds_R1[row], row_bounds_R1[row + 1]):
+                out_NT[n, tags_P[p]] += weights_P[p]
+
+
+@kept_on_disk
+@njit(nogil=True)
+def scatter(slope_NT: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_bounds_N1: Any, out_P: Any) -> None:
+    """Adds each token's slope to the weights of all its rows."""
+    for n in range(len(part_bounds_N1) - 1):
+        for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
+            row = parts_M[m]
+            for p in range(row_bounds_R1[row], row_bounds_R1[row + 1]):
+                out_P[p] += slope_NT[n, tags_P[p]]
+
+
+@kept_on_disk
+@njit(nogil=True)
+def gather_all(table_RT: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) -> None:
+    """As `gather` where every pair has a weight."""
+    for n in range(len(part_bounds_N1) - 1):
+        for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
+            for t in range(table_RT.shape[1]):
+                out_NT[n, t] += table_RT[parts_M[m], t]
+
+
+@kept_on_disk
+@njit(nogil=True)
+def scatter_all(slope_NT: Any, parts_M: Any, part_bounds_N1: Any, out_RT: Any) -> None:
+    """As `scatter` where every pair has a weight."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
             for t in range(slope_NT.shape[1]):

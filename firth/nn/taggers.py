@@ -140,8 +140,12 @@ class MEMMTagger(HMMTagger):
     def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
         legal, inner_N1 = self.legal, _inner(len(unary_NT), bounds_B1)
         transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, -math.inf).to(unary_NT.dtype)
-        many = max(1, (1 << 22) // self.num_tags**2)
-        exits_NT = torch.cat([(part[:, None] + transitions_TT).logsumexp(2) for part in torch.split(unary_NT, many)])
+        # Few tokens at a time, into one tensor: the sums are tags times as large as the scores.
+        many = max(1, (1 << 18) // self.num_tags**2)
+        exits_NT = torch.empty_like(unary_NT)
+        for start in range(0, len(unary_NT), many):
+            part_NT = unary_NT[start : start + many]
+            exits_NT[start : start + many] = (part_NT[:, None] + transitions_TT).logsumexp(2)
         exits_NT = exits_NT.masked_fill(exits_NT == -math.inf, 0)  # a tag that nothing may follow
         paid_NT = torch.cat([(exits_NT * inner_N1)[1:], exits_NT.new_zeros(1, self.num_tags)])[: len(unary_NT)]
         start_NT = _at_edges(unary_NT, bounds_B1, self.start_T)

@@ -75,6 +75,9 @@ class Tag(Task):
         """With L-BFGS: times the sum of squared weights."""
         iterations: int = 100
         """With L-BFGS: steps at most."""
+        pairs: Literal["auto", "all", "seen"] = "auto"
+        """With L-BFGS: which pairs of feature and tag have a weight: all, or only those that occur in training, which
+        needs a fraction of the memory; auto takes all unless they are more than 16.7 million."""
         smoothing: float = 0.01
         """With counting: added to every count that the rules allow."""
         known_words: int = 0

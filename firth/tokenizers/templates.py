@@ -178,16 +178,21 @@ class Templates:
 
     def parts(self, sentences: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
         """The parts of all units end to end, and where each unit's begin (one entry more than there are units)."""
-        parts = [np.empty(0, np.int32)]
+        # Written in place: a list of blocks and their concatenation would hold everything twice.
+        num_units = sum(len(sentence) for sentence in sentences)
+        found = np.empty(num_units * (1 + len(self.templates)), np.int32)
+        num_found = 0
         sizes = [np.zeros(1, np.int64)]
         for block in _blocks(sentences):
             own_N, keys_NK = self._keys(block, range(len(self.templates)))
             features_NK = self._find_features(keys_NK)
             parts_NP = np.concatenate([own_N[:, None], features_NK], 1)
             is_part_NP = parts_NP != _MISSING
-            parts.append(parts_NP[is_part_NP])
+            kept = parts_NP[is_part_NP]
+            found[num_found : num_found + len(kept)] = kept
+            num_found += len(kept)
             sizes.append(is_part_NP.sum(1))
-        return np.concatenate(parts), np.cumsum(np.concatenate(sizes))
+        return found[:num_found], np.cumsum(np.concatenate(sizes))
 
     def _keys(self, sentences: Sequence[Sequence[str]], chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The units' own parts (N), and the 64-bit keys of the chosen templates' values (N, K)."""

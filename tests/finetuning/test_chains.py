@@ -224,3 +224,31 @@ def test_word_borders_of_prepared_text_from_our_own_segmenter(tune: Callable[...
     tagger = tune("\n".join(TAGGED), "pos", tagger="hmm", format="tagged")
     with pytest.raises(FirthError, match="not fine-tuned on segmented text"):
         firth.prepare(text, out=tmp_path / "none", vocab_size=11, segmenter=tagger)
+
+
+@pytest.mark.parametrize(("pairs", "most", "sparse"), [("all", 0, False), ("auto", 0, True), ("auto", 1 << 24, False)])
+def test_pairs_that_never_occur_have_no_weight_where_there_would_be_too_many(
+    tune: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, pairs: str, most: int, sparse: bool
+) -> None:
+    monkeypatch.setattr("firth.finetuning.chains.MOST_PAIRS", most)
+    run = tune("\n".join(TAGGED * 4), tagger="memm", format="tagged", changes=(f"tasks.tag.pairs={pairs}",))
+    model = firth.load(run)
+    table = model.checkpoint.encoder.table.weight.detach().numpy()
+    share_of_zeros = float((table[table.any(axis=1)] == 0).mean())
+    assert (share_of_zeros > 0.5) is sparse
+    prediction = model.predict(["We have a red house ."])[0]
+    assert prediction.label == ("PRO", "V", "D", "A", "N", ".")
+
+
+def test_features_are_joined_without_a_copy_where_they_lie_in_a_row() -> None:
+    from firth.finetuning.chains import _end_to_end
+
+    whole = np.arange(20, dtype=np.int32)
+    neighbours = [whole[:5], whole[5:5], whole[5:12]]
+    joined = _end_to_end(neighbours)
+    assert joined.tolist() == list(range(12))
+    assert np.shares_memory(joined, whole)
+    for apart in ([whole[5:12], whole[:5]], [whole[:5], whole[6:12]], [whole[:5], np.arange(5, 12)]):
+        found = _end_to_end(apart)
+        assert found.tolist() == [number for piece in apart for number in piece.tolist()]
+        assert not np.shares_memory(found, whole)
