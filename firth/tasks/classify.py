@@ -52,8 +52,9 @@ class Classify(Task):
         pooling: Literal["cls", "mean", "last", "concat"] = "cls"
         """What stands for a text: its first token (through the model's pooler, if it has one; of causal models the
         last), the mean, or last token, maximum and mean side by side."""
-        both_orders: bool = False
-        """Read a pair in both orders and average the scores, as GPT does where the order says nothing."""
+        both_orders: bool | None = None
+        """Read a pair in both orders, in training and prediction, and average the scores, as GPT does where the order
+        says nothing; by default only with the presets mrpc, stsb and qqp."""
         head: Literal["linear", "tree"] = "linear"
         """What scores the names: a row each, or choices on the way down a Huffman tree."""
         dropout: float = 0.1
@@ -73,7 +74,7 @@ class Classify(Task):
         centre: float = 0.0
         """Of kind number, what is subtracted from a label before it is learned; found on the training rows."""
         spread: float = 0.0
-        """What the rest is divided by; 0 takes mean and deviation of the training rows. A preset's labels stay."""
+        """What the rest is divided by; 0 takes mean and deviation of the training rows."""
 
         def __post_init__(self) -> None:
             if self.kind != "one" and len(self.label_columns) > 1:
@@ -108,8 +109,8 @@ class Classify(Task):
             return config
         preset = glue.preset(config.preset)
         metric, positive = config.metric or preset.main, config.positive or preset.positive
-        spread = config.spread or 1.0
-        return replace(config, kind=preset.kind, metric=metric, positive=positive, spread=spread)  # type: ignore[arg-type]
+        orders = preset.symmetric if config.both_orders is None else config.both_orders
+        return replace(config, kind=preset.kind, metric=metric, positive=positive, both_orders=orders)  # type: ignore[arg-type]
 
     @classmethod
     def locate(cls, config: Config, path: Path) -> Config:
@@ -173,7 +174,7 @@ class Classify(Task):
 
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
         limit = self.config.max_windows if training else None
-        orders = self.config.both_orders
+        orders = bool(self.config.both_orders)
         return text_items(examples, tokenizer, max_length=max_length, max_windows=limit, both_orders=orders)
 
     def batch(self, items: Sequence[Item]) -> Batch:

@@ -75,6 +75,14 @@ class Compare(Task):
         """Share of the cross-encoder's pooled vector set to zero in training."""
         max_windows: int = 4
         """Windows of a long text used in training; prediction reads all."""
+        both_orders: bool | None = None
+        """Of way=cross, read a pair in both orders, in training and prediction, and average the scores; by default only
+        with a preset. The other ways do not know an order."""
+        centre: float = 0.0
+        """Of a cross-encoder for scores, what is subtracted from a similarity before it is learned; found on the
+        training rows."""
+        spread: float = 0.0
+        """What the rest is divided by; 0 takes mean and deviation of the training rows."""
 
         @property
         def label_separator(self) -> str:
@@ -124,7 +132,9 @@ class Compare(Task):
         if not config.preset:
             return config
         preset = glue.preset(config.preset)
-        return replace(config, kind=preset.kind, positive=preset.positive or config.positive)  # type: ignore[arg-type]
+        positive = preset.positive or config.positive
+        orders = preset.symmetric if config.both_orders is None else config.both_orders
+        return replace(config, kind=preset.kind, positive=positive, both_orders=orders)  # type: ignore[arg-type]
 
     @classmethod
     def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
@@ -132,7 +142,11 @@ class Compare(Task):
 
     @classmethod
     def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
-        return replace(config, **likeness.learned(config, examples))
+        config = replace(config, **likeness.learned(config, examples))
+        if config.way != "cross" or config.kind != "number" or config.spread:
+            return config
+        targets = np.array([_similarity(example.gold, config) for example in examples])
+        return replace(config, centre=float(targets.mean()), spread=float(targets.std()) or 1.0)
 
     @classmethod
     def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
@@ -158,7 +172,8 @@ class Compare(Task):
 
     def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
         if self.config.way == "cross":
-            return likeness.together(examples, tokenizer, max_length=max_length)
+            orders = bool(self.config.both_orders)
+            return likeness.together(examples, tokenizer, max_length=max_length, both_orders=orders)
         limit = self.config.max_windows if training else None
         return likeness.apart(examples, tokenizer, max_length=max_length, max_windows=limit)
 
@@ -167,7 +182,7 @@ class Compare(Task):
         counts = [count for item in items for count in item.facts]
         targets = {
             "texts_B": torch.from_numpy(np.repeat(np.arange(len(counts)), counts)),
-            "gold_E": torch.tensor([self._target(item.example) for item in items], dtype=torch.float32),
+            "gold_E": torch.tensor([self._learned(item.example) for item in items], dtype=torch.float32),
         }
         if self.compares_within_batch:
             rows = [item.example for item in items]
@@ -177,8 +192,12 @@ class Compare(Task):
     def _target(self, example: Example) -> float:
         """The similarity that people meant, from 0 to 1."""
         if self.config.kind == "number":
-            return float((example.gold - self.config.lowest) / (self.config.highest - self.config.lowest))
+            return _similarity(example.gold, self.config)
         return float(example.gold == self.config.positive) if self.config.kind == "one" else 1.0
+
+    def _learned(self, example: Example) -> float:
+        """The same as the loss sees it: standardised where it is a cross-encoder's number."""
+        return float((self._target(example) - self.config.centre) / (self.config.spread or 1.0))
 
     # Learning
 
@@ -189,7 +208,8 @@ class Compare(Task):
     def loss(self, states: States, batch: Batch) -> Loss:
         gold_E = batch.targets["gold_E"]
         if self.config.way == "cross":
-            scores_EK = self._scores(states, batch).float().view(len(gold_E), -1)
+            scores_EKO = self._scores(states, batch).float().view(len(gold_E), -1, self._num_orders)
+            scores_EK = scores_EKO.mean(2)
             return Loss({self.name: similarity.cross(scores_EK, gold_E, kind=self.config.kind)})
         texts_TD = self._texts(self._pooled(states, batch), batch)
         unit_EKD = F.normalize(texts_TD, dim=1).view(len(gold_E), -1, texts_TD.shape[1])
@@ -205,6 +225,10 @@ class Compare(Task):
     def counts(self, batch: Batch) -> Mapping[str, int]:
         gold_E = batch.targets["gold_E"]
         return {self.name: int((gold_E > 0.5).sum()) if self.compares_within_batch else len(gold_E)}
+
+    @property
+    def _num_orders(self) -> int:
+        return 2 if self.config.both_orders else 1
 
     def _scores(self, states: States, batch: Batch) -> Tensor:
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.reads)
@@ -229,10 +253,12 @@ class Compare(Task):
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         if self.config.way == "cross":
-            scores = [float(score) for score in outputs]
-            if len(scores) == 1 and self.config.kind != "number":
-                return Prediction(float(1 / (1 + np.exp(-scores[0]))))
-            return Prediction(scores[0] if len(scores) == 1 else scores[0] - scores[1])
+            scores = np.reshape(outputs, (-1, self._num_orders)).mean(1).tolist()
+            if len(scores) > 1:
+                return Prediction(scores[0] - scores[1])
+            if self.config.kind == "number":
+                return Prediction(scores[0] * (self.config.spread or 1.0) + self.config.centre)
+            return Prediction(float(1 / (1 + np.exp(-scores[0]))))
         lengths = np.array([len(w.ids) for w in item.windows], np.float32)
         bounds = np.cumsum([0, *item.facts]).tolist()
         return self._compared(
@@ -301,3 +327,8 @@ class Compare(Task):
         wanted, got = self._target(example), float(prediction.label)
         right = self.config.kind == "one" and (got >= self.config.threshold) == (wanted > 0.5)
         return 0.0 if right else abs(got - wanted)
+
+
+def _similarity(score: float, config: Compare.Config) -> float:
+    """A score of the rows' own scale, from 0 to 1."""
+    return float((score - config.lowest) / (config.highest - config.lowest))

@@ -13,14 +13,18 @@ class Preset:
     main: str = "accuracy"
     kind: str = "one"
     positive: str = ""
+    symmetric: bool = False
+    """Whether the order of the two texts says nothing."""
 
 
 PRESETS = {
     "cola": Preset((("label", "sentence"), ("2", "4")), "matthews", positive="1"),
     "sst-2": Preset((("label", "sentence"),), positive="1"),
-    "mrpc": Preset((("Quality", "#1 String", "#2 String"), ("label", "sentence1", "sentence2")), "f1", positive="1"),
-    "stsb": Preset((("score", "sentence1", "sentence2"), ("5", "6", "7")), "spearman", kind="number"),
-    "qqp": Preset((("is_duplicate", "question1", "question2"), ("6", "4", "5")), "f1", positive="1"),
+    "mrpc": Preset(
+        (("Quality", "#1 String", "#2 String"), ("label", "sentence1", "sentence2")), "f1", positive="1", symmetric=True
+    ),
+    "stsb": Preset((("score", "sentence1", "sentence2"), ("5", "6", "7")), "spearman", kind="number", symmetric=True),
+    "qqp": Preset((("is_duplicate", "question1", "question2"), ("6", "4", "5")), "f1", positive="1", symmetric=True),
     "mnli": Preset((("gold_label", "sentence1", "sentence2"), ("label", "sentence1", "sentence2"))),
     "qnli": Preset((("label", "question", "sentence"),)),
     "rte": Preset((("label", "sentence1", "sentence2"),)),

@@ -152,15 +152,16 @@ def apart(examples: Sequence[Example], tokenizer: Any, *, max_length: int, max_w
     return items
 
 
-def together(examples: Sequence[Example], tokenizer: Any, *, max_length: int) -> list[Item]:
-    """The first text with each other one in a sequence."""
+def together(examples: Sequence[Example], tokenizer: Any, *, max_length: int, both_orders: bool = False) -> list[Item]:
+    """The first text with each other one in a sequence; with `both_orders` in a second one the other way round."""
     pairs = [Example((example.texts[0], other)) for example in examples for other in example.texts[1:]]
-    read = iter(text_items(pairs, tokenizer, max_length=max_length))
+    read = iter(text_items(pairs, tokenizer, max_length=max_length, both_orders=both_orders))
     items = []
     for example in examples:
         parts = [next(read) for _ in example.texts[1:]]
         cuts = tuple(w for part in parts for w in part.windows)
-        items.append(Item(example, cuts, sum(p.tokens for p in parts), sum(p.cut for p in parts), (1,) * len(parts)))
+        counts = tuple(len(part.windows) for part in parts)
+        items.append(Item(example, cuts, sum(p.tokens for p in parts), sum(p.cut for p in parts), counts))
     return items
 
 

@@ -11,6 +11,8 @@ import torch
 
 import firth
 from firth.checkpoint import make_task
+from firth.data.items import ItemBatches
+from firth.data.loader import Place
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
 from firth.tasks.classify import Classify
@@ -195,8 +197,64 @@ def test_numbers_of_any_scale_are_learned(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{value}\n" for text, value in rows))
     changes = ("epochs=10", "batch_size=8", "tasks.classify.kind=number", "train.optim.rate=1e-3")
-    firth.finetune(run, task="classify", train=path, out=tmp_path / "tuned", changes=changes, device="cpu")
+    firth.finetune(run, task="classify", train=path, dev=path, out=tmp_path / "tuned", changes=changes, device="cpu")
     model = firth.load(tmp_path / "tuned")
     assert model.checkpoint.tasks["classify"].config.spread > 10
     short, long = (prediction.label for prediction in model.predict(["short 9", "long " * 8 + "8"]))
     assert 990 < short < 1016 < long < 1042
+
+
+SCORED = [Example(("a dog runs", "the boats"), 4.0, 1), Example(("the sea", "a river"), 1.0, 2)]
+
+
+def test_scores_of_a_preset_are_standardised_and_come_back_in_their_own_units(make: Make, tokenizer: WordPiece) -> None:
+    config = Classify.learn(Classify.settle(Classify.Config(preset="stsb")), SCORED)
+    assert (config.centre, config.spread) == (2.5, 1.5)
+    task, _ = make(SCORED, **vars(config))
+    items = task.encode(SCORED, tokenizer, max_length=64, training=True)
+    assert task.batch(items).targets["gold_E"].tolist() == [1.0, -1.0]
+    assert task.decide(items[0], [np.array([1.0]), np.array([1.0])]).label == 4.0
+
+
+def test_a_folder_from_before_keeps_its_raw_scores_and_its_one_order(make: Make, tokenizer: WordPiece) -> None:
+    old = Classify.Config(preset="stsb", kind="number", centre=0.0, spread=1.0, both_orders=False)
+    assert Classify.learn(Classify.settle(old), SCORED) == replace(old, metric="spearman")
+    task, _ = make(SCORED, **vars(old))
+    (item, _) = task.encode(SCORED, tokenizer, max_length=64, training=False)
+    assert len(item.windows) == 1
+    assert task.decide(item, [np.array([3.25])]).label == 3.25
+
+
+@pytest.mark.parametrize(("preset", "both"), [("mrpc", True), ("stsb", True), ("qqp", True), ("rte", False)])
+def test_presets_know_whether_the_order_of_a_pair_says_anything(preset: str, both: bool) -> None:
+    assert Classify.settle(Classify.Config(preset=preset)).both_orders is both
+    for wanted in (True, False):
+        assert Classify.settle(Classify.Config(preset=preset, both_orders=wanted)).both_orders is wanted
+
+
+def test_an_epoch_has_each_order_of_a_pair_once_and_each_row_once(make: Make, tokenizer: WordPiece) -> None:
+    rows = [Example((f"a dog runs {i}", f"the boats {i}"), float(i), i) for i in range(7)]
+    config = Classify.learn(Classify.settle(Classify.Config(preset="stsb", dropout=0.0)), rows)
+    task, encoder = make(rows, **vars(config))
+    items = task.encode(rows, tokenizer, max_length=64, training=True)
+    batches = ItemBatches({"classify": task}, {"classify": items}, 3, seed=1)
+    seen: list[list[int]] = []
+    num_rows = 0
+    for index in range(batches.num_packs(0)):
+        batch = batches[Place(0, index)]
+        num_rows += task.counts(batch)["classify"]
+        seen += [ids.tolist() for ids in torch.split(batch.ids_N, batch.bounds_B1.diff().tolist())]
+    one_way = tokenizer.vocab.frame.join
+    wanted = [
+        one_way(*(tokenizer.encode(text).ids for text in texts)).tolist()
+        for row in rows
+        for texts in (row.texts, row.texts[::-1])
+    ]
+    assert sorted(seen) == sorted(wanted)
+    assert num_rows == len(rows)
+    found = predict(encoder, task, task.encode(rows, tokenizer, max_length=64, training=False))
+    turned = [replace(row, texts=row.texts[::-1]) for row in rows]
+    other = predict(encoder, task, task.encode(turned, tokenizer, max_length=64, training=False))
+    assert len(found) == len(rows)
+    assert [p.label for p in found] == pytest.approx([p.label for p in other], abs=1e-4)
+    assert task.score(found, rows).keys() == {"pearson", "spearman", "mean_error"}

@@ -157,7 +157,7 @@ def test_a_cross_encoder_reads_both_texts_at_once(make: Make, tokenizer: WordPie
     loss, _, found = parts(made, tokenizer)
     values = np.array([p.label for p in found])
     expected = {
-        "number": lambda: (values - [0.9, 0.1, 1.0]) ** 2,
+        "number": lambda: ((values - [0.9, 0.1, 1.0]) / np.std([0.9, 0.1, 1.0])) ** 2,
         "one": lambda: -np.log([values[0], 1 - values[1], values[2]]),
         "triplets": lambda: np.log1p(np.exp(-values)),
     }
@@ -279,3 +279,42 @@ def test_any_model_is_measured_without_training_and_a_siamese_one_serves_vectors
     assert prediction.label == pytest.approx(float(first @ second), abs=1e-5)
     with pytest.raises(BadConfig, match="remembers its task's settings"):
         firth.evaluate(out_run, data=pairs, task="compare", pooling="cls")
+
+
+def test_a_cross_encoder_learns_standardised_scores_and_answers_similarities(make: Make, tokenizer: WordPiece) -> None:
+    task, _, data = make(way="cross")
+    rows = data.examples["train"]
+    similarities = np.array([0.9, 0.1, 1.0])
+    assert task.config.centre == pytest.approx(similarities.mean())
+    assert task.config.spread == pytest.approx(similarities.std())
+    items = task.encode(rows, tokenizer, max_length=64, training=True)
+    gold_E = task.batch(items).targets["gold_E"].numpy()
+    np.testing.assert_allclose(gold_E, (similarities - similarities.mean()) / similarities.std(), rtol=1e-5)
+    answers = [task.decide(item, [gold]).label for item, gold in zip(items, gold_E, strict=True)]
+    np.testing.assert_allclose(answers, similarities, rtol=1e-5)
+    siamese, _, _ = make(way="siamese")
+    assert (siamese.config.centre, siamese.config.spread) == (0.0, 0.0)
+    task.config = Compare.Config(way="cross", kind="number", highest=5.0)  # of a folder from before
+    assert task.batch(items).targets["gold_E"].tolist() == pytest.approx([0.9, 0.1, 1.0])
+    assert task.decide(items[0], [np.float32(0.75)]).label == 0.75
+
+
+@pytest.mark.parametrize("text", [LABELS, TRIPLETS])
+def test_a_cross_encoder_reads_both_orders_and_takes_their_mean(make: Make, tokenizer: WordPiece, text: str) -> None:
+    both, encoder, data = make(text, way="cross", both_orders=True)
+    rows = data.examples["train"]
+    items = both.encode(rows, tokenizer, max_length=64, training=True)
+    num_others = len(rows[0].texts) - 1
+    for row, item in zip(rows, items, strict=True):
+        orders = [texts for other in row.texts[1:] for texts in ((row.texts[0], other), (other, row.texts[0]))]
+        read = [tokenizer.vocab.frame.join(*(tokenizer.encode(t).ids for t in texts)).tolist() for texts in orders]
+        assert [window.ids.tolist() for window in item.windows] == read
+        assert item.facts == (2,) * num_others
+    batch = both.batch(items)
+    assert both.counts(batch) == {"compare": len(rows)}
+    scores = both.decide(items[0], [np.float32(score) for score in (1.0, 3.0, 0.0, 1.0)[: 2 * num_others]]).label
+    assert scores == pytest.approx(1 / (1 + np.exp(-2.0)) if num_others == 1 else 1.5)
+    assert len(predict(encoder, both, items)) == len(rows)
+    assert both.step(encoder, batch).sums["compare"] > 0
+    assert Compare.settle(Compare.Config(preset="mrpc", way="cross")).both_orders is True
+    assert Compare.settle(Compare.Config(preset="mrpc", way="cross", both_orders=False)).both_orders is False
