@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from firth.checkpoint import Checkpoint, described
+from firth.finetuning.collapse import collapsed_line, collapsed_seeds
 from firth.finetuning.labelled import Labelled
 from firth.run_folder import FinetuningSource
 from firth.tensors import Task, parameter_count
@@ -61,6 +62,7 @@ def _task(
         "picked_on": data.picked_on,
         "figures": {part: _spread(figures) for part, figures in parts.items()},
         "by_seed": parts,
+        "collapsed_seeds": collapsed_seeds(name, results),
         "baseline": {
             part: task.score(task.baseline(examples["train"], examples[part]), examples[part]) for part in parts
         },
@@ -119,6 +121,7 @@ def spoken(figure: Mapping[str, float | None]) -> str:
 def headlines(summary: Mapping[str, Any]) -> list[str]:
     """What a person reads at the end of a run."""
     lines = [line for name, row in summary["tasks"].items() for line in _headline(name, row)]
+    lines += [line for name, row in summary["tasks"].items() if (line := collapsed_line(name, row))]
     return lines if len(summary["seeds"]) > 1 else [*lines, "One seed: no deviation is known; --seeds 5 would tell."]
 
 

@@ -20,6 +20,7 @@ from firth.files import read_json, write_json
 from firth.finetuning import labelled
 from firth.finetuning.auxiliary import beside, kept_heads
 from firth.finetuning.backbones import KINDS
+from firth.finetuning.collapse import same_answer, say_collapsed
 from firth.finetuning.figures import card, summarise
 from firth.finetuning.jobs import Asked, Job, settle
 from firth.finetuning.labelled import PARTS
@@ -96,11 +97,12 @@ def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
         return _solved(job, folder, seed, learner=learner, items=items)
     batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
     layers = job.start.num_blocks
+    collapsed: dict[str, str] = {}
     run = PickingRun(
         folder,
         learner,
         packs=batches,
-        measure=partial(_measure, job, encoder, tasks, items["dev"]),
+        measure=partial(_measure, job, encoder, tasks, items["dev"], collapsed),
         config=replace(plan.train, seed=seed),
         resume=run_folder.resume,
         interrupts=run_folder.interrupts,
@@ -108,13 +110,17 @@ def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
         scale=partial(rate_share, num_layers=layers, decay=plan.transfer.layer_decay),
         patience=plan.patience,
         keep_last=plan.pick == "last",
-        facts=lambda: {"configs": {name: to_dict(task.config) for name, task in tasks.items()}},
+        facts=lambda: {
+            "configs": {name: to_dict(task.config) for name, task in tasks.items()},
+            "collapsed": dict(collapsed),
+        },
         before_step=partial(_thaw, job, encoder, batches),
     )
     run.go()
     best = read_best(folder)
     assert best is not None
     load_best(folder, learner)
+    say_collapsed(seed, best, rate=plan.train.optim.rate, epochs=plan.epochs)
     tasks = _tuned(learner, best)
     result = {"seed": seed, **best, "epochs": best["step"] * plan.train.accumulate / batches.num_packs(0)}
     result["test"] = {
@@ -134,7 +140,7 @@ def _solved(
     solve = KINDS[job.plan.encoder].solve
     assert solve is not None
     solve(task, learner.encoder, items["train"][name], job, seed)
-    values = _measure(job, learner.encoder, tasks, items["dev"])
+    values = _measure(job, learner.encoder, tasks, items["dev"], {})
     keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
     best = read_best(folder)
     assert best is not None
@@ -167,14 +173,23 @@ def _items(job: Job, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence
 
 
 def _measure(
-    job: Job, encoder: Encoder, tasks: Mapping[str, Task], items: Mapping[str, Sequence[Item]]
+    job: Job,
+    encoder: Encoder,
+    tasks: Mapping[str, Task],
+    items: Mapping[str, Sequence[Item]],
+    collapsed: dict[str, str],
 ) -> dict[str, float]:
-    """Figures on the picking rows; `picked` is the mean of the tasks' main ones."""
+    """Figures on the picking rows; `picked` is the mean of the tasks' main ones. Leaves in `collapsed` the tasks that
+    gave all rows the same answer."""
     figures: dict[str, float] = {}
     mains = []
     for name, task in tasks.items():
         rows = job.data[name].examples["dev"]
-        scores = task.score(task.tune(predict(encoder, task, items[name]), rows), rows)
+        predictions = task.tune(predict(encoder, task, items[name]), rows)
+        scores = task.score(predictions, rows)
+        collapsed.pop(name, None)
+        if (answer := same_answer(predictions, rows)) is not None:
+            collapsed[name] = answer
         mains.append(scores[task.main])
         figures |= {f"{name}_{key}" if len(tasks) > 1 else key: value for key, value in scores.items()}
     return {"picked": sum(mains) / len(mains), **figures}

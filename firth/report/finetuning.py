@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.files import read_json
+from firth.finetuning.collapse import collapsed_line
 from firth.finetuning.figures import spoken
 from firth.report.charts import bars, heatmap, lines
 from firth.report.markup import Html
@@ -74,14 +75,18 @@ def _facts(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_task(name: str, row: Mapping[str, Any], *, several: bool) -> list[Section]:
     title = f"{name}: " if several else ""
+    collapsed = collapsed_line(name, row)
+    mark = " *" if collapsed else ""
     cells = [
-        [_part(row, part), figure_name, spoken(value), _number(row["baseline"][part].get(figure_name))]
+        [_part(row, part), figure_name, spoken(value) + mark, _number(row["baseline"][part].get(figure_name))]
         for part, values in row["figures"].items()
         for figure_name, value in values.items()
     ]
     sections = [section(f"{title}Figures", table(["rows", "figure", "value", "majority baseline"], cells))]
     if skipped := sum(row["skipped"].values()):
         sections[0] = section(sections[0].heading, *sections[0].parts, notice(f"{skipped} bad rows were skipped."))
+    if collapsed:
+        sections[0] = section(sections[0].heading, *sections[0].parts, notice(f"* {collapsed}"))
     if details := _labels(row):
         sections.append(section(f"{title}Labels", *details))
     if row["mistakes"]:
