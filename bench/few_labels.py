@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import firth  # noqa: E402
-from firth import chance  # noqa: E402
+from firth import rng  # noqa: E402
 
 SIZES = (50, 200, 1000)
 SEEDS = 5
@@ -34,7 +34,7 @@ def main() -> None:
     header, rows = lines[:1], lines[1:]
     for size in SIZES:
         for seed in range(1, SEEDS + 1):
-            order = chance.permutation(chance.key("few labels", seed), len(rows))[:size]
+            order = rng.permutation(rng.key("few labels", seed), len(rows))[:size]
             with TemporaryDirectory() as folder:
                 train = Path(folder) / f"train{arguments.train.suffix}"
                 train.write_text("\n".join([*header, *(rows[i] for i in order)]) + "\n", "utf-8")

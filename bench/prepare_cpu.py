@@ -22,7 +22,7 @@ import numpy as np
 
 from bench.table import Row, say
 from bench.texts import data_folder
-from firth import chance, tokenizers
+from firth import rng, tokenizers
 from firth.data.prepare import prepare, sample_texts
 from firth.files import open_binary
 from firth.tokenizers.wordpiece import WordPiece
@@ -108,12 +108,12 @@ def _grow(folder: Path, sizes: list[float]) -> None:
 
 def _made_up(seed: int) -> Iterator[str]:
     """Documents of twenty lines of sentences of Zipf-distributed words; no two lines are alike."""
-    key, letters = chance.key(seed, "made up"), np.array(list("etaoinshrdlucmfwypvbgk"))
-    spelled = letters[chance.below(key, len(letters), np.arange(50_000)[:, None], np.arange(8))]
+    key, letters = rng.key(seed, "made up"), np.array(list("etaoinshrdlucmfwypvbgk"))
+    spelled = letters[rng.below(key, len(letters), np.arange(50_000)[:, None], np.arange(8))]
     words = np.array(["".join(row[: 2 + i % 7]) for i, row in enumerate(spelled)])
     block = 0
     while True:
-        draws = chance.uniform(key, block, np.arange(200 * 20).reshape(-1, 20))
+        draws = rng.uniform(key, block, np.arange(200 * 20).reshape(-1, 20))
         ranks = np.exp(draws * np.log(len(words))).astype(int) - 1
         sentences = [" ".join(row).capitalize() + "." for row in words[ranks].tolist()]
         lines = [" ".join(sentences[i : i + 2]) for i in range(0, len(sentences), 2)]

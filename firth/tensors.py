@@ -153,10 +153,10 @@ class Objective(Goal):
     What needs no gradients is no goal of the loop but a `firth/objectives/solver.py`.
     """
 
-    after: ClassVar[tuple[str, ...]] = ()
+    requires: ClassVar[tuple[str, ...]] = ()
     """Objectives that must have corrupted a pack before this one can."""
 
-    def meet(self, tokenizer: Any) -> None:
+    def set_tokenizer(self, tokenizer: Any) -> None:
         """Told once, before any training, what made the ids; overridden by objectives that read words of their own."""
 
     def warning(self) -> str:
@@ -212,7 +212,7 @@ class Task(Goal):
         raise Unsupported(f"{cls.name} needs a model that was fine-tuned for it; `firth finetune` makes one.")
 
     @classmethod
-    def settle(cls, config: Any) -> Any:
+    def resolve_config(cls, config: Any) -> Any:
         """The config with all that its preset implies."""
         return config
 

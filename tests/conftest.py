@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import firth
-from firth import chance, cli, samples, tokenizers
+from firth import cli, rng, samples, tokenizers
 from firth.data.shards import Shards, write_shards
 from firth.encoders.bert import Bert
 from firth.tokenizers.wordpiece import WordPiece
@@ -76,9 +76,9 @@ def tokenizer(shards: Shards) -> WordPiece:
 @pytest.fixture(scope="session")
 def long_shards(tokenizer: WordPiece, tmp_path_factory: pytest.TempPathFactory) -> Shards:
     """120 documents of 60 sentences of 5 to 35 tokens, made of random ids: 144,000 tokens for statistics."""
-    folder, key = tmp_path_factory.mktemp("long") / "data", chance.key("long documents")
-    lengths = 5 + chance.below(key, 31, np.arange(120 * 60), 0)
-    ids = 5 + chance.below(key, len(tokenizer.vocab) - 5, np.arange(lengths.sum()), 1)
+    folder, key = tmp_path_factory.mktemp("long") / "data", rng.key("long documents")
+    lengths = 5 + rng.below(key, 31, np.arange(120 * 60), 0)
+    ids = 5 + rng.below(key, len(tokenizer.vocab) - 5, np.arange(lengths.sum()), 1)
     with write_shards(folder, tokenizer) as writer:
         writer.append(ids, ~tokenizer.continues[ids], lengths=lengths, ends=np.arange(60, 120 * 60 + 1, 60))
         writer.info = {"health": {"entropy_nats": 7.0}}

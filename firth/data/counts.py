@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.errors import Unsupported
 from firth.files import forget_pages
 
@@ -82,7 +82,7 @@ def count_pairs(
 
 
 def shuffled(entries: Entries, key: np.uint64, *, folder: Path, bucket: int = BUCKET) -> Entries:
-    """The entries in the order of `chance.permutation`, in files of the folder."""
+    """The entries in the order of `rng.permutation`, in files of the folder."""
     num_buckets = min(_FILES, -(-len(entries) // bucket))
     return _write(folder / "shuffled", _shuffle(entries, key, folder, num_buckets))
 
@@ -113,7 +113,7 @@ def _with_random_numbers(entries: Entries, key: np.uint64, start: int) -> np.nda
     keys = entries.keys_E[start : start + _MERGE]
     weights = entries.weights_E[start : start + _MERGE]
     rows = np.empty(len(keys), _RANDOM_ENTRY)
-    rows["random"] = chance.bits(key, np.arange(start, start + len(keys)))
+    rows["random"] = rng.bits(key, np.arange(start, start + len(keys)))
     rows["key"] = keys
     rows["weight"] = weights
     return rows

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.data.loader import Place
 from firth.data.packing import Specials, pack_tokens
 from firth.tensors import Batch, Task
@@ -222,8 +222,8 @@ class ItemBatches:
         """Draws the task of every batch, and deals each task's items to its batches."""
         names = list(self.items)
         sizes = np.array([len(self.items[name]) for name in names], float) ** self.alpha
-        key = chance.key(self.seed, "task", epoch)
-        draws = chance.uniform(key, np.arange(self.num_packs(epoch)))
+        key = rng.key(self.seed, "task", epoch)
+        draws = rng.uniform(key, np.arange(self.num_packs(epoch)))
         # The draw of a batch falls into the interval of one task.
         interval_ends = np.cumsum(sizes / sizes.sum())
         turns = np.searchsorted(interval_ends, draws, side="right")
@@ -245,8 +245,8 @@ class ItemBatches:
         batches: list[np.ndarray] = []
         times_through = 0
         while len(batches) < count:
-            key = chance.key(self.seed, "order", name, epoch, times_through)
-            order = chance.permutation(key, total)
+            key = rng.key(self.seed, "order", name, epoch, times_through)
+            order = rng.permutation(key, total)
             for start in range(0, total, self.size):
                 batches.append(order[start : start + self.size])
             times_through += 1

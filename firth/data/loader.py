@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from firth import chance
+from firth import rng
 from firth.data.order import deal
 from firth.data.packing import Plan, Specials, finish, lay_out, usual_sequences
 from firth.data.settings import BatchConfig
@@ -81,7 +81,7 @@ class Packs(Dataset[Batch]):
         """The plan of an epoch; the last one is kept, because batches are read epoch by epoch."""
         if self._planned is None or self._planned[0] != epoch:
             plan = self._sequences(epoch)
-            key = chance.key(self.seed, "order", epoch)
+            key = rng.key(self.seed, "order", epoch)
             packs = deal(plan, key=key, num_tokens=self.config.tokens, max_sequences=self._max_sequences)
             self._planned = (epoch, _Epoch(plan, packs))
         _, planned = self._planned

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.data.packing import Plan
 
 
 def deal(plan: Plan, *, key: np.uint64, num_tokens: int, max_sequences: int) -> list[np.ndarray]:
     """Rows of the plan for each pack, next-fit: a pack ends where the next sequence would not fit."""
     lengths = plan.lengths_S
-    order = chance.permutation(key, len(plan))
+    order = rng.permutation(key, len(plan))
     ends = np.cumsum(lengths[order])
     starts = ends - lengths[order]
     # For every sequence a pack could begin with: where it must end, by tokens or by the number of sequences.

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from firth import chance
+from firth import rng
 from firth.data.joined import Joined
 from firth.data.shards import Shards
 from firth.data.stream import Stream, ranges
@@ -107,7 +107,7 @@ def runs(
     # With a key the first run of a long document is a short one of `lead_D` tokens, so that all later cuts move.
     lead_D = np.zeros_like(starts_D)
     if key is not None:
-        drawn_D = chance.below(key, step, stream.documents_D, 0)
+        drawn_D = rng.below(key, step, stream.documents_D, 0)
         lead_D = np.where(ends_D - starts_D > step, drawn_D, 0)
     num_full_D = -(-(ends_D - starts_D - lead_D) // step)  # rounded up
     counts_D = (lead_D > 0) + num_full_D
@@ -137,7 +137,7 @@ def _halves(stream: Stream, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate
     is_upper_nearer = upper_S - middle_S < middle_S - lower_S
     border_S = np.where(is_upper_nearer, upper_S, lower_S)
     is_inside = (border_S > first_S) & (border_S < last_S)
-    is_drawn = chance.uniform(key, np.arange(len(first_S)), 1) < pair_rate
+    is_drawn = rng.uniform(key, np.arange(len(first_S)), 1) < pair_rate
     border_S = np.where(is_inside & is_drawn, border_S, last_S)
     first_halves_S2 = np.stack([first_S, border_S], -1)
     second_halves_S2 = np.stack([border_S, last_S], -1)

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from firth import chance, tokenizers
+from firth import rng, tokenizers
 from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import TABLES, Documents, Paths, expected_bytes, find_files, read_documents
 from firth.corpus.sentences import split
@@ -151,10 +151,10 @@ def _drawn(documents: Iterable[Document], rate: float, *, seed: int) -> Iterator
 
 def _uniform_draws(seed: int) -> Iterator[float]:
     """Uniform random numbers from 0 to 1 without end; number i depends on the seed and i only."""
-    key = chance.key(seed, "vocabulary sample")
+    key = rng.key(seed, "vocabulary sample")
     block = np.arange(_DRAWS)
     while True:
-        yield from chance.uniform(key, block).tolist()
+        yield from rng.uniform(key, block).tolist()
         block = block + _DRAWS
 
 

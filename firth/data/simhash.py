@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.data.spoken import words_of
 from firth.errors import BadConfig
 from firth.types import Document
@@ -19,7 +19,7 @@ from firth.types import Document
 BITS = 64
 _PAIRS_AT_ONCE = 1 << 20
 """Pairs of a bucket that are compared at once."""
-_key = chance.key("simhash")
+_key = rng.key("simhash")
 
 
 def fingerprint(text: str, *, shingle: int = 3) -> int:
@@ -32,7 +32,7 @@ def fingerprint(text: str, *, shingle: int = 3) -> int:
     num_runs = len(hashes) - size + 1
     # Column i has word i of every run; `bits` mixes the columns to one hash of each run.
     columns = [hashes[i : i + num_runs] for i in range(size)]
-    run_hashes = chance.bits(_key, *columns)
+    run_hashes = rng.bits(_key, *columns)
     run_bytes = run_hashes.astype("<u8").view(np.uint8).reshape(-1, 8)
     votes = np.unpackbits(run_bytes, axis=1).sum(0, dtype=np.int64)
     majority = np.packbits(2 * votes > num_runs)
@@ -127,4 +127,4 @@ def _equal_pairs(values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 @lru_cache(1 << 18)
 def _hash(word: str) -> int:
-    return int(chance.key("word", word))
+    return int(rng.key("word", word))

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.data.shards import Shards
 from firth.errors import BadInput
 
@@ -62,8 +62,8 @@ def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[Stream, S
             f"The corpus has {shards.num_documents} document(s), too few to train on and hold some out; "
             "add text, or cut it finer with `firth prepare --documents line`."
         )
-    key = chance.key(seed, "held out")
-    draws = chance.uniform(key, np.arange(shards.num_documents))
+    key = rng.key(seed, "held out")
+    draws = rng.uniform(key, np.arange(shards.num_documents))
     order = np.argsort(draws, kind="stable")
     held_out = Stream(shards, np.sort(order[:num_held_out]))
     training = Stream(shards, np.sort(order[num_held_out:]))

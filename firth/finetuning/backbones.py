@@ -21,7 +21,7 @@ Data = Mapping[str, Labelled]
 class Kind:
     begin: Callable[[Data, Any, FinetuningSource], Start]
     """What a run starts from, given its rows, its plan and its source."""
-    settle: Callable[[Any], Any] = chains.in_the_loop
+    resolve_config: Callable[[Any], Any] = chains.in_the_loop
     """A task's config with what the kind implies; raises where the two do not go together."""
     alone: bool = False
     """Whether it starts from no model, learns one task at a time, and does so on the CPU."""

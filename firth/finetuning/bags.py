@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from firth import chance
+from firth import rng
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig
@@ -96,6 +96,6 @@ def solve(
     same = (bags, golds, paths, x_in, x_out, plan, done)
     kernel(golds[:0], *same, 0, sigmoid)  # compiles, in this thread
     for epoch in range(epochs):
-        order = chance.permutation(chance.key(seed, "texts", epoch), len(items))
+        order = rng.permutation(rng.key(seed, "texts", epoch), len(items))
         shares = np.array_split(order, config.threads)
         in_threads(kernel, [(share, *same, me, sigmoid) for me, share in enumerate(shares)])

@@ -100,7 +100,7 @@ class Job:
         return self.plan.max_length or self.start.shape.max_positions
 
 
-def settle(folder: RunFolder, asked: Asked, *, device: str | None) -> Job:
+def resolve_job(folder: RunFolder, asked: Asked, *, device: str | None) -> Job:
     resumed = folder.begun
     if resumed:
         source = folder.read_source(FinetuningSource)
@@ -124,7 +124,7 @@ def settle(folder: RunFolder, asked: Asked, *, device: str | None) -> Job:
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         if not resumed:
             _look_at(name, data[name])
-        data[name] = replace(data[name], config=kind.settle(data[name].config))
+        data[name] = replace(data[name], config=kind.resolve_config(data[name].config))
     if kind.alone:
         _refuse_company(source.model, data)
     start = kind.begin(data, plan, source)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.console import say
 from firth.data.items import Item
 from firth.errors import BadInput
@@ -49,7 +49,7 @@ class Labelled:
 def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | None = None) -> Labelled:
     """Reads all parts; bad rows are left out and told of in `problems`."""
     task = resolve(name)
-    config = task.settle(config)
+    config = task.resolve_config(config)
     if labels is None:
         config = task.locate(config, next(iter(files.values())))
     examples: dict[str, Sequence[Example]] = {}
@@ -97,7 +97,7 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
         return data
     rows = data.examples["train"]
     wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
-    order = chance.permutation(chance.key(seed, "held-out rows"), len(rows)).tolist()
+    order = rng.permutation(rng.key(seed, "held-out rows"), len(rows)).tolist()
     members = Counter(resolve(name).group(row) for row in rows)
     group = resolve(name).group
     largest = max(2 * wanted, min(members.values()))  # one text that fills half the file stays in training

@@ -24,7 +24,7 @@ from firth.data.shards import Shards
 from firth.errors import BadConfig
 from firth.files import MANIFEST, write_bytes
 from firth.finetuning import running as downstream
-from firth.finetuning.jobs import Asked, settle
+from firth.finetuning.jobs import Asked, resolve_job
 from firth.pretraining import planning
 from firth.pretraining import training as pretraining
 from firth.run_folder import DATA, RunFolder, is_begun
@@ -67,7 +67,7 @@ def _language_model(folder: RunFolder, asked: Asked, changes: list[str], *, devi
     if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
         raise BadConfig(f"{asked.model} does not predict the next token; ULMFiT needs one that does.")
     out = folder.path / "lm"
-    job = None if is_begun(out) else settle(folder, asked, device="cpu")
+    job = None if is_begun(out) else resolve_job(folder, asked, device="cpu")
     folder.claim()
     with RunFolder(out, command="pretrain", resume=is_begun(out)) as lm_folder:
         data = out / DATA

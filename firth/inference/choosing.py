@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from firth import chance, samples
+from firth import rng, samples
 from firth.console import say
 from firth.cpu import cpu_name, this_cpu
 from firth.errors import BadConfig, FirthError
@@ -92,7 +92,7 @@ def sample(tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
     vocab, size = tokenizer.vocab, max_length - tokenizer.vocab.frame.size()
     prose = tokenizer.ids_batch([samples.prose(language).read_text("utf-8")[:8000] for language in ("en", "zh")])
     ends = np.cumsum(SAMPLE_LENGTHS)
-    random = chance.below(chance.key("sample of tokens"), len(vocab), np.arange(ends[-1]), 0)
+    random = rng.below(rng.key("sample of tokens"), len(vocab), np.arange(ends[-1]), 0)
     return [
         vocab.frame.join(np.array(ids[end - length : end - vocab.frame.size()][:size]))
         for ids in (*prose, random.tolist())

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig, Unsupported
@@ -60,7 +60,7 @@ def generate(checkpoint: Checkpoint, prompts: Sequence[str], options: Options) -
         whole = [*opening, *ids] or [vocab.sep]
         texts.append(_Text(row, whole, reader.fitted(whole), len(whole)))
     barred = sorted(vocab.specials - {vocab.sep})
-    key = chance.key(options.seed, "generate")
+    key = rng.key(options.seed, "generate")
     for step in range(options.max_tokens):
         going = [text for text in texts if not text.ended]
         if not going:
@@ -69,7 +69,7 @@ def generate(checkpoint: Checkpoint, prompts: Sequence[str], options: Options) -
         scores_BV[:, [token for token in barred if token < scores_BV.shape[1]]] = -torch.inf
         for place, text in enumerate(going):
             scores_BV[place, repeats(text.whole, options.choice.no_repeat)] = -torch.inf
-        draws_B = torch.from_numpy(chance.uniform(key, np.array([text.row for text in going]), step))
+        draws_B = torch.from_numpy(rng.uniform(key, np.array([text.row for text in going]), step))
         for text, token in zip(going, choose(scores_BV, draws_B, options.choice).tolist(), strict=True):
             text.ended = token == vocab.sep
             text.whole.append(token)

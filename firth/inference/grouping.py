@@ -3,7 +3,7 @@ groups is the one with the highest mean silhouette (Rousseeuw 1987). The same ve
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 
 RESTARTS = 8
 ROUNDS = 100
@@ -47,7 +47,7 @@ def silhouette(distances: np.ndarray, labels: np.ndarray) -> float:
 
 def _spread(vectors: np.ndarray, count: int, restart: int) -> np.ndarray:
     """First centres: each next one is drawn in proportion to its squared distance from those chosen before."""
-    draws = chance.uniform(chance.key("centres", restart), np.arange(count))
+    draws = rng.uniform(rng.key("centres", restart), np.arange(count))
     chosen = [int(draws[0] * len(vectors))]
     for draw in draws[1:]:
         weights = np.cumsum(_distances(vectors, vectors[chosen]).min(1) ** 2)

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.nn.walk import Walk
 
 ILLEGAL = -1e5
@@ -202,7 +202,7 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, walk)
     num_tokens, num_tags = alpha_NT.shape
-    uniform = chance.uniform(key, *np.ogrid[:num, :num_tokens, :num_tags])
+    uniform = rng.uniform(key, *np.ogrid[:num, :num_tokens, :num_tags])
     noise_SNT = -torch.from_numpy(uniform).to(alpha_NT).clamp(1e-30).log().neg().clamp(1e-30).log()
     noisy_SNT = alpha_NT + noise_SNT
     tags_SN = torch.empty(noisy_SNT.shape[:2], dtype=torch.long, device=alpha_NT.device)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.errors import BadInput
 from firth.nn import chain
 
@@ -47,7 +47,7 @@ class HMM:
 
     def sample(self, length: int, key: np.uint64, *, num: int = 1) -> tuple[Tensor, Tensor]:
         """`num` sequences of tags and symbols, each num x length."""
-        draws = chance.uniform(key, *np.ogrid[:num, :length, :2])
+        draws = rng.uniform(key, *np.ogrid[:num, :length, :2])
         start, transitions, emissions = (
             np.cumsum(p.exp().numpy(), -1) for p in (self.start_T, self.transitions_TT, self.emissions_VT.T)
         )
@@ -96,7 +96,7 @@ def baum_welch(
     """
     if not len(ids_N) or restarts < 1 or num_tags < 1:
         raise BadInput("Baum-Welch needs symbols, at least one restart and at least one tag.")
-    starts = (_random(num_tags, num_symbols, key=chance.key(seed, "restart", restart)) for restart in range(restarts))
+    starts = (_random(num_tags, num_symbols, key=rng.key(seed, "restart", restart)) for restart in range(restarts))
     ends = [climb(s, ids_N, bounds_B1=bounds_B1, iterations=iterations, tolerance=tolerance) for s in starts]
     return max(ends, key=lambda end: end[1][-1])
 
@@ -125,7 +125,7 @@ def _random(num_tags: int, num_symbols: int, *, key: np.uint64) -> HMM:
     """Probabilities near the uniform ones; equal ones would never part."""
 
     def near(purpose: int, *shape: int) -> Tensor:
-        return _log_share(0.5 + torch.from_numpy(chance.uniform(key, purpose, *np.ogrid[tuple(map(slice, shape))])))
+        return _log_share(0.5 + torch.from_numpy(rng.uniform(key, purpose, *np.ogrid[tuple(map(slice, shape))])))
 
     return HMM(near(0, num_tags), near(1, num_tags, num_tags), near(2, num_tags, num_symbols).T.contiguous())
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firth import chance
+from firth import rng
 from firth.nn.blocks import SelfAttention
 
 POSITION_SCALE = 1.4
@@ -31,7 +31,7 @@ def frequencies(width: int) -> Tensor:
     """width / 2 frequencies, evenly over (0, pi) and shuffled, so that any run of them covers the whole range."""
     count = width // 2
     evenly = math.pi * (torch.arange(count) + 0.5) / count
-    order = np.asarray(chance.permutation(chance.key("neighbour frequencies"), count))
+    order = np.asarray(rng.permutation(rng.key("neighbour frequencies"), count))
     return evenly[torch.from_numpy(order.astype(np.int64))]
 
 

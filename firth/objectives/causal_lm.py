@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from firth import chance
+from firth import rng
 from firth.data.joined import full_windows, join
 from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
@@ -77,7 +77,7 @@ class CausalLM(Objective):
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         size = self.max_length - self.frame.size()
-        shift = int(chance.below(chance.key(self.seed, "windows", epoch), size))
+        shift = int(rng.below(rng.key(self.seed, "windows", epoch), size))
         joined = join(stream, end=self.end)
         windows_S12 = full_windows(joined, size, shift=shift)
         # A lone token has no neighbour to predict.

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.data.counts import Entries, count_pairs, shuffled
 from firth.data.stream import Stream
 from firth.encoders.tables import StaticConfig
@@ -80,7 +80,7 @@ class Glove(Solver):
         ordered = count_pairs(words_of_chunks(text), self.num_tokens, window=self.config.window, folder=folder)
         if not len(ordered):
             raise BadInput(f"{stream.shards.folder} has no two words near each other; give more text.")
-        mixed = shuffled(ordered, chance.key(self.seed, "pairs"), folder=folder)
+        mixed = shuffled(ordered, rng.key(self.seed, "pairs"), folder=folder)
         ordered.remove()
         return mixed
 
@@ -89,8 +89,8 @@ class Glove(Solver):
         reach = 0.5 / (width + 1)
         words = np.empty((self.num_tokens, width + 1), np.float32)
         contexts = np.empty((self.num_tokens, width + 1), np.float32)
-        compiled().spread(words, reach, chance.key(self.seed, "glove", 0))
-        compiled().spread(contexts, reach, chance.key(self.seed, "glove", 1))
+        compiled().spread(words, reach, rng.key(self.seed, "glove", 0))
+        compiled().spread(contexts, reach, rng.key(self.seed, "glove", 1))
         return Tables(words, contexts, np.ones_like(words), np.ones_like(contexts))
 
     def _train(

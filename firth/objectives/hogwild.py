@@ -12,7 +12,7 @@ from types import ModuleType
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.data.stream import Stream
 from firth.errors import BadInput, Unsupported
 from firth.files import forget_pages
@@ -91,7 +91,7 @@ def compiled() -> ModuleType:
 
 def spread(rows: np.ndarray, *, reach: float, seed: int) -> np.ndarray:
     """Fills the rows with uniform numbers from -reach to reach, in place, and returns them."""
-    compiled().spread(rows, reach, chance.key(seed, "word vectors"))
+    compiled().spread(rows, reach, rng.key(seed, "word vectors"))
     return rows
 
 
@@ -136,7 +136,7 @@ def run_epochs(
         report(float(done.sum() / total))
 
     for epoch in range(first, epochs):
-        keys = chance.bits(chance.key(seed, "windows", epoch), np.arange(len(text.starts_C)))
+        keys = rng.bits(rng.key(seed, "windows", epoch), np.arange(len(text.starts_C)))
         calls = []
         for thread, (start, end) in enumerate(spans):
             chunks = (text.starts_C[start:end], text.ends_C[start:end], keys[start:end])

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.data.documents import Counts, count_words
 from firth.data.stream import Stream
 from firth.encoders.tables import TopicsConfig
@@ -54,14 +54,14 @@ class Lda(Solver):
         counts = count_words(stream, shape.vocab_size, without=self.specials)
         eta = config.eta or 1 / shape.width
         # lambda_VK are the topics' pseudo-counts of words.
-        rng = torch.Generator().manual_seed(int(chance.key(self.seed, "topics") >> np.uint64(1)))
-        lambda_VK = (shape.init_std * torch.randn(shape.vocab_size, shape.width, generator=rng)).exp_()
+        generator = torch.Generator().manual_seed(int(rng.key(self.seed, "topics") >> np.uint64(1)))
+        lambda_VK = (shape.init_std * torch.randn(shape.vocab_size, shape.width, generator=generator)).exp_()
         step = 0
         steps_per_epoch = -(-len(counts) // config.documents)
         num_steps = epochs * steps_per_epoch
         report(0.0)
         for epoch in range(epochs):
-            order = chance.permutation(chance.key(self.seed, "lda", epoch), len(counts))
+            order = rng.permutation(rng.key(self.seed, "lda", epoch), len(counts))
             for start in range(0, len(order), config.documents):
                 batch = counts.rows(order[start : start + config.documents])
                 encoder.table.weight.copy_(expected(lambda_VK))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.data.documents import Counts, count_words, idf
 from firth.data.stream import Stream
 from firth.encoders.tables import StaticConfig
@@ -77,10 +77,10 @@ def tf_idf_rows(counts: Counts, weights_V: np.ndarray) -> Tensor:
 def truncated_svd(matrix_DV: Tensor, rank: int, *, config: Lsa.Config, seed: int) -> tuple[Tensor, Tensor]:
     """The largest singular values and their right vectors; the largest entry of a vector is positive."""
     size = min(rank + config.spare, *matrix_DV.shape)
-    key = chance.key(seed, "lsa")
+    key = rng.key(seed, "lsa")
     rows_V1 = np.arange(matrix_DV.shape[1])[:, None]
     columns_K = np.arange(size)
-    start_VK = torch.from_numpy(chance.normal(key, rows_V1, columns_K)).float()
+    start_VK = torch.from_numpy(rng.normal(key, rows_V1, columns_K)).float()
     transposed_VD = matrix_DV.t().coalesce()
     # Each product is orthonormalised, so that the iterations do not collapse to the first vector.
     basis_DK = torch.linalg.qr(torch.sparse.mm(matrix_DV, start_VK)).Q

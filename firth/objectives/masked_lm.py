@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from firth import chance
+from firth import rng
 from firth.data.packing import Pack, Plan, runs
 from firth.data.stream import Stream
 from firth.errors import BadConfig
@@ -85,7 +85,7 @@ class MaskedLM(Objective):
             "give one with objectives.masked_lm.entities=FILE."
         )
 
-    def meet(self, tokenizer: Tokenizer) -> None:
+    def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         if self.config.entities:
             self._entities = Entities.read(Path(self.config.entities), tokenizer)
 
@@ -145,7 +145,7 @@ class MaskedLM(Objective):
         """The random key of an epoch; without `fresh`, that of the first epoch."""
         if not self.config.fresh:
             epoch = 0
-        return chance.key(self.seed, purpose, epoch)
+        return rng.key(self.seed, purpose, epoch)
 
     def _choose(self, pack: Pack, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The tokens to predict, and for each of them the first token of its unit."""
@@ -167,7 +167,7 @@ class MaskedLM(Objective):
         rows_U = pack.rows_B[sequence_U]
         positions_U = pack.positions_N[leaders_U]
         # Draws are below 1, so this sorts by sequence, and at random within each sequence.
-        order = np.argsort(sequence_U + chance.uniform(key, rows_U, positions_U, 0))
+        order = np.argsort(sequence_U + rng.uniform(key, rows_U, positions_U, 0))
         lengths = lengths_U[order]
         sequence = sequence_U[order]
 
@@ -179,7 +179,7 @@ class MaskedLM(Objective):
 
         # A unit that fits into the rest of the share is always taken, one beyond it never.
         rest = self.config.rate * sizes_B[sequence] - spent
-        draws = chance.uniform(key, rows_U[order], positions_U[order], 1)
+        draws = rng.uniform(key, rows_U[order], positions_U[order], 1)
         taken_U = np.zeros(len(lengths), bool)
         taken_U[order] = draws * lengths < rest
         return taken_U
@@ -191,8 +191,8 @@ class MaskedLM(Objective):
         positions = pack.positions_N[chosen]
         # All tokens of a span share one draw, as in SpanBERT; otherwise each token has its own, as in BERT.
         draw_positions = pack.positions_N[leaders] if config.unit == "span" else positions
-        draws = chance.uniform(key, rows, draw_positions, 2)
-        picks = chance.below(key, len(self._ordinary_ids), rows, positions, 3)
+        draws = rng.uniform(key, rows, draw_positions, 2)
+        picks = rng.below(key, len(self._ordinary_ids), rows, positions, 3)
         is_masked = draws < config.mask_share
         is_random = ~is_masked & (draws < config.mask_share + config.random_share)
         pack.ids_N[chosen[is_masked]] = self.vocab.mask

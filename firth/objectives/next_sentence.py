@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import Stream
@@ -48,7 +48,7 @@ class NextSentence(PairGoal):
         room = self.max_length - self.frame.size(2)
         walk = Walk(stream, key=key, room=room, short_rate=config.short_rate, random_rate=config.random_rate)
         first, second, is_random = walk.pairs()
-        draws = chance.uniform(key, np.arange(len(first)), 9)
+        draws = rng.uniform(key, np.arange(len(first)), 9)
         pieces = truncate(np.stack([first, second], 1), room, draws)
         labels = np.where(is_random, IS_RANDOM, IS_NEXT)
         return self.plan(pieces, labels)

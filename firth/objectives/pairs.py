@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from firth import chance
+from firth import rng
 from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
 from firth.errors import Unsupported
@@ -54,7 +54,7 @@ class PairGoal(Objective):
         """The random key of an epoch; without `fresh`, that of the first epoch."""
         if not self.config.fresh:
             epoch = 0
-        return chance.key(self.seed, "pairs", epoch)
+        return rng.key(self.seed, "pairs", epoch)
 
     def plan(self, pieces_S22: np.ndarray, labels_S: np.ndarray) -> Plan:
         """The pairs with their labels, without those of which one part is empty."""
@@ -114,8 +114,8 @@ class Walk:
         document_end_S = stream.bounds_D1[1:][self.document_S]
 
         # The target length in tokens: the whole room, or a random shorter length.
-        is_short = chance.uniform(key, sentence, 0) < short_rate
-        short_length = 2 + chance.below(key, room - 1, sentence, 1)
+        is_short = rng.uniform(key, sentence, 0) < short_rate
+        short_length = 2 + rng.below(key, room - 1, sentence, 1)
         self.target_S = np.where(is_short, short_length, room)
 
         # The chunk: whole sentences from here until the target is reached or the document ends.
@@ -123,9 +123,9 @@ class Walk:
         self.end_S = np.clip(reach, sentence + 1, document_end_S)
 
         # The chunk is split at a random sentence border; the second part may come from another document.
-        self.random_S = chance.uniform(key, sentence, 2) < random_rate
+        self.random_S = rng.uniform(key, sentence, 2) < random_rate
         chunk_size = self.end_S - sentence
-        self.cut_S = sentence + 1 + chance.below(key, np.maximum(chunk_size - 1, 1), sentence, 3)
+        self.cut_S = sentence + 1 + rng.below(key, np.maximum(chunk_size - 1, 1), sentence, 3)
         self.lone_S = chunk_size == 1
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -156,7 +156,7 @@ class Walk:
         """For chunks of a single sentence: the token near a random one at which a word starts."""
         starts = self.stream.starts_S[at]
         ends = self.stream.ends_S[at]
-        token = starts + 1 + chance.below(self.key, np.maximum(ends - starts - 1, 1), at, 4)
+        token = starts + 1 + rng.below(self.key, np.maximum(ends - starts - 1, 1), at, 4)
         last = np.maximum(ends - 1, starts)
         # Words of more than 8 tokens are rare; these are cut in the middle.
         for _ in range(8):
@@ -169,11 +169,11 @@ class Walk:
         stream = self.stream
         own_document = self.document_S[at]
         # Drawn from all documents but the own one.
-        document = chance.below(self.key, len(stream.documents_D) - 1, at, 5)
+        document = rng.below(self.key, len(stream.documents_D) - 1, at, 5)
         document = document + (document >= own_document)
         begin = stream.bounds_D1[document]
         end = stream.bounds_D1[document + 1]
-        sentence = begin + chance.below(self.key, end - begin, at, 6)
+        sentence = begin + rng.below(self.key, end - begin, at, 6)
         first_length = first[:, 1] - first[:, 0]
         wanted = np.maximum(self.target_S[at] - first_length, 1)
         reach = np.searchsorted(stream.starts_S, stream.starts_S[sentence] + wanted)

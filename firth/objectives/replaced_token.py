@@ -83,8 +83,8 @@ class ReplacedToken(Objective):
     def warning(self) -> str:
         return self._trainable().warning()
 
-    def meet(self, tokenizer: Tokenizer) -> None:
-        self._trainable().meet(tokenizer)
+    def set_tokenizer(self, tokenizer: Tokenizer) -> None:
+        self._trainable().set_tokenizer(tokenizer)
 
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         return self._trainable().sequences(stream, epoch)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import Stream
@@ -42,9 +42,9 @@ class SentenceOrder(PairGoal):
         walk = Walk(stream, key=key, room=room, short_rate=self.config.short_rate)
         first, second, _ = walk.pairs()
         number = np.arange(len(first))
-        draws = chance.uniform(key, number, 9)
+        draws = rng.uniform(key, number, 9)
         pieces = truncate(np.stack([first, second], 1), room, draws)
-        is_swapped = chance.uniform(key, number, 10) < self.config.swap_rate
+        is_swapped = rng.uniform(key, number, 10) < self.config.swap_rate
         pieces[is_swapped] = pieces[is_swapped][:, ::-1]
         labels = np.where(is_swapped, SWAPPED, IN_ORDER)
         return self.plan(pieces, labels)

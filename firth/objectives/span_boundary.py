@@ -23,7 +23,7 @@ from firth.tokenizers.vocab import Vocab
 
 
 class SpanBoundary(Objective):
-    after = ("masked_lm",)
+    requires = ("masked_lm",)
     word_losses = {"span_boundary": "span-boundary token"}
 
     @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from firth import chance
+from firth import rng
 from firth.corpus.readers import read_lines
 from firth.data.packing import Pack
 from firth.errors import BadInput
@@ -51,7 +51,7 @@ def _run_sizes(pack: Pack, tokens: np.ndarray, weights: np.ndarray, *, key: np.u
     rows = pack.rows_B[pack.sequence_N[tokens]]
     positions = pack.positions_N[tokens]
     cumulative = np.cumsum(weights)
-    draws = chance.uniform(key, rows, positions, 4) * cumulative[-1]
+    draws = rng.uniform(key, rows, positions, 4) * cumulative[-1]
     return np.asarray(1 + np.searchsorted(cumulative, draws, side="right"))
 
 

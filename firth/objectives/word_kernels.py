@@ -6,7 +6,7 @@ vector has a fixed length. numba compiles each loop once and caches it on disk.
 
 Every loop drops words that are not in the vocabulary, subsamples frequent words, draws a window and takes one step
 after each word. Threads share the tables without locks (Hogwild, Recht et al. 2011). A window draws its negatives once
-and its words share them (Ji et al. 2016). Random numbers are splitmix64, keyed by chunk, as in `firth.chance`.
+and its words share them (Ji et al. 2016). Random numbers are splitmix64, keyed by chunk, as in `firth.rng`.
 """
 
 # mypy: allow-untyped-defs, allow-untyped-calls
@@ -77,7 +77,7 @@ def draws(key, limit_V, alias_V, count):
 @kept_on_disk
 @nb.njit(nogil=True)
 def spread(rows, reach, key):
-    """Fills rows with uniform numbers from -reach to reach, as `chance.uniform(key, row, column)` draws them."""
+    """Fills rows with uniform numbers from -reach to reach, as `rng.uniform(key, row, column)` draws them."""
     for i in range(rows.shape[0]):
         state = mix(key + np.uint64(i + 1) * _GOLDEN)
         for d in range(rows.shape[1]):

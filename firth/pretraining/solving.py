@@ -147,7 +147,7 @@ def _solve(
 
 def _numbers(folder: RunFolder, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Wanted]:
     """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
-    new = settled(plan, wanted)
+    new = resolve_config(plan, wanted)
     if not folder.begun:
         return new, wanted
     source = folder.read_source(SolvingSource)
@@ -166,7 +166,7 @@ def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> No
         raise BadInput(f"{folder.path} was made from other data than {data}; resume it with its own data.")
 
 
-def settled(plan: Recipe, wanted: Wanted) -> Recipe:
+def resolve_config(plan: Recipe, wanted: Wanted) -> Recipe:
     """The plan with what was asked for by name and by changes."""
     if wanted.threads is not None and wanted.threads < 1:
         raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
@@ -277,4 +277,4 @@ class _Clock:
         return {"seconds": seconds, "cpu_seconds": busy, "words_per_second": words / seconds}
 
 
-__all__ = ["Wanted", "is_solved", "pretrain", "settled"]
+__all__ = ["Wanted", "is_solved", "pretrain", "resolve_config"]

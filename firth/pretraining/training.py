@@ -20,7 +20,7 @@ from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
 from firth.objectives import word_losses
 from firth.pretraining import solving
-from firth.pretraining.planning import Asked, fitted, named, settled, whole_epochs
+from firth.pretraining.planning import Asked, fitted, named, resolve_config, whole_epochs
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -104,7 +104,7 @@ def pretrain(
 
 def _plan(folder: RunFolder, asked: Asked, *, start: Checkpoint | None, vocab_size: int) -> Recipe:
     saved = folder.config_path if folder.begun else None
-    return settled(asked, saved, start=start, vocab_size=vocab_size)
+    return resolve_config(asked, saved, start=start, vocab_size=vocab_size)
 
 
 def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
@@ -117,13 +117,13 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.max_positions)))
     goals = {}
     # The one that makes pairs comes first, for it cuts; those that need another's corruption come last.
-    for name in sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].after, name == "masked_lm")):
+    for name in sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].requires, name == "masked_lm")):
         trained = checkpoint.goals[name]
         goals[name] = make_goal(
             name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=length, seed=seed
         )
         goals[name].load_state_dict(trained.state_dict())
-        goals[name].meet(checkpoint.tokenizer)
+        goals[name].set_tokenizer(checkpoint.tokenizer)
     batches = BatchConfig(max_length=length, tokens=max(4096, length))
     everything = Stream(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
@@ -189,7 +189,7 @@ def _same_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
 
 
 def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
-    """Puts together what a plan names; every chance in it comes from the plan's seed."""
+    """Puts together what a plan names; all random numbers in it come from the plan's seed."""
     tokenizer = tokenizers.load(shards.tokenizer_folder)
     if len(plan.encoder) != 1 or not plan.objectives:
         raise BadConfig("A run needs one encoder and at least one objective.")
@@ -208,9 +208,9 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
         for goal, config in plan.objectives.items()
     }
     for place, (goal, made) in enumerate(goals.items()):
-        if missing := set(made.after) - set(list(goals)[:place]):
+        if missing := set(made.requires) - set(list(goals)[:place]):
             raise BadConfig(f"The objective {goal} needs {', '.join(missing)} before it.")
-        made.meet(tokenizer)
+        made.set_tokenizer(tokenizer)
         if warning := made.warning():
             say(f"Warning: {warning}")
     if start:

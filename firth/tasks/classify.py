@@ -104,7 +104,7 @@ class Classify(Task):
     # Reading
 
     @classmethod
-    def settle(cls, config: Config) -> Config:
+    def resolve_config(cls, config: Config) -> Config:
         if not config.preset:
             return config
         preset = glue.preset(config.preset)

@@ -128,7 +128,7 @@ class Compare(Task):
         return {"way": "pooled", **options}
 
     @classmethod
-    def settle(cls, config: Config) -> Config:
+    def resolve_config(cls, config: Config) -> Config:
         if not config.preset:
             return config
         preset = glue.preset(config.preset)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from firth import chance, metrics
+from firth import metrics, rng
 from firth.data.items import Item, Window, cut_window, text_items
 from firth.errors import BadConfig, BadInput
 from firth.tasks import columns
@@ -247,4 +247,4 @@ def rankings(unit: Mapping[str, np.ndarray], examples: Sequence[Example], alike:
 
 def own_direction(text: str) -> np.ndarray:
     """A vector that no other text is near."""
-    return chance.uniform(chance.key("direction", text), np.arange(64)) - 0.5
+    return rng.uniform(rng.key("direction", text), np.arange(64)) - 0.5

@@ -22,7 +22,7 @@ from typing import Literal
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, Damaged
 from firth.files import read_json, write_bytes, write_json
@@ -213,9 +213,9 @@ class Templates:
         keys_NK = np.empty((len(rows_N), len(values)), np.uint64)
         for column_k, (k, value) in enumerate(zip(chosen, values, strict=True)):
             # The key hashes the template with the keys of the columns it reads.
-            salt = chance.key("template", self.templates[k])
+            salt = rng.key("template", self.templates[k])
             read = [columns[column][padded[at_N + row]] for row, column in value]
-            keys_NK[:, column_k] = chance.bits(salt, *read)
+            keys_NK[:, column_k] = rng.bits(salt, *read)
         return own_U[rows_N], keys_NK
 
     def _find_features(self, keys_NK: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-from firth import chance
+from firth import rng
 from firth.tokenizers.words import has_chinese
 
 SHAPES = ("digit", "numeral", "date", "latin", "punctuation", "chinese", "other", "number", "mixed", "upper", "capital")
@@ -171,7 +171,7 @@ class Units(dict[str, int]):
         keys = []
         for name in self.names:
             value = COLUMNS[name](unit)
-            keys.append(int(chance.key(name, value)))
+            keys.append(int(rng.key(name, value)))
         self._new_own.append(self._own_part(unit))
         self._new_keys.append(keys)
         self[unit] = len(self.own_U) + len(self._new_own) - 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
-from firth import chance
+from firth import rng
 from firth.errors import BadConfig
 from firth.tensors import Batch, Loss
 from firth.train.settings import TrainConfig
@@ -116,4 +116,4 @@ def compiled(forward: Forward, config: TrainConfig, device: torch.device) -> For
 
 def reseed(*parts: int | str) -> None:
     """Sets torch's random number generators from a key."""
-    torch.manual_seed(int(chance.key(*parts)) & (2**63 - 1))
+    torch.manual_seed(int(rng.key(*parts)) & (2**63 - 1))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import firth
-from firth import chance
+from firth import rng
 from firth.convert.fasttext import is_fasttext, read_fasttext
 from firth.errors import BadInput, Unsupported
 from firth.inference.lexicon import open_lexicon
@@ -20,8 +20,8 @@ SMALL = {"dim": 10, "bucket": 50, "epoch": 1, "thread": 10, "verbose": 0, "minCo
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    draws = chance.below(chance.key("fasttext"), len(WORDS), np.arange(200)[:, None], np.arange(12))
-    labels = chance.below(chance.key("labels"), 3, np.arange(200))
+    draws = rng.below(rng.key("fasttext"), len(WORDS), np.arange(200)[:, None], np.arange(12))
+    labels = rng.below(rng.key("labels"), 3, np.arange(200))
     lines = [f"__label__{'abc'[i]} {' '.join(WORDS[j] for j in row)}" for i, row in zip(labels, draws, strict=True)]
     path = tmp_path_factory.mktemp("fasttext") / "text.txt"
     path.write_text("\n".join(lines) + "\n", "utf-8")

@@ -11,7 +11,7 @@ import pytest
 from gensim.models import KeyedVectors
 
 import firth
-from firth import chance
+from firth import rng
 from firth.convert.vectors import FORMATS, open_vectors, write_vectors
 from firth.errors import BadConfig, BadInput
 
@@ -20,7 +20,7 @@ WORDS = ["the", "青蛙", "naïve", "frog", "</s>", "池塘", "3", "\u00a0odd"]
 
 @pytest.fixture
 def rows() -> np.ndarray:
-    return (chance.uniform(chance.key("rows"), np.arange(len(WORDS))[:, None], np.arange(5)) - 0.5).astype(np.float32)
+    return (rng.uniform(rng.key("rows"), np.arange(len(WORDS))[:, None], np.arange(5)) - 0.5).astype(np.float32)
 
 
 def read(path: Path, *, skip_bad: bool = False) -> tuple[list[str], np.ndarray]:

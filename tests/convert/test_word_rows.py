@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from firth import chance
+from firth import rng
 from firth.convert import mapped
 from firth.convert.mapped import word_rows
 from firth.tokenizers.subwords import END, Subwords
@@ -16,7 +16,7 @@ def test_compiled_parts_are_pythons(max_ngram: int, monkeypatch: pytest.MonkeyPa
     pytest.importorskip("numba")
     config = Subwords.Config(min_count=1, lowercase=False, min_ngram=2, max_ngram=max_ngram, num_buckets=50)
     tokenizer = Subwords.of(WORDS, config, counts=np.ones(len(WORDS), np.int64))
-    rows = chance.uniform(chance.key("parts"), np.arange(tokenizer.num_rows)[:, None], np.arange(6)).astype(np.float32)
+    rows = rng.uniform(rng.key("parts"), np.arange(tokenizer.num_rows)[:, None], np.arange(6)).astype(np.float32)
     specials = sorted(tokenizer.vocab.specials)
     parts = [tokenizer.made_parts(word) for word in tokenizer.vocab.tokens]
     wanted = np.stack([rows[row or [0]].mean(0) for row in parts])

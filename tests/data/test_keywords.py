@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 import firth
-from firth import chance
+from firth import rng
 from firth.data.keywords import DAMPING, keywords, rank
 from firth.data.spoken import words_of
 from firth.errors import BadConfig, BadInput
 
 
 def test_rank_solves_the_equation() -> None:
-    key, size = chance.key("links"), 30
+    key, size = rng.key("links"), 30
     pairs = np.array(
-        sorted({(min(a, b), max(a, b)) for a, b in chance.below(key, 25, np.arange(120)[:, None], [0, 1]) if a != b})
+        sorted({(min(a, b), max(a, b)) for a, b in rng.below(key, 25, np.arange(120)[:, None], [0, 1]) if a != b})
     )
-    weights = 1 + chance.uniform(key, np.arange(len(pairs)), 2)
+    weights = 1 + rng.uniform(key, np.arange(len(pairs)), 2)
     matrix = np.zeros((size, size))
     matrix[pairs[:, 0], pairs[:, 1]] = matrix[pairs[:, 1], pairs[:, 0]] = weights
     totals = matrix.sum(1, keepdims=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth import chance
+from firth import rng
 from firth.data.order import deal
 from firth.data.packing import Plan, finish, lay_out, pack_tokens, runs, usual_sequences
 from firth.data.shards import Shards
@@ -17,9 +17,9 @@ from firth.tokenizers.wordpiece import WordPiece
 @pytest.fixture
 def plan() -> Plan:
     """Pairs of ragged pieces."""
-    key = chance.key("plan")
-    starts = chance.below(key, 18_000, np.arange(300), np.array([[0], [1]])).T
-    sizes = 1 + chance.below(key, 30, np.arange(300), np.array([[2], [3]])).T
+    key = rng.key("plan")
+    starts = rng.below(key, 18_000, np.arange(300), np.array([[0], [1]])).T
+    sizes = 1 + rng.below(key, 30, np.arange(300), np.array([[2], [3]])).T
     return Plan(np.stack([starts, starts + sizes], -1))
 
 
@@ -54,7 +54,7 @@ def test_shapes_are_fixed_and_filler_is_harmless(
 ) -> None:
     shapes = set()
     sizes = {"num_tokens": num_tokens, "max_sequences": usual_sequences(plan, num_tokens)}
-    for rows in deal(plan, key=chance.key(1), **sizes):
+    for rows in deal(plan, key=rng.key(1), **sizes):
         pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, max_length=64, **sizes)
         real = len(pack.ids_N)
         batch = finish(pack, specials=tokenizer.vocab)
@@ -72,7 +72,7 @@ def test_shapes_are_fixed_and_filler_is_harmless(
 
 
 def test_dealing_uses_every_sequence_once_and_stays_within_bounds(plan: Plan) -> None:
-    packs = deal(plan, key=chance.key("order"), num_tokens=200, max_sequences=100)
+    packs = deal(plan, key=rng.key("order"), num_tokens=200, max_sequences=100)
     assert sorted(np.concatenate(packs).tolist()) == list(range(len(plan)))
     assert np.concatenate(packs).tolist() != list(range(len(plan)))
     assert max(plan.lengths_S[rows].sum() for rows in packs) <= 200
@@ -83,7 +83,7 @@ def test_dealing_uses_every_sequence_once_and_stays_within_bounds(plan: Plan) ->
 def test_a_pack_of_very_short_sequences_keeps_its_number_fixed(shards: Shards, tokenizer: WordPiece) -> None:
     starts = np.arange(500)
     tiny = Plan(np.stack([starts, starts + 1], -1)[:, None])
-    packs = deal(tiny, key=chance.key(1), num_tokens=1024, max_sequences=128)
+    packs = deal(tiny, key=rng.key(1), num_tokens=1024, max_sequences=128)
     assert max(map(len, packs)) == 128
     pack = lay_out(shards, tiny, packs[0], specials=tokenizer.vocab, num_tokens=1024, max_length=64, max_sequences=128)
     assert finish(pack, specials=tokenizer.vocab).bounds_B1.diff().max() <= 64
@@ -105,7 +105,7 @@ def test_the_fixed_number_of_sequences_follows_their_mean_length() -> None:
 
 def _cut(shards: Shards, tokenizer: WordPiece, seed: int, pair_rate: float) -> Plan:
     stream = Stream(shards, np.arange(shards.num_documents))
-    return runs(stream, 64, frame=tokenizer.vocab.frame, key=chance.key(seed), pair_rate=pair_rate)
+    return runs(stream, 64, frame=tokenizer.vocab.frame, key=rng.key(seed), pair_rate=pair_rate)
 
 
 @pytest.mark.parametrize("pair_rate", [0.0, 0.9])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import firth
-from firth import chance, samples
+from firth import rng, samples
 from firth.data.simhash import distance, drop_near_duplicates, fingerprint, near_pairs
 from firth.errors import BadConfig
 from firth.types import Document
@@ -19,9 +19,9 @@ from firth.types import Document
 
 @pytest.mark.parametrize("within", [0, 1, 3, 7, 20])
 def test_near_pairs_are_those_of_brute_force(within: int) -> None:
-    key = chance.key("marks")
-    centres = chance.bits(key, np.arange(12), 0)
-    flips = [1 << int(b) for b in chance.below(key, 64, np.arange(400), 1)]
+    key = rng.key("marks")
+    centres = rng.bits(key, np.arange(12), 0)
+    flips = [1 << int(b) for b in rng.below(key, 64, np.arange(400), 1)]
     marks = [int(centres[i % 12]) for i in range(80)]
     for place, flip in enumerate(flips):
         marks[place % 80] ^= flip if place % 80 > 20 else 0

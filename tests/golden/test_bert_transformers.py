@@ -18,8 +18,8 @@ from transformers import (
 )
 
 import firth
-from firth import chance
 from firth import checkpoint as checkpoints
+from firth import rng
 from firth.checkpoint import Checkpoint, make_goal
 from firth.convert import layouts
 from firth.data.packing import pack_tokens
@@ -35,7 +35,7 @@ def drawn(index: int) -> BertConfig:
     """The index-th random configuration, weights large enough for attention to matter."""
 
     def one_of(what: str, *choices: object) -> object:
-        return choices[int(chance.below(chance.key("golden", index, what), len(choices)))]
+        return choices[int(rng.below(rng.key("golden", index, what), len(choices)))]
 
     head, heads = one_of("head", 4, 8, 12, 16), one_of("heads", 1, 2, 3, 4)
     config = BertConfig(
@@ -56,10 +56,10 @@ def drawn(index: int) -> BertConfig:
 
 def sequences(index: int, vocab_size: int, *, num_segments: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Ragged sequences with segments."""
-    key = chance.key("golden text", index)
-    lengths = 1 + chance.below(key, 31, np.arange(7), 0)
-    ids = [chance.below(key, vocab_size, np.arange(n), row, 1) for row, n in enumerate(lengths)]
-    segments = [np.sort(chance.below(key, num_segments, np.arange(n), row, 2)) for row, n in enumerate(lengths)]
+    key = rng.key("golden text", index)
+    lengths = 1 + rng.below(key, 31, np.arange(7), 0)
+    ids = [rng.below(key, vocab_size, np.arange(n), row, 1) for row, n in enumerate(lengths)]
+    segments = [np.sort(rng.below(key, num_segments, np.arange(n), row, 2)) for row, n in enumerate(lengths)]
     return ids, segments
 
 

@@ -18,8 +18,8 @@ from transformers import (
     OpenAIGPTLMHeadModel,
 )
 
-from firth import chance, lineage
 from firth import checkpoint as checkpoints
+from firth import lineage, rng
 from firth.checkpoint import Checkpoint
 from firth.convert import gpt as layout
 from firth.data.packing import pack_tokens
@@ -36,7 +36,7 @@ def drawn(kind: str, index: int) -> Any:
     """The index-th random model of a kind, weights large enough for attention to matter."""
 
     def one_of(what: str, *choices: Any) -> Any:
-        return choices[int(chance.below(chance.key("golden", kind, index, what), len(choices)))]
+        return choices[int(rng.below(rng.key("golden", kind, index, what), len(choices)))]
 
     heads = one_of("heads", 1, 2, 3, 4)
     sizes = {
@@ -56,8 +56,8 @@ def drawn(kind: str, index: int) -> Any:
 
 
 def sequences(vocab_size: int) -> list[np.ndarray]:
-    key = chance.key("golden text")
-    return [chance.below(key, vocab_size, np.arange(n), row) for row, n in enumerate((7, 31, 1, 12, 12, 2, 20))]
+    key = rng.key("golden text")
+    return [rng.below(key, vocab_size, np.arange(n), row) for row, n in enumerate((7, 31, 1, 12, 12, 2, 20))]
 
 
 def theirs(model: Any, ids: list[np.ndarray]) -> dict[str, Tensor]:

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import firth
-from firth import chance
 from firth import checkpoint as checkpoints
+from firth import rng
 from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
 from firth.errors import Unsupported
@@ -25,7 +25,7 @@ Reply = dict[str, Tensor]
 
 
 def one_of(index: int, what: str, *choices: Any) -> Any:
-    return choices[int(chance.below(chance.key("heirs", index, what), len(choices)))]
+    return choices[int(rng.below(rng.key("heirs", index, what), len(choices)))]
 
 
 def bert_like(index: int) -> dict[str, Any]:
@@ -83,11 +83,11 @@ def drawn(name: str, index: int) -> Any:
 
 def sequences(index: int, model: Any) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Ragged sequences with segments; no token is padding, which RoBERTa does not count in its positions."""
-    key = chance.key("heirs' text", index)
-    lengths = 1 + chance.below(key, 31, np.arange(7), 0)
-    ids = [1 + chance.below(key, model.config.vocab_size - 1, np.arange(n), row, 1) for row, n in enumerate(lengths)]
+    key = rng.key("heirs' text", index)
+    lengths = 1 + rng.below(key, 31, np.arange(7), 0)
+    ids = [1 + rng.below(key, model.config.vocab_size - 1, np.arange(n), row, 1) for row, n in enumerate(lengths)]
     kinds = getattr(model.config, "type_vocab_size", 1)
-    segments = [np.sort(chance.below(key, kinds, np.arange(n), row, 2)) for row, n in enumerate(lengths)]
+    segments = [np.sort(rng.below(key, kinds, np.arange(n), row, 2)) for row, n in enumerate(lengths)]
     return ids, segments
 
 

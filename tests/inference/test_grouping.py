@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from firth import chance
+from firth import rng
 from firth.inference.grouping import _distances, group, kmeans, silhouette
 
 SKLEARN = pytest.importorskip("sklearn.metrics")
@@ -12,7 +12,7 @@ SKLEARN = pytest.importorskip("sklearn.metrics")
 def clouds(count: int, *, apart: float, size: int = 15) -> tuple[np.ndarray, np.ndarray]:
     """Points around `count` places on a line."""
     rows = np.arange(count * size)
-    noise = np.stack([chance.uniform(chance.key("clouds", column), rows) for column in range(4)], 1) - 0.5
+    noise = np.stack([rng.uniform(rng.key("clouds", column), rows) for column in range(4)], 1) - 0.5
     labels = rows % count
     noise[:, 0] += apart * labels
     return noise, labels

@@ -13,7 +13,7 @@ import pytest
 from gensim.models import KeyedVectors
 
 import firth
-from firth import chance
+from firth import rng
 from firth.convert.mapped import map_tensor, tensor_places, write_rows
 from firth.convert.vectors import open_vectors, write_vectors
 from firth.errors import BadInput, Damaged, Unsupported
@@ -37,7 +37,7 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def rows() -> np.ndarray:
-    rows = chance.uniform(chance.key("lexicon"), np.arange(100)[:, None], np.arange(12)) - 0.5
+    rows = rng.uniform(rng.key("lexicon"), np.arange(100)[:, None], np.arange(12)) - 0.5
     rows[93] = rows[90] - rows[91] + rows[92] + 0.01 * rows[0]
     return rows.astype(np.float32)
 
@@ -150,7 +150,7 @@ def test_figures_of_word_pairs_are_gensims(model: Path, theirs: KeyedVectors, tm
 
 def test_figures_of_analogies_are_gensims(model: Path, theirs: KeyedVectors, tmp_path: Path) -> None:
     path = tmp_path / "questions.txt"
-    draws = chance.below(chance.key("questions"), 90, np.arange(40)[:, None], np.arange(4))
+    draws = rng.below(rng.key("questions"), 90, np.arange(40)[:, None], np.arange(4))
     lines = [" ".join(f"word{i}" for i in row) for row in draws if len(set(row.tolist())) == 4]
     easy = "man king woman queen\n"
     path.write_text(": royal\n" + easy + "man king frogs nobody\n: random\n" + "\n".join(lines), "utf-8")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import firth
-from firth import chance
+from firth import rng
 from firth.convert.vectors import write_vectors
 from firth.errors import BadInput
 from firth.inference.lexicon import Lexicon
@@ -20,7 +20,7 @@ PAIRS = [("love", "sex", "6.77"), ("tiger", "cat", "7.35"), ("book", "paper", "7
 
 @pytest.fixture(scope="module")
 def rows() -> np.ndarray:
-    return (chance.uniform(chance.key("word tests"), np.arange(8)[:, None], np.arange(6)) - 0.5).astype(np.float32)
+    return (rng.uniform(rng.key("word tests"), np.arange(8)[:, None], np.arange(6)) - 0.5).astype(np.float32)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from firth import chance, encoders
 from firth import checkpoint as checkpoints
+from firth import encoders, rng
 from firth.checkpoint import Checkpoint
 from firth.config import from_dict, to_dict
 from firth.data.packing import pack_tokens
@@ -33,8 +33,8 @@ def encoder(request: pytest.FixtureRequest, shrink: Callable[[Any], Any]) -> Enc
 
 @pytest.fixture
 def sequences() -> list[np.ndarray]:
-    key = chance.key("law")
-    return [chance.below(key, 1200, np.arange(length), row) for row, length in enumerate(LENGTHS)]
+    key = rng.key("law")
+    return [rng.below(key, 1200, np.arange(length), row) for row, length in enumerate(LENGTHS)]
 
 
 def test_packed_equals_one_by_one(encoder: Encoder, sequences: list[np.ndarray]) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth import chance, objectives
+from firth import objectives, rng
 from firth.checkpoint import make_goal
 from firth.config import from_dict, to_dict
 from firth.data.loader import Packs, Place
@@ -57,7 +57,7 @@ def test_same_key_same_batch_other_epoch_other_batch(make: Maker) -> None:
 def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> None:
     _, _, packs = make()
     plan = packs.objectives[0].sequences(packs.stream, 0)
-    for rows in np.array_split(chance.permutation(chance.key("rows"), len(plan)), 20):
+    for rows in np.array_split(rng.permutation(rng.key("rows"), len(plan)), 20):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": CONFIG.max_length}
         before = lay_out(packs.stream.shards, plan, rows, specials=tokenizer.vocab, **sizes)
         after = lay_out(packs.stream.shards, plan, rows, specials=tokenizer.vocab, **sizes)

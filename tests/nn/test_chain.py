@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth import chance
+from firth import rng
 from firth.nn import chain
 
 SHAPES = [(length, tags) for length in range(1, 6) for tags in range(1, 5)]
@@ -92,7 +92,7 @@ def test_a_batch_without_tokens() -> None:
     assert chain.log_partition(scores).tolist() == [0, 0]
     assert chain.viterbi(scores)[0].shape == (0,)
     assert chain.marginals(scores).shape == (0, 3)
-    assert chain.sample(scores, chance.key("empty")).shape == (1, 0)
+    assert chain.sample(scores, rng.key("empty")).shape == (1, 0)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -134,20 +134,20 @@ def test_100k_symbols_neither_underflow_nor_drift() -> None:
 
 def test_samples_follow_the_marginals_and_the_key() -> None:
     scores = random_scores([3, 2], 3)
-    drawn = chain.sample(scores, chance.key("draw"), num=20_000)
+    drawn = chain.sample(scores, rng.key("draw"), num=20_000)
     shares = torch.nn.functional.one_hot(drawn, 3).double().mean(0)
     torch.testing.assert_close(shares, chain.marginals(scores), rtol=0, atol=0.015)
     pairs = torch.nn.functional.one_hot(drawn[:, [0, 1, 3]] * 3 + drawn[:, [1, 2, 4]], 9).double().mean(0).sum(0)
     torch.testing.assert_close(pairs.view(3, 3), chain.expected_transitions(scores), rtol=0, atol=0.03)
-    assert torch.equal(drawn[:5], chain.sample(scores, chance.key("draw"), num=5))
-    assert not torch.equal(drawn, chain.sample(scores, chance.key("other"), num=20_000))
+    assert torch.equal(drawn[:5], chain.sample(scores, rng.key("draw"), num=5))
+    assert not torch.equal(drawn, chain.sample(scores, rng.key("other"), num=20_000))
 
 
 @pytest.mark.parametrize("own", [False, True])
 def test_samples_with_own_transitions_of_one_allowed_path(own: bool) -> None:
     allowed = torch.tensor([[-torch.inf, 0.0], [0.0, -torch.inf]])
     transitions = allowed.expand(6, 2, 2) if own else allowed
-    drawn = chain.sample(chain.Scores(torch.zeros(6, 2), transitions, torch.tensor([0, 6])), chance.key("p"), num=50)
+    drawn = chain.sample(chain.Scores(torch.zeros(6, 2), transitions, torch.tensor([0, 6])), rng.key("p"), num=50)
     assert (drawn[:, 1:] != drawn[:, :-1]).all()
     assert 5 < drawn[:, 0].sum() < 45
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth import chance
+from firth import rng
 from firth.errors import FirthError
 from firth.nn import hmm
 
@@ -26,7 +26,7 @@ def random_model(tags: int = 3, symbols: int = 5, seed: int = 0) -> hmm.HMM:
 
 @pytest.fixture
 def symbols() -> torch.Tensor:
-    return torch.from_numpy(chance.below(chance.key("symbols"), 5, np.arange(sum(LENGTHS))))
+    return torch.from_numpy(rng.below(rng.key("symbols"), 5, np.arange(sum(LENGTHS))))
 
 
 def test_equal_to_hmmlearn(symbols: torch.Tensor) -> None:
@@ -71,7 +71,7 @@ def test_baum_welch_finds_the_model_that_made_the_text() -> None:
         torch.tensor([[0.9, 0.1], [0.2, 0.8]]).double().log(),
         torch.tensor([[0.7, 0.05], [0.25, 0.05], [0.05, 0.9]]).double().log(),
     )
-    tags, symbols = made.sample(50, chance.key("text"), num=200)
+    tags, symbols = made.sample(50, rng.key("text"), num=200)
     bounds = torch.arange(0, 200 * 50 + 1, 50)
     found, history = hmm.baum_welch(symbols.flatten(), bounds, num_tags=2, num_symbols=3, iterations=200)
     assert history[-1] >= float(made.log_likelihood(symbols.flatten(), bounds).sum())
@@ -91,14 +91,14 @@ def test_counting_with_smoothing_by_hand() -> None:
 
 def test_samples_have_the_model_s_shares() -> None:
     model = random_model(2, 3)
-    tags, symbols = model.sample(2, chance.key("draws"), num=20_000)
+    tags, symbols = model.sample(2, rng.key("draws"), num=20_000)
     for tag in range(2):
         assert float((tags[:, 0] == tag).double().mean()) == pytest.approx(float(model.start_T[tag].exp()), abs=0.02)
         drawn = symbols[:, 0][tags[:, 0] == tag]
         for symbol in range(3):
             wanted = float(model.emissions_VT[symbol, tag].exp())
             assert float((drawn == symbol).double().mean()) == pytest.approx(wanted, abs=0.02)
-    assert torch.equal(model.sample(2, chance.key("draws"), num=5)[0], tags[:5])
+    assert torch.equal(model.sample(2, rng.key("draws"), num=5)[0], tags[:5])
 
 
 def test_nothing_to_learn_from() -> None:

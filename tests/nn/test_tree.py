@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth import chance
+from firth import rng
 from firth.nn.tree import TreeHead, huffman
 
 
@@ -23,7 +23,7 @@ def shortest(counts: list[int]) -> int:
 
 @pytest.mark.parametrize("size", [2, 3, 7, 100, 1000])
 def test_the_tree_is_the_shortest_and_a_tree(size: int) -> None:
-    counts = 1 + chance.below(chance.key("huffman", size), 1000, np.arange(size)) ** 2
+    counts = 1 + rng.below(rng.key("huffman", size), 1000, np.arange(size)) ** 2
     paths = huffman(counts)
     lengths = np.diff(paths.bounds_V1)
     assert (counts * lengths).sum() == shortest(counts.tolist())

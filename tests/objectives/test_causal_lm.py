@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from firth import chance
+from firth import rng
 from firth.checkpoint import make_goal
 from firth.data.joined import join
 from firth.data.loader import Packs, Place
@@ -85,7 +85,7 @@ def test_labels_are_the_next_tokens(stream: Stream, goal: CausalLM, tokenizer: W
 def made(count: int, width: int, vocab_size: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     torch.manual_seed(3)
     x, table = torch.randn(count, width), torch.randn(vocab_size, width)
-    labels = torch.from_numpy(chance.below(chance.key("labels"), vocab_size, np.arange(count)))
+    labels = torch.from_numpy(rng.below(rng.key("labels"), vocab_size, np.arange(count)))
     labels[::7] = IGNORE
     return x.requires_grad_(), labels, table.requires_grad_()
 

@@ -9,7 +9,7 @@ from sklearn.decomposition import LatentDirichletAllocation, TruncatedSVD
 from sklearn.feature_extraction.text import CountVectorizer, TfidfTransformer
 
 import firth
-from firth import chance, objectives, samples
+from firth import objectives, rng, samples
 from firth.data.documents import count_words
 from firth.data.shards import Shards
 from firth.data.stream import Stream
@@ -111,7 +111,7 @@ def test_lda_steps_are_scikit_learns(shards: Shards, tokenizer: WordPiece) -> No
     encoder = Topics(Topics.Config(vocab_size=1200, width=6, num_iterations=300, init_std=0.3))
     matrix = np.zeros((len(counts), 1200))
     matrix[counts.owners_M, counts.words_M] = counts.counts_M
-    start = 0.05 + 10 * chance.uniform(chance.key("lambda"), np.arange(6)[:, None], np.arange(1200)) ** 8
+    start = 0.05 + 10 * rng.uniform(rng.key("lambda"), np.arange(6)[:, None], np.arange(1200)) ** 8
     theirs = LatentDirichletAllocation(6, max_doc_update_iter=2000, mean_change_tol=1e-7, random_state=0)
     theirs.fit(matrix)  # only to have all its attributes; its topics are then set
     theirs.components_ = start
@@ -132,9 +132,9 @@ def test_lda_steps_are_scikit_learns(shards: Shards, tokenizer: WordPiece) -> No
 
 def test_lda_finds_topics_that_made_the_text(tmp_path: Path) -> None:
     """Documents that speak of one of two things; the mixtures tell which."""
-    key = chance.key("topics")
+    key = rng.key("topics")
     sides = ("frog pond water reed lily dragonfly", "bond market rate bank share broker")
-    draws = chance.below(key, 6, np.arange(80)[:, None], np.arange(30))
+    draws = rng.below(key, 6, np.arange(80)[:, None], np.arange(30))
     rows = [" ".join(sides[i % 2].split()[j] for j in row) for i, row in enumerate(draws)]
     (tmp_path / "text.txt").write_text("\n\n".join(rows))
     firth.pretrain(

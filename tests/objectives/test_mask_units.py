@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firth import chance
+from firth import rng
 from firth.checkpoint import make_goal
 from firth.data.packing import Pack, lay_out
 from firth.data.shards import Shards, write_shards
@@ -46,7 +46,7 @@ def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[...,
         config = MaskedLM.Config(**changes)
         made = make_goal("masked_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
         assert isinstance(made, MaskedLM)
-        made.meet(tokenizer)
+        made.set_tokenizer(tokenizer)
         return made
 
     return make
@@ -62,7 +62,7 @@ def packs(goal: MaskedLM, shards: Shards) -> Iterator[Pack]:
 def units(unit: Any, pack: Pack, entities: Entities | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of the text, and for each whether a unit begins there."""
     tokens = np.flatnonzero(pack.ordinary_N)
-    key = chance.key("units", unit)
+    key = rng.key("units", unit)
     return tokens, unit_starts(unit, pack, tokens, key=key, entities=entities or Entities())
 
 
@@ -107,7 +107,7 @@ def test_a_chosen_span_shares_one_fate(goal: Callable[..., MaskedLM], long_text:
         labels = pack.targets["masked_lm_labels"]
         chosen = pack.targets["masked_lm_positions"][labels != IGNORE]
         tokens = np.flatnonzero(before.ordinary_N)
-        key = chance.key(2, "mask", 0)
+        key = rng.key(2, "mask", 0)
         unit = np.cumsum(unit_starts("span", before, tokens, key=key, entities=Entities()))
         masked = pack.ids_N[chosen] == made.vocab.mask
         same = pack.ids_N[chosen] == before.ids_N[chosen]

@@ -15,7 +15,7 @@ import torch
 from scipy.stats import chisquare
 from torch.nn import functional as F
 
-from firth import chance
+from firth import rng
 from firth.compiling import kept_on_disk
 from firth.data import counts
 from firth.data.counts import count_pairs, shuffled
@@ -39,7 +39,7 @@ COUNTS = np.arange(SIZE, 0, -1) ** 2
 def test_negatives_follow_the_counts_to_their_power() -> None:
     weights = COUNTS**0.75
     sampler = Sampler.of_counts(np.append(COUNTS, 0), 0.75)
-    found = np.bincount(draws(chance.key("draws"), sampler.limit_V, sampler.alias_V, 400_000), minlength=SIZE + 1)
+    found = np.bincount(draws(rng.key("draws"), sampler.limit_V, sampler.alias_V, 400_000), minlength=SIZE + 1)
     assert found[SIZE] == 0
     assert chisquare(found[:SIZE], weights / weights.sum() * found.sum()).pvalue > 1e-3
 
@@ -52,14 +52,14 @@ def test_frequent_words_keep_their_share() -> None:
     kept = np.empty(10_000, np.int32)
     ids = np.full(10_000, 0)
     words = np.arange(SIZE, dtype=np.int32)
-    totals = [subsample(ids, 0, 10_000, words, as_bits(rates), chance.key("keep", i), kept)[0] for i in range(20)]
+    totals = [subsample(ids, 0, 10_000, words, as_bits(rates), rng.key("keep", i), kept)[0] for i in range(20)]
     assert np.mean(totals) / 10_000 == pytest.approx(rates[0], abs=0.005)
-    assert subsample(ids, 0, 100, np.full(SIZE, -1, np.int32), as_bits(rates), chance.key(1), kept)[0] == 0
+    assert subsample(ids, 0, 100, np.full(SIZE, -1, np.int32), as_bits(rates), rng.key(1), kept)[0] == 0
     assert (keep_rates(COUNTS, 0) == 1).all()
 
 
 def table(name: str, rows: int = SIZE, width: int = WIDTH) -> np.ndarray:
-    return np.asarray(chance.uniform(chance.key(name), np.arange(rows)[:, None], np.arange(width)) - 0.5, np.float32)
+    return np.asarray(rng.uniform(rng.key(name), np.arange(rows)[:, None], np.arange(width)) - 0.5, np.float32)
 
 
 def test_a_step_is_the_gradient() -> None:
@@ -120,9 +120,9 @@ class Brute:
 
 
 def setting(negatives: int) -> tuple[Any, ...]:
-    ids = chance.below(chance.key("ids"), SIZE, np.arange(80)).astype(np.uint16)
+    ids = rng.below(rng.key("ids"), SIZE, np.arange(80)).astype(np.uint16)
     limits, tree = as_bits(keep_rates(COUNTS, 2e-2)), huffman(COUNTS) if not negatives else Paths.none()
-    sampler, key = Sampler.of_counts(COUNTS, 0.75), chance.key("chunk")
+    sampler, key = Sampler.of_counts(COUNTS, 0.75), rng.key("chunk")
     chunks = np.array([0]), np.array([80]), np.array([key])
     text = np.arange(SIZE, dtype=np.int32), limits
     arrays = (tree.bounds_V1, tree.nodes_P, tree.turns_P), (sampler.limit_V, sampler.alias_V)
@@ -276,9 +276,9 @@ def test_parts_of_many_words_are_those_of_each() -> None:
 
 
 def test_first_rows_are_drawn_by_chance() -> None:
-    rows, key = np.empty((7, 5), np.float32), chance.key("rows")
+    rows, key = np.empty((7, 5), np.float32), rng.key("rows")
     spread(rows, 0.25, key)
-    assert np.allclose(rows, (chance.uniform(key, np.arange(7)[:, None], np.arange(5)) - 0.5) / 2)
+    assert np.allclose(rows, (rng.uniform(key, np.arange(7)[:, None], np.arange(5)) - 0.5) / 2)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_counting_is_exact_whether_it_spills_or_not(
 ) -> None:
     monkeypatch.setattr(counts, "_MERGE", piece)
     monkeypatch.setattr(counts, "_WORDS", words)
-    rows = [chance.below(chance.key("row", i), SIZE, np.arange(60)) for i in range(8)]
+    rows = [rng.below(rng.key("row", i), SIZE, np.arange(60)) for i in range(8)]
     expected = np.zeros((SIZE, SIZE))
     for row in rows:
         for i, word in enumerate(row):
@@ -308,9 +308,9 @@ def test_counting_is_exact_whether_it_spills_or_not(
 
 @pytest.mark.parametrize("bucket", [1000, 7])
 def test_entries_are_shuffled_by_chance_in_buckets_of_any_size(bucket: int, tmp_path: Path) -> None:
-    rows = [chance.below(chance.key("row", i), SIZE, np.arange(60)) for i in range(8)]
-    ordered, key = count_pairs(iter(rows), SIZE, window=4, folder=tmp_path), chance.key("pairs")
-    mixed, order = shuffled(ordered, key, folder=tmp_path, bucket=bucket), chance.permutation(key, len(ordered))
+    rows = [rng.below(rng.key("row", i), SIZE, np.arange(60)) for i in range(8)]
+    ordered, key = count_pairs(iter(rows), SIZE, window=4, folder=tmp_path), rng.key("pairs")
+    mixed, order = shuffled(ordered, key, folder=tmp_path, bucket=bucket), rng.permutation(key, len(ordered))
     assert (mixed.keys_E == ordered.keys_E[order]).all()
     assert (mixed.weights_E == ordered.weights_E[order]).all()
     ordered.remove()

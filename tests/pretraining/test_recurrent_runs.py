@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import firth
-from firth import chance, samples
+from firth import rng, samples
 from firth.errors import BadConfig, BadInput
 from firth.run_folder import LOCK
 from firth.train.journal import read_rows
@@ -148,10 +148,10 @@ def test_the_stages_change_every_layer_while_the_rate_is_high(tuned: Path) -> No
 def test_one_common_label_is_not_the_answer_to_everything(runs: dict[str, Path], tmp_path: Path) -> None:
     """Seven rows in ten say yes; of the words of a no, nine in ten are from the first half of the list, else five."""
     words = np.array(["the", "cat", "runs", "in", "house", "old", "new", "river", "tree", "by", "day", "water"])
-    key, rows = chance.key("mostly yes"), np.arange(1000)
-    no = chance.uniform(key, rows, 0) < 0.3
-    first = chance.uniform(key, rows[:, None], 1 + np.arange(8)) < np.where(no, 0.9, 0.5)[:, None]
-    texts = words[chance.below(key, 6, rows[:, None], 9 + np.arange(8)) + np.where(first, 0, 6)]
+    key, rows = rng.key("mostly yes"), np.arange(1000)
+    no = rng.uniform(key, rows, 0) < 0.3
+    first = rng.uniform(key, rows[:, None], 1 + np.arange(8)) < np.where(no, 0.9, 0.5)[:, None]
+    texts = words[rng.below(key, 6, rows[:, None], 9 + np.arange(8)) + np.where(first, 0, 6)]
     lines = [f"{' '.join(text)}\t{'no' if label else 'yes'}" for text, label in zip(texts, no, strict=True)]
     table = tmp_path / "rows.tsv"
     table.write_text("\n".join(["text\tlabel", *lines]) + "\n")

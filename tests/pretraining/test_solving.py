@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import firth
-from firth import chance, lineage, objectives, samples
+from firth import lineage, objectives, rng, samples
 from firth.checkpoint import load as load_checkpoint
 from firth.config import to_dict, to_toml
 from firth.convert.mapped import WORD_ROWS
@@ -33,7 +33,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two topics in two languages: words of one topic stand together."""
     path = tmp_path_factory.mktemp("topics") / "text.txt"
     topics = (["frog", "pond", "water", "青蛙", "池塘"], ["king", "queen", "crown", "国王", "王后"])
-    draws = chance.below(chance.key("topics"), 5, np.arange(200)[:, None], np.arange(15))
+    draws = rng.below(rng.key("topics"), 5, np.arange(200)[:, None], np.arange(15))
     path.write_text("\n\n".join(" ".join(topics[i % 2][j] for j in row) for i, row in enumerate(draws)))
     return path
 

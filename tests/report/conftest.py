@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from firth import chance
+from firth import rng
 from firth.report.pretraining import PretrainingReport
 
-KEY = chance.key("demo", 1)
+KEY = rng.key("demo", 1)
 
 
 def ranked(line: str) -> list[tuple[str, float]]:
@@ -42,7 +42,7 @@ NEIGHBOURS = [
 
 
 def noise(*counters: int) -> float:
-    return float(chance.uniform(KEY, *counters)) - 0.5
+    return float(rng.uniform(KEY, *counters)) - 0.5
 
 
 def metrics(steps: int = 20000, every: int = 50) -> list[dict[str, float | str]]:
@@ -74,13 +74,13 @@ def attention(tokens: list[str], layers: int, heads: int) -> np.ndarray:
         -((steps - 1) ** 2) * 1.5, -((steps + 1) ** 2) * 1.5, -(steps**2) * 0.2, np.zeros((size, size)),
         np.tile([3.5 if token == "[SEP]" else 0.0 for token in tokens], (size, 1)),
         np.tile([2.5 if token == "[CLS]" else 0.0 for token in tokens], (size, 1)),
-        4.0 * (chance.uniform(KEY, np.arange(size)[:, None], np.arange(size)[None, :]) > 0.93),
+        4.0 * (rng.uniform(KEY, np.arange(size)[:, None], np.arange(size)[None, :]) > 0.93),
     ]  # fmt: skip
     maps = np.empty((layers, heads, size, size))
     for layer in range(layers):
         for head in range(heads):
-            kind = kinds[int(chance.below(KEY, len(kinds), layer, head, 77))]
-            maps[layer, head] = kind + 1.5 * chance.uniform(KEY, *np.ogrid[:size, :size], layer * heads + head)
+            kind = kinds[int(rng.below(KEY, len(kinds), layer, head, 77))]
+            maps[layer, head] = kind + 1.5 * rng.uniform(KEY, *np.ogrid[:size, :size], layer * heads + head)
     shares = np.exp(maps)
     return np.asarray(shares / shares.sum(-1, keepdims=True))
 

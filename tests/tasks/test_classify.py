@@ -208,7 +208,7 @@ SCORED = [Example(("a dog runs", "the boats"), 4.0, 1), Example(("the sea", "a r
 
 
 def test_scores_of_a_preset_are_standardised_and_come_back_in_their_own_units(make: Make, tokenizer: WordPiece) -> None:
-    config = Classify.learn(Classify.settle(Classify.Config(preset="stsb")), SCORED)
+    config = Classify.learn(Classify.resolve_config(Classify.Config(preset="stsb")), SCORED)
     assert (config.centre, config.spread) == (2.5, 1.5)
     task, _ = make(SCORED, **vars(config))
     items = task.encode(SCORED, tokenizer, max_length=64, training=True)
@@ -218,7 +218,7 @@ def test_scores_of_a_preset_are_standardised_and_come_back_in_their_own_units(ma
 
 def test_a_folder_from_before_keeps_its_raw_scores_and_its_one_order(make: Make, tokenizer: WordPiece) -> None:
     old = Classify.Config(preset="stsb", kind="number", centre=0.0, spread=1.0, both_orders=False)
-    assert Classify.learn(Classify.settle(old), SCORED) == replace(old, metric="spearman")
+    assert Classify.learn(Classify.resolve_config(old), SCORED) == replace(old, metric="spearman")
     task, _ = make(SCORED, **vars(old))
     (item, _) = task.encode(SCORED, tokenizer, max_length=64, training=False)
     assert len(item.windows) == 1
@@ -227,14 +227,14 @@ def test_a_folder_from_before_keeps_its_raw_scores_and_its_one_order(make: Make,
 
 @pytest.mark.parametrize(("preset", "both"), [("mrpc", True), ("stsb", True), ("qqp", True), ("rte", False)])
 def test_presets_know_whether_the_order_of_a_pair_says_anything(preset: str, both: bool) -> None:
-    assert Classify.settle(Classify.Config(preset=preset)).both_orders is both
+    assert Classify.resolve_config(Classify.Config(preset=preset)).both_orders is both
     for wanted in (True, False):
-        assert Classify.settle(Classify.Config(preset=preset, both_orders=wanted)).both_orders is wanted
+        assert Classify.resolve_config(Classify.Config(preset=preset, both_orders=wanted)).both_orders is wanted
 
 
 def test_an_epoch_has_each_order_of_a_pair_once_and_each_row_once(make: Make, tokenizer: WordPiece) -> None:
     rows = [Example((f"a dog runs {i}", f"the boats {i}"), float(i), i) for i in range(7)]
-    config = Classify.learn(Classify.settle(Classify.Config(preset="stsb", dropout=0.0)), rows)
+    config = Classify.learn(Classify.resolve_config(Classify.Config(preset="stsb", dropout=0.0)), rows)
     task, encoder = make(rows, **vars(config))
     items = task.encode(rows, tokenizer, max_length=64, training=True)
     batches = ItemBatches({"classify": task}, {"classify": items}, 3, seed=1)

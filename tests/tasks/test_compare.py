@@ -316,5 +316,5 @@ def test_a_cross_encoder_reads_both_orders_and_takes_their_mean(make: Make, toke
     assert scores == pytest.approx(1 / (1 + np.exp(-2.0)) if num_others == 1 else 1.5)
     assert len(predict(encoder, both, items)) == len(rows)
     assert both.step(encoder, batch).sums["compare"] > 0
-    assert Compare.settle(Compare.Config(preset="mrpc", way="cross")).both_orders is True
-    assert Compare.settle(Compare.Config(preset="mrpc", way="cross", both_orders=False)).both_orders is False
+    assert Compare.resolve_config(Compare.Config(preset="mrpc", way="cross")).both_orders is True
+    assert Compare.resolve_config(Compare.Config(preset="mrpc", way="cross", both_orders=False)).both_orders is False

@@ -22,7 +22,7 @@ def read(tmp_path: Path) -> Reader:
         path = tmp_path / name
         path.write_bytes(text.encode())
         problems: list[Problem] = []
-        settled = Classify.settle(Classify.Config(**config))  # type: ignore[arg-type]
+        settled = Classify.resolve_config(Classify.Config(**config))  # type: ignore[arg-type]
         return Classify.read(path, settled, problems), problems
 
     return call
@@ -133,8 +133,8 @@ def test_glue_files_are_read_as_published(
 
 
 def test_presets_bring_their_metric_and_unknown_ones_are_refused(read: Reader) -> None:
-    assert Classify.settle(Classify.Config(preset="cola")).metric == "matthews"
-    assert Classify.settle(Classify.Config(preset="stsb")).kind == "number"
+    assert Classify.resolve_config(Classify.Config(preset="cola")).metric == "matthews"
+    assert Classify.resolve_config(Classify.Config(preset="stsb")).kind == "number"
     with pytest.raises(BadConfig, match=r"no preset 'kola'.*cola"):
         read("a\tb\n", preset="kola")
     with pytest.raises(BadConfig, match="does not look like rte"):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import firth
-from firth import chance
+from firth import rng
 from firth.convert import huggingface
 from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput, FirthError
@@ -126,7 +126,7 @@ def test_killed_anywhere_it_ends_with_the_same_bytes(
     workers: int, ways: tuple[str, ...], data: Path, tiny: tuple[str, ...], whole: Path, tmp_path: Path
 ) -> None:
     out, changes = tmp_path / "run", (*tiny, *OFTEN, f"batches.workers={workers}")
-    delays = chance.uniform(chance.key("when to kill", workers), range(len(ways)))
+    delays = rng.uniform(rng.key("when to kill", workers), range(len(ways)))
     half_written = 0
     for how, delay in zip(ways, delays, strict=True):
         interrupt(Life(data, out, *changes), how, delay=float(delay))
