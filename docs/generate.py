@@ -24,6 +24,7 @@ import firth
 from firth import cli, lineage
 from firth.config import describe, part_config, resolve
 from firth.finetuning.jobs import Plan
+from firth.serving.limits import Limits
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -68,7 +69,7 @@ def main() -> None:
 
 def with_tables(text: str) -> str:
     """The text with each `<!-- table: NAME -->` block filled in anew."""
-    blocks = {"recipes": recipe_table, "sizes": size_table}
+    blocks = {"recipes": recipe_table, "sizes": size_table, "limits": limit_table}
     return BLOCK.sub(lambda found: f"{found[1]}{blocks[found[2]]()}{found[3]}", text)
 
 
@@ -85,6 +86,14 @@ def size_table() -> str:
     for name, shape in lineage.SIZES.items():
         rows.append((f"`{name}`", *map(str, shape)))
     return table(("size", "layers", "width", "heads"), rows)
+
+
+def limit_table() -> str:
+    sentences = describe(Limits)
+    rows = []
+    for field in fields(Limits):
+        rows.append((f"`{field.name}`", f"{field.default:,}", sentences[field.name]))
+    return table(("limit", "default", "meaning"), rows)
 
 
 # The site
@@ -212,8 +221,6 @@ def settings_page() -> Iterator[str]:
             row = resolve(import_module(module).TABLE, name, "part")
             yield f"{first_paragraph(row)}\n"
             yield from config_tables(config(), f"{key}.{name}.")
-    from firth.serving.limits import Limits
-
     yield "## Limits of the server\n"
     yield "`firth serve --limit KEY=VALUE` changes one.\n"
     yield from config_tables(Limits(), "")
