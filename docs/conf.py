@@ -10,7 +10,6 @@ language = "en"
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 exclude_patterns = ["senses/*.txt"]
-suppress_warnings = ["toc.empty_glob"]  # pages that may be there
 default_role = "code"  # docstrings mark names with single backticks
 autodoc_default_options = {"members": True, "exclude-members": "__init__, __new__"}
 autodoc_member_order = "bysource"

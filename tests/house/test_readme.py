@@ -137,7 +137,7 @@ def test_links_and_pictures_exist(page: Path) -> None:
 def test_the_sidebar_names_every_page() -> None:
     listed = re.findall(r"^(?:.*<)?([\w./-]+)>?$", read(ROOT / "docs/contents.md"), re.MULTILINE)
     there = {str(page.relative_to(ROOT / "docs").with_suffix("")) for page in (ROOT / "docs").rglob("*.md")}
-    assert there - {"contents", "glossary"} <= set(listed)
+    assert there - {"contents"} <= set(listed)
 
 
 # Tables
