@@ -9,7 +9,8 @@ import pytest
 import firth
 from firth import samples
 from firth.errors import BadConfig, BadInput
-from firth.run_folder import LOCK, Lock
+from firth.lock import Lock
+from firth.run_folder import LOCK
 
 
 def pretrained(run: Path, data: Path, out: Path) -> Callable[..., Any]:

@@ -16,12 +16,12 @@ import pytest
 import firth
 from firth.errors import BadInput, Damaged, Interrupted
 from firth.interrupts import Interrupts
+from firth.lock import Lock
 from firth.run_folder import (
     CONFIG,
     LOCK,
     SOURCE,
     FinetuningSource,
-    Lock,
     PretrainingSource,
     RunFolder,
     SolvingSource,
@@ -205,7 +205,7 @@ def test_a_lock_file_that_its_owner_deleted_is_not_a_lock(tmp_path: Path) -> Non
 
 def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_run(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time\nfrom pathlib import Path\nfrom firth.run_folder import Lock\n"
+        "import os, sys, time\nfrom pathlib import Path\nfrom firth.lock import Lock\n"
         "Lock(Path(sys.argv[1])).acquire()\n"
         "if os.fork() == 0:\n    print('ready', flush=True)\n    sys.stdin.read()\nelse:\n    time.sleep(60)\n"
     )

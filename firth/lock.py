@@ -1,0 +1,84 @@
+"""A lock file in a folder that one process at a time may work on: a path in, a lock that is held or refused out."""
+
+import os
+from pathlib import Path
+
+from firth.errors import BadInput
+
+try:
+    import fcntl
+except ImportError:  # no such locks on this system: nothing keeps a second process out
+    fcntl = None  # type: ignore[assignment]
+
+
+class Lock:
+    """Keeps a second process out of a folder. The kernel lets go of it when a process dies, however it dies."""
+
+    _descriptors: set[int] = set()
+    """Of all locks that this process holds."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.held = False
+        self.found_here = False
+        """Whether the file was there before: an earlier process left it."""
+        self._descriptor: int | None = None
+
+    def acquire(self) -> None:
+        self.found_here = self.path.exists()
+        while not self.held:
+            try:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError:  # a folder that cannot be written to is no place for two processes to write to
+                return
+            if not self._try(descriptor):
+                os.close(descriptor)
+                folder = self.path.parent
+                raise BadInput(f"Another process is working on {folder}; wait for it to end or choose another --out.")
+            if self._is_current(descriptor):
+                self._descriptor = descriptor
+                self._descriptors.add(descriptor)
+                self.held = True
+            else:
+                os.close(descriptor)  # its last owner deleted the file meanwhile
+
+    def release(self, *, keep_file: bool) -> None:
+        if self._descriptor is None:
+            return
+        if not keep_file:
+            self.path.unlink(missing_ok=True)  # while it is still locked, so that nobody else's is deleted
+        self._descriptors.discard(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = None
+        self.held = False
+
+    @staticmethod
+    def _try(descriptor: int) -> bool:
+        """Whether nobody else holds the lock; where the system has no locks, nobody does."""
+        if fcntl is None:
+            return True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # some network file systems have none
+            return True
+        return True
+
+    def _is_current(self, descriptor: int) -> bool:
+        """Whether the open file is still the one under this name."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    @classmethod
+    def _close_in_child(cls) -> None:
+        """A forked worker must not hold the lock after its parent was killed."""
+        for descriptor in cls._descriptors:
+            os.close(descriptor)
+        cls._descriptors.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=Lock._close_in_child)
