@@ -102,7 +102,7 @@ def _make(model: Path, file: Path, preset: str, count: int, batch_size: int) -> 
     import transformers
 
     transformers.logging.set_verbosity_error()
-    data = labelled.read("classify", Classify.Config(preset=preset, dropout=0.0), {"train": file})
+    data = labelled.read("classify", Classify.Config(preset=preset, dropout=0.0, both_orders=False), {"train": file})
     start = checkpoints.load(model)
     for part in start.encoder.modules():
         if isinstance(part, torch.nn.Dropout):

@@ -44,6 +44,7 @@ def ours(arguments: argparse.Namespace, seed: int) -> float:
                 "pick=last",
                 "train.checkpoint_every=1000000",
                 "max_length=128",
+                "tasks.classify.both_orders=false",
             ],
         )
     return float(found["tasks"]["classify"]["figures"]["dev"]["accuracy"]["mean"])
@@ -102,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     files = {"train": arguments.train, "test": arguments.test}
-    data = labelled.read("classify", Classify.Config(preset=arguments.preset), files)
+    data = labelled.read("classify", Classify.Config(preset=arguments.preset, both_orders=False), files)
     train, test = (list(data.examples[part])[: arguments.rows or None] for part in ("train", "test"))
     found: dict[str, list[float]] = {"firth": [], "transformers": []}
     for seed in range(1, arguments.seeds + 1):

@@ -38,7 +38,8 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "wb") as file:
+        os.close(handle)
+        with Path(temporary).open("wb") as file:  # its name is the path, for writers that want one
             yield file
             file.flush()
             os.fsync(file.fileno())

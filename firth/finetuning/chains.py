@@ -25,6 +25,7 @@ from firth.nn import chain as chains
 from firth.nn import hmm
 from firth.tasks.conll import Sentence
 from firth.tasks.tag import Tag
+from firth.tasks.words import units_of
 from firth.tensors import Encoder, Task
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.units import normal
@@ -71,7 +72,9 @@ def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
     unit: Any = "character" if part.config.unit == "character" else "word"
     # An HMM emits each unit once: no other features.
     config = replace(templates, unit=unit, templates=() if part.config.tagger == "hmm" else templates.templates)
-    tokenizer = Templates.learn([_units(row) for row in part.examples["train"]], config)
+    known: dict[str, str] = {}
+    rows = [row for row in part.examples["train"] if isinstance(row, Sentence)]
+    tokenizer = Templates.learn([units_of(row, known) for row in rows], config)
     say(f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates.")
     shape = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
     return Start("bag", shape, tokenizer)

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
-from safetensors.torch import save as to_bytes
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from firth.console import say
-from firth.files import read_json, write_bytes, write_json
+from firth.files import atomic_file, read_json, write_json
 from firth.train.loop import Progress
 from firth.train.run import Run
 from firth.train.state import held, put_back
@@ -56,8 +55,9 @@ class PickingRun(Run):
 
 def keep(folder: Path, learner: nn.Module, *, step: int, values: Mapping[str, float], facts: Mapping[str, Any]) -> None:
     """Writes the weights and their figures."""
-    weights = {n: t.detach().cpu().contiguous().clone() for n, t in held(learner).items()}
-    write_bytes(folder / BEST, to_bytes(weights))
+    weights = {n: t.detach().cpu().contiguous() for n, t in held(learner).items()}
+    with atomic_file(folder / BEST) as file:  # straight to the file: the bytes of a large table are not held, too
+        save_file(weights, file.name)
     write_json(folder / "best.json", {"step": step, "value": values["picked"], "figures": values, **facts})
 
 

@@ -89,9 +89,8 @@ def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
     learner, encoder = learner_encoder
     tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
     items = {part: _items(job, tasks, part) for part in PARTS}
-    for name, rows in items["train"].items():
-        labelled.tell_of_cuts(f"{name}, train", rows)
     for name, task in tasks.items():
+        labelled.tell_of_cuts(f"{name}, train", items["train"][name])
         task.weigh(job.data[name].examples["train"])
     if any(map(KINDS[plan.encoder].solves, tasks.values())):
         return _solved(job, folder, seed, learner=learner, items=items)
@@ -132,14 +131,15 @@ def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
 
 
 def _solved(
-    job: Job, folder: Path, seed: int, *, learner: Learner, items: Mapping[str, Mapping[str, Sequence[Item]]]
+    job: Job, folder: Path, seed: int, *, learner: Learner, items: dict[str, dict[str, Sequence[Item]]]
 ) -> dict[str, Any]:
     """The figures of a task whose weights are found without the loop."""
     tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
     ((name, task),) = tasks.items()
     solve = KINDS[job.plan.encoder].solve
     assert solve is not None
-    solve(task, learner.encoder, items["train"][name], job, seed)
+    training_rows = items.pop("train")[name]  # not needed afterwards, and large
+    solve(task, learner.encoder, training_rows, job, seed)
     values = _measure(job, learner.encoder, tasks, items["dev"], {})
     keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
     best = read_best(folder)

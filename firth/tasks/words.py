@@ -38,15 +38,25 @@ def word_item(example: Sentence, encoding: Encoding, specials: Any, *, max_lengt
     return Item(example, tuple(windows), total, max(0, total - int(sum(map(len, pieces)))), _choose(spans, len(pieces)))
 
 
+def units_of(example: Sentence, known: dict[str, str]) -> list[str]:
+    """A sentence's words; equal ones are one string, which `known` keeps."""
+    text = example.texts[0]
+    words = [text[start:end] for start, end in example.words]
+    return [known.setdefault(word, word) for word in words]
+
+
 def feature_items(examples: Sequence[Sentence], templates: Templates) -> list[Item]:
     """Each sentence as one window, whatever its length: a word is a token, and its features are the token's parts."""
-    units = [[text[start:end] for start, end in e.words] for e in examples for text in e.texts]
+    known: dict[str, str] = {}  # one string for each different word: a million copies take 80 MB
+    units = [units_of(example, known) for example in examples]
     parts, bounds = templates.parts(units)
     sizes, ends = np.diff(bounds), np.cumsum([0, *map(len, units)])
+    longest = max(map(len, units), default=0)
+    all_places, all_none = np.arange(longest), np.zeros(longest, np.int64)  # the items share them
     items = []
     for example, (first, last) in zip(examples, pairwise(ends.tolist()), strict=True):
-        places = np.arange(last - first)
-        none = np.zeros(last - first, np.int64)
+        places = all_places[: last - first]
+        none = all_none[: last - first]
         own = parts[bounds[first] : bounds[last]]
         window = Window(none, none, facts=places, parts=own, part_sizes=sizes[first:last])
         items.append(Item(example, (window,), last - first, 0, none))

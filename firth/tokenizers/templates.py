@@ -57,7 +57,7 @@ Value = list[tuple[int, str]]
 _CONFIG_FILE = "tokenizer_config.json"
 _VOCAB_FILE = "vocab.txt"
 _FEATURES_FILE = "features.npy"
-_BLOCK = 1 << 17
+_BLOCK = 1 << 15
 """Units processed together."""
 FARTHEST = 20
 """The most positions that a template may look away."""
