@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -228,6 +228,15 @@ def test_a_forked_worker_does_not_keep_the_lock_of_a_killed_run(tmp_path: Path) 
 # Signals
 
 
+@pytest.fixture
+def hears_ctrl_c() -> Iterator[None]:
+    """A process that was started in the background ignores Ctrl-C, and so would what is tested here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("hears_ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_says_how_to_continue(number: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -267,6 +276,7 @@ def test_the_outer_folder_knows_how_to_continue(tmp_path: Path) -> None:
         stopped_in_the_first_stage()
 
 
+@pytest.mark.usefixtures("hears_ctrl_c")
 def test_a_deferred_signal_is_seen_later_and_a_second_ctrl_c_raises() -> None:
     with Interrupts() as interrupts, interrupts.deferred():
         signal.raise_signal(signal.SIGTERM)

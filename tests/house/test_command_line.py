@@ -155,7 +155,7 @@ def test_every_config_field_has_a_sentence(cls: type) -> None:
         assert told.get(field.name, "").endswith((".", ")", "?")), f"{cls.__qualname__}.{field.name}"
 
 
-@pytest.mark.parametrize("room", ["encoders", "objectives", "tokenizers", "recipes.lineage"])
+@pytest.mark.parametrize("room", ["encoders", "objectives", "tokenizers", "lineage"])
 def test_every_row_of_a_table_resolves(room: str) -> None:
     table = import_module(f"firth.{room}").TABLE
     assert table

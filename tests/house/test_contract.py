@@ -23,7 +23,7 @@ def test_imports_go_one_way() -> None:
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_files_are_short_and_say_what_they_are(path: Path) -> None:
     text = path.read_text("utf-8")
-    assert text.count("\n") < 400
+    assert text.count("\n") < 500
     if text:
         assert text.startswith('"""') or path.name == "__main__.py"
     assert path.stem not in {"utils", "helpers", "common", "base", "manager"}

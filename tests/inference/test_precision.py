@@ -218,7 +218,7 @@ def test_what_is_seen_of_the_inputs(small_bert: Callable[..., Bert]) -> None:
     assert torch.equal(found.low_D, x_ND.amin(0))
     assert torch.equal(found.high_D, x_ND.amax(0))
     assert torch.allclose(found.moments_DD, 2 * x_ND.T @ x_ND, rtol=1e-4, atol=1e-5)
-    assert set(seen) == {f"{layer}.{name}" for layer in range(2) for name in ("attention.qkv", "up")}
+    assert set(seen) == {f"{layer}.{name}" for layer in range(2) for name in ("attention.qkv", "ffn.up")}
 
 
 def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:

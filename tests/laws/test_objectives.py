@@ -32,7 +32,7 @@ def make(
         encoder = small_bert()
         goals = [
             make_goal(name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5)
-            for name in (*objectives.resolve(request.param).after, request.param)
+            for name in (*objectives.resolve(request.param).requires, request.param)
         ]
         stream = Stream(shards, np.arange(shards.num_documents))
         return encoder, goals[-1], Packs(stream, goals, CONFIG, specials=tokenizer.vocab, seed=5)
