@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from firth.train import neighbours
+from firth.train import shared_cores
 
 BUSY = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
-needs_libgomp = pytest.mark.skipif(neighbours.find_libgomp() is None, reason="torch does not use libgomp here")
+needs_libgomp = pytest.mark.skipif(shared_cores.find_libgomp() is None, reason="torch does not use libgomp here")
 
 
 def native_threads() -> int:
@@ -39,10 +39,10 @@ def two_threads() -> Iterator[None]:
 
 @needs_libgomp
 def test_sleepers_are_threads_of_libgomp_and_end() -> None:
-    libgomp = neighbours.find_libgomp()
+    libgomp = shared_cores.find_libgomp()
     assert libgomp is not None
     before = native_threads()
-    sleepers = neighbours.Sleepers(libgomp, 3)
+    sleepers = shared_cores.Sleepers(libgomp, 3)
     end = time.monotonic() + 30
     while native_threads() < before + 3 and time.monotonic() < end:
         time.sleep(0.01)
@@ -58,7 +58,7 @@ def test_sleepers_come_and_go_with_the_load(two_threads: None, monkeypatch: pyte
     load = [0.0]
     sleeping = threading.Event()
 
-    class Watched(neighbours.Sleepers):
+    class Watched(shared_cores.Sleepers):
         def __init__(self, libgomp: object, count: int) -> None:
             super().__init__(libgomp, count)  # type: ignore[arg-type]
             sleeping.set()
@@ -67,12 +67,12 @@ def test_sleepers_come_and_go_with_the_load(two_threads: None, monkeypatch: pyte
             super().end()
             sleeping.clear()
 
-    monkeypatch.setattr(neighbours, "INTERVAL", 0.02)
-    monkeypatch.setattr(neighbours, "Sleepers", Watched)
-    monkeypatch.setattr(neighbours, "_load_of_others", lambda cores: lambda: load[0])
+    monkeypatch.setattr(shared_cores, "INTERVAL", 0.02)
+    monkeypatch.setattr(shared_cores, "Sleepers", Watched)
+    monkeypatch.setattr(shared_cores, "_load_of_others", lambda cores: lambda: load[0])
     x = torch.randn(400, 400)
     expected = x @ x
-    with neighbours.share_cores():
+    with shared_cores.share_cores():
         assert torch.equal(x @ x, expected)
         time.sleep(0.2)
         assert not sleeping.is_set()
@@ -90,7 +90,7 @@ def test_sleepers_come_and_go_with_the_load(two_threads: None, monkeypatch: pyte
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the load is read from /proc/stat")
 def test_the_load_of_others_is_seen() -> None:
-    used = neighbours._load_of_others(os.sched_getaffinity(0))
+    used = shared_cores._load_of_others(os.sched_getaffinity(0))
     neighbour = subprocess.Popen([sys.executable, "-c", BUSY])
     try:
         time.sleep(1)
@@ -107,6 +107,6 @@ def test_one_thread_needs_no_watcher() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     running = threading.active_count()
-    with neighbours.share_cores():
+    with shared_cores.share_cores():
         assert threading.active_count() == running
     torch.set_num_threads(before)
