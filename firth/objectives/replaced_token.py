@@ -5,6 +5,10 @@ embeddings, learns masked LM and fills the masks by sampling. The encoder (the d
 says for every token whether it was replaced; a sample that equals the original counts as original. No gradient goes
 through the sampling. Loss: L_generator + weight * L_encoder (equation 3). Samples come from torch's random generator,
 which the training loop seeds for every step.
+
+With `corrective_weight` the encoder also predicts the original token at every chosen position (corrective language
+modelling, as in COCO-LM, Meng et al. 2021). With `kept_masks` some of those positions stay `[MASK]` in its input. Such
+an encoder fills masks itself, without its generator.
 """
 
 import math
@@ -16,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from firth import rng
 from firth.data.packing import Pack, Plan
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
@@ -58,14 +63,26 @@ class ReplacedToken(Objective):
         """The network that fills the masks."""
         masking: MaskedLM.Config = field(default_factory=lambda: MaskedLM.Config(mask_share=1.0, random_share=0.0))
         """What the generator learns: the paper masks every chosen token, its authors' program 85 % of them."""
+        corrective_weight: float = 0.0
+        """How much the encoder's own prediction of the chosen tokens counts; 0: it only detects replaced tokens."""
+        kept_masks: float = 0.0
+        """Share of the masked tokens that the encoder reads as `[MASK]` instead of a sample of the generator."""
 
         def __post_init__(self) -> None:
             if self.weight <= 0:
                 raise BadConfig("objectives.replaced_token.weight must be above 0.")
+            if self.corrective_weight < 0:
+                raise BadConfig("objectives.replaced_token.corrective_weight must be 0 or more.")
+            if not 0 <= self.kept_masks < 1:
+                raise BadConfig("objectives.replaced_token.kept_masks must be at least 0 and below 1.")
+            if self.kept_masks and not self.corrective_weight:
+                raise BadConfig("objectives.replaced_token.kept_masks needs a corrective_weight above 0.")
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
         self.config = config
+        self.vocab = vocab
+        self.seed = seed
         self.num_tokens = len(vocab)
         self.dense = nn.Linear(encoder.width, encoder.width)
         self.judge = nn.Linear(encoder.width, 1)
@@ -79,6 +96,9 @@ class ReplacedToken(Objective):
         if config.generator.width:
             self.generator = _generator(config.generator, encoder)
             self.masked = MaskedLM(config.masking, self.generator, vocab=vocab, max_length=max_length, seed=seed)
+        self.corrective: MaskedLM | None = None
+        if config.corrective_weight:
+            self.corrective = MaskedLM(config.masking, encoder, vocab=vocab, max_length=max_length, seed=seed)
 
     def warning(self) -> str:
         return self._trainable().warning()
@@ -91,14 +111,27 @@ class ReplacedToken(Objective):
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         self._trainable().corrupt(pack, epoch)
-        # The filler at the end of a pack is not judged.
-        real = np.zeros(pack.num_tokens, bool)
-        real[: len(pack.ids_N)] = True
-        pack.targets["replaced_token_real"] = real
+        # The filler at the end of a pack is not judged, and neither are tokens that the encoder reads as masks.
+        judged = np.zeros(pack.num_tokens, bool)
+        judged[: len(pack.ids_N)] = True
+        judged[self._kept_masks(pack, epoch)] = False
+        pack.targets["replaced_token_real"] = judged
+
+    def _kept_masks(self, pack: Pack, epoch: int) -> np.ndarray:
+        """The positions that stay masked in the encoder's input."""
+        masks = np.flatnonzero(pack.ids_N == self.vocab.mask)
+        key = rng.key(self.seed, "kept masks", epoch)
+        rows = pack.rows_B[pack.sequence_N[masks]]
+        draws = rng.uniform(key, rows, pack.positions_N[masks], 0)
+        kept: np.ndarray = masks[draws < self.config.kept_masks]
+        return kept
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
-        num_real = int(batch.targets["replaced_token_real"].sum())
-        return {**self._trainable().counts(batch), "replaced_token": num_real}
+        counts = dict(self._trainable().counts(batch))
+        if self.corrective is not None:
+            counts["corrective_lm"] = counts["masked_lm"]
+        counts["replaced_token"] = int(batch.targets["replaced_token_real"].sum())
+        return counts
 
     def step(self, encoder: Encoder, batch: Batch) -> Loss:
         masked = self._trainable()
@@ -109,9 +142,24 @@ class ReplacedToken(Objective):
         generator_loss = masked.loss_from_scores(scores_PV, batch)
         encoder_loss = self._discriminator_loss(self.scores(states), replaced_N, batch)
         loss = generator_loss + encoder_loss
-        if self.training:
-            return loss
-        return loss + Loss({}, masked.hidden_tallies(scores_PV, batch))
+        if not self.training:
+            loss = loss + Loss({}, masked.hidden_tallies(scores_PV, batch))
+        if self.corrective is not None:
+            loss = loss + self._corrective_loss(states, filled_N, batch)
+        return loss
+
+    def _corrective_loss(self, states: States, filled_N: Tensor, batch: Batch) -> Loss:
+        """The encoder's cross-entropy of the original tokens at all chosen positions."""
+        assert self.corrective is not None
+        scores_PV = self.corrective.scores(states, batch.targets["masked_lm_positions"])
+        loss = self.corrective.loss_from_scores(scores_PV, batch)
+        total = loss.sums["masked_lm"]
+        tallies = {"corrective_lm_correct": loss.tallies["masked_lm_correct"]}
+        if not self.training:
+            read = replace(batch, ids_N=filled_N)
+            for name, tally in self.corrective.hidden_tallies(scores_PV, read).items():
+                tallies[name.replace("masked_lm", "corrective_lm")] = tally
+        return Loss({"corrective_lm": _scale_gradient(total, self.config.corrective_weight)}, tallies)
 
     def scores(self, states: States) -> Tensor:
         """For every token, the logit of having been replaced."""
@@ -133,15 +181,17 @@ class ReplacedToken(Objective):
         extended = torch.cat([batch.ids_N, batch.ids_N[:1]])
         filled_N = extended.scatter(0, places_P, samples_P)[:-1]
         original_N = extended.scatter(0, places_P, labels_P)[:-1]
-        return filled_N, filled_N != original_N
+        judged_N = batch.targets["replaced_token_real"]
+        if self.config.kept_masks:
+            filled_N = torch.where(judged_N, filled_N, batch.ids_N)
+        return filled_N, (filled_N != original_N) & judged_N
 
     def _discriminator_loss(self, logits_N: Tensor, replaced_N: Tensor, batch: Batch) -> Loss:
         """The binary cross-entropy of all real tokens, with accuracy, recall, precision and the share of replaced."""
         real_N = batch.targets["replaced_token_real"]
         losses_N = binary_cross_entropy_with_logits(logits_N.float(), replaced_N.float(), reduction="none")
         total = (losses_N * real_N).sum()
-        # The reported figure stays a plain mean over tokens; only its gradient is weighted.
-        weighted = total.detach() + self.config.weight * (total - total.detach())
+        weighted = _scale_gradient(total, self.config.weight)
         predicted_N = (logits_N > 0) & real_N
         hits = (predicted_N & replaced_N).sum()
         tallies = {
@@ -175,6 +225,11 @@ class ReplacedToken(Objective):
         return self.masked
 
 
+def _scale_gradient(total: Tensor, weight: float) -> Tensor:
+    """The same number with a weighted gradient, so that the reported figure stays a plain mean over tokens."""
+    return total.detach() + weight * (total - total.detach())
+
+
 def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
     """Area under the ROC curve, by the rank sum of Mann and Whitney: how likely a positive outscores a negative."""
     ranks_N = scores_N.argsort().argsort().double() + 1
@@ -197,7 +252,11 @@ def filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, M
     if isinstance(head, MaskedLM):
         return encoder, head
     discriminator = goals.get("replaced_token")
-    if isinstance(discriminator, ReplacedToken) and discriminator.generator and discriminator.masked:
+    if not isinstance(discriminator, ReplacedToken):
+        return None
+    if discriminator.corrective is not None and discriminator.config.kept_masks:
+        return encoder, discriminator.corrective
+    if discriminator.generator is not None and discriminator.masked is not None:
         return discriminator.generator, discriminator.masked
     return None
 
