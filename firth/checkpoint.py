@@ -25,8 +25,10 @@ from firth.folder import FORMAT, HEAD, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
 from firth.objectives import resolve
+from firth.objectives.objective import Objective
 from firth.tasks import resolve as resolve_task
-from firth.tensors import UNLIMITED, Encoder, Objective, Task, parameter_count
+from firth.tasks.task import Task
+from firth.tensors import UNLIMITED, Encoder, parameter_count
 from firth.tokenizers import Tokenizer
 
 MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from firth.tensors import Encoder, Objective
+    from firth.objectives.objective import Objective
+    from firth.tensors import Encoder
 
 LAYOUTS = {
     "bert": "firth.convert.layouts:BERT",

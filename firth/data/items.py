@@ -6,7 +6,7 @@ example with options. Batches hold whole items; which items make up batch i of a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from firth import rng
 from firth.data.loader import Place
 from firth.data.packing import Specials, pack_tokens
-from firth.tensors import Batch, Task
+from firth.tensors import Batch
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import windows
 from firth.types import Encoding, Example
@@ -184,6 +184,12 @@ def shorten(first: int, second: int, room: int) -> tuple[int, int]:
     return kept_first, kept_second
 
 
+class BatchMaker(Protocol):
+    """What makes batches of one task's items: its head."""
+
+    def batch(self, items: Sequence[Item]) -> Batch: ...
+
+
 _Dealt = list[tuple[str, np.ndarray]]
 """For each batch of an epoch its task, and the numbers of its items."""
 
@@ -196,7 +202,7 @@ class ItemBatches:
     all of them together need; a task that is drawn more often starts its items again in another order.
     """
 
-    tasks: Mapping[str, Task]
+    tasks: Mapping[str, BatchMaker]
     items: Mapping[str, Sequence[Item]]
     size: int
     seed: int

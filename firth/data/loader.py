@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from firth import rng
 from firth.data.order import deal
-from firth.data.packing import Plan, Specials, finish, lay_out, usual_sequences
+from firth.data.packing import Pack, Plan, Specials, finish, lay_out, usual_sequences
 from firth.data.settings import BatchConfig
 from firth.data.stream import Stream
 from firth.errors import BadInput
-from firth.tensors import Batch, Objective
+from firth.tensors import Batch
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,13 @@ class Batches(Protocol):
     def __getitem__(self, place: Place, /) -> Batch: ...
 
 
+class Corrupter(Protocol):
+    """What the packs need of a pre-training objective (`firth.objectives.objective.Objective`)."""
+
+    def sequences(self, stream: Stream, epoch: int) -> Plan: ...
+    def corrupt(self, pack: Pack, epoch: int) -> None: ...
+
+
 class _Epoch(NamedTuple):
     """An epoch's sequences, and for each pack the numbers of its sequences."""
 
@@ -49,7 +56,7 @@ class Packs(Dataset[Batch]):
     """All the packs of all epochs, made on demand."""
 
     def __init__(
-        self, stream: Stream, objectives: Sequence[Objective], config: BatchConfig, *, specials: Specials, seed: int
+        self, stream: Stream, objectives: Sequence[Corrupter], config: BatchConfig, *, specials: Specials, seed: int
     ) -> None:
         self.stream = stream
         self.objectives = objectives

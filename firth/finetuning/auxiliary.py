@@ -6,7 +6,8 @@ from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
 from firth.objectives.auxiliary_lm import NAME, AuxiliaryLM
 from firth.objectives.causal_lm import CausalLM
-from firth.tensors import Encoder, Objective
+from firth.objectives.objective import Objective
+from firth.tensors import Encoder
 from firth.train.loop import Learner
 
 

@@ -12,7 +12,8 @@ from firth.finetuning import bags, chains
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.start import Start, begin
 from firth.run_folder import FinetuningSource
-from firth.tensors import Encoder, Task
+from firth.tasks.task import Task
+from firth.tensors import Encoder
 
 Data = Mapping[str, Labelled]
 

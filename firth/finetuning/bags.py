@@ -20,7 +20,8 @@ from firth.nn.huffman import Paths
 from firth.nn.tree import TreeHead
 from firth.objectives.hogwild import compiled, in_threads, spread
 from firth.tasks.classify import Classify
-from firth.tensors import Encoder, Task
+from firth.tasks.task import Task
+from firth.tensors import Encoder
 from firth.tokenizers.subwords import Subwords
 
 EPOCHS = 5.0

@@ -25,8 +25,9 @@ from firth.nn import chain as chains
 from firth.nn import hmm
 from firth.tasks.conll import Sentence
 from firth.tasks.tag import Tag
+from firth.tasks.task import Task
 from firth.tasks.words import units_of
-from firth.tensors import Encoder, Task
+from firth.tensors import Encoder
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.units import normal
 from firth.tokenizers.word_list import Words

@@ -16,7 +16,7 @@ from firth.finetuning.figures import readable, short
 from firth.finetuning.labelled import Labelled
 from firth.tasks import resolve
 from firth.tasks.options import Choice
-from firth.tensors import Task
+from firth.tasks.task import Task
 from firth.types import Example
 
 SHOWN = 10

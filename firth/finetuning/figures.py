@@ -11,7 +11,8 @@ from firth.checkpoint import Checkpoint, described
 from firth.finetuning.collapse import collapsed_line, collapsed_seeds
 from firth.finetuning.labelled import Labelled
 from firth.run_folder import FinetuningSource
-from firth.tensors import Task, parameter_count
+from firth.tasks.task import Task
+from firth.tensors import parameter_count
 from firth.types import Example, Prediction
 
 MISTAKES = 20

@@ -17,7 +17,7 @@ from firth.console import say
 from firth.data.items import Item
 from firth.errors import BadInput
 from firth.tasks import resolve
-from firth.tensors import Labels
+from firth.tasks.task import Labels
 from firth.types import Example, Problem
 
 HELD_OUT_LIMIT = 2_000

@@ -30,7 +30,8 @@ from firth.nn.features import Features
 from firth.run_folder import RESULTS, RunFolder
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
-from firth.tensors import Encoder, Task
+from firth.tasks.task import Task
+from firth.tensors import Encoder
 from firth.train.layer_rates import rate_share
 from firth.train.loop import Learner, Progress
 from firth.train.parallel import reseed

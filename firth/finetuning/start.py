@@ -13,7 +13,8 @@ from firth import encoders, lineage
 from firth.console import say
 from firth.errors import BadConfig
 from firth.finetuning.transfer import TransferConfig
-from firth.tensors import Encoder, Objective
+from firth.objectives.objective import Objective
+from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.wordpiece import WordPiece
 

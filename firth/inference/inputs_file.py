@@ -9,7 +9,7 @@ from firth.console import say
 from firth.corpus.readers import read_texts
 from firth.errors import BadInput
 from firth.files import ending
-from firth.tensors import Task
+from firth.tasks.task import Task
 from firth.types import Example, Problem
 
 

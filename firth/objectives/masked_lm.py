@@ -20,8 +20,9 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.nn.likelihood import IGNORE
+from firth.objectives.objective import Objective
 from firth.objectives.units import Entities, Unit, unit_starts
-from firth.tensors import Batch, Encoder, Loss, Objective, States
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
 

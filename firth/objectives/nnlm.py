@@ -18,7 +18,8 @@ from firth.data.stream import Stream
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE
-from firth.tensors import Batch, Encoder, Loss, Objective, States
+from firth.objectives.objective import Objective
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 
 

@@ -20,7 +20,8 @@ from firth.data.stream import Stream
 from firth.errors import Unsupported
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE
-from firth.tensors import Batch, Encoder, Loss, Objective, States
+from firth.objectives.objective import Objective
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 
 LEARNED = 0.98

@@ -29,7 +29,8 @@ from firth.nn.blocks import activation
 from firth.nn.embeddings import Embeddings
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
-from firth.tensors import Batch, Encoder, Loss, Objective, States
+from firth.objectives.objective import Objective
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
 

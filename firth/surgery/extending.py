@@ -17,7 +17,8 @@ from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import read_documents
 from firth.errors import BadInput, Unsupported
 from firth.files import atomic_folder
-from firth.tensors import Encoder, Objective
+from firth.objectives.objective import Objective
+from firth.tensors import Encoder
 from firth.tokenizers.growth import grow
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Document

@@ -19,7 +19,7 @@ from firth.encoders.static import Static
 from firth.errors import BadInput, Unsupported
 from firth.files import atomic_folder
 from firth.nn.tree import TreeHead
-from firth.tensors import Task
+from firth.tasks.task import Task
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.vocab import SPECIALS
 from firth.tokenizers.word_list import Words

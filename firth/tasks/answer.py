@@ -22,7 +22,8 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.tasks import squad
 from firth.tasks.squad import Question
-from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tasks.task import Labels, Task
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import windows
 from firth.tokenizers.words import has_chinese
 from firth.types import Encoding, Example, Prediction, Problem, Span

@@ -23,7 +23,8 @@ from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.tasks import options
 from firth.tasks.options import Choice
-from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tasks.task import Labels, Task
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import windows
 from firth.types import Encoding, Example, Prediction, Problem
 

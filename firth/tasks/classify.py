@@ -24,7 +24,8 @@ from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
 from firth.tasks import columns, glue, judged
-from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tasks.task import Labels, Task
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.types import Example, Prediction, Problem
 
 HEADS: dict[str, Any] = {"linear": nn.Linear, "tree": TreeHead}

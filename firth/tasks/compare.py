@@ -26,7 +26,8 @@ from firth.nn.blocks import initialise
 from firth.nn.pooling import layered_rows, pooled_rows
 from firth.tasks import glue, likeness
 from firth.tasks.likeness import Compared, with_vectors
-from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tasks.task import Labels, Task
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.types import Example, Prediction, Problem
 
 

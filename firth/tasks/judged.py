@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from firth import metrics
-from firth.tensors import Labels
+from firth.tasks.task import Labels
 
 
 def usual(golds: Sequence[Any], labels: Labels, *, kind: str) -> Any:

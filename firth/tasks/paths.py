@@ -15,8 +15,8 @@ from firth.data.items import Item
 from firth.errors import BadConfig, Unsupported
 from firth.tasks import segmenting
 from firth.tasks.tag import Tag
+from firth.tasks.task import Task
 from firth.tasks.words import in_word_order
-from firth.tensors import Task
 from firth.types import Prediction
 
 MOST = 100

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from firth.data.items import Item, pack_windows
-from firth.tensors import Encoder, Task
+from firth.tasks.task import Task
+from firth.tensors import Encoder
 from firth.types import Prediction
 
 BATCH_TOKENS = 4096

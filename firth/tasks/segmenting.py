@@ -18,7 +18,7 @@ from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.nn.taggers import Tagger
 from firth.tasks.conll import Sentence
-from firth.tensors import Task
+from firth.tasks.task import Task
 from firth.tokenizers.templates import Templates
 from firth.types import Example
 

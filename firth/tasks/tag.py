@@ -24,8 +24,9 @@ from firth.nn import schemes, taggers
 from firth.nn.recurrent import both_ways
 from firth.tasks import conll, segmenting
 from firth.tasks.conll import Sentence, spelled
+from firth.tasks.task import Labels, Task
 from firth.tasks.words import feature_items, in_word_order, word_item
-from firth.tensors import Batch, Encoder, Labels, Loss, States, Task
+from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.word_list import Words
 from firth.types import Example, Prediction, Problem, Span

@@ -14,7 +14,7 @@ from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError, Interrupted
 from firth.files import write_json
 from firth.interrupts import Interrupts
-from firth.tensors import Objective
+from firth.tensors import Goal
 from firth.train import state
 from firth.train.journal import Journal, read_rows
 from firth.train.limit import PLAN, SHARE, Extent, Limit, Plan, read_plan
@@ -174,7 +174,8 @@ class Run:
 
     def _warn_if_nothing_learned(self) -> None:
         for goal in self.learner.goals.values():
-            if isinstance(goal, Objective) and (finding := goal.nothing_learned(self.last)):
+            finding = goal.nothing_learned(self.last) if isinstance(goal, Goal) else ""
+            if finding:
                 say(f"Warning: at step {self.progress.step} {finding}")
         loss = next((self.last[name] for name in self.learner.word_losses if name in self.last), 0.0)
         if self.floor and loss > self.floor:

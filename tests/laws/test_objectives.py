@@ -15,7 +15,8 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
-from firth.tensors import Batch, Objective
+from firth.objectives.objective import Objective
+from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
 
 CONFIG = BatchConfig(max_length=64, tokens=1024)

@@ -21,7 +21,7 @@ from firth.errors import BadConfig
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.tasks.predicting import predict
-from firth.tensors import Task
+from firth.tasks.task import Task
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner, Progress, train
 from firth.train.optim import make_optimizer

@@ -1,0 +1,35 @@
+"""The base of all objectives: goals that make their own labels from running text.
+
+In: a stream of documents, cut by the objective into sequences and packed. Out: the same packs with some ids changed and
+the targets of its loss added. What needs no gradients is not an objective of the training loop but a
+`firth/objectives/solver.py`.
+"""
+
+from typing import ClassVar
+
+from firth.data.packing import Pack, Plan
+from firth.data.stream import Stream
+from firth.tensors import Goal
+from firth.tokenizers import Tokenizer
+
+
+class Objective(Goal):
+    """A goal that makes its own labels. Of several objectives, the first cuts the stream, and all corrupt in order."""
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Objectives that must have corrupted a pack before this one can."""
+
+    def set_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Called once before training with what made the ids; overridden by objectives that look at words."""
+
+    def warning(self) -> str:
+        """What a user should know before training with it; empty if there is nothing."""
+        return ""
+
+    def sequences(self, stream: Stream, epoch: int) -> Plan:
+        """Cuts a stream of documents into a plan: which tokens make up each sequence of this epoch."""
+        raise NotImplementedError
+
+    def corrupt(self, pack: Pack, epoch: int) -> None:
+        """Changes a pack's ids and adds the targets of this objective, as numpy arrays."""
+        raise NotImplementedError
