@@ -174,13 +174,13 @@ def test_a_second_process_is_refused_and_the_first_unharmed(
 _SLOW = """
 import sys
 from firth.cli import main
-from firth.train.run import Run
-save = Run.save
+from firth.train.run import TrainingRun
+save = TrainingRun.save
 def saved(run):
     save(run)
     if run.progress.step == 10:
         sys.stdin.readline()
-Run.save = saved
+TrainingRun.save = saved
 main()
 """
 """The command, which waits for a line once it has saved its first state."""

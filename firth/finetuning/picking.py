@@ -1,4 +1,4 @@
-"""A run that keeps the weights of its best evaluation: what fine-tuning adds to `train.run.Run`."""
+"""A run that keeps the weights of its best evaluation: what fine-tuning adds to `train.run.TrainingRun`."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -12,13 +12,13 @@ from torch import nn
 from firth.console import say
 from firth.files import atomic_file, read_json, write_json
 from firth.train.loop import Progress
-from firth.train.run import Run
+from firth.train.run import TrainingRun
 from firth.train.state import held, put_back
 
 BEST = "best.safetensors"
 
 
-class PickingRun(Run):
+class PickingRun(TrainingRun):
     """Evaluates, keeps the best weights in `best.safetensors`, and stops early when nothing gets better."""
 
     def __init__(

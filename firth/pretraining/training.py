@@ -28,7 +28,7 @@ from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, Extent
 from firth.train.loop import Learner
 from firth.train.parallel import chosen_device, compiled, reseed
-from firth.train.run import Run, held_out_figures
+from firth.train.run import TrainingRun, held_out_figures
 from firth.train.run import evaluate as measure
 
 
@@ -84,7 +84,7 @@ def pretrain(
     folder.begin(source, plan, leftovers=[PLAN])
     floor = shards.info["health"]["entropy_nats"]
     extent = Extent()
-    run = Run(
+    run = TrainingRun(
         folder.path,
         parts.learner,
         packs=parts.packs,

@@ -24,7 +24,7 @@ from firth.train.parallel import current_world, in_precision, reseed
 from firth.train.settings import TrainConfig
 
 
-class Run:
+class TrainingRun:
     """Everything that happens around the loop's steps."""
 
     def __init__(
