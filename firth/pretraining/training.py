@@ -25,7 +25,7 @@ from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
-from firth.train.limit import PLAN, Extent
+from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
 from firth.train.parallel import chosen_device, compiled, reseed
 from firth.train.run import TrainingRun, held_out_figures
@@ -41,7 +41,7 @@ class Parts:
     held_out: Packs | None
     tokenizer: Tokenizer
 
-    def measure(self, precision: str, extent: Extent) -> Callable[[], dict[str, float]] | None:
+    def measure(self, precision: str, extent: EvaluationExtent) -> Callable[[], dict[str, float]] | None:
         """Gives means over the held-out documents, with the masks and pairs of epoch 0."""
         if not self.held_out:
             return None
@@ -83,7 +83,7 @@ def pretrain(
         parts.check()
     folder.begin(source, plan, leftovers=[PLAN])
     floor = shards.info["health"]["entropy_nats"]
-    extent = Extent()
+    extent = EvaluationExtent()
     run = TrainingRun(
         folder.path,
         parts.learner,
@@ -127,7 +127,7 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     batches = BatchConfig(max_length=length, tokens=max(4096, length))
     everything = Stream(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
-    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32", extent=Extent())
+    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32", extent=EvaluationExtent())
     return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
 
 

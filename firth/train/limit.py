@@ -1,4 +1,4 @@
-"""A time limit as a number of steps: in go a run's first steps, evaluation and saved state, timed; out comes a `Plan`.
+"""A time limit as a number of steps: in go a run's first steps, evaluation and saved state, timed; out comes a `StepPlan`.
 
 The plan is kept in RUN/plan.json, so that a resumed run goes on by it. Evaluations and saved states count, and where
 they would take too much of the time, they come less often and read less.
@@ -25,10 +25,10 @@ saved states."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """What was decided once the first steps were timed."""
 
-    settled: int
+    planned_at: int
     """After this step."""
     steps: int
     """Of the whole run."""
@@ -42,7 +42,7 @@ class Plan:
 
 
 @dataclass
-class Extent:
+class EvaluationExtent:
     """How much of the held-out text an evaluation reads."""
 
     packs: int = 0
@@ -53,7 +53,7 @@ class Extent:
     """What was read last, of all."""
 
 
-class Limit:
+class TimeLimit:
     """Times the first steps of a run."""
 
     def __init__(self, minutes: float, *, first: int, wait: Callable[[], None] = lambda: None) -> None:
@@ -95,7 +95,7 @@ class Limit:
 
     def plan(
         self, step: int, *, per_step: float, evaluation: float, saving: float, every: tuple[int, int], held_out: int
-    ) -> Plan:
+    ) -> StepPlan:
         """The steps that fit into what is left; `every` is how often evaluations and saved states were asked for."""
         left = self.seconds - (time.perf_counter() - self.started)
         spaced = [
@@ -104,9 +104,9 @@ class Limit:
         ]
         each = per_step + evaluation / spaced[0] + saving / spaced[1]
         last = evaluation + 2 * saving  # the last state and the model
-        return Plan(step, step + max(1, int((left - last) / each)), spaced[0], spaced[1], held_out)
+        return StepPlan(step, step + max(1, int((left - last) / each)), spaced[0], spaced[1], held_out)
 
-    def told(self, plan: Plan, *, per_step: float, share: float, asked: int) -> str:
+    def describe(self, plan: StepPlan, *, per_step: float, share: float, asked: int) -> str:
         """What a person is told of the plan; `asked` is how often evaluations were asked for."""
         limit = "1 minute is" if self.minutes == 1 else f"{self.minutes:g} minutes are"
         text = f"{limit} {plan.steps:,} steps at {per_step:.3f} s a step."
@@ -117,5 +117,5 @@ class Limit:
         return text
 
 
-def read_plan(folder: Path) -> Plan | None:
-    return from_dict(Plan, read_json(folder / PLAN)) if (folder / PLAN).exists() else None
+def read_plan(folder: Path) -> StepPlan | None:
+    return from_dict(StepPlan, read_json(folder / PLAN)) if (folder / PLAN).exists() else None

@@ -32,8 +32,8 @@ class Progress:
 
     steps: int
     step: int = 0
-    settled: int = 0
-    """With a time limit, the step after which the number of steps was settled; 0 before."""
+    planned_at: int = 0
+    """With a time limit, the step after which the number of steps was planned_at; 0 before."""
     shares: list[float] = field(default_factory=list)
     """With a time limit, the share of it that was used up before each of the steps until then, and at its end."""
     place: Place = field(default_factory=Place)
@@ -124,9 +124,9 @@ def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
     if config.minutes <= 0:
         return scheduled_rate(step, progress.steps, config.optim)
     shares = progress.shares
-    if 0 < progress.settled <= step:
+    if 0 < progress.planned_at <= step:
         begun = shares[-1]
-        share = begun + (1 - begun) * (step - progress.settled) / (progress.steps - progress.settled)
+        share = begun + (1 - begun) * (step - progress.planned_at) / (progress.steps - progress.planned_at)
     else:
         share = shares[min(step, len(shares) - 1)] if shares else 0.0
     return scheduled_rate(share * SCHEDULE_STEPS, SCHEDULE_STEPS, config.optim)

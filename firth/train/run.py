@@ -17,7 +17,7 @@ from firth.interrupts import Interrupts
 from firth.tensors import Goal
 from firth.train import state
 from firth.train.journal import Journal, read_rows
-from firth.train.limit import PLAN, SHARE, Extent, Limit, Plan, read_plan
+from firth.train.limit import PLAN, SHARE, EvaluationExtent, TimeLimit, StepPlan, read_plan
 from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, rate_at, train
 from firth.train.optim import make_optimizer
 from firth.train.parallel import current_world, in_precision, reseed
@@ -40,7 +40,7 @@ class TrainingRun:
         floor: float = 0.0,
         scale: Callable[[str], float] = lambda name: 1.0,
         label: str = "pre-training",
-        extent: Extent | None = None,
+        extent: EvaluationExtent | None = None,
     ) -> None:
         """`extent` bounds what `measure` reads where there is a time limit; `interrupts` may ask the run to stop."""
         self.folder, self.learner, self.packs, self.measure = folder, learner, packs, measure
@@ -56,9 +56,9 @@ class TrainingRun:
         self.last: dict[str, float] = {}
         self._clock = time.perf_counter()
         self.evaluate_every, self.checkpoint_every = config.evaluate_every, config.checkpoint_every
-        self.extent = extent or Extent()
+        self.extent = extent or EvaluationExtent()
         wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
-        self.limit = Limit(config.minutes, first=self.progress.step, wait=wait) if config.minutes else None
+        self.limit = TimeLimit(config.minutes, first=self.progress.step, wait=wait) if config.minutes else None
         if self.limit and resume and (plan := read_plan(folder)):
             self._follow(plan)
 
@@ -84,15 +84,15 @@ class TrainingRun:
         end = step == progress.steps
         if step % config.log_every == 0 or end:
             self._log(norm)
-        if self.limit and not progress.settled:
+        if self.limit and not progress.planned_at:
             due = self.limit.due(step)
             progress.shares.append(self.limit.share(step))
             if due:
                 self._settle(self.limit)
-        elif step >= progress.settled:
-            if self.measure and (step % self.evaluate_every == 0 or end or step == progress.settled):
+        elif step >= progress.planned_at:
+            if self.measure and (step % self.evaluate_every == 0 or end or step == progress.planned_at):
                 self.evaluate()
-            if (step % self.checkpoint_every == 0 or step == progress.settled) and not end:
+            if (step % self.checkpoint_every == 0 or step == progress.planned_at) and not end:
                 self.save()
         if step == floor_step(progress.steps):
             self._warn_if_nothing_learned()
@@ -142,7 +142,7 @@ class TrainingRun:
         progress.sums, progress.counts, progress.waited, progress.tokens = {}, {}, 0.0, 0
         self._clock = now
 
-    def _settle(self, limit: Limit) -> None:
+    def _settle(self, limit: TimeLimit) -> None:
         """Plans as many steps as the time allows, going by the first ones, an evaluation and a saved state."""
         step, config = self.progress.step, self.config
         per_step, began = limit.per_step(step), time.perf_counter()
@@ -164,10 +164,10 @@ class TrainingRun:
         plan = replace(plan, shares=tuple(self.progress.shares))
         write_json(self.folder / PLAN, asdict(plan))
         self._follow(plan)
-        say(limit.told(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
+        say(limit.describe(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
 
-    def _follow(self, plan: Plan) -> None:
-        self.progress.steps, self.progress.settled = plan.steps, plan.settled
+    def _follow(self, plan: StepPlan) -> None:
+        self.progress.steps, self.progress.planned_at = plan.steps, plan.planned_at
         self.progress.shares = list(plan.shares)
         self.evaluate_every, self.checkpoint_every = plan.evaluate_every, plan.checkpoint_every
         self.extent.packs = plan.held_out
@@ -203,7 +203,7 @@ def floor_step(steps: int) -> int:
 
 
 @torch.no_grad()
-def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Extent) -> dict[str, float]:
+def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: EvaluationExtent) -> dict[str, float]:
     device = next(learner.parameters()).device
     was_training = learner.training
     learner.eval()

@@ -212,11 +212,11 @@ def test_a_time_limit_schedules_by_the_share_of_time_used() -> None:
     config = TrainConfig(minutes=1.0, optim=OptimConfig(rate=1.0, warmup_rate=0.05))
     for steps in (400, 70_000):
         shares = [200 / steps * step / 200 for step in range(201)]
-        progress = Progress(steps, settled=200, shares=shares)
+        progress = Progress(steps, planned_at=200, shares=shares)
         found = [rate_at(step, progress, config) for step in range(steps)]
         largest_change = max(abs(after - before) for before, after in pairwise(found))
         assert largest_change <= 1.1 / (0.05 * steps)
         assert max(found) == pytest.approx(1.0, abs=0.01)
         assert found[-1] < 0.01
-    unsettled = Progress(5_000, shares=[0.0, 0.01])
-    assert rate_at(9, unsettled, config) == rate_at(1, unsettled, config)
+    unplanned = Progress(5_000, shares=[0.0, 0.01])
+    assert rate_at(9, unplanned, config) == rate_at(1, unplanned, config)

@@ -16,7 +16,7 @@ from firth.errors import BadConfig, BadInput, FirthError
 from firth.lineage import Recipe
 from firth.pretraining.training import build
 from firth.train.journal import read_rows
-from firth.train.limit import Limit
+from firth.train.limit import TimeLimit
 from firth.train.run import floor_step
 
 
@@ -65,8 +65,8 @@ def test_minutes_become_steps_and_are_saved(
     steps = json.loads((tmp_path / "run" / "firth.json").read_text())["steps"]
     assert f"0.02 minutes are {steps:,} steps" in capsys.readouterr().err
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
-    assert plan["steps"] == steps > plan["settled"] > 2
-    assert {p.name for p in tmp_path.glob("run/checkpoints/*")} == {f"step-{plan['settled']}", f"step-{steps}"}
+    assert plan["steps"] == steps > plan["planned_at"] > 2
+    assert {p.name for p in tmp_path.glob("run/checkpoints/*")} == {f"step-{plan['planned_at']}", f"step-{steps}"}
     assert read_rows(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == steps
 
 
@@ -74,11 +74,11 @@ def test_a_timed_run_resumed_goes_by_its_plan(data: Path, tiny: tuple[str, ...],
     run = tmp_path / "run"
     firth.pretrain(data, out=run, minutes=0.02, changes=[*tiny, "train.checkpoint_every=1000"])
     whole = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors", "plan.json")}
-    for kept in ("settled", ""):  # the state before the last, then none
+    for kept in ("planned", ""):  # the state before the last, then none
         (run / "manifest.json").unlink()
-        settled = json.loads(whole["plan.json"])["settled"]
+        planned_at = json.loads(whole["plan.json"])["planned_at"]
         for state in run.glob("checkpoints/*"):
-            if not kept or state.name != f"step-{settled}":
+            if not kept or state.name != f"step-{planned_at}":
                 shutil.rmtree(state)
         firth.pretrain(data, out=run, resume=True)
         assert {name: (run / name).read_bytes() for name in whole} == whole
@@ -92,17 +92,17 @@ def test_evaluations_count_in_a_time_limit(
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     rows = [row["step"] for row in read_rows(tmp_path / "run" / "metrics.jsonl") if row["split"] == "held-out"]
     assert plan["evaluate_every"] > 2
-    later = range(plan["settled"] + 1, plan["steps"])
+    later = range(plan["planned_at"] + 1, plan["steps"])
     between = [step for step in later if step % plan["evaluate_every"] == 0]
-    assert rows == [plan["settled"], *between, plan["steps"]]
+    assert rows == [plan["planned_at"], *between, plan["steps"]]
     assert plan["held_out"] > 0
     assert "of the held-out text, for all would take too long" in capsys.readouterr().err
 
 
 def test_the_plan_of_a_time_limit_adds_up() -> None:
-    limit = Limit(10.0, first=0)
+    limit = TimeLimit(10.0, first=0)
     plan = limit.plan(50, per_step=0.1, evaluation=30.0, saving=6.0, every=(100, 1000), held_out=0)
-    assert (plan.settled, plan.evaluate_every, plan.checkpoint_every) == (50, 3000, 1000)
+    assert (plan.planned_at, plan.evaluate_every, plan.checkpoint_every) == (50, 3000, 1000)
     steps = plan.steps - 50
     seconds = steps * 0.1 + steps / 3000 * 30 + steps / 1000 * 6 + 30 + 2 * 6
     assert seconds == pytest.approx(600, abs=1)
@@ -110,7 +110,7 @@ def test_the_plan_of_a_time_limit_adds_up() -> None:
 
 
 def test_steps_are_timed_for_a_tenth_of_the_limit() -> None:
-    slow, quick = Limit(100.0, first=0), Limit(0.001, first=7)
+    slow, quick = TimeLimit(100.0, first=0), TimeLimit(0.001, first=7)
     assert not any(slow.due(step) for step in range(1, 200))
     assert slow.due(200)
     assert not quick.due(8)
@@ -120,7 +120,7 @@ def test_steps_are_timed_for_a_tenth_of_the_limit() -> None:
 
 
 def test_a_first_step_that_compiles_is_no_measure_of_the_others() -> None:
-    limit = Limit(0.5 / 60, first=0)
+    limit = TimeLimit(0.5 / 60, first=0)
     time.sleep(0.3)
     assert not any(limit.due(step) for step in (1, 2, 3, 4, 5))
     assert limit.per_step(5) < 0.03
