@@ -158,13 +158,13 @@ def _pretrain(
     """With gradients or without, as the recipe needs it; `words` are the options of those without."""
     from firth.pretraining import planning, solving
 
-    asked = planning.Asked(**given)
+    asked = planning.PretrainRequest(**given)
     plan = planning.named(asked, folder.config_path if folder.begun else None)
     if solving.is_solved(plan):
         if asked.steps is not None or asked.minutes is not None or start_from is not None:
             raise BadConfig(f"{plan.recipe} is solved without gradients: leave out --steps, --minutes and --from.")
         planning.tell_of_unused(plan, size=asked.size, device=device)
-        wanted = solving.Wanted(epochs=asked.epochs, changes=asked.changes, **words)
+        wanted = solving.SolveRequest(epochs=asked.epochs, changes=asked.changes, **words)
         return solving.pretrain(data, folder, plan, wanted=wanted)
     if words:
         option = min(words).replace("_", "-")
@@ -228,7 +228,7 @@ def finetune(
     """
     from firth.finetuning import running as downstream
     from firth.finetuning import ulmfit
-    from firth.finetuning.jobs import Asked
+    from firth.finetuning.jobs import FinetuneRequest
     from firth.report.finetuning import gather
     from firth.run_folder import RunFolder
 
@@ -244,7 +244,7 @@ def finetune(
         model = model or encoder
     files = {part: _paths(given) for part, given in (("train", train), ("dev", dev), ("test", test))}
     tasks = (task,) if isinstance(task, str) else tuple(task)
-    asked = Asked(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
+    asked = FinetuneRequest(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
     walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
     with RunFolder(Path(out), command="finetune", resume=resume) as folder:
         summary = walk(folder, asked, device=device)

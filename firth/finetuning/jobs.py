@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FinetuneRequest:
     """What a person asked for."""
 
     model: str = ""
@@ -100,7 +100,7 @@ class Job:
         return self.plan.max_length or self.start.shape.max_positions
 
 
-def resolve_job(folder: RunFolder, asked: Asked, *, device: str | None) -> Job:
+def resolve_job(folder: RunFolder, asked: FinetuneRequest, *, device: str | None) -> Job:
     resumed = folder.begun
     if resumed:
         source = folder.read_source(FinetuningSource)
@@ -153,7 +153,7 @@ def _look_at(name: str, data: Labelled) -> None:
             say(f"{name}, {part}: {line}")
 
 
-def _first_plan(asked: Asked) -> Plan:
+def _first_plan(asked: FinetuneRequest) -> Plan:
     """The plan before the data are known: enough to read them."""
     tasks: dict[str, Any] = {}
     for task in asked.tasks:
@@ -172,7 +172,7 @@ def _changed(plan: Plan, changes: Iterable[str]) -> Plan:
     return override(plan, full)
 
 
-def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Asked) -> Plan:
+def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: FinetuneRequest) -> Plan:
     """The plan with steps, evaluations and rate worked out; what the person changed stands."""
     counts = [-(-len(part.examples["train"]) // plan.batch_size) for part in data.values()]
     steps_of_pass = sum(counts) / plan.train.accumulate
@@ -200,7 +200,7 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
     return settled
 
 
-def _source(asked: Asked) -> FinetuningSource:
+def _source(asked: FinetuneRequest) -> FinetuningSource:
     """What a run is made from: model and files with their hashes."""
     if not asked.tasks or not asked.files.get("train"):
         raise BadConfig("Fine-tuning needs a --task and a --train file.")
@@ -227,7 +227,7 @@ def _source(asked: Asked) -> FinetuningSource:
     )
 
 
-def _same_source(folder: RunFolder, saved: FinetuningSource, asked: Asked) -> None:
+def _same_source(folder: RunFolder, saved: FinetuningSource, asked: FinetuneRequest) -> None:
     """Raises where what is given or found now is not what the run began with."""
     out = folder.path
     recorded = [file for parts in saved.files.values() for file in parts.values()]

@@ -22,7 +22,7 @@ from firth.finetuning.auxiliary import beside, kept_heads
 from firth.finetuning.backbones import KINDS
 from firth.finetuning.collapse import same_answer, say_collapsed
 from firth.finetuning.figures import card, summarise
-from firth.finetuning.jobs import Asked, Job, resolve_job
+from firth.finetuning.jobs import FinetuneRequest, Job, resolve_job
 from firth.finetuning.labelled import PARTS
 from firth.finetuning.picking import BEST, PickingRun, keep, load_best, read_best
 from firth.finetuning.transfer import adapt, thaw
@@ -38,7 +38,7 @@ from firth.train.parallel import reseed
 from firth.types import Prediction
 
 
-def finetune(folder: RunFolder, asked: Asked, *, device: str | None = None) -> dict[str, Any]:
+def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = None) -> dict[str, Any]:
     """Trains, picks, measures and writes; gives what `results.json` holds."""
     out = folder.path
     job = resolve_job(folder, asked, device=device)

@@ -24,7 +24,7 @@ from firth.data.shards import Shards
 from firth.errors import BadConfig
 from firth.files import MANIFEST, write_bytes
 from firth.finetuning import running as downstream
-from firth.finetuning.jobs import Asked, resolve_job
+from firth.finetuning.jobs import FinetuneRequest, resolve_job
 from firth.pretraining import planning
 from firth.pretraining import training as pretraining
 from firth.run_folder import DATA, RunFolder, is_begun
@@ -45,7 +45,7 @@ STEPS = 50
 """Steps of a pass over the second stage's text at least, where a step can be so small."""
 
 
-def finetune(folder: RunFolder, asked: Asked, *, device: str | None = None) -> dict[str, Any]:
+def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = None) -> dict[str, Any]:
     """Both stages; changes that begin with `lm.` are for the language model, `lm.epochs` are its passes."""
     own = tuple(change for change in asked.changes if not change.startswith("lm."))
     language_model = folder.path / "lm"
@@ -59,7 +59,7 @@ def finetune(folder: RunFolder, asked: Asked, *, device: str | None = None) -> d
     return downstream.finetune(folder, task, device=device)
 
 
-def _language_model(folder: RunFolder, asked: Asked, changes: list[str], *, device: str | None) -> None:
+def _language_model(folder: RunFolder, asked: FinetuneRequest, changes: list[str], *, device: str | None) -> None:
     """The second stage: its run lies in RUN/lm, and what a killed process left there is continued."""
     if not asked.model:
         raise BadConfig("ULMFiT starts from a language model; name one made by `firth pretrain --recipe ulmfit`.")
@@ -77,7 +77,7 @@ def _language_model(folder: RunFolder, asked: Asked, changes: list[str], *, devi
             _prepare((text for row in rows for text in row.texts), data, start)
         say("Training the language model on the text of the training rows ...")
         epochs = [change for change in changes if change.startswith("epochs=")]
-        wanted = planning.Asked(
+        wanted = planning.PretrainRequest(
             "ulmfit",
             epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
             changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class PretrainRequest:
     """What a person asked for; None where they left it to the recipe."""
 
     recipe: str | None = None
@@ -29,7 +29,7 @@ class Asked:
     changes: tuple[str, ...] = ()
 
 
-def named(asked: Asked, saved: Path | None = None) -> Recipe:
+def named(asked: PretrainRequest, saved: Path | None = None) -> Recipe:
     """The recipe a person named, or that of a file, before any changes."""
     source = saved or asked.config
     if not source:
@@ -40,7 +40,7 @@ def named(asked: Asked, saved: Path | None = None) -> Recipe:
     return plan
 
 
-def resolve_config(asked: Asked, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int) -> Recipe:
+def resolve_config(asked: PretrainRequest, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int) -> Recipe:
     """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
     plan = named(asked, saved) if saved or not start else _continued(asked, start)
     changed = _limits(override(plan, asked.changes), asked)
@@ -53,7 +53,7 @@ def resolve_config(asked: Asked, saved: Path | None, *, start: "Checkpoint | Non
     return changed
 
 
-def _continued(asked: Asked, start: "Checkpoint") -> Recipe:
+def _continued(asked: PretrainRequest, start: "Checkpoint") -> Recipe:
     """The recipe a person named, or the model's own, with the shape and size that the model has."""
     encoder, own = start.encoder, str(start.info.get("size", ""))
     if not own:
@@ -95,7 +95,7 @@ def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> Non
         say(f"--size {size} {use} in {plan.recipe}.")
 
 
-def _limits(plan: Recipe, asked: Asked) -> Recipe:
+def _limits(plan: Recipe, asked: PretrainRequest) -> Recipe:
     if sum(limit is not None for limit in (asked.steps, asked.epochs, asked.minutes)) > 1:
         raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
     if any(limit is not None and limit <= 0 for limit in (asked.steps, asked.epochs, asked.minutes)):

@@ -45,7 +45,7 @@ WRITTEN_FIRST = (CONFIG, SOURCE, *TOKENIZERS, DATA)
 
 
 @dataclass(frozen=True)
-class Wanted:
+class SolveRequest:
     """What a person asked of a solved run; None where they left it to the recipe."""
 
     width: int | None = None
@@ -64,7 +64,7 @@ def is_solved(plan: Recipe) -> bool:
     return bool(solved)
 
 
-def pretrain(data: Path, folder: RunFolder, plan: Recipe, *, wanted: Wanted) -> dict[str, float]:
+def pretrain(data: Path, folder: RunFolder, plan: Recipe, *, wanted: SolveRequest) -> dict[str, float]:
     """Solves the plan's objective over the text and writes the model; gives its figures.
 
     A resumed run continues after the last pass that it kept, or begins again where it kept none.
@@ -99,7 +99,7 @@ def _kept_figures(out: Path) -> dict[str, float]:
 
 
 def _ready(
-    folder: RunFolder, data: Path, shards_folder: Path, *, plan: Recipe, wanted: Wanted
+    folder: RunFolder, data: Path, shards_folder: Path, *, plan: Recipe, wanted: SolveRequest
 ) -> tuple[Recipe, Solver, Shards]:
     """The plan with as many rows as the text asks for, its solver, and the text; writes what the run is made from.
 
@@ -145,7 +145,7 @@ def _solve(
     return arrays, figures, clock.figures()
 
 
-def _numbers(folder: RunFolder, plan: Recipe, wanted: Wanted) -> tuple[Recipe, Wanted]:
+def _numbers(folder: RunFolder, plan: Recipe, wanted: SolveRequest) -> tuple[Recipe, SolveRequest]:
     """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
     new = resolve_config(plan, wanted)
     if not folder.begun:
@@ -166,7 +166,7 @@ def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> No
         raise BadInput(f"{folder.path} was made from other data than {data}; resume it with its own data.")
 
 
-def resolve_config(plan: Recipe, wanted: Wanted) -> Recipe:
+def resolve_config(plan: Recipe, wanted: SolveRequest) -> Recipe:
     """The plan with what was asked for by name and by changes."""
     if wanted.threads is not None and wanted.threads < 1:
         raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
@@ -188,7 +188,7 @@ def resolve_config(plan: Recipe, wanted: Wanted) -> Recipe:
     return changed
 
 
-def _named(plan: Recipe, wanted: Wanted) -> Iterator[str]:
+def _named(plan: Recipe, wanted: SolveRequest) -> Iterator[str]:
     """The changes that have a name on the command line."""
     for name, part in (("width", "encoder"), ("window", "objectives")):
         ((owner, config),) = getattr(plan, part).items()
@@ -207,7 +207,7 @@ def _takes(plan: Recipe) -> Collection[str]:
     return inspect.signature(objectives.resolve(goal).solve).parameters
 
 
-def prepare_text(data: Path, folder: RunFolder, plan: Recipe, wanted: Wanted) -> Path:
+def prepare_text(data: Path, folder: RunFolder, plan: Recipe, wanted: SolveRequest) -> Path:
     """Shards of plain text: every line that a blank line does not part belongs to one document."""
     if data.is_dir() and any((data / name).exists() for name in (MANIFEST, "run.toml")):
         raise BadInput(
@@ -277,4 +277,4 @@ class _Clock:
         return {"seconds": seconds, "cpu_seconds": busy, "words_per_second": words / seconds}
 
 
-__all__ = ["Wanted", "is_solved", "pretrain", "resolve_config"]
+__all__ = ["SolveRequest", "is_solved", "pretrain", "resolve_config"]

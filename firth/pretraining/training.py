@@ -20,7 +20,7 @@ from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
 from firth.objectives import word_losses
 from firth.pretraining import solving
-from firth.pretraining.planning import Asked, fitted, named, resolve_config, whole_epochs
+from firth.pretraining.planning import PretrainRequest, fitted, named, resolve_config, whole_epochs
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -58,7 +58,7 @@ def pretrain(
     data: Path,
     folder: RunFolder,
     *,
-    asked: Asked,
+    asked: PretrainRequest,
     start_from: str | Path | None = None,
     device: str | None = None,
 ) -> dict[str, float]:
@@ -102,7 +102,7 @@ def pretrain(
     return figures
 
 
-def _plan(folder: RunFolder, asked: Asked, *, start: Checkpoint | None, vocab_size: int) -> Recipe:
+def _plan(folder: RunFolder, asked: PretrainRequest, *, start: Checkpoint | None, vocab_size: int) -> Recipe:
     saved = folder.config_path if folder.begun else None
     return resolve_config(asked, saved, start=start, vocab_size=vocab_size)
 
@@ -131,7 +131,7 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
 
 
-def _as_shards(data: Path, folder: RunFolder, asked: Asked) -> Path:
+def _as_shards(data: Path, folder: RunFolder, asked: PretrainRequest) -> Path:
     """Prepared text as it is; a text file only for recipes over whole words, whose vocabulary needs no thought."""
     prepared = folder.path / DATA
     if not data.is_file():
@@ -141,7 +141,7 @@ def _as_shards(data: Path, folder: RunFolder, asked: Asked) -> Path:
     plan = named(asked)
     if "words" not in plan.tokenizer:
         return data
-    return solving.prepare_text(data, folder, plan, solving.Wanted())
+    return solving.prepare_text(data, folder, plan, solving.SolveRequest())
 
 
 def _figures(out: Path) -> dict[str, float]:

@@ -11,7 +11,7 @@ from firth import checkpoint as checkpoints
 from firth import lineage
 from firth.config import load_toml
 from firth.errors import BadConfig
-from firth.pretraining.planning import Asked, resolve_config
+from firth.pretraining.planning import PretrainRequest, resolve_config
 
 
 @pytest.mark.parametrize("size", ["mini", "base"])
@@ -36,8 +36,8 @@ def test_what_is_trained_on_keeps_size_and_recipe(data: Path, tiny: tuple[str, .
 def test_a_shape_without_a_name_is_told_by_its_numbers(run: Path) -> None:
     loaded = checkpoints.load(run)
     unnamed = checkpoints.Checkpoint(loaded.encoder, loaded.goals, loaded.tokenizer)
-    plan = resolve_config(Asked(), None, start=unnamed, vocab_size=0)
+    plan = resolve_config(PretrainRequest(), None, start=unnamed, vocab_size=0)
     assert plan.size == f"{loaded.encoder.num_layers} x 32"
     assert plan.train.optim.rate == lineage.make("bert", "tiny").train.optim.rate  # that of the nearest width
     with pytest.raises(BadConfig, match="leave out --size tiny"):
-        resolve_config(Asked(size="tiny"), None, start=unnamed, vocab_size=0)
+        resolve_config(PretrainRequest(size="tiny"), None, start=unnamed, vocab_size=0)

@@ -23,7 +23,7 @@ from firth.convert.mapped import WORD_ROWS
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.inference.lexicon import open_lexicon
 from firth.pretraining import solving
-from firth.pretraining.solving import PASSES, Wanted, resolve_config
+from firth.pretraining.solving import PASSES, SolveRequest, resolve_config
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words
 
@@ -222,14 +222,14 @@ def test_what_needs_no_gradients_stands_alone(others: str, words: Path, tmp_path
 
 def test_the_passes_of_glove_follow_the_width() -> None:
     plan = lineage.make("glove", "tiny")
-    assert resolve_config(plan, Wanted()).epochs == 50
-    assert resolve_config(plan, Wanted(width=300)).epochs == 100
-    assert resolve_config(plan, Wanted(changes=("encoder.static.width=400",))).epochs == 100
-    assert resolve_config(lineage.make("glove", "base"), Wanted(width=299)).epochs == 50
-    assert resolve_config(plan, Wanted(width=300, epochs=7)).epochs == 7
-    assert resolve_config(plan, Wanted(width=300, changes=("epochs=50",))).epochs == 50
-    begun = resolve_config(plan, Wanted(width=300, epochs=7))
-    assert resolve_config(begun, Wanted()) == begun
+    assert resolve_config(plan, SolveRequest()).epochs == 50
+    assert resolve_config(plan, SolveRequest(width=300)).epochs == 100
+    assert resolve_config(plan, SolveRequest(changes=("encoder.static.width=400",))).epochs == 100
+    assert resolve_config(lineage.make("glove", "base"), SolveRequest(width=299)).epochs == 50
+    assert resolve_config(plan, SolveRequest(width=300, epochs=7)).epochs == 7
+    assert resolve_config(plan, SolveRequest(width=300, changes=("epochs=50",))).epochs == 50
+    begun = resolve_config(plan, SolveRequest(width=300, epochs=7))
+    assert resolve_config(begun, SolveRequest()) == begun
 
 
 @pytest.mark.parametrize("recipe", ["tf-idf", "lsa", "lda"])
