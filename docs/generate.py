@@ -23,7 +23,7 @@ import typer
 import firth
 from firth import cli, lineage
 from firth.config import describe, part_config, resolve
-from firth.finetuning.jobs import Plan
+from firth.finetuning.jobs import FinetuneConfig
 from firth.serving.limits import Limits
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -212,7 +212,7 @@ def settings_page() -> Iterator[str]:
     yield "## Pre-training\n"
     yield from config_tables(lineage.Recipe(), "")
     yield "## Fine-tuning\n"
-    yield from config_tables(Plan(), "")
+    yield from config_tables(FinetuneConfig(), "")
     for heading, (key, module) in TABLES.items():
         yield f"## {heading}\n"
         for name in import_module(module).TABLE:

@@ -1,6 +1,6 @@
 """What may read the rows of a fine-tuning run, by the name that `encoder=` has for it.
 
-Adding one is a row here and its name in `Plan.encoder`; numbers of its own are a field of `Plan`.
+Adding one is a row here and its name in `FinetuneConfig.encoder`; numbers of its own are a field of `FinetuneConfig`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -31,7 +31,7 @@ USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
 
 
 @dataclass(frozen=True)
-class Plan:
+class FinetuneConfig:
     """A fine-tuning run as numbers."""
 
     tasks: Mapping[str, Any] = field(default_factory=dict, metadata={"table": "firth.tasks"})
@@ -86,10 +86,10 @@ class FinetuneRequest:
 
 
 @dataclass(frozen=True)
-class Job:
+class FinetuneJob:
     """A run with its data read and its numbers settled."""
 
-    plan: Plan
+    plan: FinetuneConfig
     source: FinetuningSource
     data: Mapping[str, Labelled]
     start: Start
@@ -100,12 +100,12 @@ class Job:
         return self.plan.max_length or self.start.shape.max_positions
 
 
-def resolve_job(folder: RunFolder, asked: FinetuneRequest, *, device: str | None) -> Job:
+def resolve_job(folder: RunFolder, asked: FinetuneRequest, *, device: str | None) -> FinetuneJob:
     resumed = folder.begun
     if resumed:
         source = folder.read_source(FinetuningSource)
         _same_source(folder, source, asked)
-        plan = from_dict(Plan, load_toml(folder.config_path))
+        plan = from_dict(FinetuneConfig, load_toml(folder.config_path))
         if _changed(plan, asked.changes) != plan:
             raise folder.refuse_other_numbers()
     else:
@@ -132,7 +132,7 @@ def resolve_job(folder: RunFolder, asked: FinetuneRequest, *, device: str | None
         name: replace(part, config=chains.with_head(part.config, start, plan.transfer)) for name, part in data.items()
     }
     place = "cpu" if kind.alone else str(chosen_device(device))
-    return Job(plan if resumed else _settled(plan, data, start, asked), source, data, start, place)
+    return FinetuneJob(plan if resumed else _settled(plan, data, start, asked), source, data, start, place)
 
 
 def _refuse_company(model: str, data: Mapping[str, Labelled]) -> None:
@@ -153,16 +153,16 @@ def _look_at(name: str, data: Labelled) -> None:
             say(f"{name}, {part}: {line}")
 
 
-def _first_plan(asked: FinetuneRequest) -> Plan:
+def _first_plan(asked: FinetuneRequest) -> FinetuneConfig:
     """The plan before the data are known: enough to read them."""
     tasks: dict[str, Any] = {}
     for task in asked.tasks:
         name = task if task not in tasks else f"{task}-{sum(n.partition('-')[0] == task for n in tasks) + 1}"
         tasks[name] = to_dict(from_dict(resolve(task).Config, asked.options))
-    return _changed(from_dict(Plan, {"tasks": tasks}), asked.changes)
+    return _changed(from_dict(FinetuneConfig, {"tasks": tasks}), asked.changes)
 
 
-def _changed(plan: Plan, changes: Iterable[str]) -> Plan:
+def _changed(plan: FinetuneConfig, changes: Iterable[str]) -> FinetuneConfig:
     """The plan with a person's changes; `pooling=mean` is `tasks.compare.pooling=mean` where only that task has it."""
     full = []
     for change in changes:
@@ -172,7 +172,7 @@ def _changed(plan: Plan, changes: Iterable[str]) -> Plan:
     return override(plan, full)
 
 
-def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: FinetuneRequest) -> Plan:
+def _settled(plan: FinetuneConfig, data: Mapping[str, Labelled], start: Start, asked: FinetuneRequest) -> FinetuneConfig:
     """The plan with steps, evaluations and rate worked out; what the person changed stands."""
     counts = [-(-len(part.examples["train"]) // plan.batch_size) for part in data.values()]
     steps_of_pass = sum(counts) / plan.train.accumulate

@@ -22,7 +22,7 @@ from firth.finetuning.auxiliary import beside, kept_heads
 from firth.finetuning.backbones import KINDS
 from firth.finetuning.collapse import same_answer, say_collapsed
 from firth.finetuning.figures import card, summarise
-from firth.finetuning.jobs import FinetuneRequest, Job, resolve_job
+from firth.finetuning.jobs import FinetuneRequest, FinetuneJob, resolve_job
 from firth.finetuning.labelled import PARTS
 from firth.finetuning.picking import BEST, PickingRun, keep, load_best, read_best
 from firth.finetuning.transfer import adapt, thaw
@@ -71,7 +71,7 @@ def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = 
 # One seed
 
 
-def _rehearse(job: Job) -> None:
+def _rehearse(job: FinetuneJob) -> None:
     """Builds everything once and encodes one row, so that what fails does so before anything is written."""
     learner, _ = _learner(job, job.plan.train.seed)
     for name, task in _tuned(learner, {"configs": {}}).items():
@@ -80,7 +80,7 @@ def _rehearse(job: Job) -> None:
         task.batch(task.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True))
 
 
-def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
+def _one_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> dict[str, Any]:
     """Trains with one seed, or reads what an earlier go wrote; gives its figures."""
     folder = run_folder.path / f"seed-{seed}"
     if (folder / "result.json").exists():
@@ -132,7 +132,7 @@ def _one_seed(job: Job, run_folder: RunFolder, seed: int) -> dict[str, Any]:
 
 
 def _solved(
-    job: Job, folder: Path, seed: int, *, learner: Learner, items: dict[str, dict[str, Sequence[Item]]]
+    job: FinetuneJob, folder: Path, seed: int, *, learner: Learner, items: dict[str, dict[str, Sequence[Item]]]
 ) -> dict[str, Any]:
     """The figures of a task whose weights are found without the loop."""
     tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def _solved(
     return result
 
 
-def _learner(job: Job, seed: int) -> tuple[Learner, Encoder]:
+def _learner(job: FinetuneJob, seed: int) -> tuple[Learner, Encoder]:
     """Model and heads as a seed begins."""
     reseed(seed, "initial weights")
     bert = job.start.encoder(job.plan.train.precision, job.device)
@@ -163,7 +163,7 @@ def _learner(job: Job, seed: int) -> tuple[Learner, Encoder]:
     return Learner(encoder, tasks, beside=more).to(job.device), encoder
 
 
-def _items(job: Job, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence[Item]]:
+def _items(job: FinetuneJob, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence[Item]]:
     return {
         name: task.encode(
             job.data[name].examples[part], job.start.tokenizer, max_length=job.max_length, training=part == "train"
@@ -174,7 +174,7 @@ def _items(job: Job, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence
 
 
 def _measure(
-    job: Job,
+    job: FinetuneJob,
     encoder: Encoder,
     tasks: Mapping[str, Task],
     items: Mapping[str, Sequence[Item]],
@@ -197,13 +197,13 @@ def _measure(
 
 
 def _scores(
-    job: Job, encoder: Encoder, tasks: Mapping[str, Task], part: str, items: Sequence[Item]
+    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Task], part: str, items: Sequence[Item]
 ) -> dict[str, float]:
     ((name, task),) = tasks.items()
     return task.score(predict(encoder, task, items), job.data[name].examples[part])
 
 
-def _thaw(job: Job, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:
+def _thaw(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:
     every = job.plan.transfer.unfreeze_every
     if every:
         done = progress.step * job.plan.train.accumulate / batches.num_packs(0)
@@ -233,7 +233,7 @@ def _keep_only_best(out: Path, results: list[dict[str, Any]]) -> None:
             (out / f"seed-{result['seed']}" / BEST).unlink(missing_ok=True)
 
 
-def _predictions(job: Job, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[str, dict[str, list[Prediction]]]:
+def _predictions(job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[str, dict[str, list[Prediction]]]:
     """Of the kept model, by task and part."""
     return {
         part: {name: predict(encoder, tasks[name], items) for name, items in _items(job, tasks, part).items()}
@@ -242,7 +242,7 @@ def _predictions(job: Job, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[
     }
 
 
-def _save(out: Path, job: Job, learner: Learner, tasks: Mapping[str, Task], summary: Mapping[str, Any]) -> None:
+def _save(out: Path, job: FinetuneJob, learner: Learner, tasks: Mapping[str, Task], summary: Mapping[str, Any]) -> None:
     encoder = learner.encoder
     features = encoder if isinstance(encoder, Features) else None
     body = features.encoder if features else encoder
