@@ -29,5 +29,5 @@ def beside(start: Start, encoder: Encoder, transfer: TransferConfig) -> dict[str
 
 def kept_heads(learner: Learner) -> dict[str, Objective]:
     """Heads that learned along and so still fit the encoder."""
-    goals = [goal for goal in learner.beside.values() if isinstance(goal, AuxiliaryLM)]
+    goals = [goal for goal in learner.auxiliary.values() if isinstance(goal, AuxiliaryLM)]
     return {"causal_lm": goals[0].head.cpu().eval()} if goals else {}

@@ -172,7 +172,9 @@ def _changed(plan: FinetuneConfig, changes: Iterable[str]) -> FinetuneConfig:
     return override(plan, full)
 
 
-def _settled(plan: FinetuneConfig, data: Mapping[str, Labelled], start: Start, asked: FinetuneRequest) -> FinetuneConfig:
+def _settled(
+    plan: FinetuneConfig, data: Mapping[str, Labelled], start: Start, asked: FinetuneRequest
+) -> FinetuneConfig:
     """The plan with steps, evaluations and rate worked out; what the person changed stands."""
     counts = [-(-len(part.examples["train"]) // plan.batch_size) for part in data.values()]
     steps_of_pass = sum(counts) / plan.train.accumulate

@@ -13,7 +13,7 @@ from firth.console import say
 from firth.files import atomic_file, read_json, write_json
 from firth.train.loop import Progress
 from firth.train.run import TrainingRun
-from firth.train.state import held, put_back
+from firth.train.state import load_tensors, saved_tensors
 
 BEST = "best.safetensors"
 
@@ -55,7 +55,7 @@ class PickingRun(TrainingRun):
 
 def keep(folder: Path, learner: nn.Module, *, step: int, values: Mapping[str, float], facts: Mapping[str, Any]) -> None:
     """Writes the weights and their figures."""
-    weights = {n: t.detach().cpu().contiguous() for n, t in held(learner).items()}
+    weights = {n: t.detach().cpu().contiguous() for n, t in saved_tensors(learner).items()}
     with atomic_file(folder / BEST) as file:  # straight to the file: the bytes of a large table are not held, too
         save_file(weights, file.name)
     write_json(folder / "best.json", {"step": step, "value": values["picked"], "figures": values, **facts})
@@ -67,7 +67,7 @@ def read_best(folder: Path) -> dict[str, Any] | None:
 
 
 def load_best(folder: Path, learner: nn.Module) -> None:
-    put_back(learner, load_file(folder / BEST))
+    load_tensors(learner, load_file(folder / BEST))
 
 
 def _number(value: float | None) -> float:

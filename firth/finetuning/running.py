@@ -22,7 +22,7 @@ from firth.finetuning.auxiliary import beside, kept_heads
 from firth.finetuning.backbones import KINDS
 from firth.finetuning.collapse import same_answer, say_collapsed
 from firth.finetuning.figures import card, summarise
-from firth.finetuning.jobs import FinetuneRequest, FinetuneJob, resolve_job
+from firth.finetuning.jobs import FinetuneJob, FinetuneRequest, resolve_job
 from firth.finetuning.labelled import PARTS
 from firth.finetuning.picking import BEST, PickingRun, keep, load_best, read_best
 from firth.finetuning.transfer import adapt, thaw
@@ -160,7 +160,7 @@ def _learner(job: FinetuneJob, seed: int) -> tuple[Learner, Encoder]:
         name: make_task(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()
     }
     more = beside(job.start, encoder, job.plan.transfer)
-    return Learner(encoder, tasks, beside=more).to(job.device), encoder
+    return Learner(encoder, tasks, auxiliary=more).to(job.device), encoder
 
 
 def _items(job: FinetuneJob, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence[Item]]:
@@ -233,7 +233,9 @@ def _keep_only_best(out: Path, results: list[dict[str, Any]]) -> None:
             (out / f"seed-{result['seed']}" / BEST).unlink(missing_ok=True)
 
 
-def _predictions(job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Task]) -> dict[str, dict[str, list[Prediction]]]:
+def _predictions(
+    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Task]
+) -> dict[str, dict[str, list[Prediction]]]:
     """Of the kept model, by task and part."""
     return {
         part: {name: predict(encoder, tasks[name], items) for name, items in _items(job, tasks, part).items()}

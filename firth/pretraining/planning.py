@@ -40,7 +40,9 @@ def named(asked: PretrainRequest, saved: Path | None = None) -> Recipe:
     return plan
 
 
-def resolve_config(asked: PretrainRequest, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int) -> Recipe:
+def resolve_config(
+    asked: PretrainRequest, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int
+) -> Recipe:
     """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
     plan = named(asked, saved) if saved or not start else _continued(asked, start)
     changed = _limits(override(plan, asked.changes), asked)

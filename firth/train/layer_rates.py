@@ -4,7 +4,7 @@ import re
 
 
 def rate_share(name: str, *, num_layers: int, decay: float) -> float:
-    """The share of the learning rate that a learner's parameter gets; heads have all of it."""
+    """The share of the learning rate that a parameter of a learner gets; the parameters of heads get all of it."""
     if not name.startswith("encoder."):
         return 1.0
     depth = depth_below_head(name.removeprefix("encoder."), num_layers)
@@ -13,7 +13,8 @@ def rate_share(name: str, *, num_layers: int, decay: float) -> float:
 
 def depth_below_head(name: str, num_layers: int) -> int:
     """How many layers below the head an encoder's parameter is: 0 above the blocks, most for the embeddings."""
-    if name.startswith(("pooler.", "norm.")):  # norm: GPT-2's last one
+    is_above_blocks = name.startswith(("pooler.", "norm."))  # GPT-2 has a norm after its last block
+    if is_above_blocks:
         return 0
     block = re.match(r"blocks\.(\d+)\.", name)
     if block is None:

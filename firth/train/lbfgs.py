@@ -1,23 +1,42 @@
 """Minimises a smooth function of many numbers from its gradient: L-BFGS (Liu & Nocedal 1989).
 
 In: a function that gives value and gradient, and a starting point. Out: the best point found. With `l1` the sum of
-absolute values is added and kept exact by OWL-QN (Andrew & Gao 2007): many numbers end at zero. Where the curvatures of
-the numbers differ by orders, as those of frequent and rare features do, `scale` says so and saves most iterations.
+absolute values is added and kept exact by OWL-QN (Andrew & Gao 2007): many numbers end at zero. If the curvatures of
+the numbers differ by orders of magnitude, as those of frequent and rare features do, `scale` saves most iterations.
 """
 
 from collections import deque
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 MEMORY = 6
-"""Steps remembered to know the curvature by."""
+"""Steps from which the curvature is estimated."""
 PERIOD = 10
 """The gain is judged over this many iterations."""
-_ENOUGH = 1e-4  # Armijo's constant
+MOST_HALVINGS = 30
+"""How often the line search halves its step before it gives up."""
+_SUFFICIENT_DECREASE = 1e-4  # Armijo's constant
 
 Function = Callable[[np.ndarray], tuple[float, np.ndarray]]
 Report = Callable[[int, float], None]
+
+
+class _Step(NamedTuple):
+    """A step of the past, called s and y in the paper, with their product."""
+
+    step: np.ndarray
+    gradient_change: np.ndarray
+    curvature: float
+
+
+class _Point(NamedTuple):
+    """A point that the line search accepted."""
+
+    x: np.ndarray
+    value: float
+    gradient: np.ndarray
 
 
 def minimise(
@@ -36,21 +55,26 @@ def minimise(
     """
     smooth, gradient = function(x)
     value = smooth + l1 * float(np.abs(x).sum())
-    steps: deque[tuple[np.ndarray, np.ndarray, float]] = deque(maxlen=MEMORY)
+    steps: deque[_Step] = deque(maxlen=MEMORY)
     history = [value]
     for iteration in range(1, iterations + 1):
         slope = _pseudo_gradient(x, gradient, l1) if l1 else gradient
-        direction = -_curved(slope, steps, scale)
+        direction = -_times_inverse_curvature(slope, steps, scale)
         if l1:
+            # OWL-QN: only numbers for which the direction goes downhill are moved.
             direction[direction * slope >= 0] = 0.0
         found = _search(function, x, value, slope=slope, direction=direction, l1=l1, first=not steps)
         if found is None:
             break
-        nearer, value, new_gradient = found
-        step, change = nearer - x, new_gradient - gradient
-        if (curvature := float(step @ change)) > 1e-10 * float(change @ change):
-            steps.append((step, change, curvature))
-        x, gradient = nearer, new_gradient
+        step = found.x - x
+        gradient_change = found.gradient - gradient
+        curvature = float(step @ gradient_change)
+        # Without clearly positive curvature the step would spoil the estimate.
+        if curvature > 1e-10 * float(gradient_change @ gradient_change):
+            steps.append(_Step(step, gradient_change, curvature))
+        x = found.x
+        value = found.value
+        gradient = found.gradient
         history.append(value)
         report(iteration, value)
         if len(history) > PERIOD and history[-1 - PERIOD] - value < tolerance * abs(value):
@@ -61,23 +85,25 @@ def minimise(
 def _pseudo_gradient(x: np.ndarray, gradient: np.ndarray, l1: float) -> np.ndarray:
     """The steepest slope where the absolute value has a corner."""
     at_zero = np.sign(gradient) * np.maximum(np.abs(gradient) - l1, 0.0)
-    return np.asarray(np.where(x == 0, at_zero, gradient + l1 * np.sign(x)))
+    elsewhere = gradient + l1 * np.sign(x)
+    return np.asarray(np.where(x == 0, at_zero, elsewhere))
 
 
-def _curved(
-    slope: np.ndarray, steps: deque[tuple[np.ndarray, np.ndarray, float]], scale: np.ndarray | float
-) -> np.ndarray:
-    """The slope times the inverse curvature that the last steps tell of (the two-loop recursion)."""
-    result, shares = slope.copy(), []
-    for step, change, curvature in reversed(steps):
-        shares.append(float(step @ result) / curvature)
-        result -= shares[-1] * change
+def _times_inverse_curvature(slope: np.ndarray, steps: deque[_Step], scale: np.ndarray | float) -> np.ndarray:
+    """The slope times the inverse curvature as the last steps estimate it: the two-loop recursion."""
+    result = slope.copy()
+    shares: list[float] = []
+    for past in reversed(steps):
+        share = float(past.step @ result) / past.curvature
+        shares.append(share)
+        result -= share * past.gradient_change
     result *= scale
     if steps:
-        _, change, curvature = steps[-1]
-        result *= curvature / float(change @ (scale * change))
-    for (step, change, curvature), share in zip(steps, reversed(shares), strict=True):
-        result += (share - float(change @ result) / curvature) * step
+        last = steps[-1]
+        result *= last.curvature / float(last.gradient_change @ (scale * last.gradient_change))
+    for past, share in zip(steps, reversed(shares), strict=True):
+        correction = share - float(past.gradient_change @ result) / past.curvature
+        result += correction * past.step
     return result
 
 
@@ -90,19 +116,25 @@ def _search(
     direction: np.ndarray,
     l1: float,
     first: bool,
-) -> tuple[np.ndarray, float, np.ndarray] | None:
-    """Halves the step until it gains enough; with l1 no number may cross zero. None where nothing is to be gained."""
+) -> _Point | None:
+    """Halves the step until it gains enough; with l1 no number may cross zero. None if nothing can be gained."""
     if not np.any(slope) or float(slope @ direction) >= 0:
         return None
-    rate = 1.0 / float(np.sqrt(direction @ direction)) if first else 1.0
-    side = np.where(x == 0, -np.sign(slope), np.sign(x)) if l1 else None
-    for _ in range(30):
-        nearer = x + rate * direction
+    rate = 1.0
+    if first:
+        # No curvature is known yet, so the first step has length 1.
+        rate = 1.0 / float(np.sqrt(direction @ direction))
+    side = None
+    if l1:
+        side = np.where(x == 0, -np.sign(slope), np.sign(x))
+    for _ in range(MOST_HALVINGS):
+        candidate = x + rate * direction
         if side is not None:
-            nearer[nearer * side < 0] = 0.0
-        smooth, gradient = function(nearer)
-        new = smooth + l1 * float(np.abs(nearer).sum()) if l1 else smooth
-        if new <= value + _ENOUGH * float(slope @ (nearer - x)):
-            return nearer, new, gradient
+            candidate[candidate * side < 0] = 0.0
+        new_value, gradient = function(candidate)
+        if l1:
+            new_value = new_value + l1 * float(np.abs(candidate).sum())
+        if new_value <= value + _SUFFICIENT_DECREASE * float(slope @ (candidate - x)):
+            return _Point(candidate, new_value, gradient)
         rate /= 2
     return None

@@ -1,7 +1,8 @@
-"""A time limit as a number of steps: in go a run's first steps, evaluation and saved state, timed; out comes a `StepPlan`.
+"""A time limit as a number of steps: in go the times of a run's first steps, evaluation and saved state; out comes a
+`StepPlan`.
 
-The plan is kept in RUN/plan.json, so that a resumed run goes on by it. Evaluations and saved states count, and where
-they would take too much of the time, they come less often and read less.
+The plan is written to RUN/plan.json, and a resumed run follows it. Evaluations and saved states count. If they would
+take too much of the time, they come less often and read less.
 """
 
 import math
@@ -15,13 +16,13 @@ from firth.files import read_json
 
 PLAN = "plan.json"
 WARM_STEPS = 10
-"""The first step compiles, the next ones fill caches; none of them is timed, unless there is no time for more."""
+"""The first step compiles, the next ones fill caches. None of them is timed, unless there is no time for more."""
 CALIBRATION_STEPS = 50
+"""Steps that are timed at least, unless they are slow."""
 LATEST_STEPS = 200
-"""By then steps are known well enough."""
+"""After this many steps the time of a step is known well enough."""
 SHARE = 0.1
-"""Of the time: what is spent on finding out how long steps take once they are compiled, on all evaluations, and on all
-saved states."""
+"""The share of the time for each of these: timing steps once they are compiled, all evaluations, all saved states."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class StepPlan:
     """What was decided once the first steps were timed."""
 
     planned_at: int
-    """After this step."""
+    """The step after which the plan was made."""
     steps: int
     """Of the whole run."""
     evaluate_every: int
@@ -37,8 +38,8 @@ class StepPlan:
     held_out: int = 0
     """Packs of held-out text that an evaluation reads; 0 for all."""
     shares: tuple[float, ...] = ()
-    """The share of the time that was used up before each step until the plan was made, and at its making: the
-    schedule follows it, and a run that is started again follows the same."""
+    """The share of the time that was used up before each step until the plan was made, and when it was made. The
+    schedule follows these shares, also in a run that is resumed."""
 
 
 @dataclass
@@ -48,29 +49,41 @@ class EvaluationExtent:
     packs: int = 0
     """0 for all."""
     seconds: float = math.inf
-    """An evaluation that takes longer ends there, and `packs` then says how far it came."""
+    """An evaluation that takes longer stops there, and `packs` then says how far it came."""
     share: float = 1.0
-    """What was read last, of all."""
+    """The share of the held-out text that the last evaluation read."""
 
 
 class TimeLimit:
     """Times the first steps of a run."""
 
     def __init__(self, minutes: float, *, first: int, wait: Callable[[], None] = lambda: None) -> None:
-        """`first` is the step it begins after; `wait` returns once the device has done all it was told."""
-        self.minutes, self.seconds, self.wait = minutes, minutes * 60, wait
-        self.first = self.warm_step = first
-        self.started = self.compiled = self.warm = time.perf_counter()
+        """`first` is the step it begins after; `wait` returns once the device has finished its work."""
+        self.minutes = minutes
+        self.seconds = minutes * 60
+        self.wait = wait
+        self.first = first
+        now = time.perf_counter()
+        self.started = now
+        self.compiled = now
+        """When the first step was done."""
+        self.warm = now
+        """When the steps that are timed began."""
+        self.warm_step = first
 
     def due(self, step: int) -> bool:
-        """Whether enough steps were timed to plan by; to be asked after each."""
+        """Whether enough steps were timed to plan by; called after each step."""
         done = step - self.first
         if done == 1:
-            self.compiled = self._begin(step)
+            self._begin(step)
+            self.compiled = self.warm
             return False
-        left = self.seconds - (self.compiled - self.started)
-        spent = (time.perf_counter() - self.compiled) / max(left, 1e-9)
-        if done >= LATEST_STEPS or (done >= CALIBRATION_STEPS and spent >= SHARE) or (done > 2 and spent >= 3 * SHARE):
+        spent = self._spent_since_compiled()
+        if done >= LATEST_STEPS:
+            return True
+        if done >= CALIBRATION_STEPS and spent >= SHARE:
+            return True
+        if done > 2 and spent >= 3 * SHARE:
             return True
         if done == WARM_STEPS:
             self._begin(step)
@@ -80,42 +93,60 @@ class TimeLimit:
         """The share of the time that is used up; compiling does not count, because nothing is learned meanwhile."""
         if step <= self.first + 1:
             return 0.0
-        left = self.seconds - (self.compiled - self.started)
-        return min(1.0, (time.perf_counter() - self.compiled) / max(left, 1e-9))
+        return min(1.0, self._spent_since_compiled())
 
-    def _begin(self, step: int) -> float:
+    def _spent_since_compiled(self) -> float:
+        left_for_steps = self.seconds - (self.compiled - self.started)
+        return (time.perf_counter() - self.compiled) / max(left_for_steps, 1e-9)
+
+    def _begin(self, step: int) -> None:
         """Times the steps from here on."""
         self.wait()
-        self.warm, self.warm_step = time.perf_counter(), step
-        return self.warm
+        self.warm = time.perf_counter()
+        self.warm_step = step
 
     def per_step(self, step: int) -> float:
+        """Seconds of a step, once the device has done all that was asked of it."""
         self.wait()
         return (time.perf_counter() - self.warm) / (step - self.warm_step)
 
     def plan(
         self, step: int, *, per_step: float, evaluation: float, saving: float, every: tuple[int, int], held_out: int
     ) -> StepPlan:
-        """The steps that fit into what is left; `every` is how often evaluations and saved states were asked for."""
+        """The steps that fit into the time that is left.
+
+        `evaluation` and `saving` are the seconds of one; `every` is how often the config asks for each.
+        """
         left = self.seconds - (time.perf_counter() - self.started)
-        spaced = [
-            max(asked, math.ceil(cost / (SHARE * per_step)))
-            for asked, cost in zip(every, (evaluation, saving), strict=True)
-        ]
-        each = per_step + evaluation / spaced[0] + saving / spaced[1]
+        evaluate_every = _spaced(every[0], cost=evaluation, per_step=per_step)
+        checkpoint_every = _spaced(every[1], cost=saving, per_step=per_step)
+        each = per_step + evaluation / evaluate_every + saving / checkpoint_every
         last = evaluation + 2 * saving  # the last state and the model
-        return StepPlan(step, step + max(1, int((left - last) / each)), spaced[0], spaced[1], held_out)
+        steps_left = max(1, int((left - last) / each))
+        return StepPlan(step, step + steps_left, evaluate_every, checkpoint_every, held_out)
 
     def describe(self, plan: StepPlan, *, per_step: float, share: float, asked: int) -> str:
-        """What a person is told of the plan; `asked` is how often evaluations were asked for."""
+        """The plan as sentences for the user; `asked` is how often the config asks for evaluations."""
         limit = "1 minute is" if self.minutes == 1 else f"{self.minutes:g} minutes are"
         text = f"{limit} {plan.steps:,} steps at {per_step:.3f} s a step."
         if share < 1:
-            text += f" An evaluation reads only {share:.1%} of the held-out text, for all would take too long."
+            text += f" An evaluation reads only {share:.1%} of the held-out text, because all would take too long."
         if asked < plan.evaluate_every < plan.steps:
-            text += f" Evaluations come every {plan.evaluate_every:,} steps, not {asked:,}, for they take long."
+            text += f" Evaluations come every {plan.evaluate_every:,} steps, not {asked:,}, because they take long."
         return text
 
 
+def _spaced(asked: int, *, cost: float, per_step: float) -> int:
+    """Steps between two evaluations or states, so that all of them take at most their share of the time."""
+    return max(asked, math.ceil(cost / (SHARE * per_step)))
+
+
 def read_plan(folder: Path) -> StepPlan | None:
-    return from_dict(StepPlan, read_json(folder / PLAN)) if (folder / PLAN).exists() else None
+    """The plan of a run; None before it was made."""
+    path = folder / PLAN
+    if not path.exists():
+        return None
+    values = dict(read_json(path))
+    if "settled" in values:  # the name of the field in the first versions of firth
+        values["planned_at"] = values.pop("settled")
+    return from_dict(StepPlan, values)

@@ -1,4 +1,4 @@
-"""The loop: goals and batches in, trained weights out. It knows nothing of language.
+"""The training loop: goals and batches in, trained weights out. It knows nothing about language.
 
 A step's loss is the sum over its micro-batches divided by the counts of the whole step, so cutting a step into
 micro-batches never changes its gradient. The device's random numbers are reseeded from (seed, step, micro-batch).
@@ -21,19 +21,19 @@ from firth.train.settings import TrainConfig
 from firth.train.shared_cores import share_cores
 
 PROVISIONAL_STEPS = 5_000
-"""With a time limit, the number of steps until it is known."""
+"""With a time limit, the number of steps before the real one is planned."""
 SCHEDULE_STEPS = 10_000
 """With a time limit, schedules go by shares of the time, as if the run had this many steps."""
 
 
 @dataclass
 class Progress:
-    """How far a run is: all of what a resumed run must know besides weights and optimizer."""
+    """How far a run is: all that a resumed run must know besides weights and optimizer."""
 
     steps: int
     step: int = 0
     planned_at: int = 0
-    """With a time limit, the step after which the number of steps was planned_at; 0 before."""
+    """With a time limit, the step after which the number of steps was planned; 0 before."""
     shares: list[float] = field(default_factory=list)
     """With a time limit, the share of it that was used up before each of the steps until then, and at its end."""
     place: Place = field(default_factory=Place)
@@ -41,6 +41,7 @@ class Progress:
     sums: dict[str, Tensor] = field(default_factory=dict)
     """Losses and tallies since the last log, on the device."""
     counts: dict[str, int] = field(default_factory=dict)
+    """The denominators of the sums."""
     waited: float = 0.0
     """Seconds spent waiting for data since the last log."""
     tokens: int = 0
@@ -48,38 +49,53 @@ class Progress:
 
 
 class Learner(nn.Module):
-    """An encoder and the goals it is trained for; goals without a step of their own share one encoder pass.
+    """An encoder and the goals it is trained for. Goals that do not override `Goal.step` share one encoder pass.
 
-    Goals `beside` them learn from every batch, whichever goal it belongs to.
+    `auxiliary` goals learn from every batch, whichever goal it belongs to.
     """
 
     def __init__(
-        self, encoder: Encoder, goals: Mapping[str, Goal], *, beside: Mapping[str, Goal] | None = None
+        self, encoder: Encoder, goals: Mapping[str, Goal], *, auxiliary: Mapping[str, Goal] | None = None
     ) -> None:
         super().__init__()
         self.encoder = encoder
-        self.goals, self.beside = nn.ModuleDict(goals), nn.ModuleDict(beside or {})
-        self.word_losses = [name for goal in goals.values() for name in goal.word_losses]
+        self.goals = nn.ModuleDict(goals)
+        self.auxiliary = nn.ModuleDict(auxiliary or {})
+        self.word_losses: list[str] = []
+        for goal in goals.values():
+            self.word_losses += goal.word_losses
 
     def forward(self, batch: Batch) -> Loss:
-        sharing = [goal for goal in self._goals(batch) if type(goal).step is Goal.step]
-        own = [goal for goal in self._goals(batch) if type(goal).step is not Goal.step]
-        states = self.encoder(batch) if sharing else None
-        losses = [goal.loss(states, batch) for goal in sharing if states] + [
-            goal.step(self.encoder, batch) for goal in own
-        ]
-        return Loss(
-            {name: total for loss in losses for name, total in loss.sums.items()},
-            {name: total for loss in losses for name, total in loss.tallies.items()},
-        )
+        goals = self._goals(batch)
+        sharing = [goal for goal in goals if type(goal).step is Goal.step]
+        separate = [goal for goal in goals if type(goal).step is not Goal.step]
+        losses: list[Loss] = []
+        if sharing:
+            states = self.encoder(batch)
+            for goal in sharing:
+                losses.append(goal.loss(states, batch))
+        for goal in separate:
+            losses.append(goal.step(self.encoder, batch))
+        sums: dict[str, Tensor] = {}
+        tallies: dict[str, Tensor] = {}
+        for loss in losses:
+            sums.update(loss.sums)
+            tallies.update(loss.tallies)
+        return Loss(sums, tallies)
 
     def counts(self, batch: Batch) -> dict[str, int]:
-        return {name: count for goal in self._goals(batch) for name, count in goal.counts(batch).items()}
+        """The denominators of the losses on a batch, by name."""
+        counts: dict[str, int] = {}
+        for goal in self._goals(batch):
+            counts.update(goal.counts(batch))
+        return counts
 
     def _goals(self, batch: Batch) -> list[Goal]:
-        """The goal a batch belongs to; all of them for running text."""
-        chosen = [self.goals[batch.goal]] if batch.goal else list(self.goals.values())
-        return [*chosen, *self.beside.values()]  # type: ignore[list-item]
+        """The goal a batch belongs to, or all of them for running text; and the auxiliary ones."""
+        chosen = list(self.goals.values())
+        if batch.goal:
+            chosen = [self.goals[batch.goal]]
+        return [*chosen, *self.auxiliary.values()]  # type: ignore[list-item]
 
 
 @share_cores()
@@ -123,13 +139,20 @@ def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
     """The learning rate of a step; with a time limit by the share of the time that is used up."""
     if config.minutes <= 0:
         return scheduled_rate(step, progress.steps, config.optim)
+    share = _time_share(step, progress)
+    return scheduled_rate(share * SCHEDULE_STEPS, SCHEDULE_STEPS, config.optim)
+
+
+def _time_share(step: int, progress: Progress) -> float:
+    """The share of the time limit before a step: measured until the steps are planned, then in equal parts."""
     shares = progress.shares
     if 0 < progress.planned_at <= step:
-        begun = shares[-1]
-        share = begun + (1 - begun) * (step - progress.planned_at) / (progress.steps - progress.planned_at)
-    else:
-        share = shares[min(step, len(shares) - 1)] if shares else 0.0
-    return scheduled_rate(share * SCHEDULE_STEPS, SCHEDULE_STEPS, config.optim)
+        share_at_plan = shares[-1]
+        planned_steps = progress.steps - progress.planned_at
+        return share_at_plan + (1 - share_at_plan) * (step - progress.planned_at) / planned_steps
+    if not shares:
+        return 0.0
+    return shares[min(step, len(shares) - 1)]
 
 
 def _accumulate(
@@ -142,32 +165,48 @@ def _accumulate(
 ) -> None:
     """Leaves the gradient of the step's true mean in the parameters."""
     device = next(learner.parameters()).device
-    own_counts = [learner.counts(batch) for batch in batches]
-    names = {name for counts in own_counts for name in counts}
-    summed = {name: sum(counts.get(name, 0) for counts in own_counts) for name in sorted(names)}
-    counts = world.total(summed)
+    counts = _step_counts(learner, batches, world)
     kept: dict[nn.Parameter, Tensor] = {}
     for micro, batch in enumerate(batches):
         reseed(config.seed, "step", progress.step, micro, *_rank_key(world))
         if device.type == "cuda":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         loss = forward(batch.to(device))
+        # Each sum is divided by the count of the whole step, not of this micro-batch.
         means = [total / max(counts[name], 1) for name, total in loss.sums.items()]
         torch.stack(means).sum().backward()  # type: ignore[no-untyped-call]
         if len(batches) > 1:
             _add_gradients(learner, kept)
         progress.tokens += batch.num_tokens
-        for name, total in {**loss.sums, **loss.tallies}.items():
-            total = total.detach().double()
-            progress.sums[name] = progress.sums[name] + total if name in progress.sums else total
+        _add_sums(progress, loss)
     for parameter, gradient in kept.items():
         parameter.grad = gradient
     for name, count in counts.items():
         progress.counts[name] = progress.counts.get(name, 0) + count
 
 
+def _step_counts(learner: Learner, batches: list[Batch], world: World) -> dict[str, int]:
+    """The denominators of a step: over all its micro-batches and all ranks."""
+    own_counts: dict[str, int] = {}
+    for batch in batches:
+        for name, count in learner.counts(batch).items():
+            own_counts[name] = own_counts.get(name, 0) + count
+    # The ranks must sum the names in the same order.
+    in_order = {name: own_counts[name] for name in sorted(own_counts)}
+    return world.total(in_order)
+
+
+def _add_sums(progress: Progress, loss: Loss) -> None:
+    """Adds a micro-batch's losses and tallies to those since the last log; nothing waits for the device."""
+    for name, total in {**loss.sums, **loss.tallies}.items():
+        total = total.detach().double()
+        if name in progress.sums:
+            total = progress.sums[name] + total
+        progress.sums[name] = total
+
+
 def _add_gradients(learner: Learner, kept: dict[nn.Parameter, Tensor]) -> None:
-    """Adds the parameters' gradients to those kept, and takes them away.
+    """Moves the parameters' gradients into the sums in `kept`.
 
     A recorded CUDA graph writes its gradients to the same memory in every replay, so they are copied out.
     """
@@ -185,8 +224,10 @@ def _add_gradients(learner: Learner, kept: dict[nn.Parameter, Tensor]) -> None:
 
 
 def _rank_key(world: World) -> tuple[int, ...]:
-    """Each rank draws its own dropout; a single one keeps the key it always had."""
-    return () if world.size == 1 else (world.rank,)
+    """Each rank draws its own dropout; the key of a single rank has no rank in it."""
+    if world.size == 1:
+        return ()
+    return (world.rank,)
 
 
 __all__ = ["Learner", "Progress", "TrainConfig", "rate_at", "train"]

@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+ParameterGroup = dict[str, Any]
+"""A group of parameters as torch's optimizers take it: `params` and the settings they share."""
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the quintic a x + b x^3 + c x^5, which drives all singular values towards 1."""
 NUM_ITERATIONS = 5
@@ -20,16 +23,25 @@ UPDATE_SIZE = 0.2
 
 
 def orthogonal(x_BRC: Tensor) -> Tensor:
-    """The nearest orthogonal matrices, roughly: singular values between 0.7 and 1.2 instead of 1."""
+    """The nearest orthogonal matrices, roughly: singular values between 0.7 and 1.2 instead of 1.
+
+    B matrices of R rows and C columns in, as many out.
+    """
     a, b, c = COEFFICIENTS
+    x: Tensor = x_BRC
+    # The smaller side comes first, so that x x' is small.
     is_tall = x_BRC.shape[1] > x_BRC.shape[2]
-    x: Tensor = x_BRC.mT if is_tall else x_BRC
+    if is_tall:
+        x = x.mT
+    # The iteration converges only if no singular value is above 1.
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
     for _ in range(NUM_ITERATIONS):
         gram = x @ x.mT
         polynomial = b * gram + c * (gram @ gram)
         x = a * x + polynomial @ x
-    return x.mT if is_tall else x
+    if is_tall:
+        return x.mT
+    return x
 
 
 class Muon(torch.optim.Optimizer):
@@ -41,17 +53,18 @@ class Muon(torch.optim.Optimizer):
 
     def __init__(
         self,
-        groups: Iterable[dict[str, Any]],
+        groups: Iterable[ParameterGroup],
         *,
         lr: float,
         momentum: float,
-        make_adamw: Callable[[list[dict[str, Any]]], torch.optim.AdamW],
+        make_adamw: Callable[[list[ParameterGroup]], torch.optim.AdamW],
     ) -> None:
-        groups = list(groups)
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "pieces": 0, "scale": 1.0})
-        self._adamw = make_adamw([group for group in self.param_groups if not group["pieces"]])
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": 0.0, "pieces": 0, "scale": 1.0}
+        super().__init__(list(groups), defaults)
+        adamw_groups = [group for group in self.param_groups if not group["pieces"]]
+        self._adamw = make_adamw(adamw_groups)
         # One set of groups and states for both, so that schedules and saved states see a single optimizer.
-        self._adamw.param_groups = [group for group in self.param_groups if not group["pieces"]]
+        self._adamw.param_groups = adamw_groups
         for group in self._adamw.param_groups:
             for name, value in self._adamw.defaults.items():
                 group.setdefault(name, value)
@@ -61,24 +74,27 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         self._adamw.step()
         for group in self.param_groups:
-            if group["pieces"]:
-                for parameters in _by_shape(group["params"]):
-                    self._step_together(parameters, group)
+            if not group["pieces"]:
+                continue
+            for parameters in _by_shape(group["params"]):
+                self._step_together(parameters, group)
 
-    def _step_together(self, parameters: list[nn.Parameter], group: dict[str, Any]) -> None:
+    def _step_together(self, parameters: list[nn.Parameter], group: ParameterGroup) -> None:
         """One step for parameters of one shape."""
         updates = [self._momentum(parameter, group["momentum"]) for parameter in parameters]
         rows, columns = updates[0].shape
         stacked = torch.stack(updates).view(-1, rows // group["pieces"], columns)
-        half = torch.bfloat16 if stacked.is_cuda else stacked.dtype
-        made = orthogonal(stacked.to(half)).to(stacked.dtype)
+        dtype = torch.bfloat16 if stacked.is_cuda else stacked.dtype
+        made = orthogonal(stacked.to(dtype)).to(stacked.dtype)
+        # An orthogonal matrix of R x C has a root mean square of 1 / sqrt(max(R, C)).
         size = UPDATE_SIZE * max(made.shape[1:]) ** 0.5
-        for parameter, update in zip(parameters, made.view(len(parameters), rows, columns), strict=True):
+        made = made.view(len(parameters), rows, columns)
+        for parameter, update in zip(parameters, made, strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.add_(update, alpha=-group["lr"] * size)
 
     def _momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
-        """Nesterov's: the running mean of gradients, looked at one step ahead."""
+        """Nesterov's momentum: the running mean of gradients, one step ahead."""
         assert parameter.grad is not None
         state = self.state[parameter]
         if "momentum" not in state:
@@ -89,6 +105,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def _by_shape(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    """The parameters that have a gradient, grouped by their shape."""
     shapes: dict[torch.Size, list[nn.Parameter]] = {}
     for parameter in parameters:
         if parameter.grad is not None:

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 
-from firth.train.muon import Muon
+from firth.train.muon import Muon, ParameterGroup
 from firth.train.settings import OptimConfig
 
 SLANT = 32
@@ -22,37 +21,51 @@ def make_optimizer(
     Matrices and embeddings decay, biases and norms do not. `scale` gives a parameter's share of the learning rate, by
     its name.
     """
-    groups: dict[tuple[float, float, int], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
-            pieces = _muon_pieces(name, parameter) if config.optimizer == "muon" else 0
-            groups.setdefault((weight_decay, scale(name), pieces), []).append(parameter)
-    described = [
-        {"params": parameters, "weight_decay": weight_decay, "scale": share, "pieces": pieces}
-        for (weight_decay, share, pieces), parameters in groups.items()
-    ]
+    groups = _parameter_groups(model, config, scale)
 
-    def make_adamw(rows: list[dict[str, Any]]) -> torch.optim.AdamW:
-        return torch.optim.AdamW(rows, lr=config.rate, betas=(config.beta1, config.beta2), eps=config.eps, fused=True)
+    def make_adamw(adamw_groups: list[ParameterGroup]) -> torch.optim.AdamW:
+        betas = (config.beta1, config.beta2)
+        return torch.optim.AdamW(adamw_groups, lr=config.rate, betas=betas, eps=config.eps, fused=True)
 
     if config.optimizer == "muon":
-        return Muon(described, lr=config.rate, momentum=config.momentum, make_adamw=make_adamw)
-    return make_adamw(described)
+        return Muon(groups, lr=config.rate, momentum=config.momentum, make_adamw=make_adamw)
+    return make_adamw(groups)
+
+
+def _parameter_groups(model: nn.Module, config: OptimConfig, scale: Callable[[str], float]) -> list[ParameterGroup]:
+    """The parameters that learn, grouped by weight decay, share of the rate and Muon's pieces."""
+    members: dict[tuple[float, float, int], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
+        pieces = 0
+        if config.optimizer == "muon":
+            pieces = _muon_pieces(name, parameter)
+        key = (weight_decay, scale(name), pieces)
+        members.setdefault(key, []).append(parameter)
+    groups: list[ParameterGroup] = []
+    for (weight_decay, share, pieces), parameters in members.items():
+        groups.append({"params": parameters, "weight_decay": weight_decay, "scale": share, "pieces": pieces})
+    return groups
 
 
 def _muon_pieces(name: str, parameter: nn.Parameter) -> int:
     """How many matrices a parameter holds for Muon; 0 for what AdamW updates."""
     if parameter.ndim != 2 or "blocks." not in name:
         return 0
-    return 3 if name.endswith("qkv.weight") else 1
+    if name.endswith("qkv.weight"):
+        return 3  # queries, keys and values
+    return 1
 
 
 def scheduled_rate(step: float, steps: int, config: OptimConfig) -> float:
     """The learning rate of a step (counted from 0) in a run of `steps`."""
     warmup = max(1, round(config.warmup_rate * steps))
     if config.schedule == "slanted":
-        share = step / warmup if step < warmup else 1 - (step - warmup) / max(1, steps - warmup)
+        share = step / warmup
+        if step >= warmup:
+            share = 1 - (step - warmup) / max(1, steps - warmup)
         return config.rate * (1 + share * (SLANT - 1)) / SLANT
     if step < warmup:
         return config.rate * min(1.0, (step + 1) / warmup)

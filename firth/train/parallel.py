@@ -1,7 +1,7 @@
 """How a learner runs: on which device, in which precision, compiled or not, and as which of several ranks.
 
 In: a learner and its settings. Out: a forward pass for the loop. Data-parallel and sharded wrappers belong here too;
-the loop and the run only ask a `World` for sums over ranks, for the batches of one rank, and who writes files.
+the loop and the run only ask a `World` for sums over ranks, for the batches of one rank, and which rank writes files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files and speaks."""
+        """Whether this process writes files and prints messages."""
         return self.rank == 0
 
     def total(self, counts: Mapping[str, int]) -> dict[str, int]:
@@ -45,12 +45,18 @@ class World:
         torch.distributed.all_reduce(sums)
         return dict(zip(names, sums.tolist(), strict=True))
 
+    def wait(self) -> None:
+        """Returns once all ranks have come here, so that they can read what rank 0 wrote before."""
+        if self.size > 1:
+            torch.distributed.barrier()
+
     def share(self, items: Iterable[Item]) -> Iterator[Item]:
         """Every size-th item, from the rank-th on: together the ranks see each item once."""
         return islice(items, self.rank, None, self.size)
 
 
 def current_world() -> World:
+    """The ranks of this process group; one rank where there is none."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return World()
     return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
@@ -58,8 +64,10 @@ def current_world() -> World:
 
 def chosen_device(name: str | None) -> torch.device:
     """The device that was named, or the GPU if there is one."""
+    if not name:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        device = torch.device(name)
     except RuntimeError:
         raise BadConfig(f"There is no device '{name}' (known: cpu, cuda).") from None
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -76,7 +84,7 @@ def prepared_forward(learner: "Learner", config: TrainConfig) -> Forward:
 def in_precision(learner: "Learner", precision: str) -> Forward:
     """The learner's forward pass in this precision. In bf16 it sees rounded copies of its fp32 weights.
 
-    So every activation is bf16 while weights, their gradients and the optimizer stay fp32. Autocast would keep the
+    Every activation is then bf16 while weights, their gradients and the optimizer stay fp32. Autocast would keep the
     residual stream in fp32 and move twice the bytes.
     """
     device = next(learner.parameters()).device

@@ -1,8 +1,12 @@
-"""A run and its folder: training with logs, held-out evaluation, saved states, a time limit and clean interruption."""
+"""A training run in its folder: logs, held-out evaluation, saved states, a time limit and clean interruption.
+
+In: a learner, its batches and a folder. Out: trained weights, and the logs and states in the folder. With several ranks
+only rank 0 writes files.
+"""
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,16 +20,18 @@ from firth.files import write_json
 from firth.interrupts import Interrupts
 from firth.tensors import Goal
 from firth.train import state
-from firth.train.journal import Journal, read_rows
-from firth.train.limit import PLAN, SHARE, EvaluationExtent, TimeLimit, StepPlan, read_plan
+from firth.train.journal import METRICS, Journal, read_rows
+from firth.train.limit import PLAN, SHARE, EvaluationExtent, StepPlan, TimeLimit, read_plan
 from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, rate_at, train
 from firth.train.optim import make_optimizer
 from firth.train.parallel import current_world, in_precision, reseed
 from firth.train.settings import TrainConfig
 
+CHECKPOINTS = "checkpoints"
+
 
 class TrainingRun:
-    """Everything that happens around the loop's steps."""
+    """Everything that happens around the steps of the loop."""
 
     def __init__(
         self,
@@ -42,29 +48,62 @@ class TrainingRun:
         label: str = "pre-training",
         extent: EvaluationExtent | None = None,
     ) -> None:
-        """`extent` bounds what `measure` reads where there is a time limit; `interrupts` may ask the run to stop."""
-        self.folder, self.learner, self.packs, self.measure = folder, learner, packs, measure
-        self.config, self.floor, self.label = config, floor, label
+        """`measure` gives the held-out figures, and `extent` bounds what it reads if there is a time limit.
+
+        `floor` is the entropy of the unigrams, `scale` a parameter's share of the learning rate. `interrupts` may ask
+        the run to stop.
+        """
+        self.folder = folder
+        self.learner = learner
+        self.packs = packs
+        self.measure = measure
+        self.config = config
+        self.interrupts = interrupts
+        self.floor = floor
+        self.label = label
+        self.extent = extent or EvaluationExtent()
+        self.world = current_world()
         self.device = next(learner.parameters()).device
         self.optimizer = make_optimizer(learner, config.optim, scale=scale)
-        restored = (
-            state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=say) if resume else None
-        )
-        self.progress, lengths = restored or (_beginning(config), {})
-        self.journal = Journal(folder, lengths=lengths)
-        self.interrupts = interrupts
+        self.progress, lengths = self._begin_or_resume(resume)
+        self.journal = Journal(folder, lengths=lengths, writes=self.world.is_main)
         self.last: dict[str, float] = {}
+        """The newest value of every figure."""
         self._clock = time.perf_counter()
-        self.evaluate_every, self.checkpoint_every = config.evaluate_every, config.checkpoint_every
-        self.extent = extent or EvaluationExtent()
-        wait = torch.cuda.synchronize if self.device.type == "cuda" else lambda: None
-        self.limit = TimeLimit(config.minutes, first=self.progress.step, wait=wait) if config.minutes else None
-        if self.limit and resume and (plan := read_plan(folder)):
-            self._follow(plan)
+        self.evaluate_every = config.evaluate_every
+        self.checkpoint_every = config.checkpoint_every
+        self.limit: TimeLimit | None = None
+        if config.minutes:
+            self.limit = TimeLimit(config.minutes, first=self.progress.step, wait=self._wait_for_device)
+            plan = read_plan(folder) if resume else None
+            if plan is not None:
+                self._follow(plan)
+
+    def _begin_or_resume(self, resume: bool) -> tuple[Progress, Mapping[str, int]]:
+        """The progress of a new or a saved run, and the sizes of its logs."""
+        restored = None
+        if resume:
+            restored = state.restore(
+                self.folder / CHECKPOINTS, self.learner, optimizer=self.optimizer, report=self._say
+            )
+        if restored is not None:
+            return restored
+        if self.config.minutes:
+            return Progress(PROVISIONAL_STEPS, shares=[0.0]), {}
+        return Progress(self.config.steps), {}
+
+    def _wait_for_device(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def _say(self, text: str) -> None:
+        """Prints a message once, however many ranks there are."""
+        if self.world.is_main:
+            say(text)
 
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
-        addresses = current_world().share(places(self.packs, self.progress.place))
+        addresses = self.world.share(places(self.packs, self.progress.place))
         with self.interrupts.deferred(), bar(self.label, self.progress.steps, unit="steps") as self._advance:
             batches = load(self.packs, addresses, workers=self.packs.workers)
             train(
@@ -77,40 +116,58 @@ class TrainingRun:
             )
         self.save()
         self.journal.close()
-        self._stop_if_asked()
+        self._stop_if_requested()
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
-        step, config = progress.step, self.config
-        end = step == progress.steps
-        if step % config.log_every == 0 or end:
+        """Logs, evaluates, saves and warns after a step, as often as the config says."""
+        step = progress.step
+        is_last = step == progress.steps
+        if step % self.config.log_every == 0 or is_last:
             self._log(norm)
         if self.limit and not progress.planned_at:
-            due = self.limit.due(step)
-            progress.shares.append(self.limit.share(step))
-            if due:
-                self._settle(self.limit)
+            self._time_step(self.limit)
         elif step >= progress.planned_at:
-            if self.measure and (step % self.evaluate_every == 0 or end or step == progress.planned_at):
-                self.evaluate()
-            if (step % self.checkpoint_every == 0 or step == progress.planned_at) and not end:
-                self.save()
+            self._evaluate_and_save(step, is_last=is_last)
         if step == floor_step(progress.steps):
             self._warn_if_nothing_learned()
-        shown = " ".join(f"{k} {v:.3f}" for k, v in self.last.items() if k in (*self.learner.word_losses, "rate"))
-        self._advance(step, shown, progress.steps)
+        self._show_progress()
         if self.interrupts.requested:
             self.save()
-        self._stop_if_asked()
+        self._stop_if_requested()
 
-    def _stop_if_asked(self) -> None:
-        """Raises `Interrupted` where a signal came; the state is saved by now."""
+    def _time_step(self, limit: TimeLimit) -> None:
+        """Times one of the first steps of a run with a time limit, and plans the rest once enough were timed."""
+        step = self.progress.step
+        is_due = limit.due(step)
+        self.progress.shares.append(limit.share(step))
+        if is_due:
+            self._plan_steps(limit)
+
+    def _evaluate_and_save(self, step: int, *, is_last: bool) -> None:
+        is_planned_now = step == self.progress.planned_at
+        if self.measure and (step % self.evaluate_every == 0 or is_last or is_planned_now):
+            self.evaluate()
+        # The state after the last step is saved at the end of the run.
+        if (step % self.checkpoint_every == 0 or is_planned_now) and not is_last:
+            self.save()
+
+    def _show_progress(self) -> None:
+        shown = []
+        for name, value in self.last.items():
+            if name in self.learner.word_losses or name == "rate":
+                shown.append(f"{name} {value:.3f}")
+        self._advance(self.progress.step, " ".join(shown), self.progress.steps)
+
+    def _stop_if_requested(self) -> None:
+        """Raises `Interrupted` if a signal came; the state is already saved."""
         if self.interrupts.requested:
             text = f"Stopped at step {self.progress.step}; its state is saved."
             raise Interrupted(text, number=self.interrupts.requested)
 
     def save(self) -> None:
+        """Writes the state of this step."""
         state.save(
-            self.folder / "checkpoints",
+            self.folder / CHECKPOINTS,
             self.learner,
             optimizer=self.optimizer,
             progress=self.progress,
@@ -119,35 +176,47 @@ class TrainingRun:
         )
 
     def evaluate(self) -> dict[str, float]:
-        """Figures on what is held out."""
+        """Measures and logs the held-out figures."""
         assert self.measure is not None
         values = self.measure()
         self.journal.metrics(self.progress.step, "held-out", values)
-        self.last |= {f"held_out_{k}": v for k, v in values.items()}
+        for name, value in values.items():
+            self.last[f"held_out_{name}"] = value
         return values
 
     def _log(self, norm: Tensor) -> None:
-        progress, now = self.progress, time.perf_counter()
+        """Writes the means since the last log row, and starts new sums."""
+        progress = self.progress
+        now = time.perf_counter()
         values = means(progress.sums, progress.counts)
-        values |= {"rate": rate_at(progress.step - 1, progress, self.config), "gradient_norm": float(norm)}
+        values["rate"] = rate_at(progress.step - 1, progress, self.config)
+        values["gradient_norm"] = float(norm)
         self.journal.metrics(progress.step, "train", values)
         self.last |= values
         if not math.isfinite(sum(values.values())):
             raise FirthError(
                 f"The loss is not a number at step {progress.step}; lower train.optim.rate and start again."
             )
-        seconds, tokens = now - self._clock, progress.tokens
-        timing = {"seconds": seconds, "tokens_per_second": tokens / seconds, "waiting": progress.waited / seconds}
+        seconds = now - self._clock
+        timing = {
+            "seconds": seconds,
+            "tokens_per_second": progress.tokens / seconds,
+            "waiting": progress.waited / seconds,
+        }
         self.journal.timing(progress.step, timing)
-        progress.sums, progress.counts, progress.waited, progress.tokens = {}, {}, 0.0, 0
+        progress.sums = {}
+        progress.counts = {}
+        progress.waited = 0.0
+        progress.tokens = 0
         self._clock = now
 
-    def _settle(self, limit: TimeLimit) -> None:
-        """Plans as many steps as the time allows, going by the first ones, an evaluation and a saved state."""
-        step, config = self.progress.step, self.config
-        per_step, began = limit.per_step(step), time.perf_counter()
+    def _plan_steps(self, limit: TimeLimit) -> None:
+        """Plans as many steps as the time allows, from the times of the first ones, an evaluation and a state."""
+        step = self.progress.step
+        per_step = limit.per_step(step)
+        began = time.perf_counter()
         if self.measure:
-            self.extent.seconds = limit.seconds * SHARE / 2  # there is another one at the end
+            self.extent.seconds = limit.seconds * SHARE / 2  # there is another evaluation at the end
             self.evaluate()
             self.extent.seconds = math.inf
         evaluated = time.perf_counter()
@@ -157,84 +226,98 @@ class TrainingRun:
             per_step=per_step,
             evaluation=evaluated - began,
             saving=time.perf_counter() - evaluated,
-            every=(config.evaluate_every, config.checkpoint_every),
+            every=(self.config.evaluate_every, self.config.checkpoint_every),
             held_out=self.extent.packs,
         )
         self.progress.shares[-1] = limit.share(step)
         plan = replace(plan, shares=tuple(self.progress.shares))
-        write_json(self.folder / PLAN, asdict(plan))
+        if self.world.is_main:
+            write_json(self.folder / PLAN, asdict(plan))
         self._follow(plan)
-        say(limit.describe(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
+        self._say(limit.describe(plan, per_step=per_step, share=self.extent.share, asked=self.config.evaluate_every))
 
     def _follow(self, plan: StepPlan) -> None:
-        self.progress.steps, self.progress.planned_at = plan.steps, plan.planned_at
+        self.progress.steps = plan.steps
+        self.progress.planned_at = plan.planned_at
         self.progress.shares = list(plan.shares)
-        self.evaluate_every, self.checkpoint_every = plan.evaluate_every, plan.checkpoint_every
+        self.evaluate_every = plan.evaluate_every
+        self.checkpoint_every = plan.checkpoint_every
         self.extent.packs = plan.held_out
 
     def _warn_if_nothing_learned(self) -> None:
+        step = self.progress.step
         for goal in self.learner.goals.values():
             finding = goal.nothing_learned(self.last) if isinstance(goal, Goal) else ""
             if finding:
-                say(f"Warning: at step {self.progress.step} {finding}")
-        loss = next((self.last[name] for name in self.learner.word_losses if name in self.last), 0.0)
-        if self.floor and loss > self.floor:
-            say(
-                f"Warning: at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "
+                self._say(f"Warning: at step {step} {finding}")
+        word_losses = [self.last[name] for name in self.learner.word_losses if name in self.last]
+        if not self.floor or not word_losses:
+            return
+        loss = word_losses[0]
+        if loss > self.floor:
+            self._say(
+                f"Warning: at step {step} the loss {loss:.2f} has not passed the unigram floor "
                 f"{self.floor:.2f}: the model has not learned more than word frequencies. Try another train.optim.rate."
             )
 
 
-def _beginning(config: TrainConfig) -> Progress:
-    if config.minutes:
-        return Progress(PROVISIONAL_STEPS, shares=[0.0])
-    return Progress(config.steps)
-
-
 def held_out_figures(folder: Path) -> dict[str, float]:
-    """The means of a run's last evaluation, as logged: one that is resumed at its end gives the same ones."""
-    rows = [row for row in read_rows(folder / "metrics.jsonl") if row.pop("split") == "held-out"]
-    return {name: value for name, value in rows[-1].items() if name != "step"} if rows else {}
+    """The means of a run's last evaluation, as logged: a run that is resumed at its end gives the same ones."""
+    held_out = [row for row in read_rows(folder / METRICS) if row["split"] == "held-out"]
+    if not held_out:
+        return {}
+    return {name: value for name, value in held_out[-1].items() if name not in ("step", "split")}
 
 
 def floor_step(steps: int) -> int:
-    """By this step a healthy run has passed the unigram floor; shorter runs have had no chance to."""
+    """By this step a healthy run has passed the unigram floor; shorter runs may not have."""
     return max(200, steps // 5)
 
 
 @torch.no_grad()
 def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: EvaluationExtent) -> dict[str, float]:
+    """Losses and accuracies on held-out packs, as far as `extent` says."""
     device = next(learner.parameters()).device
     was_training = learner.training
     learner.eval()
     forward = in_precision(learner, precision)
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
-    number, began = packs.num_packs(0), time.perf_counter()
-    places = [Place(0, index) for index in range(extent.packs or number)]
-    for place, batch in load(packs, places, workers=0):
+    num_packs = packs.num_packs(0)
+    began = time.perf_counter()
+    addresses = [Place(0, index) for index in range(extent.packs or num_packs)]
+    for place, batch in load(packs, addresses, workers=0):
         reseed("evaluation", place.index)  # a generator's samples are the same each time
         for name, count in learner.counts(batch).items():
             counts[name] = counts.get(name, 0) + count
         loss = forward(batch.to(device))
         for name, total in {**loss.sums, **loss.tallies}.items():
-            sums[name] = sums.get(name, torch.zeros((), device=device)) + total.double()
-        if time.perf_counter() - began > extent.seconds and place.index + 1 < len(places):
+            sum_before = sums.get(name, torch.zeros((), device=device))
+            sums[name] = sum_before + total.double()
+        is_last = place.index + 1 == len(addresses)
+        if time.perf_counter() - began > extent.seconds and not is_last:
             extent.packs = place.index + 1
             break
-    extent.share = (extent.packs or number) / number
+    extent.share = (extent.packs or num_packs) / num_packs
     learner.train(was_training)
     return means(sums, counts)
 
 
-def means(sums: dict[str, Tensor], counts: dict[str, int]) -> dict[str, float]:
-    """Losses a count, accuracies from tallies named `<count>_correct`, and shares: the tally `x` of `x_of`."""
+def means(sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> dict[str, float]:
+    """Losses, accuracies and shares from their sums.
 
-    def whole(name: str) -> float:
-        return float(sums[f"{name}_of"]) if f"{name}_of" in sums else counts[name.removesuffix("_correct")]
+    A loss is divided by the count of its name, the tally `<count>_correct` by that count, and the tally `x` by `x_of`.
+    """
+    values: dict[str, float] = {}
+    # Sorted, because sums that come from a saved state are.
+    for name, total in sorted(sums.items()):
+        if name.endswith("_of"):
+            continue
+        values[name.replace("_correct", "_accuracy")] = float(total) / max(1, _denominator(name, sums, counts))
+    return values
 
-    return {
-        name.replace("_correct", "_accuracy"): float(total) / max(1, whole(name))
-        for name, total in sorted(sums.items())  # sums that come from a saved state are in no other order
-        if not name.endswith("_of")
-    }
+
+def _denominator(name: str, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> float:
+    if f"{name}_of" in sums:
+        return float(sums[f"{name}_of"])
+    return counts[name.removesuffix("_correct")]

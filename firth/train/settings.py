@@ -1,4 +1,4 @@
-"""A training run as numbers: what a recipe tells the loop and its optimizer, without what they need to do it."""
+"""The settings of the training loop and its optimizer. No torch here, so that recipes can be listed without it."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -33,8 +33,9 @@ class OptimConfig:
     """Largest norm of the gradient; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        shares = self.beta1, self.beta2, self.warmup_rate, self.momentum
-        if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not all(0 <= share < 1 for share in shares):
+        shares = [self.beta1, self.beta2, self.warmup_rate, self.momentum]
+        are_shares = all(0 <= share < 1 for share in shares)
+        if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not are_shares:
             raise BadConfig(
                 "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, momentum, warmup_rate in [0, 1)."
             )

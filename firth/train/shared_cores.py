@@ -1,11 +1,11 @@
-"""Training beside other busy processes: threads that wait for each other spin only while the cores are free.
+"""Training next to other busy processes: threads that wait for each other spin only while the cores are free.
 
 OpenMP's threads wait for each other after every operation. libgomp lets them spin for milliseconds, which is the
-fastest way while nobody else needs the cores. Beside a busy process a thread that spins uses up its share of a core.
-When there is work again, it waits for the other process, and all threads wait for it.
+fastest way while no other process needs the cores. Next to a busy process, a thread that spins uses up its share of a
+core. When there is work again, it waits for the other process, and all threads wait for it.
 
 libgomp stops spinning by itself once it manages more threads than there are cores. So a watcher looks at the load twice
-a second: where other processes need the cores, it adds threads to libgomp that only sleep; later it takes them away.
+a second. If other processes need the cores, it adds threads to libgomp that only sleep; later it takes them away.
 The number of threads that compute stays the same, and so does every bit of the result. `python -m bench.neighbour_cpu`
 shows the speed. Without libgomp or Linux nothing is done.
 """
@@ -28,7 +28,7 @@ CROWDED = 0.3
 
 @contextmanager
 def share_cores() -> Iterator[None]:
-    """While this lasts, torch's threads spin only where no other process needs the cores."""
+    """Inside it, torch's threads spin only while no other process needs the cores."""
     libgomp = find_libgomp()
     threads = torch.get_num_threads()
     if libgomp is None or threads < 2:
@@ -54,7 +54,9 @@ def find_libgomp() -> ctypes.CDLL | None:
     except (OSError, IndexError):
         return None
     has_all = hasattr(library, "GOMP_parallel") and hasattr(library, "omp_get_num_threads")
-    return library if has_all else None
+    if not has_all:
+        return None
+    return library
 
 
 class Sleepers:
@@ -66,7 +68,7 @@ class Sleepers:
         self.owner.start()
 
     def _hold(self, libgomp: ctypes.CDLL, count: int) -> None:
-        # What each of them does once: a function of libgomp's own, so that no Python runs in those threads.
+        # Each of them runs this once. It is a function of libgomp, so no Python runs in those threads.
         nothing = ctypes.cast(libgomp.omp_get_num_threads, ctypes.c_void_p)
         libgomp.GOMP_parallel(nothing, None, ctypes.c_uint(count), ctypes.c_uint(0))
         self.ended.wait()
@@ -77,6 +79,7 @@ class Sleepers:
 
 
 def _watch(libgomp: ctypes.CDLL, threads: int, ended: Event) -> None:
+    """Adds and removes sleeping threads as the load changes, until `ended` is set."""
     cores = os.sched_getaffinity(0)
     free = len(cores) - threads
     sleepers: Sleepers | None = None
@@ -84,7 +87,7 @@ def _watch(libgomp: ctypes.CDLL, threads: int, ended: Event) -> None:
     while not ended.wait(INTERVAL):
         crowded = others_use() > free + CROWDED
         if crowded and sleepers is None:
-            # With the thread that computes itself, one more than there are cores.
+            # With the threads that compute, this is one more than there are cores.
             sleepers = Sleepers(libgomp, max(free, 0) + 2)
         elif not crowded and sleepers is not None:
             sleepers.end()
@@ -96,28 +99,32 @@ def _watch(libgomp: ctypes.CDLL, threads: int, ended: Event) -> None:
 def _load_of_others(cores: set[int]) -> Callable[[], float]:
     """A function that says how many of these cores other processes have used since its last call."""
 
-    def look() -> tuple[float, float]:
-        return _busy_seconds(cores) - time.process_time(), time.monotonic()
+    def seconds_of_others() -> float:
+        return _busy_seconds(cores) - time.process_time()
 
-    before = look()
+    busy_before = seconds_of_others()
+    time_before = time.monotonic()
 
     def used() -> float:
-        nonlocal before
-        now = look()
-        cores_used = (now[0] - before[0]) / max(now[1] - before[1], 1e-3)
-        before = now
+        nonlocal busy_before, time_before
+        busy = seconds_of_others()
+        now = time.monotonic()
+        cores_used = (busy - busy_before) / max(now - time_before, 1e-3)
+        busy_before = busy
+        time_before = now
         return cores_used
 
     return used
 
 
 def _busy_seconds(cores: set[int]) -> float:
-    """How long these cores have been busy since the machine was started."""
+    """How many seconds these cores have been busy since the machine was started."""
     names = {f"cpu{core}" for core in cores}
     ticks = 0
     for line in Path("/proc/stat").read_text().splitlines():
         name, *fields = line.split()
         if name in names:
+            # The columns of proc(5); idle time and waiting for disks are not busy.
             user, nice, system, _idle, _waiting, interrupts, soft_interrupts, *_ = map(int, fields)
             ticks += user + nice + system + interrupts + soft_interrupts
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,29 +1,52 @@
-"""Exact resume: everything a run needs to go on as if it had never stopped.
+"""Exact resume: a run goes on as if it had never stopped.
 
-RUN/checkpoints/step-N holds weights, the optimizer's moments, and where in the data the run stands. A folder appears
-only when complete; a damaged one is reported and the one before it is used.
+RUN/checkpoints/step-N holds the weights, the optimizer's moments, and the place in the data. A folder appears only when
+it is complete. A damaged one is reported, and the one before it is used. With several ranks only rank 0 writes.
 """
 
 import platform
 import shutil
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
+from firth.config import from_dict
 from firth.data.loader import Place
 from firth.errors import BadInput, Damaged, FirthError
 from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
 from firth.train.loop import Progress
 from firth.train.parallel import current_world
 
+WEIGHTS = "weights.safetensors"
+OPTIMIZER = "optimizer.safetensors"
+SUMS = "sums.safetensors"
+PROGRESS = "progress.json"
 MOMENTS = ("exp_avg", "exp_avg_sq", "step", "momentum")
-"""What optimizers keep of a parameter: AdamW the first three, Muon the last."""
+"""What optimizers keep for a parameter: AdamW the first three, Muon the last."""
+
+Environment = Mapping[str, str | int]
+"""What bit-identical results depend on besides the config: torch, device, world size, threads."""
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class SavedProgress:
+    """What progress.json holds."""
+
+    step: int
+    steps: int
+    place: Place
+    """The first batch not yet used."""
+    counts: Mapping[str, int]
+    """The denominators of the losses since the last log row."""
+    files: Mapping[str, int]
+    """The sizes of the logs, in bytes."""
+    environment: Environment
 
 
 def save(
@@ -32,116 +55,177 @@ def save(
     *,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
-    files: dict[str, int],
+    files: Mapping[str, int],
     keep: int,
 ) -> None:
-    """Writes step-N and drops the oldest; `files` are the lengths of the logs at this moment."""
-    target = folder / f"step-{progress.step}"
+    """Writes step-N and deletes all but the newest `keep`; `files` are the sizes of the logs at this moment."""
+    world = current_world()
+    if world.is_main:
+        target = folder / f"step-{progress.step}"
+        if not target.exists():
+            _write(target, learner, optimizer=optimizer, progress=progress, files=files)
+        for old in _steps(folder)[:-keep]:
+            shutil.rmtree(folder / f"step-{old}")
+    world.wait()
+
+
+def _write(
+    target: Path,
+    learner: nn.Module,
+    *,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    files: Mapping[str, int],
+) -> None:
     device = next(learner.parameters()).device
-    if not target.exists():
-        try:
-            with atomic_folder(target) as temporary:
-                weights = {name: tensor.detach().contiguous() for name, tensor in held(learner).items()}
-                save_file(weights, temporary / "weights.safetensors")
-                save_file(_moments(learner, optimizer), temporary / "optimizer.safetensors")
-                save_file({n: t.cpu().clone() for n, t in progress.sums.items()}, temporary / "sums.safetensors")
-                write_json(temporary / "progress.json", _facts(progress, files, device))
-        except (OSError, SafetensorError) as error:
-            last = newest_step(folder)
-            kept = f"the state of step {last} is intact" if last else "no state was saved before"
-            why = error.strerror if isinstance(error, OSError) else error
-            raise FirthError(
-                f"Step {progress.step} could not be saved in {folder} ({why}); {kept}. Make room and use --resume."
-            ) from None
-    for old in _steps(folder)[:-keep]:
-        shutil.rmtree(folder / f"step-{old}")
+    saved = SavedProgress(
+        step=progress.step,
+        steps=progress.steps,
+        place=progress.place,
+        counts=progress.counts,
+        files=files,
+        environment=environment(device),
+    )
+    try:
+        with atomic_folder(target) as temporary:
+            weights = {name: tensor.detach().contiguous() for name, tensor in saved_tensors(learner).items()}
+            save_file(weights, temporary / WEIGHTS)
+            save_file(_moments(learner, optimizer), temporary / OPTIMIZER)
+            sums = {name: total.cpu().clone() for name, total in progress.sums.items()}
+            save_file(sums, temporary / SUMS)
+            write_json(temporary / PROGRESS, asdict(saved))
+    except (OSError, SafetensorError) as error:
+        raise _not_saved(target, progress.step, error) from None
+
+
+def _not_saved(target: Path, step: int, error: OSError | SafetensorError) -> FirthError:
+    folder = target.parent
+    last = newest_step(folder)
+    kept = f"the state of step {last} is intact" if last else "no state was saved before"
+    why = error.strerror if isinstance(error, OSError) else error
+    return FirthError(f"Step {step} could not be saved in {folder} ({why}); {kept}. Make room and use --resume.")
 
 
 def restore(
-    folder: Path, learner: nn.Module, *, optimizer: torch.optim.Optimizer, report: Any = print
-) -> tuple[Progress, dict[str, int]] | None:
-    """Loads the newest sound state into learner and optimizer; None when there is none."""
-    if folder.exists():
+    folder: Path, learner: nn.Module, *, optimizer: torch.optim.Optimizer, report: Report = print
+) -> tuple[Progress, Mapping[str, int]] | None:
+    """Loads the newest sound state into learner and optimizer.
+
+    Gives the progress and the sizes that the logs had; None if there is no state.
+    """
+    world = current_world()
+    if world.is_main and folder.exists():
         remove_leftovers(folder, "step-")
+        _remove_damaged(folder, report)
+    world.wait()
+    step = newest_step(folder)
+    if step is None:
+        return None
+    return _load(folder / f"step-{step}", learner, optimizer, report)
+
+
+def _remove_damaged(folder: Path, report: Report) -> None:
+    """Deletes damaged states from the newest on, until there is a sound one."""
     for step in reversed(_steps(folder)):
         source = folder / f"step-{step}"
         try:
             check_manifest(source)
         except Damaged as error:
-            before = any(other < step for other in _steps(folder))
-            report(f"{error} {'Using the state before it.' if before else 'There is no other: starting at step 0.'}")
+            is_first = step == _steps(folder)[0]
+            remedy = "There is no other: starting at step 0." if is_first else "Using the state before it."
+            report(f"{error} {remedy}")
             shutil.rmtree(source)
-            continue
-        return _load(source, learner, optimizer, report)
-    return None
+        else:
+            return
 
 
-def held(learner: nn.Module) -> dict[str, torch.Tensor]:
-    """What a state keeps of a model: parameters, shared ones once, and what it counts as it goes."""
-    saved = learner.state_dict().keys()
-    return {**dict(learner.named_parameters()), **{n: b for n, b in learner.named_buffers() if n in saved}}
+def saved_tensors(learner: nn.Module) -> dict[str, Tensor]:
+    """The tensors of a model that a state keeps: parameters, shared ones once, and buffers that are saved."""
+    names_to_save = learner.state_dict().keys()
+    tensors: dict[str, Tensor] = dict(learner.named_parameters())
+    for name, buffer in learner.named_buffers():
+        if name in names_to_save:
+            tensors[name] = buffer
+    return tensors
 
 
 @torch.no_grad()
-def put_back(learner: nn.Module, tensors: Mapping[str, torch.Tensor]) -> None:
-    for name, tensor in held(learner).items():
+def load_tensors(learner: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Copies what `saved_tensors` gave back into the model."""
+    for name, tensor in saved_tensors(learner).items():
         tensor.copy_(tensors[name])
 
 
 def newest_step(folder: Path) -> int | None:
+    """The step of the newest state; None if there is none."""
     steps = _steps(folder)
-    return steps[-1] if steps else None
+    if not steps:
+        return None
+    return steps[-1]
 
 
 def _load(
-    source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer, report: Any
-) -> tuple[Progress, dict[str, int]]:
-    facts = read_json(source / "progress.json")
-    here = environment(next(learner.parameters()).device)
-    then = facts["environment"]
-    changed = [f"{k}: {then.get(k)} then, {v} now" for k, v in here.items() if then.get(k) != v]
+    source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer, report: Report
+) -> tuple[Progress, Mapping[str, int]]:
+    saved = from_dict(SavedProgress, read_json(source / PROGRESS))
+    device = next(learner.parameters()).device
+    _report_other_environment(saved.environment, environment(device), report)
+    weights = load_file(source / WEIGHTS)
+    if weights.keys() != saved_tensors(learner).keys():
+        raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
+    load_tensors(learner, weights)
+    _load_moments(source, learner, optimizer)
+    sums = {name: total.to(device) for name, total in load_file(source / SUMS).items()}
+    progress = Progress(saved.steps, saved.step, place=saved.place, sums=sums, counts=dict(saved.counts))
+    return progress, saved.files
+
+
+def _report_other_environment(then: Environment, now: Environment, report: Report) -> None:
+    changed = []
+    for name, value in now.items():
+        if then.get(name) != value:
+            changed.append(f"{name}: {then.get(name)} then, {value} now")
     if changed:
         report(f"The run goes on, but not bit for bit as it would have: {'; '.join(changed)}.")
-    weights = load_file(source / "weights.safetensors")
-    if weights.keys() != held(learner).keys():
-        raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
-    put_back(learner, weights)
-    moments = load_file(source / "optimizer.safetensors")
-    for name, parameter in learner.named_parameters():
-        kept = {moment: moments[f"{name}.{moment}"] for moment in MOMENTS if f"{name}.{moment}" in moments}
-        if kept:
-            optimizer.state[parameter] = {moment: tensor.to(parameter.device) for moment, tensor in kept.items()}
-    sums = {n: t.to(next(learner.parameters()).device) for n, t in load_file(source / "sums.safetensors").items()}
-    progress = Progress(facts["steps"], facts["step"], place=Place(**facts["place"]), sums=sums, counts=facts["counts"])
-    return progress, facts["files"]
 
 
-def environment(device: torch.device) -> dict[str, Any]:
+def environment(device: torch.device) -> Environment:
     """What bit-identical results depend on besides the config."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    same = {"torch": torch.__version__, "device": name, "world": current_world().size}
-    return same if device.type == "cuda" else same | {"threads": torch.get_num_threads()}
-
-
-def _facts(progress: Progress, files: dict[str, int], device: torch.device) -> dict[str, Any]:
-    return {
-        "step": progress.step,
-        "steps": progress.steps,
-        "place": asdict(progress.place),
-        "counts": progress.counts,
-        "files": files,
-        "environment": environment(device),
+    is_gpu = device.type == "cuda"
+    device_name = torch.cuda.get_device_name(device) if is_gpu else platform.machine()
+    values: dict[str, str | int] = {
+        "torch": torch.__version__,
+        "device": device_name,
+        "world": current_world().size,
     }
+    if not is_gpu:
+        values["threads"] = torch.get_num_threads()
+    return values
 
 
-def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    return {
-        f"{name}.{moment}": optimizer.state[parameter][moment].contiguous()
-        for name, parameter in learner.named_parameters()
-        for moment in MOMENTS
-        if moment in optimizer.state[parameter]
-    }
+def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state of each parameter, by `<parameter>.<moment>`."""
+    moments: dict[str, Tensor] = {}
+    for name, parameter in learner.named_parameters():
+        state = optimizer.state[parameter]
+        for moment in MOMENTS:
+            if moment in state:
+                moments[f"{name}.{moment}"] = state[moment].contiguous()
+    return moments
+
+
+def _load_moments(source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    moments = load_file(source / OPTIMIZER)
+    for name, parameter in learner.named_parameters():
+        state: dict[str, Tensor] = {}
+        for moment in MOMENTS:
+            key = f"{name}.{moment}"
+            if key in moments:
+                state[moment] = moments[key].to(parameter.device)
+        if state:
+            optimizer.state[parameter] = state
 
 
 def _steps(folder: Path) -> list[int]:
+    """The steps whose states are in a folder, in order."""
     return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))

@@ -96,7 +96,7 @@ def test_evaluations_count_in_a_time_limit(
     between = [step for step in later if step % plan["evaluate_every"] == 0]
     assert rows == [plan["planned_at"], *between, plan["steps"]]
     assert plan["held_out"] > 0
-    assert "of the held-out text, for all would take too long" in capsys.readouterr().err
+    assert "of the held-out text, because all would take too long" in capsys.readouterr().err
 
 
 def test_the_plan_of_a_time_limit_adds_up() -> None:
