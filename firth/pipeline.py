@@ -159,23 +159,25 @@ def _pretrain(
     from firth.pretraining import planning, solving
 
     asked = planning.PretrainRequest(**given)
-    plan = planning.named(asked, folder.config_path if folder.begun else None)
+    plan = planning.named_recipe(asked, folder.config_path if folder.begun else None)
     if solving.is_solved(plan):
         if asked.steps is not None or asked.minutes is not None or start_from is not None:
             raise BadConfig(f"{plan.recipe} is solved without gradients: leave out --steps, --minutes and --from.")
-        planning.tell_of_unused(plan, size=asked.size, device=device)
-        wanted = solving.SolveRequest(epochs=asked.epochs, changes=asked.changes, **words)
-        return solving.pretrain(data, folder, plan, wanted=wanted)
+        planning.report_unused_options(plan, size=asked.size, device=device)
+        to_solve = solving.SolveRequest(epochs=asked.epochs, changes=asked.changes, **words)
+        return solving.pretrain(data, folder, plan, request=to_solve)
     if words:
         option = min(words).replace("_", "-")
         raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
     from firth.pretraining import training as pretraining
 
-    return pretraining.pretrain(data, folder, asked=asked, start_from=start_from, device=device)
+    return pretraining.pretrain(data, folder, request=asked, start_from=start_from, device=device)
 
 
 def _report_pretraining(folder: "RunFolder") -> None:
     """RUN/report.html, as every finished run has one."""
+    if not folder.is_main:
+        return
     from firth.report.gather import gather
     from firth.report.pretraining import render
 
@@ -248,7 +250,8 @@ def finetune(
     walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
     with RunFolder(Path(out), command="finetune", resume=resume) as folder:
         summary = walk(folder, asked, device=device)
-        write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
+        if folder.is_main:
+            write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
     say(f"The model and its card are in {out}; {Path(out) / 'report.html'} shows the run.")
     return summary
 

@@ -6,17 +6,19 @@ RUN/source.json (what the run is made from), removes what killed writes left beh
 Ctrl-C and SIGTERM.
 
 A run has begun once its run.toml exists, which is written after source.json. Before that, a folder may hold prepared
-text (`data`) or ULMFiT's language model (`lm`); the lock file stays there to say that these are ours. No torch here.
+text (`data`) or ULMFiT's language model (`lm`); the lock file stays there to say that these are ours. With several
+ranks only rank 0 locks the folder and writes. Torch is not imported here.
 """
 
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from firth.config import from_dict, to_dict, to_toml
 from firth.console import say
@@ -26,6 +28,9 @@ from firth.folder import WRITTEN
 from firth.interrupts import Interrupts
 from firth.lock import Lock
 
+if TYPE_CHECKING:
+    from firth.train.parallel import World
+
 CONFIG = "run.toml"
 SOURCE = "source.json"
 LOCK = ".run.lock"
@@ -34,7 +39,7 @@ RESULTS = "results.json"
 DATA = "data"
 """Text that was prepared for this run."""
 BEFORE_BEGIN = (SOURCE, DATA, "lm", "text.txt")
-"""What a folder may hold before its run has begun; `lm` and `text.txt` are of ULMFiT's second stage."""
+"""What a folder may hold before its run has begun; ULMFiT's second stage writes `lm` and `text.txt`."""
 
 Command = Literal["pretrain", "finetune"]
 
@@ -52,6 +57,8 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class PretrainingSource:
+    """What a pre-training run with gradients is made from."""
+
     data: str
     """The folder of prepared text."""
     sha256: str
@@ -59,28 +66,32 @@ class PretrainingSource:
     start_from: str = ""
     """The folder of the model whose weights the run starts from; empty for random weights."""
     start_sha256: str = ""
-    """Of its manifest; empty where it has none."""
+    """Of its manifest; empty if it has none."""
     kind: Literal["pretraining"] = "pretraining"
 
 
 @dataclass(frozen=True)
 class SolvingSource:
+    """What a run that is solved without gradients is made from."""
+
     data: str
     """The folder of prepared text."""
     sha256: str
     """Of its manifest."""
     min_count: int | None = None
-    """Words that occur less often were left out; None leaves it to the prepared text."""
+    """Words that occur less often were left out; None keeps all words of the prepared text."""
     threads: int | None = None
     text: str = ""
-    """The plain text that was prepared for this run; empty where it was prepared before."""
+    """The plain text that was prepared for this run; empty if it was prepared before."""
     kind: Literal["solving"] = "solving"
 
 
 @dataclass(frozen=True)
 class FinetuningSource:
+    """What a fine-tuning run is made from."""
+
     model: str
-    """The folder of the model; empty where there is none."""
+    """The folder of the model; empty if there is none."""
     random: bool
     """Whether the run starts from random weights."""
     seeds: int
@@ -88,7 +99,7 @@ class FinetuningSource:
     files: Mapping[str, Mapping[str, SourceFile]]
     """By task and part: train, dev, test."""
     model_sha256: str = ""
-    """Of the model's manifest; empty where it has none."""
+    """Of the model's manifest; empty if it has none."""
     kind: Literal["finetuning"] = "finetuning"
 
 
@@ -107,9 +118,11 @@ def read_source(run: Path) -> Source:
     """What a run is made from, as it was written when the run began."""
     path = run / SOURCE
     values = _source_values(path)
+    source_class = _SOURCES[values["kind"]]
     try:
-        source = from_dict(_SOURCES[values["kind"]], values)
+        source = from_dict(source_class, values)
         if isinstance(source, FinetuningSource):
+            # `from_dict` does not convert the values of mappings.
             source = replace(source, files=_files(source.files))
     except (BadConfig, AttributeError) as error:
         why = str(error).rstrip(".")
@@ -123,18 +136,19 @@ def _source_values(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise Damaged(f"{path} does not say what the run is made from; begin the run again.")
     if "files" in values:
-        usual = "finetuning"
+        guessed = "finetuning"
     elif "threads" in values:
-        usual = "solving"
+        guessed = "solving"
     else:
-        usual = "pretraining"
-    kind = values.setdefault("kind", usual)
+        guessed = "pretraining"
+    kind = values.setdefault("kind", guessed)
     if kind not in _SOURCES:
         raise Damaged(f"{path} is of a kind of run that this version does not know ('{kind}'); use a newer one.")
     return values
 
 
 def _files(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, SourceFile]]:
+    """The files of a record, by task and part."""
     files: dict[str, dict[str, SourceFile]] = {}
     for task, parts in values.items():
         files[task] = {part: from_dict(SourceFile, row) for part, row in parts.items()}
@@ -142,9 +156,11 @@ def _files(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Sourc
 
 
 def model_sha256(model: str | Path) -> str:
-    """The sha256 of a model's manifest, which holds those of its files; empty where there is none."""
+    """The sha256 of a model's manifest, which holds those of its files; empty if there is no model or manifest."""
     manifest = Path(model) / MANIFEST
-    return sha256(manifest) if model and manifest.exists() else ""
+    if not model or not manifest.exists():
+        return ""
+    return sha256(manifest)
 
 
 # The folder
@@ -155,6 +171,15 @@ def is_begun(path: Path) -> bool:
     return (path / CONFIG).exists()
 
 
+def _current_world() -> "World | None":
+    """The ranks that work on the run. Without torch there is one process, and nothing is imported to find out."""
+    if "torch" not in sys.modules:
+        return None
+    from firth.train.parallel import current_world
+
+    return current_world()
+
+
 class RunFolder:
     """A run's folder while a command works on it; a context manager."""
 
@@ -163,10 +188,21 @@ class RunFolder:
         self.command = command
         self.resume = resume
         self.interrupts = Interrupts()
+        self._world = _current_world()
         self._lock = Lock(path / LOCK)
         self._accepted = False
         """Whether a run may be here, so that what is found or written here is ours."""
         self._made_here = False
+        """Whether this process created the folder."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files: the only one, or rank 0."""
+        return self._world is None or self._world.is_main
+
+    def _wait_for_ranks(self) -> None:
+        if self._world is not None:
+            self._world.wait()
 
     @property
     def config_path(self) -> Path:
@@ -178,17 +214,20 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do; the results of a fine-tuning are written after its model."""
+        """Whether nothing is left to do; fine-tuning writes its results after its model."""
         if not self.begun or not (self.path / MANIFEST).exists():
             return False
-        return self.command != "finetune" or (self.path / RESULTS).exists()
+        if self.command == "finetune":
+            return (self.path / RESULTS).exists()
+        return True
 
     def __enter__(self) -> "RunFolder":
         self.interrupts.__enter__()
         try:
-            if self.path.is_dir():
+            if self.path.is_dir() and self.is_main:
                 self._lock.acquire()
             self._check()
+            self._wait_for_ranks()  # so that all ranks find the folder as it is before rank 0 writes
         except BaseException as error:
             self._leave(error)
             raise
@@ -200,34 +239,40 @@ class RunFolder:
         self._leave(error)
 
     def read_source(self, cls: type[AnySource]) -> AnySource:
+        """What the run is made from; raises if it is another kind of run."""
         source = read_source(self.path)
         if not isinstance(source, cls):
             raise Damaged(f"{self.path / SOURCE} is of another kind of run than {self.config_path}.")
         return source
 
     def claim(self) -> None:
-        """Makes the folder and locks it; called before the first write. Another process may have been quicker."""
-        if self._lock.held:
+        """Creates the folder and locks it; called before the first write."""
+        if self._lock.held or not self.is_main:
             return
         self._made_here = not self.path.exists()
         self.path.mkdir(parents=True, exist_ok=True)
         self._lock.acquire()
-        self._check()
+        self._check()  # again, because another process may have been faster
 
-    def begin(self, source: Source, config: Any, *, leftovers: Iterable[str] = ()) -> None:
+    def begin(self, source: Source, config: object, *, leftovers: Iterable[str] = ()) -> None:
         """Writes what the run is made from and its numbers, after removing what killed writes left.
 
-        `leftovers` are names of files that this kind of run writes besides a model's.
+        `config` is a dataclass; `leftovers` are names of files that this kind of run writes besides a model's.
         """
+        if self.is_main:
+            self._write_beginning(source, config, leftovers)
+        self._wait_for_ranks()
+
+    def _write_beginning(self, source: Source, config: object, leftovers: Iterable[str]) -> None:
         self.claim()
         self.remove_leftovers((*WRITTEN, CONFIG, SOURCE, REPORT, DATA, *leftovers))
         if not self.begun:
-            self._remove_text_of_others(source)
+            self._remove_other_text(source)
         write_json(self.path / SOURCE, to_dict(source))
         write_bytes(self.config_path, (to_toml(to_dict(config)) + "\n").encode())
 
-    def _remove_text_of_others(self, source: Source) -> None:
-        """A run that was stopped before it began may have prepared text that this one is not made from."""
+    def _remove_other_text(self, source: Source) -> None:
+        """Deletes prepared text of a run that was stopped before it began, if this one is not made from it."""
         prepared = self.path / DATA
         is_own = not isinstance(source, FinetuningSource) and Path(source.data) == prepared.resolve()
         if prepared.exists() and not is_own:
@@ -235,17 +280,21 @@ class RunFolder:
 
     def remove_leftovers(self, names: Sequence[str], *, below: str = "") -> None:
         """Deletes halves of these files that killed writes left here, or in the folders that match `below`."""
-        folders = list(self.path.glob(below)) if below else [self.path]
+        if not self.is_main:
+            return
+        folders = [self.path]
+        if below:
+            folders = list(self.path.glob(below))
         for folder in folders:
             for name in names:
                 remove_leftovers(folder, f"{name}.")
 
     def refuse_other_numbers(self, remedy: str = "leave out options that differ from it") -> BadConfig:
-        """The error for a resumed run that was asked for other numbers than its own."""
+        """The error for a resumed run that is given other numbers than its own."""
         return BadConfig(f"--resume continues the run as {self.config_path} says; {remedy}.")
 
     def refuse_changed_model(self, model: str, digest: str) -> None:
-        """Raises where the model that the run started from is another one now; `digest` is that of the record."""
+        """Raises if the model that the run started from has changed; `digest` is its sha256 in the record."""
         if digest and digest != model_sha256(model):
             raise BadInput(f"{model} is not as it was when {self.path} began; resume needs the same model.")
 
@@ -254,21 +303,22 @@ class RunFolder:
 
     @contextmanager
     def undone_if_refused(self, names: Iterable[str], *, keep: Callable[[], bool]) -> Iterator[None]:
-        """Where a run is refused, deletes those of the files and folders that it wrote, unless `keep` says not to.
+        """If a run is refused, deletes those of the files and folders that it wrote, unless `keep` says not to.
 
-        They would stand in the way of the next one.
+        The next run would be refused because of them.
         """
-        new = [path for name in names if not (path := self.path / name).exists()]
+        paths = [self.path / name for name in names]
+        new_paths = [path for path in paths if not path.exists()]
         try:
             yield
         except FirthError as error:
-            if not isinstance(error, Interrupted) and not keep():
-                for path in new:
-                    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            is_refused = not isinstance(error, Interrupted)
+            if is_refused and self.is_main and not keep():
+                _delete(new_paths)
             raise
 
     def _check(self) -> None:
-        """Raises where a run may be neither begun nor resumed as asked."""
+        """Raises if the run can neither begin nor be resumed as asked."""
         if self.path.is_file():
             raise BadInput(f"{self.path} is a file, and a run needs a folder; choose another --out.")
         if self.begun:
@@ -280,6 +330,7 @@ class RunFolder:
         self._accepted = True
 
     def _check_existing(self) -> None:
+        """Raises if the run that is here is not to be resumed, or not by this command."""
         source = self.path / SOURCE
         if not source.exists():
             raise BadInput(f"{self.path} has a {CONFIG} but no {SOURCE}, so it holds no run; choose another --out.")
@@ -292,18 +343,21 @@ class RunFolder:
             raise BadInput(f"{self.path} already exists; continue it with --resume or choose another --out.")
 
     def _holds_other_things(self) -> bool:
-        """Whether there is anything that no run of ours put there."""
+        """Whether the folder holds anything that was not written by a run."""
         if not self.path.is_dir():
             return False
         visible = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-        ours = self._lock.found_here or (self.path / SOURCE).exists()
-        return bool(visible - set(BEFORE_BEGIN)) or (bool(visible) and not ours)
+        if visible - set(BEFORE_BEGIN):
+            return True
+        # The lock file or a record of the source shows that these names are ours.
+        is_ours = self._lock.found_here or (self.path / SOURCE).exists()
+        return bool(visible) and not is_ours
 
     def _leave(self, error: BaseException | None) -> None:
-        """Gives the folder back; whoever was stopped hears how to continue."""
+        """Unlocks the folder; an error about an interruption says how to continue."""
         self.interrupts.__exit__()
-        ours = self._accepted or self._lock.found_here
-        self._lock.release(keep_file=ours and not self.begun and self._holds_leftovers())
+        is_ours = self._accepted or self._lock.found_here
+        self._lock.release(keep_file=is_ours and not self.begun and self._holds_leftovers())
         if self._made_here and self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
         if isinstance(error, Interrupted):
@@ -315,9 +369,22 @@ class RunFolder:
             raise Interrupted("Stopped.", number=number, remedy=self._remedy()) from None
 
     def _holds_leftovers(self) -> bool:
+        """Whether the folder holds anything besides the lock file."""
         return self.path.is_dir() and any(entry.name != LOCK for entry in self.path.iterdir())
 
     def _remedy(self) -> str:
+        """How an interrupted run is continued; empty if nothing of it is left."""
         if self.begun:
             return "Continue with --resume."
-        return "Give the same command again to continue." if (self.path / LOCK).exists() else ""
+        if (self.path / LOCK).exists():
+            return "Give the same command again to continue."
+        return ""
+
+
+def _delete(paths: Iterable[Path]) -> None:
+    """Deletes files and whole folders."""
+    for path in paths:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

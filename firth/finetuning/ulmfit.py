@@ -82,7 +82,7 @@ def _language_model(folder: RunFolder, asked: FinetuneRequest, changes: list[str
             epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
             changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),
         )
-        pretraining.pretrain(data, lm_folder, asked=wanted, start_from=asked.model, device=device)
+        pretraining.pretrain(data, lm_folder, request=wanted, start_from=asked.model, device=device)
 
 
 def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:

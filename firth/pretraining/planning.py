@@ -1,5 +1,6 @@
-"""What a person asks of pre-training -> a recipe as numbers: by name or from a file, with their changes and limits."""
+"""A request for pre-training -> a recipe with all its numbers: by name or from a file, with changes and limits."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,11 +15,12 @@ from firth.train.settings import TrainConfig
 if TYPE_CHECKING:
     from firth.checkpoint import Checkpoint
     from firth.data.loader import Packs
+    from firth.tensors import Encoder
 
 
 @dataclass(frozen=True)
 class PretrainRequest:
-    """What a person asked for; None where they left it to the recipe."""
+    """What the user asks for; None leaves a number to the recipe."""
 
     recipe: str | None = None
     size: str | None = None
@@ -26,28 +28,36 @@ class PretrainRequest:
     epochs: float | None = None
     minutes: float | None = None
     config: str | Path | None = None
+    """A TOML file with a whole recipe, such as the run.toml of another run."""
     changes: tuple[str, ...] = ()
+    """Settings as `key=value`."""
 
 
-def named(asked: PretrainRequest, saved: Path | None = None) -> Recipe:
-    """The recipe a person named, or that of a file, before any changes."""
-    source = saved or asked.config
+def named_recipe(request: PretrainRequest, saved: Path | None = None) -> Recipe:
+    """The recipe that the request names, or that of a file, before any changes; `saved` is a run's run.toml."""
+    source = saved or request.config
     if not source:
-        return lineage.make(asked.recipe or "bert", asked.size or "tiny")
-    plan = from_dict(Recipe, load_toml(Path(source)))
-    if (asked.recipe or plan.recipe, asked.size or plan.size) != (plan.recipe, plan.size):
-        raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
-    return plan
+        return lineage.make(request.recipe or "bert", request.size or "tiny")
+    recipe = from_dict(Recipe, load_toml(Path(source)))
+    other_recipe = request.recipe not in (None, "", recipe.recipe)
+    other_size = request.size not in (None, "", recipe.size)
+    if other_recipe or other_size:
+        raise BadConfig(f"{source} is a '{recipe.recipe}' of size '{recipe.size}'; leave out --recipe and --size.")
+    return recipe
 
 
 def resolve_config(
-    asked: PretrainRequest, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int
+    request: PretrainRequest, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int
 ) -> Recipe:
-    """The run's numbers: by name or from a file, with the person's changes; a resumed run keeps its own."""
-    plan = named(asked, saved) if saved or not start else _continued(asked, start)
-    changed = _limits(override(plan, asked.changes), asked)
-    changed = fitted(changed, start, vocab_size)
-    if saved and changed != plan:
+    """The run's numbers: by name or from a file, with the user's changes. A resumed run keeps its own.
+
+    `saved` is the run.toml of a run that is resumed, `start` the model whose weights a new run starts from.
+    """
+    recipe = _recipe_for_model(request, start) if start and not saved else named_recipe(request, saved)
+    changed = override(recipe, request.changes)
+    changed = _with_limits(changed, request)
+    changed = with_vocab_size(changed, start, vocab_size)
+    if saved and changed != recipe:
         raise BadConfig(
             f"--resume continues the run as {saved} says; leave out options that differ from it, "
             "or begin another run from its model with --from."
@@ -55,62 +65,85 @@ def resolve_config(
     return changed
 
 
-def _continued(asked: PretrainRequest, start: "Checkpoint") -> Recipe:
-    """The recipe a person named, or the model's own, with the shape and size that the model has."""
-    encoder, own = start.encoder, str(start.info.get("size", ""))
-    if not own:
-        shape = (encoder.num_layers, encoder.width)
-        own = next((size for size, row in lineage.SIZES.items() if row[:2] == shape), f"{shape[0]} x {shape[1]}")
-    if asked.size not in (None, own):
-        raise BadConfig(f"The model of --from is of size {own} and keeps it; leave out --size {asked.size}.")
-    recipe = asked.recipe or start.info.get("recipe") or "bert"
-    nearest = min(lineage.SIZES, key=lambda size: abs(lineage.SIZES[size][1] - encoder.width))
-    asked = replace(asked, size=None) if asked.config else replace(asked, recipe=recipe, size=nearest)
-    plan = named(asked)
+def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
+    """The recipe that the request names, or the model's own, with the shape and size of the model."""
+    encoder = start.encoder
+    size = _size_of(start)
+    if request.size not in (None, size):
+        raise BadConfig(f"The model of --from is of size {size} and keeps it; leave out --size {request.size}.")
+    if request.config:
+        recipe = named_recipe(replace(request, size=None))
+    else:
+        # The numbers that depend on the size, such as the learning rate, are those of the nearest width.
+        nearest = min(lineage.SIZES, key=lambda name: abs(lineage.SIZES[name][1] - encoder.width))
+        name = request.recipe or start.info.get("recipe") or "bert"
+        recipe = named_recipe(replace(request, recipe=name, size=nearest))
     config = encoder.config
-    own_dropout = [getattr(shape, "dropout", None) for shape in plan.encoder.values()]
-    if plan.finetune_dropout is not None and own_dropout[0] is not None:
+    pretraining_dropout = _dropout_of(recipe.encoder)
+    if recipe.finetune_dropout is not None and pretraining_dropout is not None:
         # The folder holds the dropout of fine-tuning; pre-training goes on with its own.
-        config = replace(config, dropout=own_dropout[0])
-    return replace(plan, size=own, encoder={encoders.name_of(encoder): config})
+        config = replace(config, dropout=pretraining_dropout)
+    return replace(recipe, size=size, encoder={encoders.name_of(encoder): config})
 
 
-def fitted(plan: Recipe, start: "Checkpoint | None", vocab_size: int) -> Recipe:
-    """The plan with the number of rows its embedding will have: the tokenizer decides, so that run.toml tells."""
+def _size_of(start: "Checkpoint") -> str:
+    """The name of a model's size, or its layers and width if these have no name."""
+    written = str(start.info.get("size", ""))
+    if written:
+        return written
+    encoder: Encoder = start.encoder
+    for name, (num_layers, width, _) in lineage.SIZES.items():
+        if (num_layers, width) == (encoder.num_layers, encoder.width):
+            return name
+    return f"{encoder.num_layers} x {encoder.width}"
+
+
+def _dropout_of(encoder_configs: Mapping[str, object]) -> float | None:
+    """The dropout of a recipe's encoder; None if it has no such field."""
+    config = next(iter(encoder_configs.values()), None)
+    return getattr(config, "dropout", None)
+
+
+def with_vocab_size(recipe: Recipe, start: "Checkpoint | None", vocab_size: int) -> Recipe:
+    """The recipe with the number of rows of its embedding, so that run.toml has it. The tokenizer decides."""
     if start:
-        return plan
-    # A multiple of 64 suits the matrix units; the rows beyond the vocabulary are never asked for.
+        return recipe
+    # A multiple of 64 suits the matrix units; the rows above the vocabulary are never read.
     rows = -(-vocab_size // 64) * 64
-    return replace(plan, encoder={name: replace(shape, vocab_size=rows) for name, shape in plan.encoder.items()})
+    configs = {name: replace(config, vocab_size=rows) for name, config in recipe.encoder.items()}
+    return replace(recipe, encoder=configs)
 
 
-def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> None:
-    """What was asked of a recipe that is solved without gradients though it has little or no use for it."""
+def report_unused_options(recipe: Recipe, *, size: str | None, device: str | None) -> None:
+    """Says which options have little or no effect on a recipe that is solved without gradients."""
     if device and device != "cpu":
-        from firth.train.parallel import chosen_device  # needs torch, which who leaves the device alone does not
+        from firth.train.parallel import chosen_device  # imports torch, which solving does not need
 
-        chosen_device(device)  # raises where there is no such device
-        say(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")
+        chosen_device(device)  # raises if there is no such device
+        say(f"{recipe.recipe} is solved on the CPU: --device {device} changes nothing.")
     if size:
-        has_width = hasattr(next(iter(plan.encoder.values())), "width")
-        use = "only sets the width of the vectors" if has_width else "changes nothing"
-        say(f"--size {size} {use} in {plan.recipe}.")
+        config = next(iter(recipe.encoder.values()))
+        effect = "only sets the width of the vectors" if hasattr(config, "width") else "changes nothing"
+        say(f"--size {size} {effect} in {recipe.recipe}.")
 
 
-def _limits(plan: Recipe, asked: PretrainRequest) -> Recipe:
-    if sum(limit is not None for limit in (asked.steps, asked.epochs, asked.minutes)) > 1:
+def _with_limits(recipe: Recipe, request: PretrainRequest) -> Recipe:
+    """The recipe with the steps or minutes of the request; `with_epochs` needs the batches and comes later."""
+    limits = [limit for limit in (request.steps, request.epochs, request.minutes) if limit is not None]
+    if len(limits) > 1:
         raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
-    if any(limit is not None and limit <= 0 for limit in (asked.steps, asked.epochs, asked.minutes)):
+    if limits and limits[0] <= 0:
         raise BadConfig("--steps, --epochs and --minutes must be above zero.")
-    train = plan.train
-    if asked.steps is not None:
-        train = replace(train, steps=asked.steps, minutes=0.0)
-    if asked.minutes is not None:
-        train = replace(train, steps=TrainConfig().steps, minutes=asked.minutes)
-    return replace(plan, train=train)
+    train = recipe.train
+    if request.steps is not None:
+        train = replace(train, steps=request.steps, minutes=0.0)
+    if request.minutes is not None:
+        train = replace(train, steps=TrainConfig().steps, minutes=request.minutes)
+    return replace(recipe, train=train)
 
 
-def whole_epochs(plan: Recipe, epochs: float, packs: "Packs") -> Recipe:
-    """The plan with as many steps as so many passes over the packs take."""
-    steps = max(1, round(epochs * packs.num_packs(0) / plan.train.accumulate))
-    return replace(plan, train=replace(plan.train, steps=steps, minutes=0.0))
+def with_epochs(recipe: Recipe, epochs: float, packs: "Packs") -> Recipe:
+    """The recipe with as many steps as these passes over the packs take."""
+    steps = max(1, round(epochs * packs.num_packs(0) / recipe.train.accumulate))
+    train = replace(recipe.train, steps=steps, minutes=0.0)
+    return replace(recipe, train=train)

@@ -1,15 +1,15 @@
 """Runs of recipes that are solved without gradients: prepared shards or plain text in, a model folder out.
 
 Plain text is first prepared into RUN/data with the recipe's own tokenizer. RUN/run.toml holds the numbers,
-RUN/source.json what the run was made from, RUN/timing.jsonl the seconds and the words a second, RUN/figures.json what
-the run gave, RUN itself the model.
+RUN/source.json what the run was made from, RUN/timing.jsonl the seconds and the words a second, RUN/figures.json the
+figures of the result. RUN itself is the model. No torch here.
 """
 
 import inspect
 import math
 import shutil
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,18 +35,20 @@ from firth.tokenizers.word_list import Words
 from firth.train.journal import Journal
 
 THREADS = 2
-"""Where nobody said how many."""
+"""If the user does not say how many."""
 PASSES = "passes.npz"
-"""What a run that was not finished keeps of itself."""
+"""The checkpoint of an unfinished run."""
 FIGURES = "figures.json"
-"""What one that was finished gave."""
+"""The figures of a finished run."""
 WRITTEN_FIRST = (CONFIG, SOURCE, *TOKENIZERS, DATA)
 """What a run writes before it solves anything."""
+
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
 class SolveRequest:
-    """What a person asked of a solved run; None where they left it to the recipe."""
+    """What the user asks of a solved run; None leaves a number to the recipe."""
 
     width: int | None = None
     window: int | None = None
@@ -54,111 +56,148 @@ class SolveRequest:
     min_count: int | None = None
     threads: int | None = None
     changes: tuple[str, ...] = ()
+    """Settings as `key=value`."""
 
 
-def is_solved(plan: Recipe) -> bool:
-    """Whether all objectives of a plan need no gradients."""
-    solved = [name for name in plan.objectives if issubclass(objectives.resolve(name), Solver)]
-    if solved and len(plan.objectives) > 1:
-        raise BadConfig(f"The objective {solved[0]} is solved without gradients, which no other can be beside.")
+@dataclass(frozen=True)
+class Solution:
+    """What a solver found."""
+
+    arrays: dict[str, np.ndarray]
+    """Of the encoder, by its names for them."""
+    figures: Figures
+    """What the objective says about the arrays."""
+    timing: Figures
+    """Seconds and words a second."""
+
+
+def is_solved(recipe: Recipe) -> bool:
+    """Whether a recipe is solved without gradients."""
+    solved = [name for name in recipe.objectives if issubclass(objectives.resolve(name), Solver)]
+    if solved and len(recipe.objectives) > 1:
+        raise BadConfig(f"The objective {solved[0]} is solved without gradients, so it must be the only one.")
     return bool(solved)
 
 
-def pretrain(data: Path, folder: RunFolder, plan: Recipe, *, wanted: SolveRequest) -> dict[str, float]:
-    """Solves the plan's objective over the text and writes the model; gives its figures.
+def pretrain(data: Path, folder: RunFolder, recipe: Recipe, *, request: SolveRequest) -> Figures:
+    """Solves the recipe's objective over the text and writes the model; returns its figures.
 
-    A resumed run continues after the last pass that it kept, or begins again where it kept none.
+    A resumed run continues after the last pass that it kept, or begins again if it kept none.
     """
-    plan, wanted = _numbers(folder, plan, wanted)
+    recipe, request = _resolve_run(folder, recipe, request)
     with folder.undone_if_refused(WRITTEN_FIRST, keep=(folder.path / PASSES).exists):
         is_prepared = data.is_dir() and (data / INFO).exists()
-        shards_folder = data if is_prepared else prepare_text(data, folder, plan, wanted)
+        shards_folder = data if is_prepared else prepare_text(data, folder, recipe, request)
         if folder.begun:
             _refuse_other_data(folder, data, shards_folder)
         if folder.finished:
             folder.say_finished()
             return _kept_figures(folder.path)
-        plan, goal, shards = _ready(folder, data, shards_folder, plan=plan, wanted=wanted)
-        arrays, figures, rates = _solve(folder.path, plan, goal, shards, threads=wanted.threads or THREADS)
-    threads = {"threads": wanted.threads or THREADS} if "threads" in _takes(plan) else {}
-    out = folder.path
-    Journal(out).timing(plan.epochs, rates | threads)
+        recipe, solver, shards = _begin(folder, data, shards_folder, recipe=recipe, request=request)
+        solution = _solve(folder.path, recipe, solver, shards, threads=request.threads or THREADS)
+    _write_model(folder.path, recipe, solver, solution, threads=request.threads or THREADS)
+    return solution.figures | solution.timing
+
+
+def _write_model(out: Path, recipe: Recipe, solver: Solver, solution: Solution, *, threads: int) -> None:
+    """Writes the logs, the figures and the model, and deletes the checkpoint."""
+    used_threads: dict[str, int] = {}
+    if "threads" in _solver_parameters(recipe):
+        used_threads["threads"] = threads
+    Journal(out).timing(recipe.epochs, solution.timing | used_threads)
     tokenizer = tokenizers.load(out)
-    ((name, shape),) = plan.encoder.items()
-    if isinstance(tokenizer, Subwords) and goal.fills == "bag":
-        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, arrays[ROWS]))
-    info = {"recipe": plan.recipe, "size": plan.size, "epochs": plan.epochs, **threads, **figures}
-    write_json(out / FIGURES, figures | rates)
-    save_table(out, name, shape=shape, arrays=arrays, tokenizer=tokenizer, info=info)
+    ((name, config),) = recipe.encoder.items()
+    if isinstance(tokenizer, Subwords) and solver.fills == "bag":
+        write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, solution.arrays[ROWS]))
+    info = {
+        "recipe": recipe.recipe,
+        "size": recipe.size,
+        "epochs": recipe.epochs,
+        **used_threads,
+        **solution.figures,
+    }
+    write_json(out / FIGURES, solution.figures | solution.timing)
+    save_table(out, name, shape=config, arrays=solution.arrays, tokenizer=tokenizer, info=info)
     (out / PASSES).unlink(missing_ok=True)
-    return figures | rates
 
 
-def _kept_figures(out: Path) -> dict[str, float]:
-    return dict(read_json(out / FIGURES)) if (out / FIGURES).exists() else {}
+def _kept_figures(out: Path) -> Figures:
+    path = out / FIGURES
+    if not path.exists():
+        return {}
+    return dict(read_json(path))
 
 
-def _ready(
-    folder: RunFolder, data: Path, shards_folder: Path, *, plan: Recipe, wanted: SolveRequest
+def _begin(
+    folder: RunFolder, data: Path, shards_folder: Path, *, recipe: Recipe, request: SolveRequest
 ) -> tuple[Recipe, Solver, Shards]:
-    """The plan with as many rows as the text asks for, its solver, and the text; writes what the run is made from.
+    """The recipe with as many rows as the text needs, its solver, and the text; writes what the run is made from.
 
-    The tokenizer goes to the run's folder, where it waits for the vectors: its words need not lie in memory meanwhile.
+    The tokenizer is saved in the run's folder and loaded again at the end, so that its words do not take memory
+    meanwhile.
     """
-    shards, tokenizer = open_words(shards_folder, wanted.min_count)
-    ((name, shape),) = plan.encoder.items()
-    ((goal, config),) = plan.objectives.items()
-    cls = objectives.resolve(goal)
-    parts = getattr(tokenizer, "num_rows", 0) if cls.fills == "bag" else 0
-    shape = replace(shape, vocab_size=parts or len(tokenizer.vocab))
-    made = cls(config, shape, tokenizer=tokenizer, seed=plan.train.seed)
-    plan = replace(plan, encoder={name: shape})
+    shards, tokenizer = open_words(shards_folder, request.min_count)
+    ((encoder_name, encoder_config),) = recipe.encoder.items()
+    ((objective_name, objective_config),) = recipe.objectives.items()
+    solver_class: type[Solver] = objectives.resolve(objective_name)
+    num_rows = len(tokenizer.vocab)
+    if solver_class.fills == "bag":
+        # A tokenizer of n-grams has a row for each of them, too.
+        num_rows = getattr(tokenizer, "num_rows", 0) or num_rows
+    encoder_config = replace(encoder_config, vocab_size=num_rows)
+    solver = solver_class(objective_config, encoder_config, tokenizer=tokenizer, seed=recipe.train.seed)
+    recipe = replace(recipe, encoder={encoder_name: encoder_config})
     source = SolvingSource(
         data=str(shards_folder.resolve()),
         sha256=sha256(shards_folder / MANIFEST),
-        min_count=wanted.min_count,
-        threads=wanted.threads or THREADS,
+        min_count=request.min_count,
+        threads=request.threads or THREADS,
         text=str(data.resolve()) if data != shards_folder else "",
     )
-    folder.begin(source, plan, leftovers=[FIGURES, PASSES, ROOM])
+    folder.begin(source, recipe, leftovers=[FIGURES, PASSES, ROOM])
     tokenizer.save(folder.path)
-    return plan, made, shards
+    return recipe, solver, shards
 
 
-def _solve(
-    out: Path, plan: Recipe, goal: Solver, shards: Shards, *, threads: int
-) -> tuple[dict[str, np.ndarray], dict[str, float], dict[str, float]]:
-    """The encoder's arrays; what its objective says of them, and how quick it was."""
-    stream, clock = Stream(shards, np.arange(shards.num_documents)), _Clock(shards.num_tokens * plan.epochs)
-    with bar(plan.recipe, 100, unit="%") as advance:
-        arrays, figures = goal.solve(
+def _solve(out: Path, recipe: Recipe, solver: Solver, shards: Shards, *, threads: int) -> Solution:
+    """Runs the solver over all documents, with a progress bar."""
+    stream = Stream(shards, np.arange(shards.num_documents))
+    speed = _Speed(shards.num_tokens * recipe.epochs)
+    with bar(recipe.recipe, 100, unit="%") as advance:
+        arrays, figures = solver.solve(
             stream,
-            epochs=plan.epochs,
+            epochs=recipe.epochs,
             threads=threads,
-            report=lambda share: advance(100 * share, clock.told(share)),
+            report=lambda share: advance(100 * share, speed.describe(share)),
             passes=Passes(out / PASSES),
         )
-    if not all(math.isfinite(float(array.sum())) for array in arrays.values()):
+    if not _all_finite(arrays):
         (out / PASSES).unlink(missing_ok=True)
-        (name,) = plan.objectives
-        raise BadConfig(f"The vectors of {plan.recipe} grew beyond all numbers; lower objectives.{name}.rate.")
-    return arrays, figures, clock.figures()
+        (name,) = recipe.objectives
+        raise BadConfig(f"The vectors of {recipe.recipe} diverged (NaN or infinite); lower objectives.{name}.rate.")
+    return Solution(arrays, figures, speed.timing())
 
 
-def _numbers(folder: RunFolder, plan: Recipe, wanted: SolveRequest) -> tuple[Recipe, SolveRequest]:
-    """The plan of a new run, or of the one that is resumed: it keeps its numbers."""
-    new = resolve_config(plan, wanted)
+def _all_finite(arrays: Mapping[str, np.ndarray]) -> bool:
+    """Whether all numbers are finite; a sum shows it without a copy of the array."""
+    return all(math.isfinite(float(array.sum())) for array in arrays.values())
+
+
+def _resolve_run(folder: RunFolder, recipe: Recipe, request: SolveRequest) -> tuple[Recipe, SolveRequest]:
+    """The recipe and the request of a new run; a run that is resumed keeps its own numbers."""
+    resolved = resolve_config(recipe, request)
     if not folder.begun:
-        return new, wanted
+        return resolved, request
     source = folder.read_source(SolvingSource)
-    other_count = wanted.min_count not in (None, source.min_count)
-    other_threads = wanted.threads not in (None, source.threads)
-    if new != plan or other_count or other_threads:
+    other_count = request.min_count not in (None, source.min_count)
+    other_threads = request.threads not in (None, source.threads)
+    if resolved != recipe or other_count or other_threads:
         raise folder.refuse_other_numbers()
-    return plan, replace(wanted, min_count=source.min_count, threads=source.threads)
+    return recipe, replace(request, min_count=source.min_count, threads=source.threads)
 
 
 def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> None:
+    """Raises if the data is not what the run began with."""
     source = folder.read_source(SolvingSource)
     same_shards = source.sha256 == sha256(shards_folder / MANIFEST)
     same_text = not source.text or source.text == str(data.resolve())
@@ -166,50 +205,58 @@ def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> No
         raise BadInput(f"{folder.path} was made from other data than {data}; resume it with its own data.")
 
 
-def resolve_config(plan: Recipe, wanted: SolveRequest) -> Recipe:
-    """The plan with what was asked for by name and by changes."""
-    if wanted.threads is not None and wanted.threads < 1:
-        raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
-    if wanted.min_count is not None and wanted.min_count < 1:
-        raise BadConfig(f"--min-count must be at least 1; it is {wanted.min_count}.")
-    passes = plan.epochs if wanted.epochs is None else wanted.epochs
-    changed = replace(plan, epochs=0 if passes % 1 else int(passes))
-    changed = override(changed, [*_named(plan, wanted), *wanted.changes])
-    if wanted.min_count is not None:  # the list's own, where a text is still to be prepared
-        lists = {name: replace(config, min_count=wanted.min_count) for name, config in changed.tokenizer.items()}
+def resolve_config(recipe: Recipe, request: SolveRequest) -> Recipe:
+    """The recipe with the options and changes of the request."""
+    for option, value in (("--threads", request.threads), ("--min-count", request.min_count)):
+        if value is not None and value < 1:
+            raise BadConfig(f"{option} must be at least 1; it is {value}.")
+    epochs = recipe.epochs if request.epochs is None else request.epochs
+    is_whole = epochs % 1 == 0
+    changed = replace(recipe, epochs=int(epochs) if is_whole else 0)
+    changed = override(changed, [*_changes_by_option(recipe, request), *request.changes])
+    if request.min_count is not None:
+        # If the text is still to be prepared, its tokenizer follows the same count.
+        lists = {name: replace(config, min_count=request.min_count) for name, config in changed.tokenizer.items()}
         changed = replace(changed, tokenizer=lists)
-    if "epochs" not in _takes(plan) and (wanted.epochs is not None or changed.epochs != plan.epochs):
-        raise BadConfig(f"{plan.recipe} needs no passes over the text; leave out --epochs.")
-    if plan.epochs == 0 and wanted.epochs is None and changed.epochs == 0:
-        (shape,) = changed.encoder.values()
-        changed = replace(changed, epochs=usual_epochs(shape.width))
+    epochs_changed = request.epochs is not None or changed.epochs != recipe.epochs
+    if epochs_changed and "epochs" not in _solver_parameters(recipe):
+        raise BadConfig(f"{recipe.recipe} needs no passes over the text; leave out --epochs.")
+    if recipe.epochs == 0 and request.epochs is None and changed.epochs == 0:
+        (config,) = changed.encoder.values()
+        changed = replace(changed, epochs=usual_epochs(config.width))
     if changed.epochs < 1:
-        raise BadConfig(f"{plan.recipe} takes whole passes over the text, at least 1; --epochs is {passes:g}.")
+        raise BadConfig(f"{recipe.recipe} takes whole passes over the text, at least 1; --epochs is {epochs:g}.")
     return changed
 
 
-def _named(plan: Recipe, wanted: SolveRequest) -> Iterator[str]:
-    """The changes that have a name on the command line."""
-    for name, part in (("width", "encoder"), ("window", "objectives")):
-        ((owner, config),) = getattr(plan, part).items()
-        if (value := getattr(wanted, name)) is None:
+def _changes_by_option(recipe: Recipe, request: SolveRequest) -> Iterator[str]:
+    """The options --width and --window as `key=value`."""
+    (encoder,) = recipe.encoder.items()
+    (objective,) = recipe.objectives.items()
+    options = [
+        ("width", request.width, "encoder", encoder),
+        ("window", request.window, "objectives", objective),
+    ]
+    for option, value, part, (name, config) in options:
+        if value is None:
             continue
-        if not hasattr(config, name):
-            raise BadConfig(f"{plan.recipe} has no --{name}.")
+        if not hasattr(config, option):
+            raise BadConfig(f"{recipe.recipe} has no --{option}.")
         if value < 1:
-            raise BadConfig(f"--{name} must be at least 1; it is {value}.")
-        yield f"{part}.{owner}.{name}={value}"
+            raise BadConfig(f"--{option} must be at least 1; it is {value}.")
+        yield f"{part}.{name}.{option}={value}"
 
 
-def _takes(plan: Recipe) -> Collection[str]:
-    """What the solver of a plan's objective looks at: not all know passes or threads."""
-    (goal,) = plan.objectives
-    return inspect.signature(objectives.resolve(goal).solve).parameters
+def _solver_parameters(recipe: Recipe) -> Collection[str]:
+    """The arguments that the solver of a recipe uses: not all of them use epochs or threads."""
+    (name,) = recipe.objectives
+    return inspect.signature(objectives.resolve(name).solve).parameters
 
 
-def prepare_text(data: Path, folder: RunFolder, plan: Recipe, wanted: SolveRequest) -> Path:
-    """Shards of plain text: every line that a blank line does not part belongs to one document."""
-    if data.is_dir() and any((data / name).exists() for name in (MANIFEST, "run.toml")):
+def prepare_text(data: Path, folder: RunFolder, recipe: Recipe, request: SolveRequest) -> Path:
+    """Plain text -> shards in RUN/data; blank lines separate documents."""
+    is_ours = (data / MANIFEST).exists() or (data / CONFIG).exists()
+    if data.is_dir() and is_ours:
         raise BadInput(
             f"{data} is a folder of firth but not of prepared text; name text files or `firth prepare`d data."
         )
@@ -219,17 +266,18 @@ def prepare_text(data: Path, folder: RunFolder, plan: Recipe, wanted: SolveReque
     from firth.data.prepare import prepare
     from firth.data.vocabulary import train_tokenizer
 
-    ((name, config),) = plan.tokenizer.items()
+    ((name, config),) = recipe.tokenizer.items()
     tokenizer = train_tokenizer(name, [data], config=config)
     folder.claim()
-    if shards_folder.exists():  # of a run that was killed before it began, perhaps with another text
+    if shards_folder.exists():
+        # A run that was killed before it began left it, perhaps made from another text.
         shutil.rmtree(shards_folder)
     with bar("preparing", None, unit="MB") as advance:
         prepare(
             [data],
             shards_folder,
             tokenizer=tokenizer,
-            processes=wanted.threads or THREADS,
+            processes=request.threads or THREADS,
             progress=lambda read, expected, _: advance(read / 1e6, "", expected / 1e6),
         )
     return shards_folder
@@ -239,42 +287,50 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
     """Prepared text with its tokenizer, both without words that occur less than `min_count` times."""
     shards = Shards.open(folder)
     tokenizer = tokenizers.load(shards.tokenizer_folder)
-    if min_count is None or not isinstance(tokenizer, Words):
-        if min_count is not None:
-            raise BadConfig(f"--min-count is for whole words; {folder} was prepared with another tokenizer.")
+    if min_count is None:
         return shards, tokenizer
+    if not isinstance(tokenizer, Words):
+        raise BadConfig(f"--min-count is for whole words; {folder} was prepared with another tokenizer.")
     counts = np.array(shards.counts)
-    if min_count <= counts[len(tokenizer.vocab.specials) :].min(initial=min_count):
+    num_specials = len(tokenizer.vocab.specials)
+    if min_count <= counts[num_specials:].min(initial=min_count):
         return shards, tokenizer
-    fewer, new = replace_counts(tokenizer, counts).at_least(min_count)
+    counted = type(tokenizer)(tokenizer.vocab, tokenizer.config, counts=counts)
+    fewer, new_ids = counted.at_least(min_count)
     if len(fewer.vocab) == len(fewer.vocab.specials):
         raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower --min-count.")
-    mapped = new.astype(shards.ids.dtype)[shards.ids]
-    return replace(shards, ids=mapped, counts=np.bincount(mapped, minlength=len(fewer.vocab))), fewer
+    ids = new_ids.astype(shards.ids.dtype)[shards.ids]
+    new_counts = np.bincount(ids, minlength=len(fewer.vocab))
+    return replace(shards, ids=ids, counts=new_counts), fewer
 
 
-def replace_counts(tokenizer: Words, counts: np.ndarray) -> Words:
-    return type(tokenizer)(tokenizer.vocab, tokenizer.config, counts=counts)
-
-
-class _Clock:
-    """Counts from the first report, when compiling and counting are over, to the last."""
+class _Speed:
+    """Words a second, from the first report on, when compiling and counting are over."""
 
     def __init__(self, num_words: int) -> None:
-        self.num_words, self.first = num_words, -1.0
-        self.start, self.cpu_start = time.perf_counter(), time.process_time()
+        self.num_words = num_words
+        self.first_share = -1.0
+        """The share of the work that was done at the first report; negative before it."""
+        self._start()
 
-    def told(self, share: float) -> str:
-        if self.first < 0:
-            self.start, self.cpu_start, self.first = time.perf_counter(), time.process_time(), share
+    def _start(self) -> None:
+        self.start = time.perf_counter()
+        self.cpu_start = time.process_time()
+
+    def describe(self, share: float) -> str:
+        """The speed as a text for the progress bar."""
+        if self.first_share < 0:
+            self._start()
+            self.first_share = share
         seconds = max(time.perf_counter() - self.start, 1e-9)
-        return f"{(share - self.first) * self.num_words / seconds:,.0f} words/s"
+        return f"{(share - self.first_share) * self.num_words / seconds:,.0f} words/s"
 
-    def figures(self) -> dict[str, float]:
-        """Of the words read since then: a run that was resumed did not read them all."""
-        seconds, busy = max(time.perf_counter() - self.start, 1e-9), time.process_time() - self.cpu_start
-        words = self.num_words * (1 - max(self.first, 0.0))
-        return {"seconds": seconds, "cpu_seconds": busy, "words_per_second": words / seconds}
+    def timing(self) -> Figures:
+        """Seconds and speed since the first report: a resumed run did not read all words."""
+        seconds = max(time.perf_counter() - self.start, 1e-9)
+        cpu_seconds = time.process_time() - self.cpu_start
+        words = self.num_words * (1 - max(self.first_share, 0.0))
+        return {"seconds": seconds, "cpu_seconds": cpu_seconds, "words_per_second": words / seconds}
 
 
 __all__ = ["SolveRequest", "is_solved", "pretrain", "resolve_config"]

@@ -1,6 +1,6 @@
-"""Pre-training and its evaluation put together: a recipe, shards and a folder in, a model out."""
+"""Pre-training with gradients and its evaluation: a recipe, shards and a folder in, a model out."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,21 +20,21 @@ from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
 from firth.objectives import word_losses
 from firth.pretraining import solving
-from firth.pretraining.planning import PretrainRequest, fitted, named, resolve_config, whole_epochs
+from firth.pretraining.planning import PretrainRequest, named_recipe, resolve_config, with_epochs, with_vocab_size
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
-from firth.tensors import Encoder
+from firth.tensors import Encoder, Objective
 from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
-from firth.train.parallel import chosen_device, compiled, reseed
+from firth.train.parallel import chosen_device, compiled, current_world, reseed
 from firth.train.run import TrainingRun, held_out_figures
 from firth.train.run import evaluate as measure
 
 
 @dataclass(frozen=True)
 class Parts:
-    """A run put together."""
+    """What a recipe names, built."""
 
     learner: Learner
     packs: Packs
@@ -42,133 +42,150 @@ class Parts:
     tokenizer: Tokenizer
 
     def measure(self, precision: str, extent: EvaluationExtent) -> Callable[[], dict[str, float]] | None:
-        """Gives means over the held-out documents, with the masks and pairs of epoch 0."""
+        """A function that gives means over the held-out documents, with the masks and pairs of epoch 0."""
         if not self.held_out:
             return None
         return partial(measure, self.learner, self.held_out, precision=precision, extent=extent)
 
     def check(self) -> None:
         """Raises if the text cannot be cut into sequences, before anything is written."""
-        for packs in (self.packs, self.held_out):
-            if packs:
-                packs.num_packs(0)
+        self.packs.num_packs(0)
+        if self.held_out:
+            self.held_out.num_packs(0)
 
 
 def pretrain(
     data: Path,
     folder: RunFolder,
     *,
-    asked: PretrainRequest,
+    request: PretrainRequest,
     start_from: str | Path | None = None,
     device: str | None = None,
 ) -> dict[str, float]:
-    """Trains a new run, or the rest of one, and writes the model; gives the last held-out figures."""
+    """Trains a new run, or the rest of one, and writes the model; returns the last held-out figures."""
     resumed = folder.begun
-    shards = Shards.open(_as_shards(data, folder, asked), verify=not resumed)
+    shards = Shards.open(_shards_folder(data, folder, request), verify=not resumed)
     source = _source(folder, shards, start_from)
     start = checkpoints.load(Path(source.start_from)) if source.start_from else None
-    plan = _plan(folder, asked, start=start, vocab_size=int(shards.info["vocab_size"]))
+    saved = folder.config_path if resumed else None
+    recipe = resolve_config(request, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
     if start:
-        _same_tokenizer(start.tokenizer, shards, Path(source.start_from))
-    parts = build(plan, shards, start=start, device=device)
-    if asked.epochs is not None:
-        given = plan
-        plan = whole_epochs(plan, asked.epochs, parts.packs)
-        if resumed and plan != given:
+        _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
+    parts = build(recipe, shards, start=start, device=device)
+    if request.epochs is not None:
+        before = recipe
+        recipe = with_epochs(recipe, request.epochs, parts.packs)
+        if resumed and recipe != before:
             raise folder.refuse_other_numbers("leave out --epochs")
     if folder.finished:
         folder.say_finished()
         return _figures(folder.path)
     if not resumed:
         parts.check()
-    folder.begin(source, plan, leftovers=[PLAN])
+    folder.begin(source, recipe, leftovers=[PLAN])
     floor = shards.info["health"]["entropy_nats"]
-    extent = EvaluationExtent()
-    run = TrainingRun(
-        folder.path,
-        parts.learner,
-        packs=parts.packs,
-        measure=parts.measure(plan.train.precision, extent),
-        extent=extent,
-        config=plan.train,
-        floor=floor,
-        resume=resumed,
-        interrupts=folder.interrupts,
-        scale=partial(rate_share, num_layers=parts.learner.encoder.num_layers, decay=plan.layer_decay),
-    )
+    run = _training_run(folder, parts, recipe, floor=floor, resume=resumed)
     run.go()
     figures = _figures(folder.path)
-    checkpoints.save(folder.path, _finished(parts, plan, run.progress.steps, figures, floor))
+    model = _checkpoint(parts, recipe, steps=run.progress.steps, figures=figures, floor=floor)
+    if current_world().is_main:
+        checkpoints.save(folder.path, model)
     return figures
 
 
-def _plan(folder: RunFolder, asked: PretrainRequest, *, start: Checkpoint | None, vocab_size: int) -> Recipe:
-    saved = folder.config_path if folder.begun else None
-    return resolve_config(asked, saved, start=start, vocab_size=vocab_size)
+def _training_run(folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: float, resume: bool) -> TrainingRun:
+    extent = EvaluationExtent()
+    num_layers = parts.learner.encoder.num_layers
+    return TrainingRun(
+        folder.path,
+        parts.learner,
+        packs=parts.packs,
+        measure=parts.measure(recipe.train.precision, extent),
+        extent=extent,
+        config=recipe.train,
+        floor=floor,
+        resume=resume,
+        interrupts=folder.interrupts,
+        scale=partial(rate_share, num_layers=num_layers, decay=recipe.layer_decay),
+    )
 
 
 def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     """A model's losses and accuracies on all documents of prepared shards."""
     checkpoint = checkpoints.load(model)
-    if not checkpoint.goals:  # before a look at the text: no other text would help
+    # Checked before the text is opened: no other text would help.
+    if not checkpoint.goals:
         raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
     shards = Shards.open(data)
-    _same_tokenizer(checkpoint.tokenizer, shards, model)
-    length = int(checkpoint.info.get("max_length", min(128, checkpoint.encoder.max_positions)))
-    goals = {}
-    # The one that makes pairs comes first, for it cuts; those that need another's corruption come last.
-    for name in sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].requires, name == "masked_lm")):
-        trained = checkpoint.goals[name]
-        goals[name] = make_goal(
-            name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=length, seed=seed
-        )
-        goals[name].load_state_dict(trained.state_dict())
-        goals[name].set_tokenizer(checkpoint.tokenizer)
+    _refuse_other_tokenizer(checkpoint.tokenizer, shards, model)
+    usual_length = min(128, checkpoint.encoder.max_positions)
+    length = int(checkpoint.info.get("max_length", usual_length))
+    goals = _evaluation_goals(checkpoint, max_length=length, seed=seed)
     batches = BatchConfig(max_length=length, tokens=max(4096, length))
     everything = Stream(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
-    figures = measure(Learner(checkpoint.encoder, goals), packs, precision="fp32", extent=EvaluationExtent())
-    return _with_perplexity(figures) | {"unigram_floor": shards.info["health"]["entropy_nats"]}
+    learner = Learner(checkpoint.encoder, goals)
+    figures = measure(learner, packs, precision="fp32", extent=EvaluationExtent())
+    floor = shards.info["health"]["entropy_nats"]
+    return _with_perplexity(figures) | {"unigram_floor": floor}
 
 
-def _as_shards(data: Path, folder: RunFolder, asked: PretrainRequest) -> Path:
-    """Prepared text as it is; a text file only for recipes over whole words, whose vocabulary needs no thought."""
-    prepared = folder.path / DATA
+def _evaluation_goals(checkpoint: Checkpoint, *, max_length: int, seed: int) -> dict[str, Objective]:
+    """The objectives of a model for sequences of this length, with its weights."""
+    # The first objective cuts the text, so one that makes pairs comes first; one that needs another's corruption comes
+    # last.
+    order = sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].requires, name == "masked_lm"))
+    goals: dict[str, Objective] = {}
+    for name in order:
+        trained = checkpoint.goals[name]
+        goal = make_goal(
+            name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=max_length, seed=seed
+        )
+        goal.load_state_dict(trained.state_dict())
+        goal.set_tokenizer(checkpoint.tokenizer)
+        goals[name] = goal
+    return goals
+
+
+def _shards_folder(data: Path, folder: RunFolder, request: PretrainRequest) -> Path:
+    """The folder of prepared text. A text file is prepared only for recipes over whole words: their tokenizer needs no
+    settings."""
     if not data.is_file():
         return data
+    prepared = folder.path / DATA
     if folder.begun and prepared.exists():
         return prepared
-    plan = named(asked)
-    if "words" not in plan.tokenizer:
+    recipe = named_recipe(request)
+    if "words" not in recipe.tokenizer:
         return data
-    return solving.prepare_text(data, folder, plan, solving.SolveRequest())
+    return solving.prepare_text(data, folder, recipe, solving.SolveRequest())
 
 
 def _figures(out: Path) -> dict[str, float]:
+    """The last held-out figures of a run."""
     figures = held_out_figures(out)
-    return figures if "masked_lm" in figures else _with_perplexity(figures)  # to fill masks is not to tell a text
+    if "masked_lm" in figures:
+        return figures  # the loss on masked tokens gives no perplexity of the text
+    return _with_perplexity(figures)
 
 
 def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:
-    """The loss over words also as the number of words a model is as unsure as if it chose among."""
+    """The figures with the perplexity: the exponential of the first loss over the vocabulary."""
     losses = [figures[name] for name in word_losses() if name in figures]
-    return figures | ({"perplexity": float(np.exp(losses[0]))} if losses else {})
+    if not losses:
+        return figures
+    return figures | {"perplexity": float(np.exp(losses[0]))}
 
 
-def _new_source(shards: Shards, start_from: str | Path | None) -> PretrainingSource:
-    """What a run is made from."""
+def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) -> PretrainingSource:
+    """What the run is made from; raises if a resumed run is given other data or another model than it began with."""
     start = str(Path(start_from).resolve()) if start_from else ""
-    return PretrainingSource(
+    given = PretrainingSource(
         data=str(shards.folder.resolve()),
         sha256=sha256(shards.folder / MANIFEST),
         start_from=start,
         start_sha256=model_sha256(start),
     )
-
-
-def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) -> PretrainingSource:
-    """What the run is made from; where it is resumed, data and model given now must be those it began with."""
-    given = _new_source(shards, start_from)
     if not folder.begun:
         return given
     saved = folder.read_source(PretrainingSource)
@@ -180,7 +197,7 @@ def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) ->
     return saved
 
 
-def _same_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
+def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
     if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
         raise BadInput(
             f"{shards.folder} was prepared with another tokenizer than the model's; "
@@ -188,76 +205,95 @@ def _same_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
         )
 
 
-def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
-    """Puts together what a plan names; all random numbers in it come from the plan's seed."""
+def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
+    """Builds what a recipe names; all random numbers come from its seed."""
     tokenizer = tokenizers.load(shards.tokenizer_folder)
-    if len(plan.encoder) != 1 or not plan.objectives:
+    if len(recipe.encoder) != 1 or not recipe.objectives:
         raise BadConfig("A run needs one encoder and at least one objective.")
-    plan = fitted(plan, start, len(tokenizer.vocab))
-    name, shape = next(iter(plan.encoder.items()))
-    where = chosen_device(device)
-    if getattr(shape, "attention_dropout", 0) and where.type == "cuda" and plan.train.precision != "fp32":
+    recipe = with_vocab_size(recipe, start, len(tokenizer.vocab))
+    torch_device = chosen_device(device)
+    name, config = next(iter(recipe.encoder.items()))
+    is_half = torch_device.type == "cuda" and recipe.train.precision != "fp32"
+    if is_half and getattr(config, "attention_dropout", 0.0) > 0:
         say("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
-        shape = replace(shape, attention_dropout=0.0)
-    length, seed = plan.batches.max_length, plan.train.seed
-    reseed(seed, "initial weights")
-    encoder: Encoder = encoders.resolve(name)(shape)
-    _check_sizes(plan, encoder.max_positions)
-    goals = {
-        goal: make_goal(goal, config, encoder, tokenizer, max_length=length, seed=seed)
-        for goal, config in plan.objectives.items()
-    }
-    for place, (goal, made) in enumerate(goals.items()):
-        if missing := set(made.requires) - set(list(goals)[:place]):
-            raise BadConfig(f"The objective {goal} needs {', '.join(missing)} before it.")
-        made.set_tokenizer(tokenizer)
-        if warning := made.warning():
-            say(f"Warning: {warning}")
+        config = replace(config, attention_dropout=0.0)
+    reseed(recipe.train.seed, "initial weights")
+    encoder: Encoder = encoders.resolve(name)(config)
+    _check_lengths(recipe.batches, encoder.max_positions)
+    goals = _make_goals(recipe, encoder, tokenizer)
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
-        for goal in goals.keys() & start.goals.keys():
-            goals[goal].load_state_dict(start.goals[goal].state_dict())
-    learner = Learner(encoder, goals).to(where)
-    compiled(learner, plan.train, where)  # refused now, not when files are there
-    training, held_out = split(shards, held_out_rate=plan.batches.held_out_rate, seed=seed)
-    step = plan.batches.tokens * plan.train.accumulate
-    if training.num_tokens < step:
-        raise BadInput(
-            f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of {step:,}; "
-            "add text or lower batches.tokens."
+        for goal_name in goals.keys() & start.goals.keys():
+            goals[goal_name].load_state_dict(start.goals[goal_name].state_dict())
+    learner = Learner(encoder, goals).to(torch_device)
+    compiled(learner, recipe.train, torch_device)  # raises now rather than after files were written
+    packs, held_out = _make_packs(recipe, shards, list(goals.values()), tokenizer)
+    return Parts(learner, packs, held_out, tokenizer)
+
+
+def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[str, Objective]:
+    """The objectives of a recipe, in order; draws the weights of their heads."""
+    goals: dict[str, Objective] = {}
+    for name, config in recipe.objectives.items():
+        goals[name] = make_goal(
+            name, config, encoder, tokenizer, max_length=recipe.batches.max_length, seed=recipe.train.seed
         )
-    objectives = list(goals.values())
-    first, second = (
-        Packs(stream, objectives, plan.batches, specials=tokenizer.vocab, seed=seed)
-        if len(stream.documents_D)
-        else None
-        for stream in (training, held_out)
-    )
-    assert first
-    return Parts(learner, first, second, tokenizer)
+    names_before: set[str] = set()
+    for name, goal in goals.items():
+        missing = set(goal.requires) - names_before
+        if missing:
+            raise BadConfig(f"The objective {name} needs {', '.join(missing)} before it.")
+        names_before.add(name)
+        goal.set_tokenizer(tokenizer)
+        warning = goal.warning()
+        if warning:
+            say(f"Warning: {warning}")
+    return goals
 
 
-def _check_sizes(plan: Recipe, max_positions: int) -> None:
-    length, tokens = plan.batches.max_length, plan.batches.tokens
+def _make_packs(
+    recipe: Recipe, shards: Shards, goals: list[Objective], tokenizer: Tokenizer
+) -> tuple[Packs, Packs | None]:
+    """The packs to train on and those held out; None if nothing is held out."""
+    seed = recipe.train.seed
+    training, held_out = split(shards, held_out_rate=recipe.batches.held_out_rate, seed=seed)
+    tokens_of_step = recipe.batches.tokens * recipe.train.accumulate
+    if training.num_tokens < tokens_of_step:
+        raise BadInput(
+            f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of "
+            f"{tokens_of_step:,}; add text or lower batches.tokens."
+        )
+    packs = Packs(training, goals, recipe.batches, specials=tokenizer.vocab, seed=seed)
+    if not len(held_out.documents_D):
+        return packs, None
+    return packs, Packs(held_out, goals, recipe.batches, specials=tokenizer.vocab, seed=seed)
+
+
+def _check_lengths(batches: BatchConfig, max_positions: int) -> None:
+    length = batches.max_length
     if length > max_positions:
         raise BadConfig(f"batches.max_length={length} is more than the model's {max_positions} positions; lower it.")
-    if not 8 <= length <= tokens:
-        raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={tokens}.")
+    if not 8 <= length <= batches.tokens:
+        raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={batches.tokens}.")
 
 
-def _finished(parts: Parts, plan: Recipe, steps: int, figures: dict[str, float], floor: float) -> Checkpoint:
+def _checkpoint(parts: Parts, recipe: Recipe, *, steps: int, figures: Mapping[str, float], floor: float) -> Checkpoint:
+    """The trained model with what its card says."""
     info = {
-        "recipe": plan.recipe,
-        "size": plan.size,
+        "recipe": recipe.recipe,
+        "size": recipe.size,
         "steps": steps,
-        "tokens": steps * plan.train.accumulate * plan.batches.tokens,
-        "max_length": plan.batches.max_length,
+        "tokens": steps * recipe.train.accumulate * recipe.batches.tokens,
+        "max_length": recipe.batches.max_length,
         "unigram_floor": floor,
         "held_out": figures,
     }
     learner = parts.learner.cpu().eval()
-    if plan.finetune_dropout is not None:
-        learner.encoder.config = replace(learner.encoder.config, dropout=plan.finetune_dropout)
-    goals = dict(learner.goals.items())
-    layout = plan.layout if plan.layout and convert.layout(plan.layout).suits(learner.encoder, goals) else ""
-    return Checkpoint(learner.encoder, goals, parts.tokenizer, info=info, layout=layout)  # type: ignore[arg-type]
+    encoder = learner.encoder
+    if recipe.finetune_dropout is not None:
+        encoder.config = replace(encoder.config, dropout=recipe.finetune_dropout)
+    goals: dict[str, Objective] = dict(learner.goals.items())  # type: ignore[arg-type]
+    layout = ""
+    if recipe.layout and convert.layout(recipe.layout).suits(encoder, goals):
+        layout = recipe.layout
+    return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)

@@ -223,7 +223,7 @@ def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: P
     assert (code, err) == (130, "firth: Stopped. Give the same command again to continue.\n")
     assert (tmp_path / "run").exists()
     monkeypatch.undo()
-    monkeypatch.setattr(pretraining, "Run", stopped)
+    monkeypatch.setattr(pretraining, "TrainingRun", stopped)
     code, _, err = command("pretrain", data, "--out", tmp_path / "run")
     assert (code, err.splitlines()[-1]) == (130, "firth: Stopped. Continue with --resume.")
     monkeypatch.setattr(firth.pipeline, "info", stopped)

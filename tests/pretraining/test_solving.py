@@ -216,7 +216,7 @@ def test_what_needs_no_gradients_stands_alone(others: str, words: Path, tmp_path
     plan = lineage.make("word2vec-sg-ns", "tiny")
     goals = {name: objectives.resolve(name).Config() for name in json.loads(f"{{{others}}}")}
     (tmp_path / "plan.toml").write_text(to_toml(to_dict(replace(plan, objectives=goals))))
-    with pytest.raises(BadConfig, match="solved without gradients, which no other can be beside"):
+    with pytest.raises(BadConfig, match="solved without gradients, so it must be the only one"):
         firth.pretrain(words, out=tmp_path / "run", config=tmp_path / "plan.toml")
 
 
