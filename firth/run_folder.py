@@ -200,7 +200,8 @@ class RunFolder:
         """Whether this process writes files: the only one, or rank 0."""
         return self._world is None or self._world.is_main
 
-    def _wait_for_ranks(self) -> None:
+    def wait_for_ranks(self) -> None:
+        """Returns once all ranks have come here; at once if there is only one."""
         if self._world is not None:
             self._world.wait()
 
@@ -227,7 +228,7 @@ class RunFolder:
             if self.path.is_dir() and self.is_main:
                 self._lock.acquire()
             self._check()
-            self._wait_for_ranks()  # so that all ranks find the folder as it is before rank 0 writes
+            self.wait_for_ranks()  # so that all ranks find the folder as it is before rank 0 writes
         except BaseException as error:
             self._leave(error)
             raise
@@ -261,7 +262,7 @@ class RunFolder:
         """
         if self.is_main:
             self._write_beginning(source, config, leftovers)
-        self._wait_for_ranks()
+        self.wait_for_ranks()
 
     def _write_beginning(self, source: Source, config: object, leftovers: Iterable[str]) -> None:
         self.claim()

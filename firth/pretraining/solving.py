@@ -263,6 +263,14 @@ def prepare_text(data: Path, folder: RunFolder, recipe: Recipe, request: SolveRe
     shards_folder = folder.path / DATA
     if folder.begun and (shards_folder / MANIFEST).exists():
         return shards_folder
+    if folder.is_main:
+        _prepare(data, shards_folder, folder, recipe, processes=request.threads or THREADS)
+    folder.wait_for_ranks()
+    return shards_folder
+
+
+def _prepare(data: Path, shards_folder: Path, folder: RunFolder, recipe: Recipe, *, processes: int) -> None:
+    """Trains the recipe's tokenizer on the text and writes its shards."""
     from firth.data.prepare import prepare
     from firth.data.vocabulary import train_tokenizer
 
@@ -277,10 +285,9 @@ def prepare_text(data: Path, folder: RunFolder, recipe: Recipe, request: SolveRe
             [data],
             shards_folder,
             tokenizer=tokenizer,
-            processes=request.threads or THREADS,
+            processes=processes,
             progress=lambda read, expected, _: advance(read / 1e6, "", expected / 1e6),
         )
-    return shards_folder
 
 
 def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:

@@ -19,10 +19,11 @@ from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
 from firth.objectives import word_losses
+from firth.objectives.objective import Objective
 from firth.pretraining import solving
 from firth.pretraining.planning import PretrainRequest, named_recipe, resolve_config, with_epochs, with_vocab_size
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
-from firth.tensors import Encoder, Objective
+from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
