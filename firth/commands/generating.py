@@ -1,4 +1,4 @@
-"""Texts that go on: the subcommand that lets a causal language model write."""
+"""The subcommand that lets a causal language model continue a text."""
 
 from typing import Annotated
 
@@ -23,10 +23,9 @@ def generate(
     as_json: Json = False,
 ) -> None:
     """Let a causal language model (gpt, gpt-2, ulmfit) go on with a text."""
-    from firth import pipeline
+    from firth.inference.model import load
 
-    found = pipeline.generate(
-        model,
+    generated = load(model).generate(
         text,
         max_tokens=max_tokens,
         seed=seed,
@@ -36,6 +35,6 @@ def generate(
         no_repeat=no_repeat,
     )
     if as_json:
-        show({"generated": found}, as_json=True)
+        show({"generated": generated}, as_json=True)
     else:
-        typer.echo(found.text)
+        typer.echo(generated.text)

@@ -1,4 +1,4 @@
-"""One word in many places: the subcommand that tells its senses apart."""
+"""The subcommand that tells the senses of a word apart."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,23 +28,30 @@ def senses(
     as_json: Json = False,
 ) -> None:
     """Group the occurrences of a word by what it means there, and show the nearest ones of each."""
-    from firth import pipeline
+    from firth.corpus.readers import read_lines
+    from firth.inference.model import load
 
-    found = pipeline.senses(model, word=word, file=file, groups=groups, layer=layer)
+    lines = read_lines(file)
+    found = load(model).senses(word, lines, groups=groups, layer=layer)
     if as_json:
         show({"word": found.word, "silhouette": found.silhouette, "groups": found.groups}, as_json=True)
         return
-    total = sum(map(len, found.groups))
+    total = sum(len(group) for group in found.groups)
     typer.echo(f"{word}: {total} occurrences, {len(found.groups)} group(s), silhouette {found.silhouette:.2f}")
     for number, group in enumerate(found.groups, 1):
         typer.echo(f"\n{number}. {len(group)} occurrences")
-        for one in group[:top]:
-            near = ", ".join(f"{line} ({cosine:.2f})" for line, cosine in one.nearest)
-            typer.echo(f"   {one.line:>5}  {_in_context(one)}\n          nearest: {near}")
+        for occurrence in group[:top]:
+            nearest = ", ".join(f"{line} ({cosine:.2f})" for line, cosine in occurrence.nearest)
+            typer.echo(f"   {occurrence.line:>5}  {_in_context(occurrence)}\n          nearest: {nearest}")
 
 
-def _in_context(one: "Occurrence") -> str:
-    before, after = one.text[: one.start], one.text[one.end :]
-    left = before if len(before) <= _AROUND else f"…{before[-_AROUND:]}"
-    right = after if len(after) <= _AROUND else f"{after[:_AROUND]}…"
-    return f"{left}[{one.text[one.start : one.end]}]{right}"
+def _in_context(occurrence: "Occurrence") -> str:
+    """The word in brackets, with some characters of the text on each side."""
+    before = occurrence.text[: occurrence.start]
+    word = occurrence.text[occurrence.start : occurrence.end]
+    after = occurrence.text[occurrence.end :]
+    if len(before) > _AROUND:
+        before = f"…{before[-_AROUND:]}"
+    if len(after) > _AROUND:
+        after = f"{after[:_AROUND]}…"
+    return f"{before}[{word}]{after}"

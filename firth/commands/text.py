@@ -1,4 +1,4 @@
-"""From text to a model that knows language: the subcommands that prepare, pre-train and ask what was learned."""
+"""Subcommands from text to a pre-trained model, and those that ask it: prepare, pretrain, fill, embed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -129,14 +129,14 @@ def fill(
     as_json: Json = False,
 ) -> None:
     """Fill the masks of a text."""
-    from firth import pipeline
+    from firth.inference.model import load
 
-    rows = pipeline.fill(model, text, top=top, specials=specials)
+    candidates = load(model).fill(text, top=top, specials=specials)
     if as_json:
-        show({"fills": rows}, as_json=True)
-    else:
-        for row in rows:
-            typer.echo(f"{row.probability:8.2%}  {row.token:<16}  {row.text}")
+        show({"fills": candidates}, as_json=True)
+        return
+    for candidate in candidates:
+        typer.echo(f"{candidate.probability:8.2%}  {candidate.token:<16}  {candidate.text}")
 
 
 def embed(
@@ -154,5 +154,5 @@ def embed(
     """Turn each line of a file into a vector, in order."""
     from firth import pipeline
 
-    rows, width = pipeline.embed(model, file=file, out=out, pooling=pooling, precision=precision)
-    show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)
+    num_texts, width = pipeline.embed_file(model, file=file, out=out, pooling=pooling, precision=precision)
+    show({"texts": num_texts, "width": width, "out": str(out)}, as_json=as_json)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 
 import torch
 
@@ -55,8 +56,9 @@ def serve(
     token: str | None = None,
     runs: Path | None = None,
     precision: str = "fp32",
+    stop: Event | None = None,
 ) -> None:
-    """Serves the models until SIGTERM or Ctrl-C, then answers what it has taken on."""
+    """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers what it has taken on."""
     if token is None and not _is_loopback(host):
         raise BadConfig(f"{host} can be reached from other machines: give a token with --token-file or FIRTH_TOKEN.")
     if runs is not None and not runs.is_dir():
@@ -70,7 +72,7 @@ def serve(
         house = House(models, limits, meters, batcher, Runs(runs) if runs else None, _lexicons(folders))
         app = App(house, token=token, hosts=LOOPBACK | {host.lower()})
         try:
-            Server(_settings(app, limits)).run([listener])
+            Server(_settings(app, limits), stop=stop).run([listener])
         finally:
             batcher.close()
 
@@ -105,6 +107,16 @@ def read_token(file: Path | None) -> str | None:
 class Server(uvicorn.Server):
     """Says where it listens, and treats a signal as a wish to stop, not as a failure."""
 
+    def __init__(self, config: uvicorn.Config, *, stop: Event | None = None) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; returns whether to stop."""
+        if self._stop is not None and self._stop.is_set():
+            self.should_exit = True
+        return await super().on_tick(counter)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
@@ -112,6 +124,9 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if current_thread() is not main_thread():  # only the main thread may handle signals
+            yield
+            return
         before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield

@@ -13,7 +13,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.convert import albert_zh, elmo, pickled, tensorflow
 from firth.errors import BadConfig, BadInput, FirthError
-from firth.files import MANIFEST, atomic_folder, write_json
+from firth.files import MANIFEST, atomic_folder, check_is_new, write_json
 from firth.surgery import word_tables
 
 TOKENIZER_SETTINGS = "tokenizer_config.json"
@@ -35,8 +35,7 @@ class Said:
 
 def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
     """Writes the model in `source` into the new folder `out`, and returns it."""
-    if out.exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    check_is_new(out)
     if source.is_file():
         return word_tables.import_file(source, out, skip_bad=said.skip_bad)
     if not source.is_dir():

@@ -81,5 +81,5 @@ def test_quotes_of_a_spreadsheet_are_told_wherever_rows_are_read(
     assert line.strip().startswith("Warning: worth a look: row 2:")
     firth.finetune(run, task="classify", train=file, out=tmp_path / "tuned", changes=["epochs=1"], device="cpu")
     assert wanted in capsys.readouterr().err
-    assert len(firth.predict(tmp_path / "tuned", file=file)) == 24
+    assert len(firth.load(tmp_path / "tuned").predict_file(file)) == 24
     assert f"Warning: {file}, row 2: {wanted}" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_it_is_fine_tuned_and_keeps_its_layout(name: str, trained: Callable[[str
     out = tmp_path / "tuned"
     firth.finetune(trained(name), task="classify", train=tmp_path / "train.tsv", dev=tmp_path / "train.tsv", out=out)
     assert read_json(out / "config.json")["model_type"] == HEIRS[name][0]
-    assert {row.label for row in firth.predict(out, ["a good day", "a bad day"])} <= {"yes", "no"}
+    assert {row.label for row in firth.load(out).predict(["a good day", "a bad day"])} <= {"yes", "no"}
 
 
 def test_all_heads_come_back(trained: Callable[[str], Path]) -> None:

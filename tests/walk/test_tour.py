@@ -29,7 +29,7 @@ def test_the_demo_leaves_models_that_are_served(tmp_path: Path, capsys: pytest.C
     served = dict(model.split("=") for model in tour._models(tmp_path / "demo"))
     assert list(served) == names
     assert f"firth serve {' '.join(f'{name}={path}' for name, path in served.items())}" in said
-    assert firth.predict(served["classify-zh"], ["今天很好。"])[0].label in ("正面", "负面")
+    assert firth.load(served["classify-zh"]).predict(["今天很好。"])[0].label in ("正面", "负面")
     assert firth.load(served["tag-en"]).predict(["James Watt lived in Glasgow."])
     for name in names[1:]:
         assert not read_json(tmp_path / "demo" / name / "results.json")["random"]
