@@ -9,6 +9,7 @@
 Names are imported on first use, so that importing firth costs nothing.
 """
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from firth.cpu import configure
 
 __version__ = "0.1.0"
 configure()  # before torch computes anything: it reads these settings once
+logging.getLogger("firth").addHandler(logging.NullHandler())  # silent unless a program configures logging
 
 if TYPE_CHECKING:
     from firth.errors import FirthError

@@ -6,7 +6,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
-from firth import __version__
+from firth import __version__, console
 from firth.errors import FirthError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def main() -> None:
     """Runs the command; what a user can put right is one sentence on standard error."""
     before = signal.signal(signal.SIGINT, _interrupt)
     try:
-        commands()()
+        with console.shown():
+            commands()()
     except FirthError as error:
         print(f"firth: {error}", file=sys.stderr)
         sys.exit(error.exit_code)

@@ -4,13 +4,14 @@ In: paths and options. Out: folders on disk, and the figures of each step. `firt
 Each function imports only what it needs: preparing text and training word vectors never load torch.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firth.console import Advance, bar, say
+from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable, write_bytes
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from firth.pretraining.planning import Asked
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
 
 FINETUNING_RECIPES = ("fasttext", "ulmfit")
 NEW_ENCODERS = ("bag", "static")
@@ -85,7 +88,7 @@ def prepare(
             **reading,
         )
     for text in health["warnings"]:
-        say(f"warning: {text}")
+        log.warning(text)
     return health
 
 
@@ -214,7 +217,7 @@ def _report_pretraining(folder: "RunFolder") -> None:
 
     page = folder.path / REPORT
     write_bytes(page, render(gather(folder.path)).encode())
-    say(f"The model and its card are in {folder.path}; {page} shows the run.")
+    log.info(f"The model and its card are in {folder.path}; {page} shows the run.")
 
 
 # Fine-tune and measure
@@ -290,7 +293,7 @@ def finetune(
         summary = run(folder, asked, device=device)
         page = folder.path / REPORT
         write_bytes(page, gather(folder.path).encode())
-    say(f"The model and its card are in {out}; {page} shows the run.")
+    log.info(f"The model and its card are in {out}; {page} shows the run.")
     return summary
 
 

@@ -9,6 +9,7 @@ A run has begun once its run.toml exists, which is written after source.json. Be
 text (`data`) or ULMFiT's language model (`lm`); the lock file stays there to say that these are ours. No torch here.
 """
 
+import logging
 import shutil
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,12 +20,13 @@ from types import TracebackType
 from typing import Any, Literal, TypeVar
 
 from firth.config import from_dict, to_dict, to_toml
-from firth.console import say
 from firth.errors import BadConfig, BadInput, Damaged, FirthError, Interrupted
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.folder import WRITTEN
 from firth.interrupts import Interrupts
 from firth.lock import Lock
+
+log = logging.getLogger(__name__)
 
 CONFIG = "run.toml"
 SOURCE = "source.json"
@@ -250,7 +252,7 @@ class RunFolder:
             raise BadInput(f"{model} is not as it was when {self.path} began; resume needs the same model.")
 
     def say_finished(self) -> None:
-        say(f"{self.path} is finished, so nothing is left to resume: its figures are given again.")
+        log.info(f"{self.path} is finished, so nothing is left to resume: its figures are given again.")
 
     @contextmanager
     def undone_if_refused(self, names: Iterable[str], *, keep: Callable[[], bool]) -> Iterator[None]:

@@ -4,19 +4,21 @@
 weights, and a page. Run again, it continues where it stopped. `serve` answers over HTTP.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firth import pipeline
-from firth.console import say
 from firth.errors import FirthError, Interrupted
 from firth.files import MANIFEST, write_bytes
 from firth.run_folder import REPORT, is_begun
 
 if TYPE_CHECKING:
     from threading import Event
+
+log = logging.getLogger(__name__)
 
 DEMO = "demo"
 """The folder of the demo that `serve` serves where no model is named."""
@@ -98,17 +100,17 @@ def _demo(folder: Path, minutes: float, seeds: int, tuning: Sequence[str]) -> Pa
     if not data.exists():
         _prepare(folder, data)
     if not (run / MANIFEST).exists():
-        say("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
+        log.info("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
         pipeline.pretrain(data, out=run, size=SIZE, minutes=minutes, resume=is_begun(run), changes=CHANGES)
     page = _report(folder)
-    say("4. Fine-tuning: is that worth anything? The same network learns from it and from random weights.")
+    log.info("4. Fine-tuning: is that worth anything? The same network learns from it and from random weights.")
     rows = _compare_starts(folder, seeds, tuning)
-    say("   Mean and deviation over the seeds, on rows that no training saw:\n   " + "\n   ".join(rows))
-    say(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
+    log.info("   Mean and deviation over the seeds, on rows that no training saw:\n   " + "\n   ".join(rows))
+    log.info(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
     arguments = ""
     if str(folder) != DEMO:  # which is what `firth serve` serves by itself
         arguments = f" {' '.join(_models(folder))} --runs {folder}"
-    say(f"6. All of it on a page, to try: firth serve{arguments}, then open http://127.0.0.1:8080.")
+    log.info(f"6. All of it on a page, to try: firth serve{arguments}, then open http://127.0.0.1:8080.")
     return page
 
 
@@ -116,10 +118,10 @@ def _prepare(folder: Path, data: Path) -> None:
     from firth import samples
     from firth.data.health import describe
 
-    say("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
+    log.info("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
     texts = samples.corpus(folder / "text")
     health = pipeline.prepare(texts, out=data, vocab_size=VOCAB_SIZE)
-    say("\n".join(describe(health)))
+    log.info("\n".join(describe(health)))
 
 
 def _report(folder: Path) -> Path:
@@ -130,15 +132,15 @@ def _report(folder: Path) -> Path:
 
     run = folder / "run"
     page = folder / REPORT
-    say("3. Asking it: fill the mask.")
+    log.info("3. Asking it: fill the mask.")
     model = load(run)
     for text in FILLS:
         candidates = [f"{row.token} {row.probability:.0%}" for row in model.fill(text)]
-        say(f"   {text}\n      " + ", ".join(candidates))
+        log.info(f"   {text}\n      " + ", ".join(candidates))
     report = gather(run, data=folder / "data", fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
     for text, others in report.neighbours:
         nearest, cosine = others[0]
-        say(f"   {text}\n      nearest: {nearest} (cosine {cosine:.2f})")
+        log.info(f"   {text}\n      nearest: {nearest} (cosine {cosine:.2f})")
     write_bytes(page, render(report).encode())
     return page
 

@@ -4,11 +4,11 @@ In: a model folder, prepared text or text files. Out: files, or rows. `firth.exp
 `from firth.words import keywords`. As in `pipeline.py`, each function imports only what it needs.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from firth.console import say
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from firth.corpus.readers import Documents
     from firth.inference.lexicon import Lexicon
     from firth.tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
 class Exported(TypedDict):
@@ -168,7 +170,7 @@ def duplicates(
         fingerprints.append(fingerprint("\n".join(document.lines), shingle=shingle))
     found = near_pairs(fingerprints, within=within)
     pairs = sorted(found, key=lambda pair: (pair[2], pair[1], pair[0]))  # by bits, then by place
-    say(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")
+    log.info(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")
     rows: list[NearPair] = []
     for first, second, bits in pairs:
         rows.append({"bits": bits, "first": sources[first], "second": sources[second]})

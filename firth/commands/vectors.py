@@ -1,6 +1,7 @@
 """Subcommands about words: their vectors, and what the words of a text tell without a model."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -8,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from firth.commands.shown import Json, ModelFolder, show
-from firth.console import say
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
+
+log = logging.getLogger(__name__)
 
 
 Top = Annotated[int, typer.Option(min=1, help="How many words to show.")]
@@ -28,7 +30,7 @@ def neighbours(
 
     found = open_lexicon(model).neighbours(word, top=top)
     if not found:
-        say(f"{model} has no word besides '{word}', so '{word}' has no neighbours.")
+        log.info(f"{model} has no word besides '{word}', so '{word}' has no neighbours.")
     _show_ranking(found, as_json=as_json)
 
 
@@ -45,7 +47,7 @@ def analogy(
 
     found = open_lexicon(model).analogy(first, second, third, top=top)
     if not found:
-        say(f"{model} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
+        log.info(f"{model} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
     _show_ranking(found, as_json=as_json)
 
 

@@ -3,6 +3,7 @@
 A run remembers its numbers in `run.toml` and its files with their hashes in `source.json`; `--resume` reads these.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from firth.config import from_dict, load_toml, override, to_dict
-from firth.console import say
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
 from firth.files import sha256
@@ -25,6 +25,8 @@ from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
 from firth.train.parallel import chosen_device
 from firth.train.settings import OptimConfig, TrainConfig
+
+log = logging.getLogger(__name__)
 
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
 """How long to train when nobody says: three passes, more where three would be a handful of steps."""
@@ -120,7 +122,7 @@ def resolve_job(folder: RunFolder, asked: Asked, *, device: str | None) -> Job:
             labelled.refuse_bad(read, files)
         for part, count in read.num_skipped.items():
             if count:
-                say(f"{files[part]}: {count} bad row{'s' * (count > 1)} skipped.")
+                log.info(f"{files[part]}: {count} bad row{'s' * (count > 1)} skipped.")
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         if not resumed:
             _look_at(name, data[name])
@@ -150,7 +152,7 @@ def _look_at(name: str, data: Labelled) -> None:
         raise BadConfig(f"{name} has no figure '{found['main']}' to pick epochs on; here it has {', '.join(figures)}.")
     for part, row in found["parts"].items():
         for line in checking.warnings(part, {**row, "bad": []}):
-            say(f"{name}, {part}: {line}")
+            log.warning(f"{name}, {part}: {line.removeprefix('Warning: ')}")
 
 
 def _first_plan(asked: Asked) -> Plan:

@@ -9,6 +9,7 @@ with them a few epochs do not find a weak signal such as CoLA's: docs/results.md
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,7 +19,6 @@ from typing import Any
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.config import read_value, to_dict
-from firth.console import say
 from firth.data import prepare as preparation
 from firth.data.shards import Shards
 from firth.errors import BadConfig
@@ -28,6 +28,8 @@ from firth.finetuning.jobs import Asked, resolve_job
 from firth.pretraining import planning
 from firth.pretraining import training as pretraining
 from firth.run_folder import DATA, RunFolder, is_begun
+
+log = logging.getLogger(__name__)
 
 SLANTED = (
     "train.optim.schedule=slanted",
@@ -75,7 +77,7 @@ def _language_model(folder: RunFolder, asked: Asked, changes: list[str], *, devi
             lm_folder.claim()
             rows = (row for part in job.data.values() for row in part.examples["train"])
             _prepare((text for row in rows for text in row.texts), data, start)
-        say("Training the language model on the text of the training rows ...")
+        log.info("Training the language model on the text of the training rows ...")
         epochs = [change for change in changes if change.startswith("epochs=")]
         wanted = planning.Asked(
             "ulmfit",

@@ -1,12 +1,12 @@
 """What a person asks of pre-training -> a recipe as numbers: by name or from a file, with their changes and limits."""
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import encoders, lineage
 from firth.config import from_dict, load_toml, override
-from firth.console import say
 from firth.errors import BadConfig
 from firth.lineage import Recipe
 from firth.train.settings import TrainConfig
@@ -14,6 +14,8 @@ from firth.train.settings import TrainConfig
 if TYPE_CHECKING:
     from firth.checkpoint import Checkpoint
     from firth.data.loader import Packs
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,11 @@ def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> Non
         from firth.train.parallel import chosen_device  # needs torch, which who leaves the device alone does not
 
         chosen_device(device)  # raises where there is no such device
-        say(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")
+        log.info(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")
     if size:
         has_width = hasattr(next(iter(plan.encoder.values())), "width")
         use = "only sets the width of the vectors" if has_width else "changes nothing"
-        say(f"--size {size} {use} in {plan.recipe}.")
+        log.info(f"--size {size} {use} in {plan.recipe}.")
 
 
 def _limits(plan: Recipe, asked: Asked) -> Recipe:

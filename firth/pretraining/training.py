@@ -1,5 +1,6 @@
 """Pre-training and its evaluation put together: a recipe, shards and a folder in, a model out."""
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,6 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
-from firth.console import say
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
@@ -30,6 +30,8 @@ from firth.train.loop import Learner
 from firth.train.parallel import chosen_device, compiled, reseed
 from firth.train.run import Run, held_out_figures
 from firth.train.run import evaluate as measure
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -197,7 +199,7 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
     name, shape = next(iter(plan.encoder.items()))
     where = chosen_device(device)
     if getattr(shape, "attention_dropout", 0) and where.type == "cuda" and plan.train.precision != "fp32":
-        say("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
+        log.warning("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
         shape = replace(shape, attention_dropout=0.0)
     length, seed = plan.batches.max_length, plan.train.seed
     reseed(seed, "initial weights")
@@ -212,7 +214,7 @@ def build(plan: Recipe, shards: Shards, *, start: Checkpoint | None = None, devi
             raise BadConfig(f"The objective {goal} needs {', '.join(missing)} before it.")
         made.set_tokenizer(tokenizer)
         if warning := made.warning():
-            say(f"Warning: {warning}")
+            log.warning(warning)
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
         for goal in goals.keys() & start.goals.keys():

@@ -1,5 +1,6 @@
 """The server's process: a socket opened, models loaded and warmed, requests answered, and an orderly end."""
 
+import logging
 import os
 import re
 import resource
@@ -13,7 +14,6 @@ from threading import Event, current_thread, main_thread
 
 import torch
 
-from firth.console import say
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 
 try:
@@ -34,6 +34,8 @@ from firth.serving.limits import Limits
 from firth.serving.prometheus import Meters
 from firth.serving.registry import House
 from firth.serving.runs import Runs
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEAD_BYTES = 16_384
@@ -120,7 +122,7 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
-        say(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops).")
+        log.info(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops).")
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """A run and its folder: training with logs, held-out evaluation, saved states, a time limit and clean interruption."""
 
+import logging
 import math
 import time
 from collections.abc import Callable
@@ -9,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from firth.console import bar, say
+from firth.console import bar
 from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError, Interrupted
 from firth.files import write_json
@@ -22,6 +23,8 @@ from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, rate_at, trai
 from firth.train.optim import make_optimizer
 from firth.train.parallel import current_world, in_precision, reseed
 from firth.train.settings import TrainConfig
+
+log = logging.getLogger(__name__)
 
 
 class Run:
@@ -47,9 +50,9 @@ class Run:
         self.config, self.floor, self.label = config, floor, label
         self.device = next(learner.parameters()).device
         self.optimizer = make_optimizer(learner, config.optim, scale=scale)
-        restored = (
-            state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=say) if resume else None
-        )
+        restored = None
+        if resume:
+            restored = state.restore(folder / "checkpoints", learner, optimizer=self.optimizer, report=log.warning)
         self.progress, lengths = restored or (_beginning(config), {})
         self.journal = Journal(folder, lengths=lengths)
         self.interrupts = interrupts
@@ -164,7 +167,7 @@ class Run:
         plan = replace(plan, shares=tuple(self.progress.shares))
         write_json(self.folder / PLAN, asdict(plan))
         self._follow(plan)
-        say(limit.told(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
+        log.info(limit.told(plan, per_step=per_step, share=self.extent.share, asked=config.evaluate_every))
 
     def _follow(self, plan: Plan) -> None:
         self.progress.steps, self.progress.settled = plan.steps, plan.settled
@@ -175,11 +178,11 @@ class Run:
     def _warn_if_nothing_learned(self) -> None:
         for goal in self.learner.goals.values():
             if isinstance(goal, Objective) and (finding := goal.nothing_learned(self.last)):
-                say(f"Warning: at step {self.progress.step} {finding}")
+                log.warning(f"at step {self.progress.step} {finding}")
         loss = next((self.last[name] for name in self.learner.word_losses if name in self.last), 0.0)
         if self.floor and loss > self.floor:
-            say(
-                f"Warning: at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "
+            log.warning(
+                f"at step {self.progress.step} the loss {loss:.2f} has not passed the unigram floor "
                 f"{self.floor:.2f}: the model has not learned more than word frequencies. Try another train.optim.rate."
             )
 

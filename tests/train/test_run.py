@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,12 +59,12 @@ def test_a_runs_config_can_be_passed_back(run: Path, data: Path, tmp_path: Path)
 
 
 def test_minutes_become_steps_and_are_saved(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     changes = [*tiny, "train.checkpoint_every=1000"]
     firth.pretrain(data, out=tmp_path / "run", minutes=0.02, changes=changes)
     steps = json.loads((tmp_path / "run" / "firth.json").read_text())["steps"]
-    assert f"0.02 minutes are {steps:,} steps" in capsys.readouterr().err
+    assert f"0.02 minutes are {steps:,} steps" in messages()
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert plan["steps"] == steps > plan["settled"] > 2
     assert {p.name for p in tmp_path.glob("run/checkpoints/*")} == {f"step-{plan['settled']}", f"step-{steps}"}
@@ -85,7 +86,7 @@ def test_a_timed_run_resumed_goes_by_its_plan(data: Path, tiny: tuple[str, ...],
 
 
 def test_evaluations_count_in_a_time_limit(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     changes = [*tiny, "train.evaluate_every=1", "batches.held_out_rate=0.7", "batches.tokens=64"]
     firth.pretrain(data, out=tmp_path / "run", minutes=0.01, changes=changes)
@@ -96,7 +97,7 @@ def test_evaluations_count_in_a_time_limit(
     between = [step for step in later if step % plan["evaluate_every"] == 0]
     assert rows == [plan["settled"], *between, plan["steps"]]
     assert plan["held_out"] > 0
-    assert "of the held-out text, for all would take too long" in capsys.readouterr().err
+    assert "of the held-out text, for all would take too long" in messages()
 
 
 def test_the_plan_of_a_time_limit_adds_up() -> None:
@@ -154,10 +155,10 @@ def test_nothing_held_out(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> 
 
 
 def test_a_model_that_does_not_pass_the_floor_is_warned_of(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     firth.pretrain(data, out=tmp_path / "run", steps=200, changes=[*tiny, "train.optim.rate=0.0"])
-    assert "has not passed the unigram floor" in capsys.readouterr().err
+    assert "has not passed the unigram floor" in messages()
     assert [floor_step(steps) for steps in (3, 300, 1000, 5000)] == [200, 200, 200, 1000]
 
 
