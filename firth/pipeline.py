@@ -72,7 +72,7 @@ def prepare(
     if segmenter and isinstance(encoder, Words):
         raise BadConfig(
             "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
-            "are used, so leave out --segmenter."
+            "are used, so leave out `segmenter=`."
         )
     if segmenter:
         processes = 0  # a worker does not have the segmenter
@@ -106,7 +106,9 @@ def _tokenizer(
     if not Path(name).is_dir():
         raise BadInput(f"{name} is neither a folder nor a tokenizer that can be trained ({', '.join(trainable)}).")
     if vocab_size is not None or min_count is not None:
-        raise BadConfig(f"--vocab-size and --min-count are for a new vocabulary; the tokenizer in {name} has its own.")
+        raise BadConfig(
+            f"`vocab_size=` and `min_count=` are for new vocabularies; the tokenizer in {name} has its own."
+        )
     return tokenizers.load(Path(name))
 
 
@@ -197,13 +199,15 @@ def _train_or_solve(
     plan = planning.named(asked, saved)
     if solving.is_solved(plan):
         if asked.steps is not None or asked.minutes is not None or start_from is not None:
-            raise BadConfig(f"{plan.recipe} is solved without gradients: leave out --steps, --minutes and --from.")
+            raise BadConfig(
+                f"{plan.recipe} is solved without gradients: leave out `steps=`, `minutes=` and `start_from=`."
+            )
         planning.tell_of_unused(plan, size=asked.size, device=device)
         wanted = solving.Wanted(epochs=asked.epochs, changes=asked.changes, **word_options)
         return solving.pretrain(data, folder, plan, wanted=wanted)
     if word_options:
-        option = min(word_options).replace("_", "-")
-        raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
+        option = min(word_options)
+        raise BadConfig(f"`{option}=` is for recipes that are solved without gradients; change others by key=value.")
     from firth.pretraining import training  # torch
 
     return training.pretrain(data, folder, asked=asked, start_from=start_from, device=device)
@@ -300,13 +304,13 @@ def finetune(
 def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str | None) -> tuple[str, list[str]]:
     """The model folder to start from ("" for none), and the settings that `encoder` and `recipe` stand for."""
     if model and encoder:
-        raise BadConfig(f"{model} and --encoder {encoder} both say what to start from; leave one out.")
+        raise BadConfig(f"{model} and `encoder='{encoder}'` both say what to start from; leave one out.")
     if recipe is not None and recipe not in FINETUNING_RECIPES:
         known = ", ".join(FINETUNING_RECIPES)
         raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: {known}).")
     if recipe == "fasttext":
         if model or encoder:
-            raise BadConfig(f"--recipe {recipe} starts from nothing; leave out the model and --encoder.")
+            raise BadConfig(f"`recipe='{recipe}'` starts from nothing; leave out the model and `encoder=`.")
         return "", [f"encoder={recipe}"]
     if encoder in NEW_ENCODERS:
         return "", [f"encoder={recipe or encoder}"]
@@ -331,7 +335,7 @@ def evaluate(
     """
     files = _as_list(words)
     if bool(files) == (data is not None):
-        raise BadConfig("Give --data or --words, one of the two.")
+        raise BadConfig("Give `data=` or `words=`, one of the two.")
     if data is None:
         return _evaluate_words(Path(run), [Path(file) for file in files])
     from firth.finetuning import measuring

@@ -244,7 +244,7 @@ class RunFolder:
 
     def refuse_other_numbers(self, remedy: str = "leave out options that differ from it") -> BadConfig:
         """The error for a resumed run that was asked for other numbers than its own."""
-        return BadConfig(f"--resume continues the run as {self.config_path} says; {remedy}.")
+        return BadConfig(f"`resume=True` continues the run as {self.config_path} says; {remedy}.")
 
     def refuse_changed_model(self, model: str, digest: str) -> None:
         """Raises where the model that the run started from is another one now; `digest` is that of the record."""
@@ -272,26 +272,26 @@ class RunFolder:
     def _check(self) -> None:
         """Raises where a run may be neither begun nor resumed as asked."""
         if self.path.is_file():
-            raise BadInput(f"{self.path} is a file, and a run needs a folder; choose another --out.")
+            raise BadInput(f"{self.path} is a file, and a run needs a folder; choose another `out=`.")
         if self.begun:
             self._check_existing()
         elif self._holds_other_things():
-            raise BadInput(f"{self.path} exists and holds no run; choose another --out.")
+            raise BadInput(f"{self.path} exists and holds no run; choose another `out=`.")
         elif self.resume:
-            raise BadInput(f"{self.path} holds no run to resume; give the whole command without --resume to begin one.")
+            raise BadInput(f"{self.path} holds no run to resume; give all options without `resume=True` to begin one.")
         self._accepted = True
 
     def _check_existing(self) -> None:
         source = self.path / SOURCE
         if not source.exists():
-            raise BadInput(f"{self.path} has a {CONFIG} but no {SOURCE}, so it holds no run; choose another --out.")
+            raise BadInput(f"{self.path} has a {CONFIG} but no {SOURCE}, so it holds no run; choose another `out=`.")
         own = _COMMANDS[_source_values(source)["kind"]]
         if own != self.command:
             raise BadInput(
-                f"{self.path} is a run of `firth {own}`; resume it with that command or choose another --out."
+                f"{self.path} is a run of `firth {own}`; resume it with that command or choose another `out=`."
             )
         if not self.resume:
-            raise BadInput(f"{self.path} already exists; continue it with --resume or choose another --out.")
+            raise BadInput(f"{self.path} already exists; continue it with `resume=True` or choose another `out=`.")
 
     def _holds_other_things(self) -> bool:
         """Whether there is anything that no run of ours put there."""
@@ -321,5 +321,5 @@ class RunFolder:
 
     def _remedy(self) -> str:
         if self.begun:
-            return "Continue with --resume."
+            return "Continue with `resume=True`."
         return "Give the same command again to continue." if (self.path / LOCK).exists() else ""

@@ -89,7 +89,7 @@ def _continued_by_running_again() -> Iterator[None]:
         error.remedy = "Run it again to continue."
         raise
     except FirthError as error:
-        error.args = (str(error).replace("use --resume", "run it again"),)
+        error.args = (str(error).replace("use `resume=True`", "run it again"),)
         raise
 
 

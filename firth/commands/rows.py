@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from firth.commands import vectors
+from firth.commands.flags import in_flags
 from firth.commands.shown import Json, ModelFolder, line, show
 from firth.errors import BadConfig
 from firth.files import finite
@@ -75,7 +76,7 @@ def check(
     else:
         from firth.finetuning.checking import describe
 
-        typer.echo("\n".join(describe(findings)))
+        _echo_messages(describe(findings))
 
 
 def finetune(
@@ -146,7 +147,7 @@ def finetune(
         return
     from firth.finetuning.figures import headlines
 
-    typer.echo("\n".join(headlines(summary)))
+    _echo_messages(headlines(summary))
 
 
 def predict(
@@ -236,6 +237,11 @@ def evaluate(
         vectors.show_tests(figures, as_json=as_json)
     else:
         show(figures, as_json=as_json)
+
+
+def _echo_messages(lines: Iterable[str]) -> None:
+    """Prints sentences of the package, which may name arguments."""
+    typer.echo(in_flags("\n".join(lines)))
 
 
 def _given(**options: str | list[str] | None) -> dict[str, str | list[str]]:

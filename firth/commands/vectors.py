@@ -134,9 +134,6 @@ def duplicates(
         typer.echo(f"{pair['bits']:>2} bits  {pair['first']}  {pair['second']}")
 
 
-COMMANDS = (neighbours, analogy, export, ratios, keywords, duplicates)
-
-
 def show_tests(figures: dict[str, Any], *, as_json: bool) -> None:
     """Prints the figures of word pairs and analogies: a line for each file and section."""
     if as_json:

@@ -111,7 +111,7 @@ def _warn_of_tables(report: Health, files: list[Path]) -> None:
         others = f" and {len(tables) - 1:,} more"
     report["warnings"].append(
         f"{tables[0]}{others}: the rows of a table were read as prose, with all their columns; write the one of "
-        "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have --field."
+        "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have `field=`."
     )
 
 

@@ -46,7 +46,7 @@ def train_tokenizer(
     texts = sample_texts(paths, sample_bytes, seed=seed, documents=documents, field=field, repair=repair)
     trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)
     if len(trained.vocab) == len(trained.vocab.specials):
-        raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower --min-count.")
+        raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower `min_count=`.")
     if len(trained.vocab) < config.vocab_size:
         log.info(f"The text supports a vocabulary of {len(trained.vocab):,} {units}.")
     return trained

@@ -44,7 +44,7 @@ def in_the_loop(config: Any) -> Any:
     if not isinstance(config, Tag.Config):
         return config
     if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
-        raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add --encoder bag.")
+        raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add `encoder='bag'`.")
     return replace(config, solver="loop")
 
 
@@ -65,7 +65,7 @@ def over_features(config: Any) -> Any:
 
 def _refuse_others(config: Any, encoder: str) -> None:
     if not isinstance(config, Tag.Config):
-        raise BadConfig(f"--encoder {encoder} reads the words of sentences for taggers; use it with --task tag.")
+        raise BadConfig(f"`encoder='{encoder}'` reads the words of sentences for taggers; use it with `task='tag'`.")
 
 
 def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:

@@ -58,7 +58,7 @@ def say_collapsed(seed: int, best: Mapping[str, Any], *, rate: float, epochs: fl
         log.warning(
             f"seed {seed} collapsed: {name} gives every row for picking the same answer ({answer}). Try a "
             f"lower rate (train.optim.rate={rate / 3:.2g}), more epochs (epochs={2 * epochs:g}) or other seeds "
-            "(--seeds 5)."
+            "(`seeds=5`)."
         )
 
 

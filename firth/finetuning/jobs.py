@@ -1,6 +1,6 @@
 """What a person asks of fine-tuning -> a job: numbers settled, files read and checked, a model to start from.
 
-A run remembers its numbers in `run.toml` and its files with their hashes in `source.json`; `--resume` reads these.
+A run remembers its numbers in `run.toml` and its files with their hashes in `source.json`; resuming reads these.
 """
 
 import logging
@@ -205,15 +205,15 @@ def _settled(plan: Plan, data: Mapping[str, Labelled], start: Start, asked: Aske
 def _source(asked: Asked) -> FinetuningSource:
     """What a run is made from: model and files with their hashes."""
     if not asked.tasks or not asked.files.get("train"):
-        raise BadConfig("Fine-tuning needs a --task and a --train file.")
+        raise BadConfig("Fine-tuning needs a `task=` and a `train=` file.")
     if asked.seeds < 1:
-        raise BadConfig(f"--seeds must be at least 1; it is {asked.seeds}.")
+        raise BadConfig(f"`seeds=` must be at least 1; it is {asked.seeds}.")
     names = list(_first_plan(asked).tasks)
     files: dict[str, dict[str, SourceFile]] = {name: {} for name in names}
     for part in PARTS:
         paths = asked.files.get(part, ())
         if paths and len(paths) != len(asked.tasks):
-            raise BadConfig(f"There are {len(asked.tasks)} --task but {len(paths)} --{part}; give one for each task.")
+            raise BadConfig(f"There are {len(asked.tasks)} `task=` but {len(paths)} `{part}=`; give one for each task.")
         for name, path in zip(names, paths, strict=False):
             if not Path(path).is_file():
                 raise BadInput(f"{path} does not exist." if not Path(path).exists() else f"{path} is not a file.")
@@ -245,11 +245,11 @@ def _same_source(folder: RunFolder, saved: FinetuningSource, asked: Asked) -> No
     if strange:
         raise BadInput(f"{out} was not begun with {min(strange)}; leave the files out to resume it.")
     if asked.tasks and list(_first_plan(asked).tasks) != list(saved.files):
-        raise BadConfig(f"{out} is a run of {', '.join(saved.files)}; leave out --task to resume it.")
+        raise BadConfig(f"{out} is a run of {', '.join(saved.files)}; leave out `task=` to resume it.")
     other = [
-        ("--seeds", asked.seeds not in (1, saved.seeds)),
-        ("--random", asked.random and not saved.random),
-        ("--skip-bad", asked.skip_bad and not saved.skip_bad),
+        ("`seeds=`", asked.seeds not in (1, saved.seeds)),
+        ("`random=True`", asked.random and not saved.random),
+        ("`skip_bad=True`", asked.skip_bad and not saved.skip_bad),
     ]
     if changed := next((name for name, is_other in other if is_other), None):
-        raise BadConfig(f"{out} was begun with another {changed}; leave it out to resume it, or choose another --out.")
+        raise BadConfig(f"{out} was begun with another {changed}; leave it out to resume it, or choose another `out=`.")

@@ -89,7 +89,7 @@ def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
             more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
             raise BadInput(
                 f"{files[part]}, row {bad[0].row}: {bad[0].what}; {bad[0].remedy}, "
-                f"or leave such rows out with --skip-bad{more}."
+                f"or leave such rows out with `skip_bad=True`{more}."
             )
 
 
@@ -113,7 +113,7 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     dev = [row for row in rows if group(row) in chosen]
     if len(rows) < 4 or not train:
         shared = f" on {len(members)} different texts or passages" if len(members) < len(rows) else ""
-        raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a --dev file.")
+        raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a `dev=` file.")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 

@@ -64,7 +64,7 @@ def finetune(folder: RunFolder, asked: Asked, *, device: str | None = None) -> d
 def _language_model(folder: RunFolder, asked: Asked, changes: list[str], *, device: str | None) -> None:
     """The second stage: its run lies in RUN/lm, and what a killed process left there is continued."""
     if not asked.model:
-        raise BadConfig("ULMFiT starts from a language model; name one made by `firth pretrain --recipe ulmfit`.")
+        raise BadConfig("ULMFiT starts from a language model; name one pre-trained with `recipe='ulmfit'`.")
     start = checkpoints.load(Path(asked.model))
     if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
         raise BadConfig(f"{asked.model} does not predict the next token; ULMFiT needs one that does.")

@@ -77,7 +77,7 @@ def quicken(encoder: Encoder, precision: str, vectors: Vectors, *, judged_on: st
         return encoder
     if precision == "bf16" and not this_cpu().bf16:
         log.warning(
-            "This CPU has no units for bf16, so bf16 will be slower than fp32; --precision auto takes the fastest."
+            "This CPU has no units for bf16, so bf16 will be slower than fp32; `precision='auto'` takes the fastest."
         )
     if precision in ("fp32", "bf16"):
         return _Copies(encoder, {}).make(Choice(precision))

@@ -38,7 +38,7 @@ def named(asked: Asked, saved: Path | None = None) -> Recipe:
         return lineage.make(asked.recipe or "bert", asked.size or "tiny")
     plan = from_dict(Recipe, load_toml(Path(source)))
     if (asked.recipe or plan.recipe, asked.size or plan.size) != (plan.recipe, plan.size):
-        raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out --recipe and --size.")
+        raise BadConfig(f"{source} is a '{plan.recipe}' of size '{plan.size}'; leave out `recipe=` and `size=`.")
     return plan
 
 
@@ -49,8 +49,8 @@ def resolve_config(asked: Asked, saved: Path | None, *, start: "Checkpoint | Non
     changed = fitted(changed, start, vocab_size)
     if saved and changed != plan:
         raise BadConfig(
-            f"--resume continues the run as {saved} says; leave out options that differ from it, "
-            "or begin another run from its model with --from."
+            f"`resume=True` continues the run as {saved} says; leave out options that differ from it, "
+            "or begin another run from its model with `start_from=`."
         )
     return changed
 
@@ -62,7 +62,7 @@ def _continued(asked: Asked, start: "Checkpoint") -> Recipe:
         shape = (encoder.num_layers, encoder.width)
         own = next((size for size, row in lineage.SIZES.items() if row[:2] == shape), f"{shape[0]} x {shape[1]}")
     if asked.size not in (None, own):
-        raise BadConfig(f"The model of --from is of size {own} and keeps it; leave out --size {asked.size}.")
+        raise BadConfig(f"The model of `start_from=` is of size {own} and keeps it; leave out `size='{asked.size}'`.")
     recipe = asked.recipe or start.info.get("recipe") or "bert"
     nearest = min(lineage.SIZES, key=lambda size: abs(lineage.SIZES[size][1] - encoder.width))
     asked = replace(asked, size=None) if asked.config else replace(asked, recipe=recipe, size=nearest)
@@ -90,18 +90,18 @@ def tell_of_unused(plan: Recipe, *, size: str | None, device: str | None) -> Non
         from firth.train.parallel import chosen_device  # needs torch, which who leaves the device alone does not
 
         chosen_device(device)  # raises where there is no such device
-        log.info(f"{plan.recipe} is solved on the CPU: --device {device} changes nothing.")
+        log.info(f"{plan.recipe} is solved on the CPU: `device='{device}'` changes nothing.")
     if size:
         has_width = hasattr(next(iter(plan.encoder.values())), "width")
         use = "only sets the width of the vectors" if has_width else "changes nothing"
-        log.info(f"--size {size} {use} in {plan.recipe}.")
+        log.info(f"`size='{size}'` {use} in {plan.recipe}.")
 
 
 def _limits(plan: Recipe, asked: Asked) -> Recipe:
     if sum(limit is not None for limit in (asked.steps, asked.epochs, asked.minutes)) > 1:
-        raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
+        raise BadConfig("Give one of `steps=`, `epochs=` and `minutes=`, not several.")
     if any(limit is not None and limit <= 0 for limit in (asked.steps, asked.epochs, asked.minutes)):
-        raise BadConfig("--steps, --epochs and --minutes must be above zero.")
+        raise BadConfig("`steps=`, `epochs=` and `minutes=` must be above zero.")
     train = plan.train
     if asked.steps is not None:
         train = replace(train, steps=asked.steps, minutes=0.0)

@@ -169,9 +169,9 @@ def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> No
 def resolve_config(plan: Recipe, wanted: Wanted) -> Recipe:
     """The plan with what was asked for by name and by changes."""
     if wanted.threads is not None and wanted.threads < 1:
-        raise BadConfig(f"--threads must be at least 1; it is {wanted.threads}.")
+        raise BadConfig(f"`threads=` must be at least 1; it is {wanted.threads}.")
     if wanted.min_count is not None and wanted.min_count < 1:
-        raise BadConfig(f"--min-count must be at least 1; it is {wanted.min_count}.")
+        raise BadConfig(f"`min_count=` must be at least 1; it is {wanted.min_count}.")
     passes = plan.epochs if wanted.epochs is None else wanted.epochs
     changed = replace(plan, epochs=0 if passes % 1 else int(passes))
     changed = override(changed, [*_named(plan, wanted), *wanted.changes])
@@ -179,12 +179,12 @@ def resolve_config(plan: Recipe, wanted: Wanted) -> Recipe:
         lists = {name: replace(config, min_count=wanted.min_count) for name, config in changed.tokenizer.items()}
         changed = replace(changed, tokenizer=lists)
     if "epochs" not in _takes(plan) and (wanted.epochs is not None or changed.epochs != plan.epochs):
-        raise BadConfig(f"{plan.recipe} needs no passes over the text; leave out --epochs.")
+        raise BadConfig(f"{plan.recipe} needs no passes over the text; leave out `epochs=`.")
     if plan.epochs == 0 and wanted.epochs is None and changed.epochs == 0:
         (shape,) = changed.encoder.values()
         changed = replace(changed, epochs=usual_epochs(shape.width))
     if changed.epochs < 1:
-        raise BadConfig(f"{plan.recipe} takes whole passes over the text, at least 1; --epochs is {passes:g}.")
+        raise BadConfig(f"{plan.recipe} takes whole passes over the text, at least 1; `epochs=` is {passes:g}.")
     return changed
 
 
@@ -241,14 +241,14 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
     tokenizer = tokenizers.load(shards.tokenizer_folder)
     if min_count is None or not isinstance(tokenizer, Words):
         if min_count is not None:
-            raise BadConfig(f"--min-count is for whole words; {folder} was prepared with another tokenizer.")
+            raise BadConfig(f"`min_count=` is for whole words; {folder} was prepared with another tokenizer.")
         return shards, tokenizer
     counts = np.array(shards.counts)
     if min_count <= counts[len(tokenizer.vocab.specials) :].min(initial=min_count):
         return shards, tokenizer
     fewer, new = replace_counts(tokenizer, counts).at_least(min_count)
     if len(fewer.vocab) == len(fewer.vocab.specials):
-        raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower --min-count.")
+        raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower `min_count=`.")
     mapped = new.astype(shards.ids.dtype)[shards.ids]
     return replace(shards, ids=mapped, counts=np.bincount(mapped, minlength=len(fewer.vocab))), fewer
 

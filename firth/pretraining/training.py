@@ -77,7 +77,7 @@ def pretrain(
         given = plan
         plan = whole_epochs(plan, asked.epochs, parts.packs)
         if resumed and plan != given:
-            raise folder.refuse_other_numbers("leave out --epochs")
+            raise folder.refuse_other_numbers("leave out `epochs=`")
     if folder.finished:
         folder.say_finished()
         return _figures(folder.path)
@@ -177,7 +177,7 @@ def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) ->
     if saved.sha256 != given.sha256:
         raise BadInput(f"{folder.path} was trained on other data than {shards.folder}; resume it with its own data.")
     if start_from and saved.start_from != given.start_from:
-        raise BadInput(f"{folder.path} did not start from {start_from}; leave out --from.")
+        raise BadInput(f"{folder.path} did not start from {start_from}; leave out `start_from=`.")
     folder.refuse_changed_model(saved.start_from, saved.start_sha256)
     return saved
 
@@ -186,7 +186,7 @@ def _same_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
     if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
         raise BadInput(
             f"{shards.folder} was prepared with another tokenizer than the model's; "
-            f"prepare the text again with --tokenizer {model}."
+            f"prepare the text again with `tokenizer='{model}'`."
         )
 
 

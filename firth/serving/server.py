@@ -62,9 +62,9 @@ def serve(
 ) -> None:
     """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers what it has taken on."""
     if token is None and not _is_loopback(host):
-        raise BadConfig(f"{host} can be reached from other machines: give a token with --token-file or FIRTH_TOKEN.")
+        raise BadConfig(f"{host} can be reached from other machines: give a token with `token_file=` or FIRTH_TOKEN.")
     if runs is not None and not runs.is_dir():
-        raise BadInput(f"{runs} is not a folder; name the folder of your runs with --runs.")
+        raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
     for name in MEMORIES:
         os.environ.setdefault(name, KEPT_SHAPES)
     with _listen(host, port) as listener:
@@ -165,7 +165,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
-        raise BadConfig(f"{host}:{port} cannot be listened on ({error}); choose another --host or --port.") from None
+        raise BadConfig(f"{host}:{port} cannot be listened on ({error}); choose another `host=` or `port=`.") from None
 
 
 def _warm(model: Model) -> Model:

@@ -90,7 +90,7 @@ def _convert_pickles(files: list[Path], stage: Path, said: Said) -> None:
     if not said.unsafe_pickle:
         raise BadConfig(
             f"{files[0]} is a pickle, a format that can contain programs: "
-            "if you trust where it comes from, add --unsafe-pickle."
+            "if you trust where it comes from, add `unsafe_pickle=True`."
         )
     weights = stage / "model.safetensors"
     pickled.to_safetensors(files, weights)
@@ -104,7 +104,9 @@ def _write_case(source: Path, stage: Path, cased: bool | None) -> None:
     has_settings = (source / TOKENIZER_SETTINGS).exists() or (source / "tokenizer.json").exists()
     if has_vocab and not has_settings:
         if cased is None:
-            raise BadConfig(f"{source}/vocab.txt does not say whether text is lower-cased: add --cased or --uncased.")
+            raise BadConfig(
+                f"{source}/vocab.txt does not say whether text is lower-cased: add `cased=True` or `cased=False`."
+            )
         write_json(stage / TOKENIZER_SETTINGS, {"do_lower_case": not cased})
     elif cased is not None:
-        raise BadConfig(f"{source} has a tokenizer with its own setting for case: leave out --cased and --uncased.")
+        raise BadConfig(f"{source} has a tokenizer with its own setting for case: leave out `cased=`.")

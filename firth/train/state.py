@@ -51,7 +51,7 @@ def save(
             kept = f"the state of step {last} is intact" if last else "no state was saved before"
             why = error.strerror if isinstance(error, OSError) else error
             raise FirthError(
-                f"Step {progress.step} could not be saved in {folder} ({why}); {kept}. Make room and use --resume."
+                f"Step {progress.step} could not be saved in {folder} ({why}); {kept}. Make room and use `resume=True`."
             ) from None
     for old in _steps(folder)[:-keep]:
         shutil.rmtree(folder / f"step-{old}")

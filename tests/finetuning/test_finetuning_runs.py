@@ -299,7 +299,7 @@ def test_early_stopping_stops(finetune: Finetune, messages: Callable[[], str]) -
 def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[Path, Path], tmp_path: Path) -> None:
     train, _ = split
     strange = write(tmp_path / "strange.tsv", ["text\tlabel", "fine\tpositive", "odd\tsideways", "\tpositive"])
-    with pytest.raises(BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*--skip-bad \(2 such"):
+    with pytest.raises(BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*`skip_bad=True` \(2 such"):
         finetune(train=train, dev=strange)
     assert not (tmp_path / "tuned").exists()
     folder = finetune("epochs=1", train=train, dev=strange, skip_bad=True)
@@ -323,7 +323,7 @@ def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[P
         finetune("max_length=512", name="b")
     with pytest.raises(BadInput, match="too few to hold some out"):
         finetune(train=write(tmp_path / "two.tsv", ["text\tlabel", "a\tx", "b\ty"]), name="b")
-    with pytest.raises(BadInput, match="holds no run to resume; give the whole command without --resume"):
+    with pytest.raises(BadInput, match="holds no run to resume; give all options without `resume=True`"):
         firth.finetune(out=tmp_path / "c", resume=True)
     with pytest.raises(BadInput, match="not fine-tuned"):
         firth.load(run).predict(["x"])

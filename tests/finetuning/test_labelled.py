@@ -44,7 +44,7 @@ def test_a_passage_is_either_held_out_or_learned(
     assert len(data.examples["dev"]) == 4
     assert len(passages["dev"]) == 1
     assert not passages["dev"] & passages["train"]
-    with pytest.raises(BadInput, match=r"^8 training rows on 1 different texts or passages are too few .* --dev"):
+    with pytest.raises(BadInput, match=r"^8 training rows on 1 different texts or passages are too few .* `dev=`"):
         held_out(path, task, [make(i, 0) for i in range(8)])
 
 

@@ -147,10 +147,10 @@ def test_options_that_word_vectors_have_no_use_for(text: Path, tmp_path: Path, m
         with pytest.raises(BadConfig, match="no GPU"):
             firth.pretrain(text, out=tmp_path / "run", recipe="glove", device="cuda")
     firth.pretrain(text, out=tmp_path / "run", recipe="tf-idf", size="mini", min_count=1, device="cpu")
-    assert "--size mini changes nothing in tf-idf." in messages()
+    assert "`size='mini'` changes nothing in tf-idf." in messages()
     with pytest.raises(BadInput, match="too few for 100 dimensions"):
         firth.pretrain(text, out=tmp_path / "lsa", recipe="lsa", size="mini", min_count=1)
-    assert "--size mini only sets the width of the vectors in lsa." in messages()
+    assert "`size='mini'` only sets the width of the vectors in lsa." in messages()
 
 
 def test_duplicates_tell_their_number(command: Command, text: Path) -> None:

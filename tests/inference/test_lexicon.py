@@ -279,7 +279,7 @@ def test_folders_without_words_are_refused(data: Path, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match=r"without a table of words; take word vectors .* or a BERT"):
         map_words(tmp_path, ["king", "queen"], out=tmp_path / "map.svg")
     (tmp_path / "run.toml").touch()
-    with pytest.raises(BadInput, match="the run is not finished; continue it with `--resume`"):
+    with pytest.raises(BadInput, match="the run is not finished; continue it with `resume=True`"):
         open_lexicon(tmp_path)
 
 

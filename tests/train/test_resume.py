@@ -183,7 +183,7 @@ def test_a_damaged_state_is_reported_and_the_one_before_used(
 def test_resume_without_a_state_starts_at_0(
     run: Path, data: Path, tiny: tuple[str, ...], tmp_path: Path, unfinished: Path
 ) -> None:
-    with pytest.raises(BadInput, match="holds no run to resume; give the whole command without --resume"):
+    with pytest.raises(BadInput, match="holds no run to resume; give all options without `resume=True`"):
         firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny, resume=True)
     firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny)
     assert files(tmp_path / "new") == files(run)

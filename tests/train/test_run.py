@@ -54,7 +54,7 @@ def test_a_runs_config_can_be_passed_back(run: Path, data: Path, tmp_path: Path)
     firth.pretrain(data, out=tmp_path / "other", config=run / "run.toml", steps=3, changes=["train.seed=4"])
     plan = tomllib.loads((tmp_path / "other" / "run.toml").read_text())
     assert (plan["train"]["steps"], plan["train"]["seed"]) == (3, 4)
-    with pytest.raises(BadConfig, match="leave out --recipe and --size"):
+    with pytest.raises(BadConfig, match="leave out `recipe=` and `size=`"):
         firth.pretrain(data, out=tmp_path / "third", config=run / "run.toml", size="base")
 
 
