@@ -17,6 +17,7 @@ from firth.files import check_is_new, check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
+    from firth.data.health import Health
     from firth.data.prepare import Progress
     from firth.pretraining.planning import Asked
     from firth.run_folder import RunFolder
@@ -47,7 +48,7 @@ def prepare(
     segmenter: str | Path | None = None,
     processes: int = 2,
     seed: int = 1,
-) -> dict[str, Any]:
+) -> "Health":
     """Turns text files into shards in `out`, with a new vocabulary or a folder's tokenizer; returns their health.
 
     Chinese words are those of rjieba, or of a `segmenter` made by `finetune`, which works in this one process.
@@ -65,9 +66,16 @@ def prepare(
     check_writable(folder)
     segmentation = _segmentation(segmenter)
     paths = _as_list(texts)
-    reading: dict[str, Any] = {"documents": documents, "field": field, "repair": repair}
     encoder = _tokenizer(
-        str(tokenizer), paths, vocab_size=vocab_size, min_count=min_count, cased=cased, seed=seed, **reading
+        str(tokenizer),
+        paths,
+        vocab_size=vocab_size,
+        min_count=min_count,
+        cased=cased,
+        seed=seed,
+        documents=documents,
+        field=field,
+        repair=repair,
     )
     if segmenter and isinstance(encoder, Words):
         raise BadConfig(
@@ -85,7 +93,9 @@ def prepare(
             near=near_duplicates,
             fresh=str(tokenizer) in tokenizers.TABLE,
             progress=_megabytes(advance),
-            **reading,
+            documents=documents,
+            field=field,
+            repair=repair,
         )
     for text in health["warnings"]:
         log.warning(text)
@@ -93,7 +103,16 @@ def prepare(
 
 
 def _tokenizer(
-    name: str, paths: Sequence[str | Path], *, vocab_size: int | None, min_count: int | None, **settings: Any
+    name: str,
+    paths: Sequence[str | Path],
+    *,
+    vocab_size: int | None,
+    min_count: int | None,
+    cased: bool,
+    seed: int,
+    documents: "Documents",
+    field: str,
+    repair: bool,
 ) -> "Tokenizer":
     """A tokenizer trained on the texts, or that of a folder."""
     from firth import tokenizers
@@ -102,7 +121,17 @@ def _tokenizer(
     # Templates are the features of a tagger, learned from labelled rows.
     trainable = [known for known in tokenizers.TABLE if known != "templates"]
     if name in trainable:
-        return train_tokenizer(name, paths, vocab_size=vocab_size, min_count=min_count, **settings)
+        return train_tokenizer(
+            name,
+            paths,
+            vocab_size=vocab_size,
+            min_count=min_count,
+            cased=cased,
+            seed=seed,
+            documents=documents,
+            field=field,
+            repair=repair,
+        )
     if not Path(name).is_dir():
         raise BadInput(f"{name} is neither a folder nor a tokenizer that can be trained ({', '.join(trainable)}).")
     if vocab_size is not None or min_count is not None:

@@ -299,7 +299,9 @@ def test_early_stopping_stops(finetune: Finetune, messages: Callable[[], str]) -
 def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[Path, Path], tmp_path: Path) -> None:
     train, _ = split
     strange = write(tmp_path / "strange.tsv", ["text\tlabel", "fine\tpositive", "odd\tsideways", "\tpositive"])
-    with pytest.raises(BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*`skip_bad=True` \(2 such"):
+    with pytest.raises(
+        BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*`skip_bad=True` \(2 such"
+    ):
         finetune(train=train, dev=strange)
     assert not (tmp_path / "tuned").exists()
     folder = finetune("epochs=1", train=train, dev=strange, skip_bad=True)

@@ -124,7 +124,7 @@ def test_the_remedy_for_unknown_words_of_a_vocabulary_trained_here(text: Path, t
     text.write_text(WORDS * 40 + " ".join(f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(400)) + ".\n")
     health = firth.prepare(text, out=tmp_path / "data", tokenizer="words", min_count=3, processes=0)
     [told] = [line for line in health["warnings"] if "unknown" in line]
-    assert "a lower --min-count" in told
+    assert "a lower `min_count=`" in told
     assert "train the vocabulary" not in told
     assert "train the vocabulary on this text" in warnings(health)[0]
 
