@@ -53,9 +53,9 @@ def prepare(
 
     Chinese words are those of rjieba, or of a `segmenter` made by `finetune`, which works in this one process.
     """
-    from firth import tokenizers
     from firth.data import prepare as preparation
     from firth.data.simhash import drop_near_duplicates
+    from firth.data.vocabulary import train_tokenizer
     from firth.tokenizers.word_list import Words
 
     folder = Path(out)
@@ -66,17 +66,21 @@ def prepare(
     check_writable(folder)
     segmentation = _segmentation(segmenter)
     paths = _as_list(texts)
-    encoder = _tokenizer(
-        str(tokenizer),
-        paths,
-        vocab_size=vocab_size,
-        min_count=min_count,
-        cased=cased,
-        seed=seed,
-        documents=documents,
-        field=field,
-        repair=repair,
-    )
+    is_new = str(tokenizer) in _trainable_tokenizers()
+    if is_new:
+        encoder = train_tokenizer(
+            str(tokenizer),
+            paths,
+            vocab_size=vocab_size,
+            min_count=min_count,
+            cased=cased,
+            seed=seed,
+            documents=documents,
+            field=field,
+            repair=repair,
+        )
+    else:
+        encoder = _load_tokenizer(Path(tokenizer), has_sizes=vocab_size is not None or min_count is not None)
     if segmenter and isinstance(encoder, Words):
         raise BadConfig(
             "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
@@ -91,7 +95,7 @@ def prepare(
             tokenizer=encoder,
             processes=processes,
             near=near_duplicates,
-            fresh=str(tokenizer) in tokenizers.TABLE,
+            fresh=is_new,
             progress=_megabytes(advance),
             documents=documents,
             field=field,
@@ -102,43 +106,25 @@ def prepare(
     return health
 
 
-def _tokenizer(
-    name: str,
-    paths: Sequence[str | Path],
-    *,
-    vocab_size: int | None,
-    min_count: int | None,
-    cased: bool,
-    seed: int,
-    documents: "Documents",
-    field: str,
-    repair: bool,
-) -> "Tokenizer":
-    """A tokenizer trained on the texts, or that of a folder."""
+def _trainable_tokenizers() -> list[str]:
     from firth import tokenizers
-    from firth.data.vocabulary import train_tokenizer
 
     # Templates are the features of a tagger, learned from labelled rows.
-    trainable = [known for known in tokenizers.TABLE if known != "templates"]
-    if name in trainable:
-        return train_tokenizer(
-            name,
-            paths,
-            vocab_size=vocab_size,
-            min_count=min_count,
-            cased=cased,
-            seed=seed,
-            documents=documents,
-            field=field,
-            repair=repair,
-        )
-    if not Path(name).is_dir():
-        raise BadInput(f"{name} is neither a folder nor a tokenizer that can be trained ({', '.join(trainable)}).")
-    if vocab_size is not None or min_count is not None:
+    return [name for name in tokenizers.TABLE if name != "templates"]
+
+
+def _load_tokenizer(folder: Path, *, has_sizes: bool) -> "Tokenizer":
+    """The tokenizer in a folder. `has_sizes`: the user asked for a size or a minimum count, which it cannot change."""
+    from firth import tokenizers
+
+    if not folder.is_dir():
+        known = ", ".join(_trainable_tokenizers())
+        raise BadInput(f"{folder} is neither a folder nor a tokenizer that can be trained ({known}).")
+    if has_sizes:
         raise BadConfig(
-            f"`vocab_size=` and `min_count=` are for new vocabularies; the tokenizer in {name} has its own."
+            f"`vocab_size=` and `min_count=` are for a new vocabulary; the tokenizer in {folder} has its own."
         )
-    return tokenizers.load(Path(name))
+    return tokenizers.load(folder)
 
 
 def _segmentation(segmenter: str | Path | None) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import generating, models, rows, senses, serving, text, vectors
+from firth.commands import answers, models, rows, serving, text, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
@@ -15,15 +15,15 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "finetune": rows.finetune,
     "predict": rows.predict,
     "evaluate": rows.evaluate,
-    "fill": text.fill,
-    "embed": text.embed,
-    "generate": generating.generate,
+    "fill": answers.fill,
+    "embed": answers.embed,
+    "generate": answers.generate,
     "info": models.info,
     "demo": models.demo,
     "serve": serving.serve,
     "import": models.import_model,
     "extend": models.extend,
-    "senses": senses.senses,
+    "senses": answers.senses,
     "map": vectors.map_words,
     "neighbours": vectors.neighbours,
     "analogy": vectors.analogy,
