@@ -128,7 +128,7 @@ def test_a_python_program_sees_messages_only_if_it_asks(tmp_path: Path) -> None:
     assert all(line.startswith("WARNING:firth.pipeline:") for line in warnings)
     everything = said("three", "logging.basicConfig(level='INFO')")
     assert "INFO:firth.data.vocabulary:Training a vocabulary of up to 30 pieces ..." in everything
-    shown = said("four", "firth.console.shown().__enter__()").splitlines()
+    shown = said("four", "shown = firth.console.shown(); shown.__enter__()").splitlines()
     assert shown[0] == "Training a vocabulary of up to 30 pieces ..."
     assert [f"WARNING:firth.pipeline:{line.removeprefix('Warning: ')}" for line in shown[1:]] == warnings
 
