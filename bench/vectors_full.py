@@ -101,7 +101,7 @@ def ours(folder: Path, language: str, kind: str) -> dict[str, Any]:
     if kind == "lsa":
         row |= {"share_of_variation": figures["share_of_variation"]}
     started = time.perf_counter()
-    tests = firth.evaluate_words(out, [folder / name for name in TESTS[language]])
+    tests = firth.evaluate(out, words=[folder / name for name in TESTS[language]])
     return row | {"tests": tests, "test_seconds": time.perf_counter() - started}
 
 

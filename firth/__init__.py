@@ -6,104 +6,58 @@
     model = firth.load("run")
     model.fill("The [MASK] is open.")
 
-Names are resolved on use, so that importing firth costs nothing.
+Names are imported on first use, so that importing firth costs nothing.
 """
 
+import logging
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth.cpu import configure
 
 __version__ = "0.1.0"
 configure()  # before torch computes anything: it reads these settings once
+logging.getLogger("firth").addHandler(logging.NullHandler())  # silent unless a program configures logging
 
 if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
-    from firth.pipeline import (
-        check,
-        embed,
-        evaluate,
-        extend,
-        fill,
-        finetune,
-        generate,
-        import_model,
-        info,
-        predict,
-        prepare,
-        pretrain,
-        senses,
-    )
-    from firth.tour import demo
+    from firth.pipeline import check, evaluate, extend, finetune, import_model, prepare, pretrain
+    from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction
-    from firth.words import analogy, duplicates, evaluate_words, export, keywords, map_words, neighbours, ratios
+    from firth.words import export
 
-_HOMES = {
-    "firth.errors": ("FirthError",),
-    "firth.pipeline": (
-        "check",
-        "embed",
-        "evaluate",
-        "extend",
-        "fill",
-        "finetune",
-        "generate",
-        "import_model",
-        "info",
-        "predict",
-        "prepare",
-        "pretrain",
-        "senses",
-    ),
-    "firth.inference.model": ("Model", "load"),
-    "firth.tour": ("demo",),
-    "firth.types": ("Fill", "Generated", "Prediction"),
-    "firth.words": (
-        "analogy",
-        "duplicates",
-        "evaluate_words",
-        "export",
-        "keywords",
-        "map_words",
-        "neighbours",
-        "ratios",
-    ),
-}
 __all__ = [
     "Fill",
     "FirthError",
     "Generated",
     "Model",
     "Prediction",
-    "analogy",
     "check",
     "demo",
-    "duplicates",
-    "embed",
     "evaluate",
-    "evaluate_words",
     "export",
     "extend",
-    "fill",
     "finetune",
-    "generate",
     "import_model",
-    "info",
-    "keywords",
     "load",
-    "map_words",
-    "neighbours",
-    "predict",
     "prepare",
     "pretrain",
-    "ratios",
-    "senses",
+    "serve",
 ]
+_MODULES = {
+    "firth.errors": ("FirthError",),
+    "firth.inference.model": ("Model", "load"),
+    "firth.pipeline": ("check", "evaluate", "extend", "finetune", "import_model", "prepare", "pretrain"),
+    "firth.tour": ("demo", "serve"),
+    "firth.types": ("Fill", "Generated", "Prediction"),
+    "firth.words": ("export",),
+}
+"""The public names by the module that defines them."""
 
 
-def __getattr__(name: str) -> Any:
-    for module, names in _HOMES.items():
+def __getattr__(name: str) -> object:
+    for module, names in _MODULES.items():
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'firth' has no attribute '{name}'")

@@ -248,7 +248,7 @@ def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tupl
         raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
     if not name:
         if len(checkpoint.tasks) > 1:
-            raise BadConfig(f"{model} has several tasks ({known}); name one with --task.")
+            raise BadConfig(f"{model} has several tasks ({known}); name one with `task=`.")
         name = next(iter(checkpoint.tasks))
     if name not in checkpoint.tasks:
         raise BadConfig(f"{model} has no task '{name}'; it has {known}.")

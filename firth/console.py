@@ -1,13 +1,19 @@
-"""Progress for the user: lines and a progress bar on standard error. There is no bar if that is not a terminal."""
+"""What a user sees on standard error while the package works: its log messages, and progress bars.
 
+Modules log to `logging.getLogger(__name__)`. A Python program configures logging as it likes, and sees nothing if it
+does not. The command line works inside `shown()`, which prints messages and draws bars; a program may do the same.
+"""
+
+import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
 PATIENCE = 2.0
 """Seconds before a bar appears: shorter work needs none."""
+_shows_bars = False
 
 
 class Advance(Protocol):
@@ -16,9 +22,41 @@ class Advance(Protocol):
     def __call__(self, done: float, note: str = ..., total: float | None = ...) -> None: ...
 
 
-def say(text: str) -> None:
-    """Prints one line to standard error, for a terminal or a log."""
-    print(text, file=sys.stderr, flush=True)
+class _StandardError(logging.Handler):
+    """Prints each message as one line; warnings begin with `Warning: `."""
+
+    def __init__(self, translate: Callable[[str], str]) -> None:
+        super().__init__(logging.INFO)
+        self.translate = translate
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.translate(record.getMessage())
+        if record.levelno == logging.WARNING:
+            text = f"Warning: {text}"
+        # Looked up at every message: a progress bar replaces it meanwhile.
+        print(text, file=sys.stderr, flush=True)
+
+
+@contextmanager
+def shown(translate: Callable[[str], str] = str) -> Iterator[None]:
+    """Inside, the package's messages and progress bars appear on standard error.
+
+    `translate` changes the text of a message: the command line names its options instead of arguments.
+    """
+    global _shows_bars
+    logger = logging.getLogger("firth")
+    handler = _StandardError(translate)
+    level_before = logger.level
+    bars_before = _shows_bars
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    _shows_bars = True
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level_before)
+        _shows_bars = bars_before
 
 
 def _ignore(done: float, note: str = "", total: float | None = None) -> None:
@@ -27,8 +65,9 @@ def _ignore(done: float, note: str = "", total: float | None = None) -> None:
 
 @contextmanager
 def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Advance]:
-    """Yields `advance(done, note, total)`, which moves a progress bar. Without a terminal it does nothing."""
-    if not sys.stderr.isatty():
+    """Yields `advance(done, note, total)`, which moves a progress bar. Outside `shown`, or if standard error is not a
+    terminal, it does nothing."""
+    if not _shows_bars or not sys.stderr.isatty():
         yield _ignore
         return
     from rich.console import Console

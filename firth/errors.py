@@ -1,8 +1,12 @@
-"""What a user can do wrong. An error's text is the one sentence they see: what is wrong, where, and the remedy."""
+"""What a user can do wrong. The text of an error is one sentence: what is wrong, where, and the remedy.
+
+A text names the arguments of Python functions in backticks: `out=`, `resume=True`, `seeds=5`. The command line prints
+its options in their place (`commands/flags.py`).
+"""
 
 
 class FirthError(Exception):
-    """Something the user can put right; the command line prints it and leaves with its exit code."""
+    """Something that the user can put right. The command line prints it and ends with its exit code."""
 
     exit_code = 2
 
@@ -20,17 +24,17 @@ class Damaged(FirthError):
 
 
 class Unsupported(FirthError):
-    """A thing this model, machine or installation cannot do."""
+    """Something that this model, machine or installation cannot do."""
 
 
 class Interrupted(FirthError):
-    """The person or the machine asked the run to stop; what is kept of it can be resumed."""
+    """A signal stopped the run; what it has saved can be resumed."""
 
     def __init__(self, text: str, *, number: int, remedy: str = "") -> None:
         super().__init__(text)
-        self.exit_code = 128 + number  # what a shell says of a command that a signal ended
+        self.exit_code = 128 + number  # as shells do for a command that a signal ended
         self.remedy = remedy
-        """How to continue; known to whoever owns the run's folder."""
+        """How to continue; the run's folder knows it and adds it."""
 
     def __str__(self) -> str:
         text = super().__str__()

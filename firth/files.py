@@ -81,6 +81,12 @@ def _errors_about(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
+def check_is_new(path: Path) -> None:
+    """Raises if the file or folder that is to be written exists."""
+    if path.exists():
+        raise BadInput(f"{path} already exists; choose another `out=` or remove it.")
+
+
 def check_writable(path: Path) -> None:
     """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
     existing_parents = (parent for parent in path.absolute().parents if parent.exists())
@@ -108,7 +114,7 @@ def trouble(error: OSError) -> str:
 def without_model(folder: Path) -> str:
     """Why a folder does not contain a model and what to do; empty if the reason is not known."""
     if (folder / "run.toml").exists() and not (folder / MANIFEST).exists():
-        return "does not hold a model: the run is not finished; continue it with `--resume`"
+        return "does not hold a model: the run is not finished; continue it with `resume=True`"
     if (folder / "shards.json").exists():
         return "does not hold a model: it is prepared text; `firth pretrain` makes a model of it"
     return ""

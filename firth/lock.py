@@ -34,7 +34,7 @@ class Lock:
             if not self._try(descriptor):
                 os.close(descriptor)
                 folder = self.path.parent
-                raise BadInput(f"Another process is working on {folder}; wait for it to end or choose another --out.")
+                raise BadInput(f"Another process is working on {folder}; wait for it to end or choose another `out=`.")
             if self._is_current(descriptor):
                 self._descriptor = descriptor
                 self._descriptors.add(descriptor)

@@ -1,24 +1,36 @@
-"""The walk: prepare, pretrain, evaluate, fill, embed, info ... One short function each; `firth.prepare` etc. are these.
+"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate, import_model, extend.
 
-Each function brings in only the rooms it walks through: preparation and word vectors never load torch.
+In: paths and options. Out: folders on disk, and the figures of each step. `firth.prepare` etc. are these functions.
+Each function imports only what it needs: preparing text and training word vectors never load torch.
 """
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from firth.console import bar, say
+from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
-from firth.files import check_writable, write_bytes
+from firth.files import check_is_new, check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
-    from firth.inference.senses import Senses
+    from firth.data.health import Health
+    from firth.data.prepare import Progress
+    from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
-    from firth.types import Fill, Generated, Prediction
+
+log = logging.getLogger(__name__)
+
+FINETUNING_RECIPES = ("fasttext", "ulmfit")
+NEW_ENCODERS = ("bag", "static")
+"""Values of `encoder` that are not a model's folder."""
+
+
+# Prepare
 
 
 def prepare(
@@ -36,73 +48,108 @@ def prepare(
     segmenter: str | Path | None = None,
     processes: int = 2,
     seed: int = 1,
-) -> dict[str, Any]:
-    """Text files -> shards in `out`, with a vocabulary trained on them or a folder's tokenizer; gives their health.
+) -> "Health":
+    """Turns text files into shards in `out`, with a new vocabulary or a folder's tokenizer; returns their health.
 
-    Chinese words are rjieba's, or those of a `segmenter` made by `finetune`, which works in this one process.
+    Chinese words are those of rjieba, or of a `segmenter` made by `finetune`, which works in this one process.
     """
-    from firth import tokenizers
     from firth.data import prepare as preparation
     from firth.data.simhash import drop_near_duplicates
+    from firth.data.vocabulary import train_tokenizer
     from firth.tokenizers.word_list import Words
 
-    if Path(out).exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    folder = Path(out)
+    check_is_new(folder)
     if near_duplicates is not None:
-        next(drop_near_duplicates((), within=near_duplicates, tally=Counter()), None)  # raises on a bad distance
-    check_writable(Path(out))
-    segmented = _segmented_by(segmenter)
-    paths = [texts] if isinstance(texts, str | Path) else list(texts)
-    reading: dict[str, Any] = {"documents": documents, "field": field, "repair": repair}
-    sizes = {"vocab_size": vocab_size, "min_count": min_count}
-    encoder = _tokenizer(str(tokenizer), paths, sizes, cased=cased, seed=seed, **reading)
+        # Without documents this does nothing but check the distance.
+        next(drop_near_duplicates((), within=near_duplicates, tally=Counter()), None)
+    check_writable(folder)
+    segmentation = _segmentation(segmenter)
+    paths = _as_list(texts)
+    is_new = str(tokenizer) in _trainable_tokenizers()
+    if is_new:
+        encoder = train_tokenizer(
+            str(tokenizer),
+            paths,
+            vocab_size=vocab_size,
+            min_count=min_count,
+            cased=cased,
+            seed=seed,
+            documents=documents,
+            field=field,
+            repair=repair,
+        )
+    else:
+        encoder = _load_tokenizer(Path(tokenizer), has_sizes=vocab_size is not None or min_count is not None)
     if segmenter and isinstance(encoder, Words):
         raise BadConfig(
             "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
-            "are used, so leave out --segmenter."
+            "are used, so leave out `segmenter=`."
         )
-    with segmented, bar("preparing", None, unit="MB") as advance:
+    if segmenter:
+        processes = 0  # a worker does not have the segmenter
+    with segmentation, bar("preparing", None, unit="MB") as advance:
         health = preparation.prepare(
             paths,
-            Path(out),
+            folder,
             tokenizer=encoder,
-            processes=0 if segmenter else processes,
+            processes=processes,
             near=near_duplicates,
-            fresh=str(tokenizer) in tokenizers.TABLE,
-            progress=lambda read, expected, tokens: advance(
-                read / 1e6, f"of about {expected / 1e6:,.0f} MB", expected / 1e6
-            ),
-            **reading,
+            fresh=is_new,
+            progress=_megabytes(advance),
+            documents=documents,
+            field=field,
+            repair=repair,
         )
     for text in health["warnings"]:
-        say(f"warning: {text}")
+        log.warning(text)
     return health
 
 
-def _tokenizer(name: str, paths: Sequence[str | Path], sizes: dict[str, Any], **settings: Any) -> "Tokenizer":
-    """One trained on the texts, or a folder's."""
+def _trainable_tokenizers() -> list[str]:
     from firth import tokenizers
-    from firth.data.vocabulary import train_tokenizer
 
-    trained = [known for known in tokenizers.TABLE if known != "templates"]  # those are a tagger's features
-    if name in trained:
-        return train_tokenizer(name, paths, **sizes, **settings)
-    if not Path(name).is_dir():
-        raise BadInput(f"{name} is neither a folder nor a tokenizer that can be trained ({', '.join(trained)}).")
-    if any(size is not None for size in sizes.values()):
-        raise BadConfig(f"--vocab-size and --min-count are for a new vocabulary; the tokenizer in {name} has its own.")
-    return tokenizers.load(Path(name))
+    # Templates are the features of a tagger, learned from labelled rows.
+    return [name for name in tokenizers.TABLE if name != "templates"]
 
 
-def _segmented_by(segmenter: str | Path | None) -> AbstractContextManager[None]:
+def _load_tokenizer(folder: Path, *, has_sizes: bool) -> "Tokenizer":
+    """The tokenizer in a folder. `has_sizes`: the user asked for a size or a minimum count, which it cannot change."""
+    from firth import tokenizers
+
+    if not folder.is_dir():
+        known = ", ".join(_trainable_tokenizers())
+        raise BadInput(f"{folder} is neither a folder nor a tokenizer that can be trained ({known}).")
+    if has_sizes:
+        raise BadConfig(
+            f"`vocab_size=` and `min_count=` are for a new vocabulary; the tokenizer in {folder} has its own."
+        )
+    return tokenizers.load(folder)
+
+
+def _segmentation(segmenter: str | Path | None) -> AbstractContextManager[None]:
+    """While it is entered, Chinese words are those of the segmenter."""
     if segmenter is None:
         return nullcontext()
     from firth.inference.model import load
     from firth.tokenizers.words import segmented_by
 
     model = load(segmenter)
-    model.segment([])  # one that cannot is told of now
+    model.segment([])  # raises now for a model that cannot segment
     return segmented_by(model.segment)
+
+
+def _megabytes(advance: Advance) -> "Progress":
+    """A progress function that takes bytes and moves a bar of megabytes."""
+
+    def progress(bytes_read: int, bytes_expected: int, num_tokens: int) -> None:
+        expected = bytes_expected / 1e6
+        advance(bytes_read / 1e6, f"of about {expected:,.0f} MB", expected)
+
+    return progress
+
+
+# Pre-train
 
 
 def pretrain(
@@ -124,66 +171,77 @@ def pretrain(
     min_count: int | None = None,
     threads: int | None = None,
 ) -> dict[str, float]:
-    """Shards -> a pre-trained model in `out`; gives the last held-out figures. Word vectors also take plain text."""
-    from firth.run_folder import RunFolder
+    """Trains a model on shards into `out`; returns the last held-out figures. Word vectors also take plain text.
 
-    asked: dict[str, Any] = {
-        "recipe": recipe,
-        "size": size,
-        "steps": steps,
-        "epochs": epochs,
-        "minutes": minutes,
-        "config": config,
-        "changes": tuple(changes),
-    }
-    given = {"width": width, "window": window, "min_count": min_count, "threads": threads}
-    words = {name: value for name, value in given.items() if value is not None}
+    `changes` are `key=value` settings. `width`, `window`, `min_count` and `threads` are for word vectors and other
+    recipes that are solved without gradients.
+    """
+    from firth.pretraining import planning
+    from firth.run_folder import REPORT, RunFolder
+
+    request = planning.PretrainRequest(
+        recipe=recipe,
+        size=size,
+        steps=steps,
+        epochs=epochs,
+        minutes=minutes,
+        config=config,
+        changes=tuple(changes),
+    )
+    word_options = {"width": width, "window": window, "min_count": min_count, "threads": threads}
+    given = {name: value for name, value in word_options.items() if value is not None}
     with RunFolder(Path(out), command="pretrain", resume=resume) as folder:
         was_finished = folder.finished
-        figures = _pretrain(Path(data), folder, asked, words, start_from=start_from, device=device)
-        if not was_finished or not (folder.path / "report.html").exists():
+        figures = _train_or_solve(Path(data), folder, request, given, start_from=start_from, device=device)
+        if not was_finished or not (folder.path / REPORT).exists():
             _report_pretraining(folder)
     return figures
 
 
-def _pretrain(
+def _train_or_solve(
     data: Path,
     folder: "RunFolder",
-    given: Mapping[str, Any],
-    words: Mapping[str, int],
+    request: "PretrainRequest",
+    word_options: dict[str, int],
     *,
     start_from: str | Path | None,
     device: str | None,
 ) -> dict[str, float]:
-    """With gradients or without, as the recipe needs it; `words` are the options of those without."""
+    """Runs the training loop, or a solver where the recipe needs no gradients."""
     from firth.pretraining import planning, solving
 
-    asked = planning.PretrainRequest(**given)
-    plan = planning.named_recipe(asked, folder.config_path if folder.begun else None)
+    saved = folder.config_path if folder.begun else None
+    plan = planning.named_recipe(request, saved)
     if solving.is_solved(plan):
-        if asked.steps is not None or asked.minutes is not None or start_from is not None:
-            raise BadConfig(f"{plan.recipe} is solved without gradients: leave out --steps, --minutes and --from.")
-        planning.report_unused_options(plan, size=asked.size, device=device)
-        to_solve = solving.SolveRequest(epochs=asked.epochs, changes=asked.changes, **words)
-        return solving.pretrain(data, folder, plan, request=to_solve)
-    if words:
-        option = min(words).replace("_", "-")
-        raise BadConfig(f"--{option} is for recipes that are solved without gradients; change others by key=value.")
-    from firth.pretraining import training as pretraining
+        if request.steps is not None or request.minutes is not None or start_from is not None:
+            raise BadConfig(
+                f"{plan.recipe} is solved without gradients: leave out `steps=`, `minutes=` and `start_from=`."
+            )
+        planning.report_unused_options(plan, size=request.size, device=device)
+        solve_request = solving.SolveRequest(epochs=request.epochs, changes=request.changes, **word_options)
+        return solving.pretrain(data, folder, plan, request=solve_request)
+    if word_options:
+        option = min(word_options)
+        raise BadConfig(f"`{option}=` is for recipes that are solved without gradients; change others by key=value.")
+    from firth.pretraining import training  # torch
 
-    return pretraining.pretrain(data, folder, request=asked, start_from=start_from, device=device)
+    return training.pretrain(data, folder, request=request, start_from=start_from, device=device)
 
 
 def _report_pretraining(folder: "RunFolder") -> None:
-    """RUN/report.html, as every finished run has one."""
+    """Writes the run's report.html; with several ranks, only rank 0 does."""
     if not folder.is_main:
         return
     from firth.report.gather import gather
     from firth.report.pretraining import render
+    from firth.run_folder import REPORT
 
-    page = folder.path / "report.html"
+    page = folder.path / REPORT
     write_bytes(page, render(gather(folder.path)).encode())
-    say(f"The model and its card are in {folder.path}; {page} shows the run.")
+    log.info(f"The model and its card are in {folder.path}; {page} shows the run.")
+
+
+# Fine-tune and measure
 
 
 def check(
@@ -193,14 +251,21 @@ def check(
     dev: str | Path | None = None,
     test: str | Path | None = None,
     model: str | Path | None = None,
-    **options: Any,
+    **options: object,
 ) -> dict[str, Any]:
-    """Looks at labelled rows before any training; gives what is there and what is wrong, with row numbers."""
+    """Inspects labelled rows before any training; returns what is there and what is wrong, with row numbers.
+
+    `options` are fields of the task's config, as in `finetune`.
+    """
     from firth.config import from_dict
     from firth.finetuning import checking
     from firth.tasks import resolve as task_class
 
-    files = {part: Path(path) for part, path in (("train", file), ("dev", dev), ("test", test)) if path}
+    files = {"train": Path(file)}
+    if dev:
+        files["dev"] = Path(dev)
+    if test:
+        files["test"] = Path(test)
     config = from_dict(task_class(task).Config, options)
     return checking.check(task, config, files, model=Path(model) if model else None)
 
@@ -221,50 +286,78 @@ def finetune(
     device: str | None = None,
     encoder: str | Path | None = None,
     recipe: str | None = None,
-    **options: Any,
+    **options: object,
 ) -> dict[str, Any]:
-    """A model and labelled rows -> a fine-tuned, measured model in `out`; gives all its figures.
+    """Trains a model on labelled rows into `out` and measures it; returns all its figures.
 
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
-    from firth.finetuning import running as downstream
-    from firth.finetuning import ulmfit
+    from firth.finetuning import running, ulmfit
     from firth.finetuning.jobs import FinetuneRequest
     from firth.report.finetuning import gather
-    from firth.run_folder import RunFolder
+    from firth.run_folder import REPORT, RunFolder
 
-    if model and encoder:
-        raise BadConfig(f"{model} and --encoder {encoder} both say what to start from; leave one out.")
-    if recipe not in (None, "fasttext", "ulmfit"):
-        raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: fasttext, ulmfit).")
-    if recipe == "fasttext" and (model or encoder):
-        raise BadConfig(f"--recipe {recipe} starts from nothing; leave out the model and --encoder.")
-    if recipe == "fasttext" or encoder in ("bag", "static"):
-        changes = [*changes, f"encoder={recipe or encoder}"]
-    else:
-        model = model or encoder
-    files = {part: _paths(given) for part, given in (("train", train), ("dev", dev), ("test", test))}
-    tasks = (task,) if isinstance(task, str) else tuple(task)
-    asked = FinetuneRequest(str(model or ""), tasks, files, options, seeds, random, skip_bad, tuple(changes))
-    walk = ulmfit.finetune if recipe == "ulmfit" else downstream.finetune
+    start, start_changes = _start_of(model, encoder, recipe)
+    request = FinetuneRequest(
+        model=start,
+        tasks=(task,) if isinstance(task, str) else tuple(task),
+        files={"train": _strings(train), "dev": _strings(dev), "test": _strings(test)},
+        options=options,
+        seeds=seeds,
+        random=random,
+        skip_bad=skip_bad,
+        changes=(*changes, *start_changes),
+    )
+    run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
     with RunFolder(Path(out), command="finetune", resume=resume) as folder:
-        summary = walk(folder, asked, device=device)
+        summary = run(folder, request, device=device)
+        page = folder.path / REPORT
         if folder.is_main:
-            write_bytes(Path(out) / "report.html", gather(Path(out)).encode())
-    say(f"The model and its card are in {out}; {Path(out) / 'report.html'} shows the run.")
+            write_bytes(page, gather(folder.path).encode())
+    log.info(f"The model and its card are in {out}; {page} shows the run.")
     return summary
 
 
-def evaluate(
-    run: str | Path, *, data: str | Path, task: str = "", seed: int = 1, skip_bad: bool = False, **options: Any
-) -> dict[str, Any]:
-    """A model's figures: on a labelled file for a fine-tuned one, on all documents of prepared shards otherwise.
+def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str | None) -> tuple[str, list[str]]:
+    """The model folder to start from ("" for none), and the settings that `encoder` and `recipe` stand for."""
+    if model and encoder:
+        raise BadConfig(f"{model} and `encoder='{encoder}'` both say what to start from; leave one out.")
+    if recipe is not None and recipe not in FINETUNING_RECIPES:
+        known = ", ".join(FINETUNING_RECIPES)
+        raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: {known}).")
+    if recipe == "fasttext":
+        if model or encoder:
+            raise BadConfig(f"`recipe='{recipe}'` starts from nothing; leave out the model and `encoder=`.")
+        return "", [f"encoder={recipe}"]
+    if encoder in NEW_ENCODERS:
+        return "", [f"encoder={recipe or encoder}"]
+    return str(model or encoder or ""), []
 
-    With a `task` that needs no training (compare) and its `options`, any model is measured on a labelled file.
+
+def evaluate(
+    run: str | Path,
+    *,
+    data: str | Path | None = None,
+    words: str | Path | Sequence[str | Path] = (),
+    task: str = "",
+    seed: int = 1,
+    skip_bad: bool = False,
+    **options: object,
+) -> dict[str, Any]:
+    """Measures a model: on a labelled file, on all documents of prepared shards, or on files of word tests.
+
+    `data` is a labelled file for a fine-tuned model, else a folder made by `prepare`. `words` are files of word pairs
+    or analogies, for a model with word vectors. With a `task` that needs no training (compare) and its `options`, any
+    model is measured on a labelled file.
     """
+    files = _as_list(words)
+    if bool(files) == (data is not None):
+        raise BadConfig("Give `data=` or `words=`, one of the two.")
+    if data is None:
+        return _evaluate_words(Path(run), [Path(file) for file in files])
     from firth.finetuning import measuring
-    from firth.pretraining import training as pretraining
+    from firth.pretraining import training
 
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
@@ -272,86 +365,24 @@ def evaluate(
         return measuring.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
     if task or options or skip_bad:
         raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
-    return pretraining.evaluate(Path(run), Path(data), seed=seed)
+    return training.evaluate(Path(run), Path(data), seed=seed)
 
 
-def predict(
-    model: str | Path, inputs: Sequence[Any] = (), *, file: str | Path | None = None, task: str = ""
-) -> "list[Prediction]":
-    """What a fine-tuned model says of each input, or of each row of a file, in order."""
-    from firth.inference.inputs_file import read_inputs
-    from firth.inference.model import load
+def _evaluate_words(model: Path, files: Sequence[Path]) -> dict[str, Any]:
+    """The figures of each file, by its stem, or by its path where two files have one stem."""
+    from firth.inference.lexicon import open_lexicon
+    from firth.inference.word_tests import judge
 
-    loaded = load(model)
-    if file is None:
-        return loaded.predict(inputs, task=task)
-    return loaded.predict_examples(read_inputs(loaded.checkpoint, Path(file), task), task=task)
-
-
-def _paths(given: str | Path | Sequence[str | Path]) -> list[str]:
-    return [str(path) for path in ([given] if isinstance(given, str | Path) else given)]
+    lexicon = open_lexicon(model)
+    stems = Counter(file.stem for file in files)
+    figures = {}
+    for file in files:
+        name = file.stem if stems[file.stem] == 1 else str(file)
+        figures[name] = judge(lexicon, file)
+    return figures
 
 
-def k_best(
-    model: str | Path, inputs: Sequence[Any] = (), *, k: int, file: str | Path | None = None, task: str = ""
-) -> "list[list[Prediction]]":
-    """The k likeliest tag sequences of each input, or of each row of a file, by a fine-tuned tagger."""
-    from firth.inference.inputs_file import read_inputs
-    from firth.inference.model import load
-
-    loaded = load(model)
-    examples = loaded.examples(inputs, task=task) if file is None else read_inputs(loaded.checkpoint, Path(file), task)
-    return loaded.k_best(examples, k, task=task)
-
-
-def fill(model: str | Path, text: str, *, top: int = 5, specials: bool = False) -> "list[Fill]":
-    """The likeliest words for each [MASK] of a text."""
-    from firth.inference.model import load
-
-    return load(model).fill(text, top=top, specials=specials)
-
-
-def generate(model: str | Path, text: str, *, max_tokens: int = 50, seed: int = 1, **choice: Any) -> "Generated":
-    """A text and what a causal language model goes on with; `choice`: temperature, top_k, top_p, no_repeat."""
-    from firth.inference.model import load
-
-    return load(model).generate(text, max_tokens=max_tokens, seed=seed, **choice)
-
-
-def embed(
-    model: str | Path, *, file: str | Path, out: str | Path, pooling: str | None = None, precision: str = "fp32"
-) -> tuple[int, ...]:
-    """A vector for each line of a file, written as a .npy array; gives its shape."""
-    from io import BytesIO
-
-    import numpy as np
-
-    from firth.corpus.readers import read_texts
-    from firth.inference.inputs_file import tell_of_long
-    from firth.inference.model import load
-    from firth.train.shared_cores import share_cores
-
-    if Path(out).exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
-    if Path(out).suffix != ".npy":
-        raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
-    check_writable(Path(out))
-    texts = read_texts(Path(file))
-    loaded = load(model, precision=precision)
-    tell_of_long(loaded, texts)
-    with share_cores():
-        vectors = loaded.embed(texts, pooling=pooling)
-    buffer = BytesIO()
-    np.save(buffer, vectors)
-    write_bytes(Path(out), buffer.getvalue())
-    return vectors.shape
-
-
-def info(model: str | Path) -> dict[str, Any]:
-    """What a model folder holds."""
-    from firth.inference.model import load
-
-    return load(model).info()
+# Models from models
 
 
 def import_model(
@@ -362,28 +393,61 @@ def import_model(
     cased: bool | None = None,
     skip_bad: bool = False,
 ) -> dict[str, Any]:
-    """Other people's model files, or a file of word vectors -> a model folder in `out`; gives what it holds."""
+    """Turns model files of other programs, or a file of word vectors, into a model folder; returns what it holds."""
     from firth.inference.model import Model
     from firth.surgery import importing
 
     said = importing.Said(unsafe_pickle, cased, skip_bad)
-    return Model(importing.import_model(Path(source), Path(out), said=said)).info()
-
-
-def senses(model: str | Path, *, word: str, file: str | Path, groups: int | None = None, layer: int = -1) -> "Senses":
-    """A word's occurrences in the lines of a file, grouped by what it means there."""
-    from firth.corpus.readers import read_lines
-    from firth.inference import senses as grouping
-    from firth.inference.model import load
-
-    return grouping.senses(load(model), word, read_lines(Path(file)), count=groups, layer=layer)
+    imported = importing.import_model(Path(source), Path(out), said=said)
+    return Model(imported).info()
 
 
 def extend(
     model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
 ) -> dict[str, Any]:
-    """A model with new tokens for the words of a domain's text, in `out`; gives tokens per text before and after."""
+    """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
     from firth.surgery import extending
 
-    texts = [Path(path) for path in _paths(text)]
+    texts = [Path(path) for path in _as_list(text)]
     return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
+
+
+def embed_file(
+    model: str | Path, *, file: str | Path, out: str | Path, pooling: str | None = None, precision: str = "fp32"
+) -> tuple[int, int]:
+    """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width."""
+    from io import BytesIO
+
+    import numpy as np
+
+    from firth.corpus.readers import read_texts
+    from firth.inference.inputs_file import tell_of_long
+    from firth.inference.model import load
+    from firth.train.shared_cores import share_cores
+
+    path = Path(out)
+    check_is_new(path)
+    if path.suffix != ".npy":
+        raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
+    check_writable(path)
+    texts = read_texts(Path(file))
+    loaded = load(model, precision=precision)
+    tell_of_long(loaded, texts)
+    with share_cores():
+        vectors = loaded.embed(texts, pooling=pooling)
+    buffer = BytesIO()
+    np.save(buffer, vectors)
+    write_bytes(path, buffer.getvalue())
+    return len(texts), loaded.width
+
+
+# Shared
+
+
+def _as_list(given: str | Path | Sequence[str | Path]) -> list[str | Path]:
+    """One path or several, as a list."""
+    return [given] if isinstance(given, str | Path) else list(given)
+
+
+def _strings(given: str | Path | Sequence[str | Path]) -> list[str]:
+    return [str(path) for path in _as_list(given)]

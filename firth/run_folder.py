@@ -10,6 +10,7 @@ text (`data`) or ULMFiT's language model (`lm`); the lock file stays there to sa
 ranks only rank 0 locks the folder and writes. Torch is not imported here.
 """
 
+import logging
 import shutil
 import signal
 import sys
@@ -21,12 +22,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from firth.config import from_dict, to_dict, to_toml
-from firth.console import say
 from firth.errors import BadConfig, BadInput, Damaged, FirthError, Interrupted
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.folder import WRITTEN
 from firth.interrupts import Interrupts
 from firth.lock import Lock
+
+log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from firth.train.parallel import World
@@ -292,7 +294,7 @@ class RunFolder:
 
     def refuse_other_numbers(self, remedy: str = "leave out options that differ from it") -> BadConfig:
         """The error for a resumed run that is given other numbers than its own."""
-        return BadConfig(f"--resume continues the run as {self.config_path} says; {remedy}.")
+        return BadConfig(f"`resume=True` continues the run as {self.config_path} says; {remedy}.")
 
     def refuse_changed_model(self, model: str, digest: str) -> None:
         """Raises if the model that the run started from has changed; `digest` is its sha256 in the record."""
@@ -300,7 +302,7 @@ class RunFolder:
             raise BadInput(f"{model} is not as it was when {self.path} began; resume needs the same model.")
 
     def say_finished(self) -> None:
-        say(f"{self.path} is finished, so nothing is left to resume: its figures are given again.")
+        log.info(f"{self.path} is finished, so nothing is left to resume: its figures are given again.")
 
     @contextmanager
     def undone_if_refused(self, names: Iterable[str], *, keep: Callable[[], bool]) -> Iterator[None]:
@@ -321,27 +323,27 @@ class RunFolder:
     def _check(self) -> None:
         """Raises if the run can neither begin nor be resumed as asked."""
         if self.path.is_file():
-            raise BadInput(f"{self.path} is a file, and a run needs a folder; choose another --out.")
+            raise BadInput(f"{self.path} is a file, and a run needs a folder; choose another `out=`.")
         if self.begun:
             self._check_existing()
         elif self._holds_other_things():
-            raise BadInput(f"{self.path} exists and holds no run; choose another --out.")
+            raise BadInput(f"{self.path} exists and holds no run; choose another `out=`.")
         elif self.resume:
-            raise BadInput(f"{self.path} holds no run to resume; give the whole command without --resume to begin one.")
+            raise BadInput(f"{self.path} holds no run to resume; give all options without `resume=True` to begin one.")
         self._accepted = True
 
     def _check_existing(self) -> None:
         """Raises if the run that is here is not to be resumed, or not by this command."""
         source = self.path / SOURCE
         if not source.exists():
-            raise BadInput(f"{self.path} has a {CONFIG} but no {SOURCE}, so it holds no run; choose another --out.")
+            raise BadInput(f"{self.path} has a {CONFIG} but no {SOURCE}, so it holds no run; choose another `out=`.")
         own = _COMMANDS[_source_values(source)["kind"]]
         if own != self.command:
             raise BadInput(
-                f"{self.path} is a run of `firth {own}`; resume it with that command or choose another --out."
+                f"{self.path} is a run of `firth {own}`; resume it with that command or choose another `out=`."
             )
         if not self.resume:
-            raise BadInput(f"{self.path} already exists; continue it with --resume or choose another --out.")
+            raise BadInput(f"{self.path} already exists; continue it with `resume=True` or choose another `out=`.")
 
     def _holds_other_things(self) -> bool:
         """Whether the folder holds anything that was not written by a run."""
@@ -376,7 +378,7 @@ class RunFolder:
     def _remedy(self) -> str:
         """How an interrupted run is continued; empty if nothing of it is left."""
         if self.begun:
-            return "Continue with --resume."
+            return "Continue with `resume=True`."
         if (self.path / LOCK).exists():
             return "Give the same command again to continue."
         return ""

@@ -1,19 +1,27 @@
-"""The tour: the whole house on the text that every machine has, and the door through which others see it.
+"""The demo, and the server that shows it.
 
-`demo` takes a folder and leaves prepared text, a small pre-trained BERT, models fine-tuned from it and, beside them,
-from random weights, and a page; run again, it goes on where it stopped. `serve` answers over HTTP.
+`demo` takes a folder and leaves prepared text, a small pre-trained BERT, models fine-tuned from it and from random
+weights, and a page. Run again, it continues where it stopped. `serve` answers over HTTP.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firth import pipeline
-from firth.console import say
 from firth.errors import FirthError, Interrupted
 from firth.files import MANIFEST, write_bytes
+from firth.run_folder import REPORT, is_begun
 
+if TYPE_CHECKING:
+    from threading import Event
+
+log = logging.getLogger(__name__)
+
+DEMO = "demo"
+"""The folder of the demo that `serve` serves where no model is named."""
 MINUTES = 3.0
 SIZE = "tiny"
 VOCAB_SIZE = 6000
@@ -63,49 +71,57 @@ STARTS = {"pre-trained": "", "random": "random"}
 
 
 def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tuning: Iterable[str] = ()) -> Path:
-    """From the text every machine has to a small BERT, what it is worth, and a page that shows it; gives the page.
+    """Makes a small BERT from the text on this machine, measures what it is worth, and returns the page that shows it.
 
-    `tuning` are changes of the fine-tunings, each with so many `seeds`; the usual numbers are at the top of this file.
+    `minutes` is the time of pre-training. Each fine-tuning runs `seeds` times, with the changes `tuning`. The defaults
+    are at the top of this file.
     """
-    with _run_again():
-        return _demo(Path(out), minutes, seeds, tuning)
+    with _continued_by_running_again():
+        return _demo(Path(out), minutes or MINUTES, seeds or SEEDS, tuple(tuning))
 
 
 @contextmanager
-def _run_again() -> Iterator[None]:
-    """The tour has no --resume: it goes on by itself."""
+def _continued_by_running_again() -> Iterator[None]:
+    """The demo resumes by itself, so errors must not tell the user to."""
     try:
         yield
     except Interrupted as error:
         error.remedy = "Run it again to continue."
         raise
     except FirthError as error:
-        error.args = (str(error).replace("use --resume", "run it again"),)
+        error.args = (str(error).replace("use `resume=True`", "run it again"),)
         raise
 
 
-def _demo(folder: Path, minutes: float | None, seeds: int, tuning: Iterable[str]) -> Path:
+def _demo(folder: Path, minutes: float, seeds: int, tuning: Sequence[str]) -> Path:
+    """The steps of the demo. Those that are finished in `folder` are not done again."""
+    data = folder / "data"
+    run = folder / "run"
+    if not data.exists():
+        _prepare(folder, data)
+    if not (run / MANIFEST).exists():
+        log.info("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
+        pipeline.pretrain(data, out=run, size=SIZE, minutes=minutes, resume=is_begun(run), changes=CHANGES)
+    page = _report(folder)
+    log.info("4. Fine-tuning: is that worth anything? The same network learns from it and from random weights.")
+    rows = _compare_starts(folder, seeds, tuning)
+    log.info("   Mean and deviation over the seeds, on rows that no training saw:\n   " + "\n   ".join(rows))
+    log.info(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
+    arguments = ""
+    if str(folder) != DEMO:  # which is what `firth serve` serves by itself
+        arguments = f" {' '.join(_models(folder))} --runs {folder}"
+    log.info(f"6. All of it on a page, to try: firth serve{arguments}, then open http://127.0.0.1:8080.")
+    return page
+
+
+def _prepare(folder: Path, data: Path) -> None:
     from firth import samples
     from firth.data.health import describe
-    from firth.run_folder import is_begun
 
-    data, run = folder / "data", folder / "run"
-    if not data.exists():
-        say("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
-        health = pipeline.prepare(samples.corpus(folder / "text"), out=data, vocab_size=VOCAB_SIZE)
-        say("\n".join(describe(health)))
-    if not (run / MANIFEST).exists():
-        say("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
-        limits: dict[str, Any] = {"minutes": minutes or MINUTES, "size": SIZE}
-        pipeline.pretrain(data, out=run, resume=is_begun(run), changes=CHANGES, **limits)
-    page = _report(folder)
-    say("4. Fine-tuning: is that worth anything? The same network learns from it and from random weights.")
-    rows = list(_compared(folder, seeds or SEEDS, tuning))
-    say("   Mean and deviation over the seeds, on rows that no training saw:\n   " + "\n   ".join(rows))
-    say(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
-    here = "" if str(folder) == "demo" else f" {' '.join(_models(folder))} --runs {folder}"
-    say(f"6. All of it on a page, to try: firth serve{here}, then open http://127.0.0.1:8080.")
-    return page
+    log.info("1. Preparing: the standard library's docstrings and the project's own prose become ids.")
+    texts = samples.corpus(folder / "text")
+    health = pipeline.prepare(texts, out=data, vocab_size=VOCAB_SIZE)
+    log.info("\n".join(describe(health)))
 
 
 def _report(folder: Path) -> Path:
@@ -114,31 +130,34 @@ def _report(folder: Path) -> Path:
     from firth.report.gather import gather
     from firth.report.pretraining import render
 
-    run, page = folder / "run", folder / "report.html"
-    say("3. Asking it: fill the mask.")
+    run = folder / "run"
+    page = folder / REPORT
+    log.info("3. Asking it: fill the mask.")
     model = load(run)
     for text in FILLS:
-        say(f"   {text}\n      " + ", ".join(f"{row.token} {row.probability:.0%}" for row in model.fill(text)))
-    shown = gather(run, data=folder / "data", fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
-    for text, others in shown.neighbours:
-        say(f"   {text}\n      nearest: {others[0][0]} (cosine {others[0][1]:.2f})")
-    write_bytes(page, render(shown).encode())
+        candidates = [f"{row.token} {row.probability:.0%}" for row in model.fill(text)]
+        log.info(f"   {text}\n      " + ", ".join(candidates))
+    report = gather(run, data=folder / "data", fills=FILLS, sentences=SENTENCES, attention=ATTENTION)
+    for text, others in report.neighbours:
+        nearest, cosine = others[0]
+        log.info(f"   {text}\n      nearest: {nearest} (cosine {cosine:.2f})")
+    write_bytes(page, render(report).encode())
     return page
 
 
-def _compared(folder: Path, seeds: int, tuning: Iterable[str]) -> Iterator[str]:
-    """A line for each task and language: figures on rows that no training saw, from both starts."""
+def _compare_starts(folder: Path, seeds: int, tuning: Sequence[str]) -> list[str]:
+    """A table as lines: for each task and language, figures on rows that no training saw, from both starts."""
     from firth import samples
-    from firth.run_folder import is_begun
 
-    yield f"{'':<14} {'test rows':>9}  {'figure':<9}" + "".join(f" {start:<17}" for start in STARTS) + " majority"
+    names = "".join(f" {start:<17}" for start in STARTS)
+    rows = [f"{'':<14} {'test rows':>9}  {'figure':<9}{names} majority"]
     for task, kind in TASKS.items():
         for language in samples.LANGUAGES:
             train, test = samples.parted(kind, language, folder / "labelled")
-            found: dict[str, Mapping[str, Any]] = {}
-            for start, inner in STARTS.items():
-                out = folder / inner / f"{task}-{language}"
-                found[start] = pipeline.finetune(
+            results: dict[str, Mapping[str, Any]] = {}
+            for start, subfolder in STARTS.items():
+                out = folder / subfolder / f"{task}-{language}"
+                summary = pipeline.finetune(
                     folder / "run",
                     task=task,
                     train=train,
@@ -148,29 +167,42 @@ def _compared(folder: Path, seeds: int, tuning: Iterable[str]) -> Iterator[str]:
                     seeds=seeds,
                     changes=(*FINE_TUNING[task], *tuning),
                     resume=is_begun(out),
-                )["tasks"][task]
-            yield _row(f"{task}, {language}", found)
+                )
+                results[start] = summary["tasks"][task]
+            rows.append(_row(f"{task}, {language}", results))
+    return rows
 
 
-def _row(name: str, found: Mapping[str, Mapping[str, Any]]) -> str:
+def _row(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line of the table; `results` are those of one task, by start."""
     from firth.finetuning.figures import spoken
 
-    one = found["pre-trained"]
-    figures = "".join(f" {spoken(row['figures']['test'][row['main']]):<17}" for row in found.values())
-    return f"{name:<14} {one['rows']['test']:>9}  {one['main']:<9}{figures} {one['baseline']['test'][one['main']]:.4f}"
+    figures = ""
+    for result in results.values():
+        figure = result["figures"]["test"][result["main"]]
+        figures += f" {spoken(figure):<17}"
+    # The rows, the main metric and the majority baseline are the same for both starts.
+    one = results["pre-trained"]
+    main = one["main"]
+    majority = one["baseline"]["test"][main]
+    return f"{name:<14} {one['rows']['test']:>9}  {main:<9}{figures} {majority:.4f}"
 
 
 def _models(folder: Path) -> list[str]:
-    """What the demo left, as NAME=PATH: the pre-trained model first, then those fine-tuned from it."""
+    """The models that the demo left, as NAME=PATH: the pre-trained one first, then those fine-tuned from it."""
     from firth import samples
 
-    tuned = [f"{task}-{language}" for task in TASKS for language in samples.LANGUAGES]
-    there = [name for name in tuned if (folder / name / MANIFEST).exists()]
-    return [f"demo={folder / 'run'}", *(f"{name}={folder / name}" for name in there)]
+    models = [f"demo={folder / 'run'}"]
+    for task in TASKS:
+        for language in samples.LANGUAGES:
+            name = f"{task}-{language}"
+            if (folder / name / MANIFEST).exists():
+                models.append(f"{name}={folder / name}")
+    return models
 
 
 def serve(
-    models: Sequence[str] = (),
+    models: str | Path | Sequence[str | Path] | Mapping[str, str | Path] = (),
     *,
     host: str = "127.0.0.1",
     port: int = 8080,
@@ -178,22 +210,40 @@ def serve(
     token_file: str | Path | None = None,
     precision: str = "fp32",
     limits: Iterable[str] = (),
+    stop: "Event | None" = None,
 ) -> None:
-    """Answers over HTTP until it is told to stop; without models it serves the demo's, which it makes if need be."""
+    """Answers over HTTP until Ctrl-C, SIGTERM, or until another thread sets `stop`. Requests it has taken are finished.
+
+    `models` are folders: {name: folder}, or "name=folder" or folders alone, which are named by their last part.
+    Without models it serves those of the demo in the folder `demo`, and makes them first where they are missing.
+    `limits` are changes such as "queued=100".
+    """
     from firth.config import override
     from firth.serving import server
     from firth.serving.limits import Limits
 
-    if not models:
-        if not (Path("demo/run") / MANIFEST).exists():
-            demo(out="demo")
-        models, runs = _models(Path("demo")), runs or "demo"
+    named = _as_arguments(models)
+    if not named:
+        if not (Path(DEMO) / "run" / MANIFEST).exists():
+            demo(out=DEMO)
+        named = _models(Path(DEMO))
+        runs = runs or DEMO
     server.serve(
-        server.named_folders(models),
+        server.named_folders(named),
         host=host,
         port=port,
         limits=override(Limits(), limits),
         token=server.read_token(Path(token_file) if token_file else None),
         runs=Path(runs) if runs else None,
         precision=precision,
+        stop=stop,
     )
+
+
+def _as_arguments(models: str | Path | Sequence[str | Path] | Mapping[str, str | Path]) -> list[str]:
+    """Models as the command line takes them: NAME=PATH or PATH."""
+    if isinstance(models, Mapping):
+        return [f"{name}={folder}" for name, folder in models.items()]
+    if isinstance(models, str | Path):
+        return [str(models)]
+    return [str(model) for model in models]

@@ -1,112 +1,131 @@
-"""The walk among words: neighbours, analogies, maps, ratios; keywords and near-duplicates of texts.
+"""Words: a map of word vectors, vectors for other programs, co-occurrence ratios, keywords, near-duplicate texts.
 
-One short function each; `firth.neighbours` etc. are these. As in `pipeline.py`, each brings in only what it needs.
+In: a model folder, prepared text or text files. Out: files, or rows. `firth.export` is here; the others are used as
+`from firth.words import keywords`. As in `pipeline.py`, each function imports only what it needs.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
-from firth.console import say
 from firth.errors import BadConfig, BadInput
+from firth.files import check_is_new
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
+    from firth.inference.lexicon import Lexicon
+    from firth.tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
 
 
-def neighbours(model: str | Path, word: str, *, top: int = 10) -> list[tuple[str, float]]:
-    """The words of a model nearest to a word, with their cosines."""
-    from firth.inference.lexicon import open_lexicon
+class Exported(TypedDict):
+    """What `export` wrote."""
 
-    found = open_lexicon(Path(model)).neighbours(word, top=top)
-    if not found:
-        say(f"{model} has no word besides '{word}', so '{word}' has no neighbours.")
-    return found
+    words: int
+    width: int
+    out: str
 
 
-def analogy(model: str | Path, first: str, second: str, third: str, *, top: int = 10) -> list[tuple[str, float]]:
-    """The words nearest to first - second + third: king, man, woman should give queen."""
-    from firth.inference.lexicon import open_lexicon
+class NearPair(TypedDict):
+    """Two documents that are nearly the same."""
 
-    found = open_lexicon(Path(model)).analogy(first, second, third, top=top)
-    if not found:
-        say(f"{model} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
-    return found
-
-
-def evaluate_words(model: str | Path, files: Sequence[str | Path]) -> dict[str, Any]:
-    """A model's figures on files of word pairs or analogies, by file."""
-    from firth.inference.lexicon import open_lexicon
-    from firth.inference.word_tests import judge
-
-    lexicon, stems = open_lexicon(Path(model)), [Path(file).stem for file in files]
-    names = [stem if stems.count(stem) == 1 else str(file) for stem, file in zip(stems, files, strict=True)]
-    return {name: judge(lexicon, Path(file)) for name, file in zip(names, files, strict=True)}
+    bits: int
+    """Bits of 64 in which their fingerprints differ."""
+    first: str
+    """Where the document is: file and position."""
+    second: str
 
 
 def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> None:
-    """Words drawn where their vectors lie, as .svg or .png in a new file."""
+    """Draws words on the plane in which their vectors differ most, as a new .svg or .png file."""
     import numpy as np
 
     from firth.inference.lexicon import open_lexicon
     from firth.report.scatter import write_map
 
-    if Path(out).exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    path = Path(out)
+    check_is_new(path)
     lexicon = open_lexicon(Path(model))
-    write_map(Path(out), words, np.stack([lexicon.vector(word) for word in words]))
+    vectors = [lexicon.vector(word) for word in words]
+    write_map(path, words, np.stack(vectors))
 
 
-def export(model: str | Path, *, out: str | Path, kind: str = "word2vec") -> dict[str, Any]:
-    """A model's word vectors as a file that other programs read; gives their number and width."""
+def export(model: str | Path, *, out: str | Path, kind: str = "word2vec") -> Exported:
+    """Writes a model's word vectors as a file that other programs read; returns their number and width.
+
+    `kind` is word2vec (text), word2vec-binary or vec.
+    """
     from firth.convert.vectors import write_vectors
     from firth.inference.lexicon import open_lexicon
 
-    if Path(out).exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    path = Path(out)
+    check_is_new(path)
     lexicon = open_lexicon(Path(model))
-    count, width = len(lexicon), lexicon.rows_VD.shape[1]
-    write_vectors(Path(out), lexicon.blocks(), count=count, width=width, kind=kind)
+    count = len(lexicon)
+    width = lexicon.rows_VD.shape[1]
+    write_vectors(path, lexicon.blocks(), count=count, width=width, kind=kind)
     return {"words": count, "width": width, "out": str(out)}
 
 
 def ratios(
     data: str | Path, first: str, second: str, *, words: Sequence[str], window: int = 10
 ) -> dict[str, dict[str, float]]:
-    """For each of `words` its share among the neighbours of two others, and the ratio of these.
+    """How often each of `words` occurs near `first` and near `second`, and the ratio: what GloVe learns from.
 
-    `data` is prepared text, or a run that was made from it.
+    `data` is prepared text, or a run made from it. Returns by word: {first: share, second: share, "ratio": ratio}.
     """
-    import numpy as np
-
     from firth import tokenizers
     from firth.data.ratios import shares
     from firth.data.shards import Shards
+
+    named = (first, second, *words)
+    if window < 1 or not words or not all(word.strip() for word in named):
+        raise BadConfig("Ratios need a window of at least 1 and some words to look for, none of them empty.")
+    shards = Shards.open(_prepared_text(Path(data)))
+    tokenizer = tokenizers.load(shards.tokenizer_folder)
+    ids = _ids_of(named, _vocabulary(tokenizer), data)
+
+    specials = tokenizer.vocab.specials
+    word_ids = [ids[word] for word in words]
+    near_first = shares(shards, ids[first], word_ids, window=window, without=specials)
+    near_second = shares(shards, ids[second], word_ids, window=window, without=specials)
+    table = {}
+    for word, share, other in zip(words, map(float, near_first), map(float, near_second), strict=True):
+        table[word] = {first: share, second: other, "ratio": _ratio(share, other)}
+    return table
+
+
+def _vocabulary(tokenizer: "Tokenizer") -> "Lexicon":
+    """The words of a tokenizer without vectors, for looking them up as a model would."""
+    import numpy as np
+
     from firth.inference.lexicon import Lexicon, reads_lowercase
 
-    asked = (first, second, *words)
-    if window < 1 or not words or not all(word.strip() for word in asked):
-        raise BadConfig("Ratios need a window of at least 1 and some words to look for, none of them empty.")
-    shards = Shards.open(_text_of(Path(data)))
-    tokenizer = tokenizers.load(shards.tokenizer_folder)
     vocab = tokenizer.vocab
-    no_rows = np.empty((len(vocab), 0), np.float32)
-    lexicon = Lexicon(vocab.ids, no_rows, lowercase=reads_lowercase(tokenizer), hidden=vocab.specials)
-    places = {word: place for word in asked if (place := lexicon.place(word)) is not None}
-    if strange := [word for word in asked if word not in places]:
-        raise BadInput(f"{data}: '{strange[0]}' is not in the vocabulary{lexicon.near(strange[0])}")
-    ids = [places[word] for word in words]
-    ours, theirs = (
-        shares(shards, places[word], ids, window=window, without=vocab.specials) for word in (first, second)
-    )
-    return {
-        word: {first: float(a), second: float(b), "ratio": float(a / b) if b else float("inf" if a else "nan")}
-        for word, a, b in zip(words, ours, theirs, strict=True)
-    }
+    no_vectors = np.empty((len(vocab), 0), np.float32)
+    return Lexicon(vocab.ids, no_vectors, lowercase=reads_lowercase(tokenizer), hidden=vocab.specials)
 
 
-def _text_of(folder: Path) -> Path:
-    """The prepared text of a folder: itself, or that of a run, which has its own or says where it lay."""
+def _ids_of(words: Sequence[str], vocabulary: "Lexicon", data: str | Path) -> Mapping[str, int]:
+    ids = {}
+    for word in words:
+        place = vocabulary.place(word)
+        if place is None:
+            raise BadInput(f"{data}: '{word}' is not in the vocabulary{vocabulary.near(word)}")
+        ids[word] = place
+    return ids
+
+
+def _ratio(share: float, other: float) -> float:
+    if other:
+        return share / other
+    return float("inf") if share else float("nan")
+
+
+def _prepared_text(folder: Path) -> Path:
+    """The folder of prepared text: `folder` itself, or the text that the run in it was made from."""
     from firth.run_folder import DATA, SOURCE, FinetuningSource, read_source
 
     found = folder
@@ -122,7 +141,7 @@ def _text_of(folder: Path) -> Path:
 
 
 def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[str, float]]:
-    """The words of a text that many of its others stand beside (TextRank)."""
+    """The most central words of a text by TextRank, with their scores; words within `window` are linked."""
     from firth.corpus.readers import read_lines, tell_of_table
     from firth.data.keywords import keywords as rank_words
 
@@ -138,16 +157,21 @@ def duplicates(
     shingle: int = 3,
     documents: "Documents" = "line",
     field: str = "text",
-) -> list[dict[str, Any]]:
+) -> list[NearPair]:
     """Pairs of documents whose SimHash fingerprints differ in at most `within` bits, nearest first."""
     from firth.corpus.readers import read_documents
     from firth.data.simhash import fingerprint, near_pairs
 
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
-    sources, marks = list[str](), list[int]()
+    sources: list[str] = []
+    fingerprints: list[int] = []
     for document in read_documents(paths, documents=documents, field=field):
         sources.append(document.source)
-        marks.append(fingerprint("\n".join(document.lines), shingle=shingle))
-    pairs = sorted(near_pairs(marks, within=within), key=lambda pair: (pair[2], pair[1], pair[0]))
-    say(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")
-    return [{"bits": bits, "first": sources[a], "second": sources[b]} for a, b, bits in pairs]
+        fingerprints.append(fingerprint("\n".join(document.lines), shingle=shingle))
+    found = near_pairs(fingerprints, within=within)
+    pairs = sorted(found, key=lambda pair: (pair[2], pair[1], pair[0]))  # by bits, then by place
+    log.info(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")
+    rows: list[NearPair] = []
+    for first, second, bits in pairs:
+        rows.append({"bits": bits, "first": sources[first], "second": sources[second]})
+    return rows

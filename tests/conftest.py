@@ -1,7 +1,7 @@
 """What many tests share: a small prepared corpus, a small finished run, and the command line in this process."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import firth
-from firth import cli, rng, samples, tokenizers
+from firth import cli, console, rng, samples, tokenizers
 from firth.data.shards import Shards, write_shards
 from firth.encoders.bert import Bert
 from firth.tokenizers.wordpiece import WordPiece
@@ -131,3 +131,14 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         return Answer(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return call
+
+
+@pytest.fixture
+def messages(capsys: pytest.CaptureFixture[str]) -> Iterator[Callable[[], str]]:
+    """Gives what the package has said since the last call, as the command line prints it."""
+
+    def said() -> str:
+        return capsys.readouterr().err
+
+    with console.shown():
+        yield said

@@ -42,14 +42,14 @@ def test_one_sentence_everywhere(
     run: Path,
     data: Path,
     tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    messages: Callable[[], str],
 ) -> None:
     out = tmp_path / "run"
     resume = begin(run, data, out)
-    capsys.readouterr()
+    messages()
     before = {path: path.stat().st_mtime_ns for path in out.glob("*.safetensors")}
     figures = resume()
-    said = capsys.readouterr().err
+    said = messages()
     assert said.splitlines()[0] == f"{out} is finished, so nothing is left to resume: its figures are given again."
     assert figures
     assert resume() == figures

@@ -53,7 +53,7 @@ def test_a_run_begins_once_and_is_resumed_afterwards(tmp_path: Path) -> None:
         folder.begin(MADE_FROM, Numbers())
         assert (folder.begun, folder.finished) == (True, False)
     assert sorted(path.name for path in out.iterdir()) == [CONFIG, SOURCE]
-    with pytest.raises(BadInput, match="already exists; continue it with --resume"), opened(out):
+    with pytest.raises(BadInput, match="already exists; continue it with `resume=True`"), opened(out):
         pass
     with opened(out, resume=True) as folder:
         assert folder.read_source(PretrainingSource) == MADE_FROM
@@ -63,7 +63,7 @@ def test_a_run_begins_once_and_is_resumed_afterwards(tmp_path: Path) -> None:
 def test_there_must_be_a_run_to_resume_and_the_remedy_works(make: Callable[[Path], None], tmp_path: Path) -> None:
     out = tmp_path / "run"
     make(out)
-    with pytest.raises(BadInput, match="no run to resume; give the whole command without"), opened(out, resume=True):
+    with pytest.raises(BadInput, match="no run to resume; give all options without"), opened(out, resume=True):
         pass
     with opened(out) as folder:
         folder.begin(MADE_FROM, Numbers())
@@ -255,7 +255,10 @@ def test_a_signal_says_how_to_continue(number: signal.Signals, tmp_path: Path) -
         stopped_early()
     with opened(out) as folder:
         folder.begin(MADE_FROM, Numbers())
-    with pytest.raises(Interrupted, match=r"^Stopped\. Continue with --resume\.$") as found, opened(out, resume=True):
+    with (
+        pytest.raises(Interrupted, match=r"^Stopped\. Continue with `resume=True`\.$") as found,
+        opened(out, resume=True),
+    ):
         signal.raise_signal(number)
     assert found.value.exit_code == 128 + number
     assert [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)] == before

@@ -1,1 +1,1 @@
-"""Subcommands in groups, for `cli.py` to list: each file holds those of one kind."""
+"""The subcommands, one function each, in files by what they are about. `cli.py` lists them."""

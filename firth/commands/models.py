@@ -1,4 +1,4 @@
-"""Models from models: the subcommands that bring in other people's and widen their vocabulary."""
+"""Subcommands about whole models: import, extend, info, and the demo that makes some."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,8 +27,8 @@ def import_model(
     """Turn other people's model files into a model folder."""
     from firth import pipeline
 
-    made = pipeline.import_model(source, out=out, unsafe_pickle=unsafe_pickle, cased=cased, skip_bad=skip_bad)
-    show(made, as_json=as_json)
+    imported = pipeline.import_model(source, out=out, unsafe_pickle=unsafe_pickle, cased=cased, skip_bad=skip_bad)
+    show(imported, as_json=as_json)
 
 
 def extend(
@@ -43,15 +43,17 @@ def extend(
     from firth import pipeline
 
     figures = pipeline.extend(model, text=text, add=add, out=out, min_count=min_count)
-    new = figures["new"]
-    show(figures if as_json else {**figures, "new": f"{', '.join(new[:20])} ..."}, as_json=as_json)
+    if not as_json:
+        first_tokens = ", ".join(figures["new"][:20])
+        figures["new"] = f"{first_tokens} ..."
+    show(figures, as_json=as_json)
 
 
 def info(model: ModelFolder, as_json: Json = False) -> None:
     """Show what a model folder holds."""
-    from firth import pipeline
+    from firth.inference.model import load
 
-    show(pipeline.info(model), as_json=as_json)
+    show(load(model).info(), as_json=as_json)
 
 
 def demo(

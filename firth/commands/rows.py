@@ -1,17 +1,21 @@
-"""What is done with labelled rows: the subcommands that look at them, learn from them, and answer and measure."""
+"""Subcommands about labelled rows: check, finetune, predict, evaluate."""
 
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firth.commands import vectors
+from firth.commands.flags import in_flags
 from firth.commands.shown import Json, ModelFolder, line, show
 from firth.errors import BadConfig
 from firth.files import finite
+
+if TYPE_CHECKING:
+    from firth.types import Prediction
 
 ModelAndChanges = Annotated[
     list[str] | None,
@@ -29,7 +33,9 @@ RecipeName = Annotated[
 Preset = Annotated[str | None, typer.Option(help="A published set's form: cola, sst-2, mrpc, stsb, qqp, mnli ...")]
 TextColumn = Annotated[str | None, typer.Option(help="Column of the text; a number counts columns without a header.")]
 SecondColumn = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
-LabelColumn = Annotated[list[str] | None, typer.Option(help="Column of the label; several are several questions.")]
+LabelColumns = Annotated[
+    list[str] | None, typer.Option("--label-column", help="Column of the label; several are several questions.")
+]
 LabelNames = Annotated[Path | None, typer.Option(help="A file with one name a line for labels given as numbers.")]
 Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many names, or a number.")]
 Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
@@ -44,7 +50,7 @@ def check(
     preset: Preset = None,
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
-    label_column: LabelColumn = None,
+    label_columns: LabelColumns = None,
     label_names: LabelNames = None,
     kind: Kind = None,
     format: Format = None,
@@ -54,15 +60,23 @@ def check(
     """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
     from firth import pipeline
 
-    options = _options(preset, text_column, second_column, label_column, label_names, kind, format=format)
-    options |= _settings(changes or (), task)
-    findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **options)
+    options = _given(
+        preset=preset,
+        text_column=text_column,
+        second_column=second_column,
+        label_columns=label_columns,
+        label_names=_read_names(label_names),
+        kind=kind,
+        format=format,
+    )
+    settings = _settings(changes or (), task)
+    findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **{**options, **settings})
     if as_json:
         show(findings, as_json=True)
     else:
         from firth.finetuning.checking import describe
 
-        typer.echo("\n".join(describe(findings)))
+        _echo_messages(describe(findings))
 
 
 def finetune(
@@ -80,7 +94,7 @@ def finetune(
     preset: Preset = None,
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
-    label_column: LabelColumn = None,
+    label_columns: LabelColumns = None,
     label_names: LabelNames = None,
     kind: Kind = None,
     encoder: NewEncoder = None,
@@ -92,9 +106,25 @@ def finetune(
     """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
     from firth import pipeline
 
-    models = [argument for argument in arguments or () if "=" not in argument]
+    models = []
+    changes = []
+    for argument in arguments or ():
+        if "=" in argument:
+            changes.append(argument)
+        else:
+            models.append(argument)
     if len(models) > 1:
         raise BadConfig(f"Name one model; there are {len(models)}: {', '.join(models)}.")
+    options = _given(
+        preset=preset,
+        text_column=text_column,
+        second_column=second_column,
+        label_columns=label_columns,
+        label_names=_read_names(label_names),
+        kind=kind,
+        tagger=tagger,
+        format=format,
+    )
     summary = pipeline.finetune(
         models[0] if models else None,
         task=task or (),
@@ -106,18 +136,18 @@ def finetune(
         random=random,
         skip_bad=skip_bad,
         resume=resume,
-        changes=[argument for argument in arguments or () if "=" in argument],
+        changes=changes,
         device=device,
         encoder=encoder,
         recipe=recipe,
-        **_options(preset, text_column, second_column, label_column, label_names, kind, tagger=tagger, format=format),
+        **options,
     )
     if as_json:
         show(summary, as_json=True)
         return
     from firth.finetuning.figures import headlines
 
-    typer.echo("\n".join(headlines(summary)))
+    _echo_messages(headlines(summary))
 
 
 def predict(
@@ -134,23 +164,36 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
     """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
-    from firth import pipeline
+    from firth.inference.model import load
 
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
-    inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+    loaded = load(model)
+    if file is not None:
+        examples = loaded.read_examples(file, task=task)
+    else:
+        # A tab separates the texts of a pair.
+        inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+        examples = loaded.examples(inputs, task=task)
     if best != 1:
-        for number, ways in enumerate(pipeline.k_best(model, inputs, k=best, file=file, task=task), 1):
-            for way in ways:
-                row = {"input": number, **asdict(way)}
-                likely = f"{number}\t{way.probability:.4f}\t{line(way)}"
-                typer.echo(json.dumps(row, ensure_ascii=False) if as_json else likely)
+        _show_best_sequences(loaded.k_best(examples, best, task=task), as_json=as_json)
         return
-    for prediction in pipeline.predict(model, inputs, file=file, task=task):
+    for prediction in loaded.predict_examples(examples, task=task):
         if as_json:
             print(json.dumps(finite(asdict(prediction)), ensure_ascii=False))
         else:
             typer.echo(line(prediction))
+
+
+def _show_best_sequences(sequences: "list[list[Prediction]]", *, as_json: bool) -> None:
+    """Prints the likeliest tag sequences of each input, which are numbered from 1."""
+    for number, predictions in enumerate(sequences, 1):
+        for prediction in predictions:
+            if as_json:
+                row = {"input": number, **asdict(prediction)}
+                typer.echo(json.dumps(row, ensure_ascii=False))
+            else:
+                typer.echo(f"{number}\t{prediction.probability:.4f}\t{line(prediction)}")
 
 
 def evaluate(
@@ -158,7 +201,7 @@ def evaluate(
     data: Annotated[
         Path | None, typer.Option(help="A labelled file for a fine-tuned model; else a folder made by `firth prepare`.")
     ] = None,
-    words_file: Annotated[
+    words: Annotated[
         list[Path] | None, typer.Option("--words", help="Word pairs or analogies, to measure word vectors.")
     ] = None,
     changes: Annotated[
@@ -170,7 +213,7 @@ def evaluate(
     preset: Preset = None,
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
-    label_column: LabelColumn = None,
+    label_columns: LabelColumns = None,
     label_names: LabelNames = None,
     kind: Kind = None,
     as_json: Json = False,
@@ -178,48 +221,53 @@ def evaluate(
     """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
     from firth import pipeline
 
-    if bool(words_file) == (data is not None):
-        raise BadConfig("Give --data or --words, one of the two.")
-    if data is None:
-        from firth.words import evaluate_words
+    options = _given(
+        preset=preset,
+        text_column=text_column,
+        second_column=second_column,
+        label_columns=label_columns,
+        label_names=_read_names(label_names),
+        kind=kind,
+    )
+    settings = _settings(changes or (), task)
+    figures = pipeline.evaluate(
+        run, data=data, words=words or (), task=task, seed=seed, skip_bad=skip_bad, **{**options, **settings}
+    )
+    if words:
+        vectors.show_tests(figures, as_json=as_json)
+    else:
+        show(figures, as_json=as_json)
 
-        vectors.show_tests(evaluate_words(run, words_file or ()), as_json=as_json)
-        return
-    options = _options(preset, text_column, second_column, label_column, label_names, kind)
-    options |= _settings(changes or (), task)
-    show(pipeline.evaluate(run, data=data, task=task, seed=seed, skip_bad=skip_bad, **options), as_json=as_json)
+
+def _echo_messages(lines: Iterable[str]) -> None:
+    """Prints sentences of the package, which may name arguments."""
+    typer.echo(in_flags("\n".join(lines)))
 
 
-def _options(
-    preset: str | None,
-    text_column: str | None,
-    second_column: str | None,
-    label_column: list[str] | None,
-    label_names: Path | None,
-    kind: str | None,
-    **others: str | None,
-) -> dict[str, Any]:
-    """The fields of a task's config that were given."""
+def _given(**options: str | list[str] | None) -> dict[str, str | list[str]]:
+    """The options that have a value."""
+    return {name: value for name, value in options.items() if value}
+
+
+def _read_names(file: Path | None) -> list[str]:
+    """The names of labels, one on each line of a file."""
     from firth.corpus.readers import read_lines
 
-    names = read_lines(label_names, remedy="put one name on each line") if label_names else []
-    given: dict[str, Any] = {
-        "preset": preset,
-        "text_column": text_column,
-        "second_column": second_column,
-        "label_columns": label_column,
-        "label_names": [line.strip() for line in names],
-        "kind": kind,
-        **others,
-    }
-    return {name: value for name, value in given.items() if value}
+    if file is None:
+        return []
+    lines = read_lines(file, remedy="put one name on each line")
+    return [line.strip() for line in lines]
 
 
-def _settings(changes: Iterable[str], task: str) -> dict[str, Any]:
-    """`key=value` settings of a task, by their full names (`tasks.compare.pooling`) or short; values may be JSON."""
+def _settings(changes: Iterable[str], task: str) -> dict[str, object]:
+    """`key=value` settings of a task as a dict. Keys may be full (`tasks.compare.pooling`) or short (`pooling`)."""
     from firth.config import read_value
 
-    pairs = [change.partition("=") for change in changes]
-    if wrong := [name for name, equals, _ in pairs if not equals]:
-        raise BadConfig(f"'{wrong[0]}' is not of the form key=value.")
-    return {name.removeprefix(f"tasks.{task}."): read_value(text) for name, _, text in pairs}
+    settings = {}
+    for change in changes:
+        name, equals, text = change.partition("=")
+        if not equals:
+            raise BadConfig(f"'{change}' is not of the form key=value.")
+        short_name = name.removeprefix(f"tasks.{task}.")
+        settings[short_name] = read_value(text)  # JSON, or plain text
+    return settings

@@ -1,4 +1,4 @@
-"""Models for other people's programs: the subcommand that answers over HTTP."""
+"""The subcommand that answers over HTTP."""
 
 from pathlib import Path
 from typing import Annotated
@@ -24,8 +24,9 @@ def serve(
     precision: Annotated[
         str, typer.Option(help="Of vectors: fp32, bf16, int8, or auto, the fastest that stays alike.")
     ] = "fp32",
-    limit: Annotated[
-        list[str] | None, typer.Option(help="Change a limit, as in queued=100; `firth serve --limit help` lists them.")
+    limits: Annotated[
+        list[str] | None,
+        typer.Option("--limit", help="Change a limit, as in queued=100; `firth serve --limit help` lists them."),
     ] = None,
 ) -> None:
     """Answer over HTTP: embeddings, fills, predictions, and a page to look inside.
@@ -34,12 +35,13 @@ def serve(
     """
     from firth import tour
 
-    if limit == ["help"]:
+    if limits == ["help"]:
         from firth.config import describe
         from firth.serving.limits import Limits
 
+        defaults = Limits()
         for name, text in describe(Limits).items():
-            typer.echo(f"{name}={getattr(Limits(), name)}\n    {text}")
+            typer.echo(f"{name}={getattr(defaults, name)}\n    {text}")
         return
     tour.serve(
         models or (),
@@ -48,5 +50,5 @@ def serve(
         runs=runs,
         token_file=token_file,
         precision=precision,
-        limits=limit or (),
+        limits=limits or (),
     )

@@ -1,64 +1,93 @@
-"""What subcommands share: options that many take, and figures as lines or as one JSON object."""
+"""What subcommands share: options that many of them take, and how results are printed."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firth.files import finite
 
+if TYPE_CHECKING:
+    from firth.types import Prediction, Span
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 ModelFolder = Annotated[
     Path, typer.Argument(help="A model folder: a finished run, or a folder in Hugging Face's layout.")
 ]
+LABEL_WIDTH = 24
+"""Characters of a table's first column."""
 
 
-def show(values: dict[str, Any], *, as_json: bool) -> None:
+def show(values: Mapping[str, object], *, as_json: bool) -> None:
+    """Prints results as a table, or as one JSON object. Values that are not finite become null in JSON."""
     if as_json:
-        print(json.dumps(finite(values), ensure_ascii=False, default=_plain))
+        print(json.dumps(finite(dict(values)), ensure_ascii=False, default=_as_json))
         return
     for text in _table(values):
         typer.echo(text)
 
 
-def _table(values: Mapping[str, Any], indent: str = "") -> Iterator[str]:
-    """A line for each value; what has parts stands above them."""
+def _as_json(value: object) -> object:
+    """A value that json does not know, as one that it knows."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    return str(value)
+
+
+def _table(values: Mapping[str, object], indent: str = "") -> Iterator[str]:
+    """A line for each value; the parts of a mapping follow below its name, indented."""
     for name, value in values.items():
         label = indent + name.replace("_", " ")
         if isinstance(value, Mapping) and value:
             yield label
             yield from _table(value, f"{indent}  ")
         else:
-            yield f"{label:<24} {_cell(value)}"
+            yield f"{label:<{LABEL_WIDTH}} {_cell(value)}"
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, bool) or value is None:
-        return {True: "yes", False: "no", None: "-"}[value]
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
-        if abs(value) >= 1000:
-            return f"{value:,.0f}"
-        return f"{value:,.4f}" if not value or abs(value) >= 1e-3 else f"{value:.3g}"
+        return _number(value)
+    if isinstance(value, int):
+        return f"{value:,}"
     if isinstance(value, list | tuple | Mapping):
-        return ", ".join(map(_cell, value)) or "none"
-    return f"{value:,}" if isinstance(value, int) else str(value) or "-"
+        cells = [_cell(one) for one in value]
+        return ", ".join(cells) or "none"
+    return str(value) or "-"
 
 
-def line(prediction: Any) -> str:
-    """A prediction for reading: what, how sure, and where in the text."""
-    if prediction.text is not None:
-        return prediction.text or ("(none)" if prediction.label else "")
-    if prediction.spans:
-        return "\t".join(f"{s.text} [{s.label} {s.start}-{s.end} {s.probability:.2f}]" for s in prediction.spans)
+def _number(value: float) -> str:
+    """Four decimals, but none for large numbers, and three digits for small ones."""
+    size = abs(value)
+    if size >= 1000:
+        return f"{value:,.0f}"
+    if 0 < size < 1e-3:
+        return f"{value:.3g}"
+    return f"{value:,.4f}"
+
+
+def line(prediction: "Prediction") -> str:
+    """A prediction as one line: the label, its probability, and where in the text it was found."""
     label = prediction.label
+    if prediction.text is not None:  # the text says it all
+        if prediction.text:
+            return prediction.text
+        return "(none)" if label else ""
+    if prediction.spans:
+        return "\t".join(_span(span) for span in prediction.spans)
     if isinstance(label, float):
         return f"{label:.4f}"
-    shown = ", ".join(map(str, label)) if isinstance(label, tuple | list) else str(label)
-    return f"{shown or '(none)'}\t{prediction.probability:.4f}"
+    names = [str(name) for name in label] if isinstance(label, tuple | list) else [str(label)]
+    shown = ", ".join(names) or "(none)"
+    return f"{shown}\t{prediction.probability:.4f}"
 
 
-def _plain(value: Any) -> Any:
-    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
+def _span(span: "Span") -> str:
+    return f"{span.text} [{span.label} {span.start}-{span.end} {span.probability:.2f}]"

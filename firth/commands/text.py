@@ -1,4 +1,4 @@
-"""From text to a model that knows language: the subcommands that prepare, pre-train and ask what was learned."""
+"""Subcommands from text to a pre-trained model: prepare, pretrain."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import lineage
-from firth.commands.shown import Json, ModelFolder, show
+from firth.commands.shown import Json, show
 from firth.errors import BadConfig
 
 
@@ -119,40 +119,3 @@ def pretrain(
         threads=threads,
     )
     show(figures, as_json=as_json)
-
-
-def fill(
-    model: ModelFolder,
-    text: Annotated[str, typer.Argument(help="A text with [MASK] where a word is missing.")],
-    top: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
-    specials: Annotated[bool, typer.Option(help="Take every special token the text spells as special.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Fill the masks of a text."""
-    from firth import pipeline
-
-    rows = pipeline.fill(model, text, top=top, specials=specials)
-    if as_json:
-        show({"fills": rows}, as_json=True)
-    else:
-        for row in rows:
-            typer.echo(f"{row.probability:8.2%}  {row.token:<16}  {row.text}")
-
-
-def embed(
-    model: ModelFolder,
-    file: Annotated[Path, typer.Option(help="A UTF-8 file: every line is a text, blank ones too.")],
-    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
-    pooling: Annotated[
-        str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
-    ] = None,
-    precision: Annotated[
-        str, typer.Option(help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999.")
-    ] = "fp32",
-    as_json: Json = False,
-) -> None:
-    """Turn each line of a file into a vector, in order."""
-    from firth import pipeline
-
-    rows, width = pipeline.embed(model, file=file, out=out, pooling=pooling, precision=precision)
-    show({"texts": rows, "width": width, "out": str(out)}, as_json=as_json)

@@ -1,12 +1,20 @@
-"""Words and their vectors, and what can be told of texts by their words alone."""
+"""Subcommands about words: their vectors, and what the words of a text tell without a model."""
 
 import json
+import logging
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from firth.commands.shown import Json, ModelFolder, show
+
+if TYPE_CHECKING:
+    from firth.corpus.readers import Documents
+
+log = logging.getLogger(__name__)
+
 
 Top = Annotated[int, typer.Option(min=1, help="How many words to show.")]
 
@@ -18,9 +26,12 @@ def neighbours(
     as_json: Json = False,
 ) -> None:
     """Find the words nearest to a word by the cosine of their vectors."""
-    from firth import words
+    from firth.inference.lexicon import open_lexicon  # without torch
 
-    _ranked(words.neighbours(model, word, top=top), as_json=as_json)
+    found = open_lexicon(model).neighbours(word, top=top)
+    if not found:
+        log.info(f"{model} has no word besides '{word}', so '{word}' has no neighbours.")
+    _show_ranking(found, as_json=as_json)
 
 
 def analogy(
@@ -32,9 +43,12 @@ def analogy(
     as_json: Json = False,
 ) -> None:
     """Find the words nearest to FIRST - SECOND + THIRD: king man woman should give queen."""
-    from firth import words
+    from firth.inference.lexicon import open_lexicon
 
-    _ranked(words.analogy(model, first, second, third, top=top), as_json=as_json)
+    found = open_lexicon(model).analogy(first, second, third, top=top)
+    if not found:
+        log.info(f"{model} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
+    _show_ranking(found, as_json=as_json)
 
 
 def map_words(
@@ -44,9 +58,9 @@ def map_words(
     as_json: Json = False,
 ) -> None:
     """Draw words on the plane in which their vectors differ most."""
-    from firth import words as walk
+    from firth.words import map_words as draw
 
-    walk.map_words(model, words, out=out)
+    draw(model, words, out=out)
     show({"words": len(words), "out": str(out)}, as_json=as_json)
 
 
@@ -59,7 +73,8 @@ def export(
     """Write a model's word vectors as a file that other programs read."""
     from firth import words
 
-    show(words.export(model, out=out, kind=kind), as_json=as_json)
+    exported = words.export(model, out=out, kind=kind)
+    show(dict(exported), as_json=as_json)
 
 
 def ratios(
@@ -73,13 +88,15 @@ def ratios(
     as_json: Json = False,
 ) -> None:
     """Show how much oftener words stand beside one word than beside another: what GloVe learns from."""
-    from firth import words as walk
+    from firth.words import ratios as cooccurrence_ratios
 
-    table = walk.ratios(data, first, second, words=words, window=window)
+    table = cooccurrence_ratios(data, first, second, words=words, window=window)
     if as_json:
         show(table, as_json=True)
         return
-    typer.echo(f"{'':<16} {'P(. | ' + first + ')':>20} {'P(. | ' + second + ')':>20} {'ratio':>10}")
+    given_first = f"P(. | {first})"
+    given_second = f"P(. | {second})"
+    typer.echo(f"{'':<16} {given_first:>20} {given_second:>20} {'ratio':>10}")
     for word, row in table.items():
         typer.echo(f"{word:<16} {row[first]:>20.2e} {row[second]:>20.2e} {row['ratio']:>10.3g}")
 
@@ -93,7 +110,7 @@ def keywords(
     """Find the words of a text that many of its others stand beside (TextRank)."""
     from firth import words
 
-    _ranked(words.keywords(file, top=top, window=window), as_json=as_json)
+    _show_ranking(words.keywords(file, top=top, window=window), as_json=as_json)
 
 
 def duplicates(
@@ -107,32 +124,43 @@ def duplicates(
     """Find documents that are nearly the same (SimHash): one line for each pair, nearest first."""
     from firth import words
 
-    how: dict[str, Any] = {"within": within, "shingle": shingle, "documents": documents, "field": field}
-    pairs = words.duplicates(list(texts), **how)
+    # An unknown kind of documents is refused where they are read.
+    kind = cast("Documents", documents)
+    pairs = words.duplicates(list(texts), within=within, shingle=shingle, documents=kind, field=field)
     if as_json:
         show({"pairs": pairs}, as_json=True)
-    for row in () if as_json else pairs:
-        typer.echo(f"{row['bits']:>2} bits  {row['first']}  {row['second']}")
-
-
-COMMANDS = (neighbours, analogy, export, ratios, keywords, duplicates)
+        return
+    for pair in pairs:
+        typer.echo(f"{pair['bits']:>2} bits  {pair['first']}  {pair['second']}")
 
 
 def show_tests(figures: dict[str, Any], *, as_json: bool) -> None:
-    """Figures of word pairs and analogies: a line for each file and section."""
+    """Prints the figures of word pairs and analogies: a line for each file and section."""
     if as_json:
         show(figures, as_json=True)
         return
     for name, row in figures.items():
-        for part, values in ({name: row} | {f"  {s}": v for s, v in row.get("sections", {}).items()}).items():
-            kind = "spearman" if "spearman" in values else "accuracy"
-            asked = values.get("pairs", values.get("questions"))
-            figure = f"{values[kind]:.4f}" if values["coverage"] else "-"  # nothing could be asked
-            typer.echo(f"{part:<36} {kind} {figure:<6}   {values['coverage']:.1%} of {asked:,}")
+        _show_test(name, row)
+        for section, values in row.get("sections", {}).items():
+            _show_test(f"  {section}", values)
 
 
-def _ranked(rows: list[tuple[str, float]], *, as_json: bool) -> None:
+def _show_test(name: str, values: Mapping[str, float]) -> None:
+    if "spearman" in values:
+        metric = "spearman"
+        num_asked = values["pairs"]
+    else:
+        metric = "accuracy"
+        num_asked = values["questions"]
+    # Where the model knows none of the words, there is no figure.
+    figure = f"{values[metric]:.4f}" if values["coverage"] else "-"
+    typer.echo(f"{name:<36} {metric} {figure:<6}   {values['coverage']:.1%} of {num_asked:,}")
+
+
+def _show_ranking(ranking: list[tuple[str, float]], *, as_json: bool) -> None:
     if as_json:
-        print(json.dumps({"words": [{"word": word, "score": score} for word, score in rows]}, ensure_ascii=False))
-    for word, score in () if as_json else rows:
+        rows = [{"word": word, "score": score} for word, score in ranking]
+        print(json.dumps({"words": rows}, ensure_ascii=False))
+        return
+    for word, score in ranking:
         typer.echo(f"{score:8.4f}  {word}")

@@ -65,7 +65,7 @@ class VectorFile:
         self.skipped += 1
         if not self.skip_bad:
             raise BadInput(
-                f"{self.path}, {self.place} {at:,}: {what}; {remedy}, or leave such rows out with --skip-bad."
+                f"{self.path}, {self.place} {at:,}: {what}; {remedy}, or leave such rows out with `skip_bad=True`."
             )
 
     def take(self, word: bytes, at: int) -> str | None:

@@ -8,6 +8,7 @@ there, and the tally counts the cuts. A file that cannot be read raises one `Bad
 import glob
 import io
 import json
+import logging
 import lzma
 import zlib
 from codecs import getincrementaldecoder
@@ -16,10 +17,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-from firth.console import say
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import COMPRESSED, ending, open_binary
 from firth.types import Document
+
+log = logging.getLogger(__name__)
 
 Documents = Literal["blank-line", "file", "line", "field"]
 """What ends a document of a text file; a row of JSON lines or Parquet is always one document."""
@@ -355,7 +357,7 @@ def read_texts(path: Path) -> list[str]:
     num_blank = sum(not line.strip() for line in lines)
     if num_blank:
         noun = "line" if num_blank == 1 else "lines"
-        say(f"{path} has {num_blank:,} blank {noun}, answered like the others.")
+        log.info(f"{path} has {num_blank:,} blank {noun}, answered like the others.")
     return lines
 
 
@@ -363,7 +365,7 @@ def tell_of_table(path: Path) -> None:
     """Warns if a file whose lines are read as texts is a table or a file of rows by its name."""
     is_table = ending(path) in (*TABLES, *_ROWS, ".conll")
     if is_table:
-        say(
-            f"Warning: {path}: every line of a file of rows is read as one text, with all its columns; write the texts "
+        log.warning(
+            f"{path}: every line of a file of rows is read as one text, with all its columns; write the texts "
             "to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt)."
         )

@@ -133,7 +133,7 @@ def _quality_warnings(h: Health, *, fresh: bool) -> list[str]:
     found = []
     if h["unknown_rate"] > 0.01:
         if fresh:
-            remedy = "a lower --min-count or a larger --vocab-size lets more into the vocabulary"
+            remedy = "a lower `min_count=` or a larger `vocab_size=` lets more into the vocabulary"
         else:
             remedy = "train the vocabulary on this text, or on more of it"
         found.append(f"{h['unknown_rate']:.1%} of the tokens are unknown: {remedy}.")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import chain, compress
 from pathlib import Path
 from queue import SimpleQueue
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -61,7 +61,7 @@ def prepare(
     near: int | None = None,
     fresh: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> Health:
     """Writes shards of the text in `paths` to the folder `out`, and returns its health as plain JSON values.
 
     With `near`, documents whose fingerprints differ from an earlier one's in at most that many bits are dropped too.
@@ -93,7 +93,7 @@ def prepare(
         report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally, fresh=fresh)
         _warn_of_tables(report, files)
         writer.info = {"documents_by": documents, "repair": repair, "health": report}
-    return dict(report)
+    return report
 
 
 def _append(writer: ShardWriter, measures: Measures, chunk: "Chunk") -> None:
@@ -111,7 +111,7 @@ def _warn_of_tables(report: Health, files: list[Path]) -> None:
         others = f" and {len(tables) - 1:,} more"
     report["warnings"].append(
         f"{tables[0]}{others}: the rows of a table were read as prose, with all their columns; write the one of "
-        "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have --field."
+        "the text to a .txt file first (such as cut -f 2 ROWS.tsv > TEXT.txt), or JSON lines, which have `field=`."
     )
 
 

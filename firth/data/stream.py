@@ -60,7 +60,7 @@ def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[Stream, S
     if shards.num_documents - num_held_out < 2:
         raise BadInput(
             f"The corpus has {shards.num_documents} document(s), too few to train on and hold some out; "
-            "add text, or cut it finer with `firth prepare --documents line`."
+            "add text, or prepare it with `documents='line'`, which cuts it finer."
         )
     key = rng.key(seed, "held out")
     draws = rng.uniform(key, np.arange(shards.num_documents))

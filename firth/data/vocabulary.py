@@ -1,14 +1,16 @@
 """A new tokenizer from the text it will cut: files and a tokenizer's name in, the trained tokenizer out."""
 
+import logging
 import sys
 from dataclasses import fields
 from typing import Any
 
 from firth import tokenizers
-from firth.console import say
 from firth.corpus.readers import Documents, Paths, find_files
 from firth.data.prepare import sample_texts
 from firth.errors import BadConfig
+
+log = logging.getLogger(__name__)
 
 SAMPLE_BYTES = 64_000_000
 """Text that pieces of words are learned from at most; a list of words is counted over all of it."""
@@ -40,13 +42,13 @@ def train_tokenizer(
     sample_bytes = sys.maxsize if counts_words else SAMPLE_BYTES
     # A missing file is reported before any progress message.
     find_files(paths)
-    say(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
+    log.info(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
     texts = sample_texts(paths, sample_bytes, seed=seed, documents=documents, field=field, repair=repair)
     trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)
     if len(trained.vocab) == len(trained.vocab.specials):
-        raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower --min-count.")
+        raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower `min_count=`.")
     if len(trained.vocab) < config.vocab_size:
-        say(f"The text supports a vocabulary of {len(trained.vocab):,} {units}.")
+        log.info(f"The text supports a vocabulary of {len(trained.vocab):,} {units}.")
     return trained
 
 

@@ -56,7 +56,7 @@ def begin(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
     """The words of the training rows and an empty bag over them and their n-grams."""
     (part,) = data.values()
     if not isinstance(part.config, Classify.Config) or part.config.kind != "one" or len(part.labels) != 1:
-        raise BadConfig("--recipe fasttext classifies texts by one name each: use it with --task classify.")
+        raise BadConfig("`recipe='fasttext'` classifies texts by one name each: use it with `task='classify'`.")
     texts = [text for row in part.examples["train"] for text in row.texts]
     words = sum(len(text) // 5 + 1 for text in texts)
     settings = Subwords.Config(

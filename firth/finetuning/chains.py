@@ -5,6 +5,7 @@ vectors), and the bag and tagger with their weights found without a training loo
 L-BFGS. Counting: Rabiner 1989; L-BFGS for CRFs: Sha & Pereira 2003.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from firth.console import bar, say
+from firth.console import bar
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.encoders.tables import StaticConfig
@@ -33,6 +34,8 @@ from firth.tokenizers.units import normal
 from firth.tokenizers.word_list import Words
 from firth.train.lbfgs import minimise
 
+log = logging.getLogger(__name__)
+
 MOST_PAIRS = 1 << 24
 """Pairs of feature and tag up to which all of them get a weight: 20 vectors of L-BFGS are 1.3 GB then."""
 
@@ -42,7 +45,7 @@ def in_the_loop(config: Any) -> Any:
     if not isinstance(config, Tag.Config):
         return config
     if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
-        raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add --encoder bag.")
+        raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add `encoder='bag'`.")
     return replace(config, solver="loop")
 
 
@@ -63,7 +66,7 @@ def over_features(config: Any) -> Any:
 
 def _refuse_others(config: Any, encoder: str) -> None:
     if not isinstance(config, Tag.Config):
-        raise BadConfig(f"--encoder {encoder} reads the words of sentences for taggers; use it with --task tag.")
+        raise BadConfig(f"`encoder='{encoder}'` reads the words of sentences for taggers; use it with `task='tag'`.")
 
 
 def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
@@ -76,7 +79,9 @@ def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
     known: dict[str, str] = {}
     rows = [row for row in part.examples["train"] if isinstance(row, Sentence)]
     tokenizer = Templates.learn([units_of(row, known) for row in rows], config)
-    say(f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates.")
+    log.info(
+        f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates."
+    )
     shape = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
     return Start("bag", shape, tokenizer)
 
@@ -85,7 +90,7 @@ def begin_vectors(data: Mapping[str, Labelled], shape: StaticConfig) -> Start:
     """A list of the training rows' units (characters or words), and random vectors for them."""
     texts = [" ".join(map(normal, _units(row))) for part in data.values() for row in part.examples["train"]]
     tokenizer = Words.train(texts, Words.Config(min_count=2, lowercase=False, split="spaces"))
-    say(f"{len(tokenizer.vocab):,} units get vectors of {shape.width}.")
+    log.info(f"{len(tokenizer.vocab):,} units get vectors of {shape.width}.")
     return Start("static", replace(shape, vocab_size=len(tokenizer.vocab)), tokenizer)
 
 

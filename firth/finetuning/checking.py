@@ -123,7 +123,7 @@ def warnings(part: str, found: Mapping[str, Any]) -> list[str]:
         for what, rows in list(by_what.items())[:SHOWN]:
             lines.append(f"Warning: {heading}: {_rows(rows)}: {what}.")
         if len(by_what) > SHOWN:
-            lines.append(f"Warning: {len(by_what) - SHOWN} more kinds of such rows; --json lists them all.")
+            lines.append(f"Warning: {len(by_what) - SHOWN} more kinds of such rows; the JSON findings list them all.")
     if found["conflicts"]:
         first = found["conflicts"][0]
         several = "text has" if len(found["conflicts"]) == 1 else "texts have"

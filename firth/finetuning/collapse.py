@@ -3,14 +3,16 @@
 Such a model has learned only the most frequent label, or the mean (Mosbach et al. 2020 on why fine-tuning does so).
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from firth.console import say
 from firth.tasks.conll import Sentence
 from firth.types import Example, Prediction
+
+log = logging.getLogger(__name__)
 
 FEWEST = 8
 """Rows below which equal answers are no sign of anything."""
@@ -53,10 +55,10 @@ def _spoken(label: object) -> str:
 def say_collapsed(seed: int, best: Mapping[str, Any], *, rate: float, epochs: float) -> None:
     """Warns of a seed whose kept weights give all rows the same answer."""
     for name, answer in best.get("collapsed", {}).items():
-        say(
-            f"Warning: seed {seed} collapsed: {name} gives every row for picking the same answer ({answer}). Try a "
+        log.warning(
+            f"seed {seed} collapsed: {name} gives every row for picking the same answer ({answer}). Try a "
             f"lower rate (train.optim.rate={rate / 3:.2g}), more epochs (epochs={2 * epochs:g}) or other seeds "
-            "(--seeds 5)."
+            "(`seeds=5`)."
         )
 
 

@@ -123,7 +123,7 @@ def headlines(summary: Mapping[str, Any]) -> list[str]:
     """What a person reads at the end of a run."""
     lines = [line for name, row in summary["tasks"].items() for line in _headline(name, row)]
     lines += [line for name, row in summary["tasks"].items() if (line := collapsed_line(name, row))]
-    return lines if len(summary["seeds"]) > 1 else [*lines, "One seed: no deviation is known; --seeds 5 would tell."]
+    return lines if len(summary["seeds"]) > 1 else [*lines, "One seed: no deviation is known; `seeds=5` would tell."]
 
 
 def _headline(name: str, row: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,9 @@
 """What a person asks of fine-tuning -> a job: numbers settled, files read and checked, a model to start from.
 
-A run remembers its numbers in `run.toml` and its files with their hashes in `source.json`; `--resume` reads these.
+A run remembers its numbers in `run.toml` and its files with their hashes in `source.json`; resuming reads these.
 """
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from firth.config import from_dict, load_toml, override, to_dict
-from firth.console import say
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
 from firth.files import sha256
@@ -25,6 +25,8 @@ from firth.tasks import resolve
 from firth.tokenizers.templates import Templates
 from firth.train.parallel import chosen_device
 from firth.train.settings import OptimConfig, TrainConfig
+
+log = logging.getLogger(__name__)
 
 USUAL_EPOCHS, MOST_EPOCHS, FEWEST_STEPS = 3.0, 20.0, 150
 """How long to train when nobody says: three passes, more where three would be a handful of steps."""
@@ -120,7 +122,7 @@ def resolve_job(folder: RunFolder, asked: FinetuneRequest, *, device: str | None
             labelled.refuse_bad(read, files)
         for part, count in read.num_skipped.items():
             if count:
-                say(f"{files[part]}: {count} bad row{'s' * (count > 1)} skipped.")
+                log.info(f"{files[part]}: {count} bad row{'s' * (count > 1)} skipped.")
         data[name] = labelled.hold_out(name, read, rate=plan.held_out_rate, seed=plan.train.seed)
         if not resumed:
             _look_at(name, data[name])
@@ -150,7 +152,7 @@ def _look_at(name: str, data: Labelled) -> None:
         raise BadConfig(f"{name} has no figure '{found['main']}' to pick epochs on; here it has {', '.join(figures)}.")
     for part, row in found["parts"].items():
         for line in checking.warnings(part, {**row, "bad": []}):
-            say(f"{name}, {part}: {line}")
+            log.warning(f"{name}, {part}: {line.removeprefix('Warning: ')}")
 
 
 def _first_plan(asked: FinetuneRequest) -> FinetuneConfig:
@@ -205,15 +207,15 @@ def _settled(
 def _source(asked: FinetuneRequest) -> FinetuningSource:
     """What a run is made from: model and files with their hashes."""
     if not asked.tasks or not asked.files.get("train"):
-        raise BadConfig("Fine-tuning needs a --task and a --train file.")
+        raise BadConfig("Fine-tuning needs a `task=` and a `train=` file.")
     if asked.seeds < 1:
-        raise BadConfig(f"--seeds must be at least 1; it is {asked.seeds}.")
+        raise BadConfig(f"`seeds=` must be at least 1; it is {asked.seeds}.")
     names = list(_first_plan(asked).tasks)
     files: dict[str, dict[str, SourceFile]] = {name: {} for name in names}
     for part in PARTS:
         paths = asked.files.get(part, ())
         if paths and len(paths) != len(asked.tasks):
-            raise BadConfig(f"There are {len(asked.tasks)} --task but {len(paths)} --{part}; give one for each task.")
+            raise BadConfig(f"There are {len(asked.tasks)} `task=` but {len(paths)} `{part}=`; give one for each task.")
         for name, path in zip(names, paths, strict=False):
             if not Path(path).is_file():
                 raise BadInput(f"{path} does not exist." if not Path(path).exists() else f"{path} is not a file.")
@@ -245,11 +247,11 @@ def _same_source(folder: RunFolder, saved: FinetuningSource, asked: FinetuneRequ
     if strange:
         raise BadInput(f"{out} was not begun with {min(strange)}; leave the files out to resume it.")
     if asked.tasks and list(_first_plan(asked).tasks) != list(saved.files):
-        raise BadConfig(f"{out} is a run of {', '.join(saved.files)}; leave out --task to resume it.")
+        raise BadConfig(f"{out} is a run of {', '.join(saved.files)}; leave out `task=` to resume it.")
     other = [
-        ("--seeds", asked.seeds not in (1, saved.seeds)),
-        ("--random", asked.random and not saved.random),
-        ("--skip-bad", asked.skip_bad and not saved.skip_bad),
+        ("`seeds=`", asked.seeds not in (1, saved.seeds)),
+        ("`random=True`", asked.random and not saved.random),
+        ("`skip_bad=True`", asked.skip_bad and not saved.skip_bad),
     ]
     if changed := next((name for name, is_other in other if is_other), None):
-        raise BadConfig(f"{out} was begun with another {changed}; leave it out to resume it, or choose another --out.")
+        raise BadConfig(f"{out} was begun with another {changed}; leave it out to resume it, or choose another `out=`.")

@@ -4,6 +4,7 @@ In: a task, its config and the files for training, picking and testing. Out: exa
 row stops everything with its number and the remedy, or is skipped and counted when that was asked for.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,13 @@ from typing import Any
 import numpy as np
 
 from firth import rng
-from firth.console import say
 from firth.data.items import Item
 from firth.errors import BadInput
 from firth.tasks import resolve
 from firth.tasks.task import Labels
 from firth.types import Example, Problem
+
+log = logging.getLogger(__name__)
 
 HELD_OUT_LIMIT = 2_000
 """Training rows held out at most where there is no dev file."""
@@ -87,7 +89,7 @@ def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
             more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
             raise BadInput(
                 f"{files[part]}, row {bad[0].row}: {bad[0].what}; {bad[0].remedy}, "
-                f"or leave such rows out with --skip-bad{more}."
+                f"or leave such rows out with `skip_bad=True`{more}."
             )
 
 
@@ -111,7 +113,7 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     dev = [row for row in rows if group(row) in chosen]
     if len(rows) < 4 or not train:
         shared = f" on {len(members)} different texts or passages" if len(members) < len(rows) else ""
-        raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a --dev file.")
+        raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a `dev=` file.")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 
@@ -130,7 +132,7 @@ def tell_of_cuts(what: str, items: Sequence[Item]) -> None:
     """Says how much of the text no window holds, if anything."""
     found = sizes(items) if items else {"cut_rows": 0}
     if found["cut_rows"]:
-        say(
+        log.warning(
             f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows are "
             f"longer than can be read at once; the longest has {found['longest']:,} tokens)."
         )

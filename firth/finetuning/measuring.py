@@ -1,6 +1,7 @@
 """Models measured on labelled files: in go a fine-tuned one, or one whose task needs no training, and a file; out come
 figures."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,14 @@ from typing import Any
 from firth import checkpoint as checkpoints
 from firth.checkpoint import make_task, only_task
 from firth.config import from_dict
-from firth.console import say
 from firth.errors import BadConfig
 from firth.files import sha256
 from firth.finetuning import labelled
 from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve
 from firth.tasks.predicting import predict
+
+log = logging.getLogger(__name__)
 
 
 def evaluate(
@@ -63,4 +65,4 @@ def _tell_of_familiar(model: Path, data: Path) -> None:
     known = {part for part, file in files if file.sha256 == digest}
     for part, what in (("train", "was trained on"), ("dev", "picked its epochs on")):
         if part in known:
-            say(f"Warning: {data} holds the rows that {model} {what}, so these figures flatter it.")
+            log.warning(f"{data} holds the rows that {model} {what}, so these figures flatter it.")

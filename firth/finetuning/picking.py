@@ -1,5 +1,6 @@
 """A run that keeps the weights of its best evaluation: what fine-tuning adds to `train.run.TrainingRun`."""
 
+import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -9,11 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from firth.console import say
 from firth.files import atomic_file, read_json, write_json
 from firth.train.loop import Progress
 from firth.train.run import TrainingRun
 from firth.train.state import load_tensors, saved_tensors
+
+log = logging.getLogger(__name__)
 
 BEST = "best.safetensors"
 
@@ -48,7 +50,7 @@ class PickingRun(TrainingRun):
         if self.keep_last or best is None or best["step"] >= step or (_number(value) > _number(best["value"])):
             keep(self.folder, self.learner, step=step, values=values, facts=self.facts())
         elif self.patience and step - best["step"] >= self.patience * self.config.evaluate_every:
-            say(f"Stopped at step {step}: nothing better since step {best['step']}.")
+            log.info(f"Stopped at step {step}: nothing better since step {best['step']}.")
             self.progress.steps = step
         return values
 

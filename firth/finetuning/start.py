@@ -1,5 +1,6 @@
 """What fine-tuning starts from: a model folder, the same shape with random weights, or nothing but the text."""
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,13 +11,14 @@ import torch
 
 from firth import checkpoint as checkpoints
 from firth import encoders, lineage
-from firth.console import say
 from firth.errors import BadConfig
 from firth.finetuning.transfer import TransferConfig
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.wordpiece import WordPiece
+
+log = logging.getLogger(__name__)
 
 VOCAB_SIZE = 8000
 """Pieces of a vocabulary that is trained on the training rows, at most."""
@@ -66,7 +68,7 @@ class Start:
 
 def begin(model: str, *, random: bool, texts: Iterable[str]) -> Start:
     if not model:
-        say("No model was named: starting from random weights and a vocabulary of the training rows.")
+        log.info("No model was named: starting from random weights and a vocabulary of the training rows.")
         tokenizer = WordPiece.train(texts, WordPiece.Config(vocab_size=VOCAB_SIZE), fewer=True)
         shape = lineage.make("bert", "tiny").encoder["bert"]
         return Start("bert", replace(shape, vocab_size=-(-len(tokenizer.vocab) // 64) * 64), tokenizer)

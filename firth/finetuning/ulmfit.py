@@ -9,6 +9,7 @@ with them a few epochs do not find a weak signal such as CoLA's: docs/results.md
 """
 
 import json
+import logging
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,7 +19,6 @@ from typing import Any
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.config import read_value, to_dict
-from firth.console import say
 from firth.data import prepare as preparation
 from firth.data.shards import Shards
 from firth.errors import BadConfig
@@ -28,6 +28,8 @@ from firth.finetuning.jobs import FinetuneRequest, resolve_job
 from firth.pretraining import planning
 from firth.pretraining import training as pretraining
 from firth.run_folder import DATA, RunFolder, is_begun
+
+log = logging.getLogger(__name__)
 
 SLANTED = (
     "train.optim.schedule=slanted",
@@ -62,7 +64,7 @@ def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = 
 def _language_model(folder: RunFolder, asked: FinetuneRequest, changes: list[str], *, device: str | None) -> None:
     """The second stage: its run lies in RUN/lm, and what a killed process left there is continued."""
     if not asked.model:
-        raise BadConfig("ULMFiT starts from a language model; name one made by `firth pretrain --recipe ulmfit`.")
+        raise BadConfig("ULMFiT starts from a language model; name one pre-trained with `recipe='ulmfit'`.")
     start = checkpoints.load(Path(asked.model))
     if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
         raise BadConfig(f"{asked.model} does not predict the next token; ULMFiT needs one that does.")
@@ -75,7 +77,7 @@ def _language_model(folder: RunFolder, asked: FinetuneRequest, changes: list[str
             lm_folder.claim()
             rows = (row for part in job.data.values() for row in part.examples["train"])
             _prepare((text for row in rows for text in row.texts), data, start)
-        say("Training the language model on the text of the training rows ...")
+        log.info("Training the language model on the text of the training rows ...")
         epochs = [change for change in changes if change.startswith("epochs=")]
         wanted = planning.PretrainRequest(
             "ulmfit",

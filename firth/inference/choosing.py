@@ -7,6 +7,7 @@ layers as leave the vectors alike, for texts that are not short; the rest is in 
 
 import hashlib
 import inspect
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ import torch
 from torch import nn
 
 from firth import rng, samples
-from firth.console import say
 from firth.cpu import cpu_name, this_cpu
 from firth.errors import BadConfig, FirthError
 from firth.files import read_json, write_json
@@ -28,6 +28,8 @@ from firth.inference.operators import ByteProducts, byte_products
 from firth.inference.precision import Int8Linear, Seen, linears, packed_linears, replaced, see_inputs, widening
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
 
 PRECISIONS = ("fp32", "bf16", "int8", "auto")
 ALIKE = 0.9994
@@ -74,7 +76,9 @@ def quicken(encoder: Encoder, precision: str, vectors: Vectors, *, judged_on: st
     if not linears(encoder):
         return encoder
     if precision == "bf16" and not this_cpu().bf16:
-        say("This CPU has no units for bf16, so bf16 will be slower than fp32; --precision auto takes the fastest.")
+        log.warning(
+            "This CPU has no units for bf16, so bf16 will be slower than fp32; `precision='auto'` takes the fastest."
+        )
     if precision in ("fp32", "bf16"):
         return _Copies(encoder, {}).make(Choice(precision))
     key = fingerprint(encoder, precision, judged_on)

@@ -84,7 +84,7 @@ class _Reader:
         goal = checkpoint.goals.get("causal_lm")
         if not isinstance(goal, CausalLM) or not checkpoint.encoder.causal:
             raise Unsupported(
-                "This model does not predict what comes next, so it cannot generate; pre-train one with --recipe gpt."
+                "This model does not predict what comes next, so it cannot generate; pre-train one with `recipe='gpt'`."
             )
         self.encoder: Encoder = checkpoint.encoder
         self.goal, self.opening = goal, list(checkpoint.tokenizer.vocab.frame.opening)

@@ -1,16 +1,18 @@
 """A file of inputs for a fine-tuned model: rows like those it was trained on, or plain lines."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from firth.checkpoint import Checkpoint, only_task
-from firth.console import say
 from firth.corpus.readers import read_texts
 from firth.errors import BadInput
 from firth.files import ending
 from firth.tasks.task import Task
 from firth.types import Example, Problem
+
+log = logging.getLogger(__name__)
 
 
 def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Example]:
@@ -24,7 +26,7 @@ def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Exam
         told = f"{path}, row {problem.row}: {problem.what}; {problem.remedy}."
         if problem.bad:
             raise BadInput(told)
-        say(f"Warning: {told}")
+        log.warning(told)
     return examples
 
 
@@ -34,7 +36,9 @@ def tell_of_long(model: Any, texts: Sequence[str]) -> None:
     blocks = (texts[start : start + 1000] for start in range(0, len(texts), 1000)) if limit else ()
     room = limit - model.tokenizer.vocab.frame.size() if limit else 0
     if cut := sum(len(ids) > room for block in blocks for ids in model.tokenizer.ids_batch(list(block))):
-        say(f"{cut:,} of {len(texts):,} texts are longer than the {limit:,} tokens this model reads and are cut.")
+        log.warning(
+            f"{cut:,} of {len(texts):,} texts are longer than the {limit:,} tokens this model reads and are cut."
+        )
 
 
 def _example(goal: Task, line: str, where: str) -> Example:

@@ -155,8 +155,8 @@ def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
     name = next((name for name in TABLES if name in tensor_places(weights)), None)
     if name is None:
         raise Unsupported(
-            f"{folder} is a model without a table of words; take word vectors (`firth pretrain --recipe "
-            "word2vec-sg-ns`, `firth import`) or a BERT, or compare whole texts with `firth embed`."
+            f"{folder} is a model without a table of words; take word vectors (pre-train them with "
+            "`recipe='word2vec-sg-ns'`, or import some) or a BERT, or compare whole texts by their embeddings."
         )
     tokenizer = tokenizers.load(folder)
     vocab, rows = tokenizer.vocab, map_tensor(weights, name)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from firth.finetuning.labelled import tell_of_cuts
 from firth.inference.choosing import Run, digest, known_precision, quicken, sample
 from firth.inference.generating import Options, generate
 from firth.inference.inputs import Cut, Masked, filled, likeliest
+from firth.inference.inputs_file import read_inputs
+from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.precision import linears
 from firth.inference.threads import side_by_side
 from firth.nn.blocks import first_rows
@@ -38,6 +40,9 @@ from firth.tokenizers.templates import Templates
 from firth.tokenizers.vocab import windows
 from firth.types import Encoding, Example, Fill, Generated, Prediction
 
+if TYPE_CHECKING:
+    from firth.inference.senses import Senses
+
 POOLINGS = {"mean": mean_rows, "cls": first_rows, "last": last_rows, "max": max_rows}
 BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, little enough to stay in the cache."""
@@ -52,7 +57,9 @@ class Model:
     """What `firth.load` gives. A server asks in two steps: what makes inputs ready (`cut`, `masked`, `items`), and what
     computes many of them together (`vectors`, `fill_all`, `predict_items`)."""
 
-    def __init__(self, checkpoint: Checkpoint, *, precision: str = "fp32") -> None:
+    def __init__(self, checkpoint: Checkpoint, *, precision: str = "fp32", folder: Path | None = None) -> None:
+        self.folder = folder
+        """Where it was loaded from; None for a model that was never saved."""
         self.checkpoint, self.precision = checkpoint, known_precision(precision)
         self.encoder, self.tokenizer = checkpoint.encoder, checkpoint.tokenizer
 
@@ -199,6 +206,14 @@ class Model:
             raise BadInput("predict takes a list of texts; put the one text into a list.")
         return self.predict_examples(self.examples(inputs, task=task), task=task)
 
+    def predict_file(self, path: str | Path, *, task: str = "") -> list[Prediction]:
+        """The same for every row of a labelled file, or every line of a text file."""
+        return self.predict_examples(self.read_examples(path, task=task), task=task)
+
+    def read_examples(self, path: str | Path, *, task: str = "") -> list[Example]:
+        """The rows of a labelled file, or the lines of a text file, in the task's own form; labels are not needed."""
+        return read_inputs(self.checkpoint, Path(path), task)
+
     def examples(self, inputs: Sequence[Any], *, task: str = "") -> list[Example]:
         """Inputs as a person gives them, in the task's own form."""
         _, goal = only_task(self.checkpoint, "This model", task)
@@ -236,6 +251,27 @@ class Model:
         if isinstance(self.encoder, Bag) and isinstance(self.tokenizer, Templates) and goal.config.head == "none":
             return segment(texts, goal, self.encoder, templates=self.tokenizer)
         return [[span.text for span in prediction.spans] for prediction in self.predict(texts, task=task)]
+
+    @cached_property
+    def lexicon(self) -> Lexicon:
+        """The model's table of words: word vectors, or the input embeddings of a BERT."""
+        if self.folder is None:
+            raise Unsupported("The words of a model are read from its folder; save this one and load it from there.")
+        return open_lexicon(self.folder)
+
+    def neighbours(self, word: str, *, top: int = 10) -> list[tuple[str, float]]:
+        """The words nearest to a word, with the cosines of their vectors."""
+        return self.lexicon.neighbours(word, top=top)
+
+    def analogy(self, first: str, second: str, third: str, *, top: int = 10) -> list[tuple[str, float]]:
+        """The words nearest to first - second + third: king, man, woman should give queen."""
+        return self.lexicon.analogy(first, second, third, top=top)
+
+    def senses(self, word: str, lines: Sequence[str], *, groups: int | None = None, layer: int = -1) -> "Senses":
+        """The occurrences of a word in lines of text, grouped by what it means there."""
+        from firth.inference import senses as word_senses  # which imports this module
+
+        return word_senses.senses(self, word, lines, count=groups, layer=layer)
 
     @torch.inference_mode()
     def attention(self, text: str) -> tuple[list[str], np.ndarray]:
@@ -298,7 +334,7 @@ def load(folder: str | Path, *, precision: str = "fp32") -> Model:
     """Opens a model folder: one made by firth, or any Hugging Face BERT folder as it is.
 
     `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999."""
-    return Model(checkpoints.load(Path(folder)), precision=precision)
+    return Model(checkpoints.load(Path(folder)), precision=precision, folder=Path(folder))
 
 
 def pool(states_ND: torch.Tensor, batch: Batch, pooling: str) -> torch.Tensor:

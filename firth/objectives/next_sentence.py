@@ -40,8 +40,8 @@ class NextSentence(PairGoal):
     def sequences(self, stream: Stream, epoch: int) -> Plan:
         if len(stream.documents_D) < 2:
             raise BadInput(
-                "Next-sentence pairs need at least two documents; cut the corpus finer with "
-                "`firth prepare --documents line`, or choose a recipe without pairs."
+                "Next-sentence pairs need at least two documents; prepare the text with `documents='line'`, which cuts "
+                "it finer, or choose a recipe without pairs."
             )
         config = self.config
         key = self.key(epoch)

@@ -42,7 +42,7 @@ class Subwords(SkipGram):
     def __init__(self, config: Config, shape: BagConfig, *, tokenizer: Tokenizer, seed: int) -> None:
         super().__init__(config, shape, tokenizer=tokenizer, seed=seed)
         if not isinstance(tokenizer, SubwordTokenizer):
-            raise BadConfig("fastText needs words with parts: prepare the text with --tokenizer subwords.")
+            raise BadConfig("fastText needs words with parts: prepare the text with `tokenizer='subwords'`.")
         compiled()  # raises without numba
         self.parts = all_parts(tokenizer)
 

@@ -135,4 +135,4 @@ def _phrases(path: Path, row: int, line: str) -> list[str]:
         spans = json.loads(line)["spans"]
         return [str(span["text"]) for span in spans]
     except (json.JSONDecodeError, KeyError, TypeError):
-        raise BadInput(f"{path}, line {row}: this JSON row has no spans; `firth predict --json` writes them.") from None
+        raise BadInput(f"{path}, line {row}: this JSON row has no spans; a tagger's predictions have them.") from None

@@ -1,5 +1,6 @@
 """A request for pre-training -> a recipe with all its numbers: by name or from a file, with changes and limits."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from firth import encoders, lineage
 from firth.config import from_dict, load_toml, override
-from firth.console import say
 from firth.errors import BadConfig
 from firth.lineage import Recipe
 from firth.train.settings import TrainConfig
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from firth.checkpoint import Checkpoint
     from firth.data.loader import Packs
     from firth.tensors import Encoder
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ def named_recipe(request: PretrainRequest, saved: Path | None = None) -> Recipe:
     other_recipe = request.recipe not in (None, "", recipe.recipe)
     other_size = request.size not in (None, "", recipe.size)
     if other_recipe or other_size:
-        raise BadConfig(f"{source} is a '{recipe.recipe}' of size '{recipe.size}'; leave out --recipe and --size.")
+        raise BadConfig(f"{source} is a '{recipe.recipe}' of size '{recipe.size}'; leave out `recipe=` and `size=`.")
     return recipe
 
 
@@ -59,8 +61,8 @@ def resolve_config(
     changed = with_vocab_size(changed, start, vocab_size)
     if saved and changed != recipe:
         raise BadConfig(
-            f"--resume continues the run as {saved} says; leave out options that differ from it, "
-            "or begin another run from its model with --from."
+            f"`resume=True` continues the run as {saved} says; leave out options that differ from it, "
+            "or begin another run from its model with `start_from=`."
         )
     return changed
 
@@ -70,7 +72,9 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
     encoder = start.encoder
     size = _size_of(start)
     if request.size not in (None, size):
-        raise BadConfig(f"The model of --from is of size {size} and keeps it; leave out --size {request.size}.")
+        raise BadConfig(
+            f"The model of `start_from=` is of size {size} and keeps it; leave out `size='{request.size}'`."
+        )
     if request.config:
         recipe = named_recipe(replace(request, size=None))
     else:
@@ -120,20 +124,20 @@ def report_unused_options(recipe: Recipe, *, size: str | None, device: str | Non
         from firth.train.parallel import chosen_device  # imports torch, which solving does not need
 
         chosen_device(device)  # raises if there is no such device
-        say(f"{recipe.recipe} is solved on the CPU: --device {device} changes nothing.")
+        log.info(f"{recipe.recipe} is solved on the CPU: `device='{device}'` changes nothing.")
     if size:
         config = next(iter(recipe.encoder.values()))
         effect = "only sets the width of the vectors" if hasattr(config, "width") else "changes nothing"
-        say(f"--size {size} {effect} in {recipe.recipe}.")
+        log.info(f"`size='{size}'` {effect} in {recipe.recipe}.")
 
 
 def _with_limits(recipe: Recipe, request: PretrainRequest) -> Recipe:
     """The recipe with the steps or minutes of the request; `with_epochs` needs the batches and comes later."""
     limits = [limit for limit in (request.steps, request.epochs, request.minutes) if limit is not None]
     if len(limits) > 1:
-        raise BadConfig("Give one of --steps, --epochs and --minutes, not several.")
+        raise BadConfig("Give one of `steps=`, `epochs=` and `minutes=`, not several.")
     if limits and limits[0] <= 0:
-        raise BadConfig("--steps, --epochs and --minutes must be above zero.")
+        raise BadConfig("`steps=`, `epochs=` and `minutes=` must be above zero.")
     train = recipe.train
     if request.steps is not None:
         train = replace(train, steps=request.steps, minutes=0.0)

@@ -207,9 +207,9 @@ def _refuse_other_data(folder: RunFolder, data: Path, shards_folder: Path) -> No
 
 def resolve_config(recipe: Recipe, request: SolveRequest) -> Recipe:
     """The recipe with the options and changes of the request."""
-    for option, value in (("--threads", request.threads), ("--min-count", request.min_count)):
+    for option, value in (("threads", request.threads), ("min_count", request.min_count)):
         if value is not None and value < 1:
-            raise BadConfig(f"{option} must be at least 1; it is {value}.")
+            raise BadConfig(f"`{option}=` must be at least 1; it is {value}.")
     epochs = recipe.epochs if request.epochs is None else request.epochs
     is_whole = epochs % 1 == 0
     changed = replace(recipe, epochs=int(epochs) if is_whole else 0)
@@ -220,17 +220,17 @@ def resolve_config(recipe: Recipe, request: SolveRequest) -> Recipe:
         changed = replace(changed, tokenizer=lists)
     epochs_changed = request.epochs is not None or changed.epochs != recipe.epochs
     if epochs_changed and "epochs" not in _solver_parameters(recipe):
-        raise BadConfig(f"{recipe.recipe} needs no passes over the text; leave out --epochs.")
+        raise BadConfig(f"{recipe.recipe} needs no passes over the text; leave out `epochs=`.")
     if recipe.epochs == 0 and request.epochs is None and changed.epochs == 0:
         (config,) = changed.encoder.values()
         changed = replace(changed, epochs=usual_epochs(config.width))
     if changed.epochs < 1:
-        raise BadConfig(f"{recipe.recipe} takes whole passes over the text, at least 1; --epochs is {epochs:g}.")
+        raise BadConfig(f"{recipe.recipe} takes whole passes over the text, at least 1; `epochs=` is {epochs:g}.")
     return changed
 
 
 def _changes_by_option(recipe: Recipe, request: SolveRequest) -> Iterator[str]:
-    """The options --width and --window as `key=value`."""
+    """The options `width` and `window` as `key=value`."""
     (encoder,) = recipe.encoder.items()
     (objective,) = recipe.objectives.items()
     options = [
@@ -241,9 +241,9 @@ def _changes_by_option(recipe: Recipe, request: SolveRequest) -> Iterator[str]:
         if value is None:
             continue
         if not hasattr(config, option):
-            raise BadConfig(f"{recipe.recipe} has no --{option}.")
+            raise BadConfig(f"{recipe.recipe} has no `{option}=`.")
         if value < 1:
-            raise BadConfig(f"--{option} must be at least 1; it is {value}.")
+            raise BadConfig(f"`{option}=` must be at least 1; it is {value}.")
         yield f"{part}.{name}.{option}={value}"
 
 
@@ -297,7 +297,7 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
     if min_count is None:
         return shards, tokenizer
     if not isinstance(tokenizer, Words):
-        raise BadConfig(f"--min-count is for whole words; {folder} was prepared with another tokenizer.")
+        raise BadConfig(f"`min_count=` is for whole words; {folder} was prepared with another tokenizer.")
     counts = np.array(shards.counts)
     num_specials = len(tokenizer.vocab.specials)
     if min_count <= counts[num_specials:].min(initial=min_count):
@@ -305,7 +305,7 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
     counted = type(tokenizer)(tokenizer.vocab, tokenizer.config, counts=counts)
     fewer, new_ids = counted.at_least(min_count)
     if len(fewer.vocab) == len(fewer.vocab.specials):
-        raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower --min-count.")
+        raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower `min_count=`.")
     ids = new_ids.astype(shards.ids.dtype)[shards.ids]
     new_counts = np.bincount(ids, minlength=len(fewer.vocab))
     return replace(shards, ids=ids, counts=new_counts), fewer

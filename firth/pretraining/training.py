@@ -1,5 +1,6 @@
 """Pre-training with gradients and its evaluation: a recipe, shards and a folder in, a model out."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,6 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_goal
-from firth.console import say
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
@@ -31,6 +31,8 @@ from firth.train.loop import Learner
 from firth.train.parallel import chosen_device, compiled, current_world, reseed
 from firth.train.run import TrainingRun, held_out_figures
 from firth.train.run import evaluate as measure
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ def pretrain(
         before = recipe
         recipe = with_epochs(recipe, request.epochs, parts.packs)
         if resumed and recipe != before:
-            raise folder.refuse_other_numbers("leave out --epochs")
+            raise folder.refuse_other_numbers("leave out `epochs=`")
     if folder.finished:
         folder.say_finished()
         return _figures(folder.path)
@@ -193,7 +195,7 @@ def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) ->
     if saved.sha256 != given.sha256:
         raise BadInput(f"{folder.path} was trained on other data than {shards.folder}; resume it with its own data.")
     if start_from and saved.start_from != given.start_from:
-        raise BadInput(f"{folder.path} did not start from {start_from}; leave out --from.")
+        raise BadInput(f"{folder.path} did not start from {start_from}; leave out `start_from=`.")
     folder.refuse_changed_model(saved.start_from, saved.start_sha256)
     return saved
 
@@ -202,7 +204,7 @@ def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -
     if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
         raise BadInput(
             f"{shards.folder} was prepared with another tokenizer than the model's; "
-            f"prepare the text again with --tokenizer {model}."
+            f"prepare the text again with `tokenizer='{model}'`."
         )
 
 
@@ -216,7 +218,7 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
     name, config = next(iter(recipe.encoder.items()))
     is_half = torch_device.type == "cuda" and recipe.train.precision != "fp32"
     if is_half and getattr(config, "attention_dropout", 0.0) > 0:
-        say("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
+        log.warning("Attention dropout is not available on the GPU in half precision; it is 0 in this run.")
         config = replace(config, attention_dropout=0.0)
     reseed(recipe.train.seed, "initial weights")
     encoder: Encoder = encoders.resolve(name)(config)
@@ -248,7 +250,7 @@ def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[
         goal.set_tokenizer(tokenizer)
         warning = goal.warning()
         if warning:
-            say(f"Warning: {warning}")
+            log.warning(warning)
     return goals
 
 

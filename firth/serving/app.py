@@ -6,6 +6,7 @@ goes wrong is one `Refusal`. What users write is never logged.
 
 import asyncio
 import hmac
+import logging
 import time
 import traceback
 from collections.abc import Callable, Mapping
@@ -15,7 +16,6 @@ from urllib.parse import parse_qsl
 import orjson
 from pydantic import ValidationError
 
-from firth.console import say
 from firth.errors import FirthError
 from firth.serving.files import Files
 from firth.serving.openapi import OPEN, document
@@ -24,6 +24,8 @@ from firth.serving.registry import House
 from firth.serving.responses import JSON, Refusal, Reply, overloaded, refusal_of, to_json, too_large
 from firth.serving.routes import TABLE, Route
 from firth.serving.schemas import Asked
+
+log = logging.getLogger(__name__)
 
 OWN: dict[str, Callable[[], Reply]] = {"/openapi.json": lambda: Reply(to_json(document())), "/docs": reference}
 """What tells of the routes."""
@@ -52,7 +54,7 @@ class App:
             reply = refusal_of(error).reply()
         except Exception as error:
             where = traceback.extract_tb(error.__traceback__)[-1]
-            say(f"Internal error: {type(error).__name__} at {where.filename}:{where.lineno}.")
+            log.error(f"Internal error: {type(error).__name__} at {where.filename}:{where.lineno}.")
             reply = Refusal(500, "internal", "The server met a mistake of its own; its log says where.").reply()
         await send({"type": "http.response.start", "status": reply.status, "headers": reply.raw_headers()})
         await send({"type": "http.response.body", "body": reply.body})

@@ -155,7 +155,7 @@ async def runs(house: House, asked: None) -> Answer:
 
 async def run_rows(house: House, asked: dict[str, Any]) -> Answer:
     if house.runs is None:
-        raise Refusal(404, "not_found", "This server shows no runs; start it with --runs DIR.")
+        raise Refusal(404, "not_found", "This server shows no runs; it was started without a folder of runs.")
     return await asyncio.to_thread(house.runs.rows, asked["run"], asked["after"])
 
 
@@ -219,7 +219,7 @@ TABLE: dict[tuple[str, str], Route] = {
     ("GET", "/info"): Route(info, "The models, what each can do, and the limits.", shapes.Info),
     ("GET", "/health"): Route(health, "Whether the server is up; needs no token.", shapes.Health),
     ("GET", "/metrics"): Route(metrics, "Counters for Prometheus."),
-    ("GET", "/runs"): Route(runs, "The training runs in the folder of --runs.", shapes.RunList),
+    ("GET", "/runs"): Route(runs, "The training runs in the server's folder of runs.", shapes.RunList),
     ("GET", "/runs/rows"): Route(
         run_rows,
         "The rows of a run's metrics.jsonl behind a byte; `next` is the byte to ask for next.",

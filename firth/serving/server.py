@@ -1,5 +1,6 @@
 """The server's process: a socket opened, models loaded and warmed, requests answered, and an orderly end."""
 
+import logging
 import os
 import re
 import resource
@@ -9,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
+from threading import Event, current_thread, main_thread
 
 import torch
 
-from firth.console import say
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 
 try:
@@ -33,6 +34,8 @@ from firth.serving.limits import Limits
 from firth.serving.prometheus import Meters
 from firth.serving.registry import House
 from firth.serving.runs import Runs
+
+log = logging.getLogger(__name__)
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 HEAD_BYTES = 16_384
@@ -55,12 +58,13 @@ def serve(
     token: str | None = None,
     runs: Path | None = None,
     precision: str = "fp32",
+    stop: Event | None = None,
 ) -> None:
-    """Serves the models until SIGTERM or Ctrl-C, then answers what it has taken on."""
+    """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers what it has taken on."""
     if token is None and not _is_loopback(host):
-        raise BadConfig(f"{host} can be reached from other machines: give a token with --token-file or FIRTH_TOKEN.")
+        raise BadConfig(f"{host} can be reached from other machines: give a token with `token_file=` or FIRTH_TOKEN.")
     if runs is not None and not runs.is_dir():
-        raise BadInput(f"{runs} is not a folder; name the folder of your runs with --runs.")
+        raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
     for name in MEMORIES:
         os.environ.setdefault(name, KEPT_SHAPES)
     with _listen(host, port) as listener:
@@ -70,7 +74,7 @@ def serve(
         house = House(models, limits, meters, batcher, Runs(runs) if runs else None, _lexicons(folders))
         app = App(house, token=token, hosts=LOOPBACK | {host.lower()})
         try:
-            Server(_settings(app, limits)).run([listener])
+            Server(_settings(app, limits), stop=stop).run([listener])
         finally:
             batcher.close()
 
@@ -105,13 +109,26 @@ def read_token(file: Path | None) -> str | None:
 class Server(uvicorn.Server):
     """Says where it listens, and treats a signal as a wish to stop, not as a failure."""
 
+    def __init__(self, config: uvicorn.Config, *, stop: Event | None = None) -> None:
+        super().__init__(config)
+        self._stop = stop
+
+    async def on_tick(self, counter: int) -> bool:
+        """Called ten times a second; returns whether to stop."""
+        if self._stop is not None and self._stop.is_set():
+            self.should_exit = True
+        return await super().on_tick(counter)
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         host, port = (sockets or [])[0].getsockname()[:2]
-        say(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops).")
+        log.info(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops).")
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
+        if current_thread() is not main_thread():  # only the main thread may handle signals
+            yield
+            return
         before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -148,7 +165,7 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
-        raise BadConfig(f"{host}:{port} cannot be listened on ({error}); choose another --host or --port.") from None
+        raise BadConfig(f"{host}:{port} cannot be listened on ({error}); choose another `host=` or `port=`.") from None
 
 
 def _warm(model: Model) -> Model:

@@ -15,8 +15,8 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, make_goal
 from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import read_documents
-from firth.errors import BadInput, Unsupported
-from firth.files import atomic_folder
+from firth.errors import Unsupported
+from firth.files import atomic_folder, check_is_new
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.tokenizers.growth import grow
@@ -35,8 +35,7 @@ PER_TOKEN = {
 
 def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> dict[str, object]:
     """Writes the model with `add` new tokens into the new folder `out`; returns tokens per text before and after."""
-    if out.exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    check_is_new(out)
     old = checkpoints.load(model)
     old_tokenizer = old.tokenizer
     parameter_names = {name for name, _ in old.encoder.named_parameters()}

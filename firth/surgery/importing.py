@@ -13,7 +13,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.convert import albert_zh, elmo, pickled, tensorflow
 from firth.errors import BadConfig, BadInput, FirthError
-from firth.files import MANIFEST, atomic_folder, write_json
+from firth.files import MANIFEST, atomic_folder, check_is_new, write_json
 from firth.surgery import word_tables
 
 TOKENIZER_SETTINGS = "tokenizer_config.json"
@@ -35,8 +35,7 @@ class Said:
 
 def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
     """Writes the model in `source` into the new folder `out`, and returns it."""
-    if out.exists():
-        raise BadInput(f"{out} already exists; choose another --out or remove it.")
+    check_is_new(out)
     if source.is_file():
         return word_tables.import_file(source, out, skip_bad=said.skip_bad)
     if not source.is_dir():
@@ -91,7 +90,7 @@ def _convert_pickles(files: list[Path], stage: Path, said: Said) -> None:
     if not said.unsafe_pickle:
         raise BadConfig(
             f"{files[0]} is a pickle, a format that can contain programs: "
-            "if you trust where it comes from, add --unsafe-pickle."
+            "if you trust where it comes from, add `unsafe_pickle=True`."
         )
     weights = stage / "model.safetensors"
     pickled.to_safetensors(files, weights)
@@ -105,7 +104,9 @@ def _write_case(source: Path, stage: Path, cased: bool | None) -> None:
     has_settings = (source / TOKENIZER_SETTINGS).exists() or (source / "tokenizer.json").exists()
     if has_vocab and not has_settings:
         if cased is None:
-            raise BadConfig(f"{source}/vocab.txt does not say whether text is lower-cased: add --cased or --uncased.")
+            raise BadConfig(
+                f"{source}/vocab.txt does not say whether text is lower-cased: add `cased=True` or `cased=False`."
+            )
         write_json(stage / TOKENIZER_SETTINGS, {"do_lower_case": not cased})
     elif cased is not None:
-        raise BadConfig(f"{source} has a tokenizer with its own setting for case: leave out --cased and --uncased.")
+        raise BadConfig(f"{source} has a tokenizer with its own setting for case: leave out `cased=`.")

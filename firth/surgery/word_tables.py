@@ -1,5 +1,6 @@
 """Files of word vectors -> model folders. Rows are copied in blocks: memory holds the words, not the vectors."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -10,7 +11,6 @@ from torch import nn
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
-from firth.console import say
 from firth.convert.fasttext import LABEL, FastText, is_fasttext, read_fasttext
 from firth.convert.mapped import TABLE, WORD_ROWS, map_tensor, word_rows, write_rows
 from firth.convert.vectors import VectorFile, open_vectors
@@ -23,6 +23,8 @@ from firth.tasks.task import Task
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.vocab import SPECIALS
 from firth.tokenizers.word_list import Words
+
+log = logging.getLogger(__name__)
 
 _BLOCK = 1 << 14
 
@@ -43,7 +45,7 @@ def import_vectors(source: Path, out: Path, *, skip_bad: bool = False) -> Checkp
         if not words:
             _refuse_empty(vectors)
         if vectors.skipped:
-            say(f"{source}: {vectors.skipped:,} rows that could not be used were left out.")
+            log.info(f"{source}: {vectors.skipped:,} rows that could not be used were left out.")
         with torch.device("meta"):  # the weights are already in the file
             encoder = Static(Static.Config(vocab_size=num_rows, width=vectors.width))
         # A text is lower-cased before lookup if all words of the file are.

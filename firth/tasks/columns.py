@@ -55,13 +55,13 @@ def find(rows: Rows, config: Named, *, labelled: bool) -> tuple[tuple[str, ...],
         return glue.preset_columns(rows, config.preset, labelled=labelled)
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
-        option = "--text-column" if labelled else ""
+        option = "`text_column=`" if labelled else ""
         readings = glue.known_columns(tuple(rows.columns)) or _beside_label(rows, config)
         texts = _only(rows, readings, "the text", option)
     labels = config.label_columns
     if not labels and labelled:
         known = tuple((name,) for name in glue.LABELS if name in rows.columns)
-        labels = _only(rows, known, "the label", "--label-column")
+        labels = _only(rows, known, "the label", "`label_columns=`")
     return texts, labels
 
 

@@ -160,7 +160,7 @@ class Compare(Task):
         for example in examples:
             if (kind := likeness.kind_of(example)) != config.kind:
                 what = f"a row of kind {kind} where {config.kind} is wanted"
-                yield Problem(example.row, what, f"mend the row or say --kind {kind}")
+                yield Problem(example.row, what, f"mend the row or say `kind='{kind}'`")
             elif labels and example.gold not in labels["label"]:
                 what = f"the label '{example.gold}' never occurs in training"
                 yield Problem(example.row, what, "add training rows with it or remove the row")
@@ -204,7 +204,7 @@ class Compare(Task):
 
     def weigh(self, examples: Sequence[Example]) -> None:
         if self.config.way == "pooled":
-            raise BadConfig("way=pooled needs no training; measure it with `firth evaluate MODEL --task compare`.")
+            raise BadConfig("way=pooled needs no training; measure it with `evaluate` and `task='compare'`.")
 
     def loss(self, states: States, batch: Batch) -> Loss:
         gold_E = batch.targets["gold_E"]

@@ -57,7 +57,7 @@ def preset_columns(rows: Rows, name: str, *, labelled: bool) -> tuple[tuple[str,
     label, *texts = preset(name).layouts[0]
     raise BadConfig(
         f"{rows.path} does not look like {name}: it has no columns {', '.join([label, *texts])} "
-        f"but {', '.join(rows.columns)}; name the columns instead of --preset."
+        f"but {', '.join(rows.columns)}; name the columns instead of `preset=`."
     )
 
 

@@ -115,7 +115,7 @@ def _unlabelled(rows: Rows, config: Named, *, labelled: bool) -> tuple[str, ...]
 def _pair(row: Example, problems: list[Problem]) -> Example | None:
     if len(row.texts) == 2:
         return row
-    problems.append(Problem(row.row, "one text where two are compared", "name the second with --second-column"))
+    problems.append(Problem(row.row, "one text where two are compared", "name the second with `second_column=`"))
     return None
 
 

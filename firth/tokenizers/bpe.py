@@ -86,7 +86,7 @@ class BPE:
             size = len(pieces) + len(specials)
             raise BadConfig(
                 f"The text supports a vocabulary of only {size} pieces, not {config.vocab_size}: give it more text "
-                f"or use --vocab-size {size}."
+                f"or use `vocab_size={size}`."
             )
         tokens = (*specials, *pieces)
         roles = ROBERTA

@@ -29,10 +29,10 @@ def grow(tokenizer: WordPiece, texts: Iterable[str], *, count: int, min_count: i
     savings = _token_savings(tokenizer, word_counts)
     chosen = nsmallest(count, savings, key=lambda word: (-savings[word], word))
     if len(chosen) < count:
-        fewer = f"--add {len(chosen)}, " if chosen else ""
+        fewer = f"`add={len(chosen)}`, " if chosen else ""
         raise BadConfig(
             f"The text has only {len(chosen)} words for new tokens that occur {min_count} times, not {count}: use "
-            f"{fewer}a lower --min-count or more text."
+            f"{fewer}a lower `min_count=` or more text."
         )
     chinese = [word for word in chosen if _chinese_word.fullmatch(word)]
     pieces = [word for word in chosen if not _chinese_word.fullmatch(word)]

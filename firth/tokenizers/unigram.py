@@ -42,7 +42,7 @@ class Unigram:
 
     @classmethod
     def train(cls, texts: Iterable[str], config: object, *, fewer: bool = False) -> "Unigram":
-        raise Unsupported("firth reads unigram vocabularies but learns none; use --tokenizer bpe or wordpiece.")
+        raise Unsupported("firth reads unigram vocabularies but learns none; use `tokenizer='bpe'` or wordpiece.")
 
     @classmethod
     def load(cls, folder: Path) -> "Unigram":

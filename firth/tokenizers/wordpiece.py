@@ -86,7 +86,7 @@ class WordPiece:
         pieces = learn_pieces(words, characters, size=room, min_count=config.min_count)
         if len(pieces) < room and not fewer:
             size = len(pieces) + len(SPECIALS)
-            remedy = f"or use --vocab-size {size}" if pieces else "or lower --min-count"
+            remedy = f"or use `vocab_size={size}`" if pieces else "or lower `min_count=`"
             raise BadConfig(
                 f"The text supports a vocabulary of only {size} pieces, not {config.vocab_size}: give it more text "
                 f"{remedy}."

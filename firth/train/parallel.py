@@ -71,7 +71,7 @@ def chosen_device(name: str | None) -> torch.device:
     except RuntimeError:
         raise BadConfig(f"There is no device '{name}' (known: cpu, cuda).") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise BadConfig("This machine has no GPU that torch can use; leave out --device or use cpu.")
+        raise BadConfig("This machine has no GPU that torch can use; leave out `device=` or use cpu.")
     return device
 
 

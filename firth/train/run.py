@@ -4,6 +4,7 @@ In: a learner, its batches and a folder. Out: trained weights, and the logs and 
 only rank 0 writes files.
 """
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from firth.console import bar, say
+from firth.console import bar
 from firth.data.loader import Batches, Packs, Place, load, places
 from firth.errors import FirthError, Interrupted
 from firth.files import write_json
@@ -26,6 +27,8 @@ from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, rate_at, trai
 from firth.train.optim import make_optimizer
 from firth.train.parallel import current_world, in_precision, reseed
 from firth.train.settings import TrainConfig
+
+log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 
@@ -84,7 +87,7 @@ class TrainingRun:
         restored = None
         if resume:
             restored = state.restore(
-                self.folder / CHECKPOINTS, self.learner, optimizer=self.optimizer, report=self._say
+                self.folder / CHECKPOINTS, self.learner, optimizer=self.optimizer, report=self._warn
             )
         if restored is not None:
             return restored
@@ -96,10 +99,15 @@ class TrainingRun:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
 
-    def _say(self, text: str) -> None:
-        """Prints a message once, however many ranks there are."""
+    def _inform(self, text: str) -> None:
+        """Logs a message once, however many ranks there are."""
         if self.world.is_main:
-            say(text)
+            log.info(text)
+
+    def _warn(self, text: str) -> None:
+        """Logs a warning once, however many ranks there are."""
+        if self.world.is_main:
+            log.warning(text)
 
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
@@ -234,7 +242,7 @@ class TrainingRun:
         if self.world.is_main:
             write_json(self.folder / PLAN, asdict(plan))
         self._follow(plan)
-        self._say(limit.describe(plan, per_step=per_step, share=self.extent.share, asked=self.config.evaluate_every))
+        self._inform(limit.describe(plan, per_step=per_step, share=self.extent.share, asked=self.config.evaluate_every))
 
     def _follow(self, plan: StepPlan) -> None:
         self.progress.steps = plan.steps
@@ -249,14 +257,14 @@ class TrainingRun:
         for goal in self.learner.goals.values():
             finding = goal.nothing_learned(self.last) if isinstance(goal, Goal) else ""
             if finding:
-                self._say(f"Warning: at step {step} {finding}")
+                self._warn(f"at step {step} {finding}")
         word_losses = [self.last[name] for name in self.learner.word_losses if name in self.last]
         if not self.floor or not word_losses:
             return
         loss = word_losses[0]
         if loss > self.floor:
-            self._say(
-                f"Warning: at step {step} the loss {loss:.2f} has not passed the unigram floor "
+            self._warn(
+                f"at step {step} the loss {loss:.2f} has not passed the unigram floor "
                 f"{self.floor:.2f}: the model has not learned more than word frequencies. Try another train.optim.rate."
             )
 

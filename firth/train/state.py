@@ -103,7 +103,7 @@ def _not_saved(target: Path, step: int, error: OSError | SafetensorError) -> Fir
     last = newest_step(folder)
     kept = f"the state of step {last} is intact" if last else "no state was saved before"
     why = error.strerror if isinstance(error, OSError) else error
-    return FirthError(f"Step {step} could not be saved in {folder} ({why}); {kept}. Make room and use --resume.")
+    return FirthError(f"Step {step} could not be saved in {folder} ({why}); {kept}. Make room and use `resume=True`.")
 
 
 def restore(

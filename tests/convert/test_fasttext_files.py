@@ -95,7 +95,7 @@ def test_an_imported_model_gives_the_programs_vectors(model: Path, tmp_path: Pat
             assert np.allclose(loaded.embed([word])[0], wanted, atol=1e-6)
         assert np.allclose(lexicon.vector(word), wanted / np.linalg.norm(wanted), atol=1e-5)
     wanted = [(word, score) for score, word in theirs.get_nearest_neighbors("frog", 3)]
-    found = firth.neighbours(tmp_path / "ours", "frog", top=3)
+    found = firth.load(tmp_path / "ours").neighbours("frog", top=3)
     assert [word for word, _ in found] == [word for word, _ in wanted]
     assert np.allclose([score for _, score in found], [score for _, score in wanted], atol=1e-5)
 

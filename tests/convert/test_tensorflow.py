@@ -134,7 +134,7 @@ def test_a_bare_vocabulary_needs_a_word_on_case(source: Path, command: Callable[
     assert done.code == 2
     assert "add --cased or --uncased" in done.err
     (source / "tokenizer_config.json").write_text('{"do_lower_case": true}')
-    with pytest.raises(BadConfig, match="leave out --cased"):
+    with pytest.raises(BadConfig, match="leave out `cased=`"):
         firth.import_model(source, out=source.parent / "out", cased=False)
     firth.import_model(source, out=source.parent / "out")
 

@@ -180,11 +180,11 @@ def test_chinese_bytes_are_told_with_their_encoding(tmp_path: Path) -> None:
         list(read_documents(path))
 
 
-def test_blank_lines_are_texts_and_told(tmp_path, capsys):
+def test_blank_lines_are_texts_and_told(tmp_path, messages):
     path = tmp_path / "lines.txt"
     path.write_text("one\n\ntwo\n  \n")
     assert read_texts(path) == ["one", "", "two", "  "]
-    assert "lines.txt has 2 blank lines, answered like the others." in capsys.readouterr().err
+    assert "lines.txt has 2 blank lines, answered like the others." in messages()
     path.write_text("one\ntwo\n")
     assert read_texts(path) == ["one", "two"]
-    assert capsys.readouterr().err == ""
+    assert messages() == ""

@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import firth
-from firth import rng
+from firth import rng, words
 from firth.data.keywords import DAMPING, keywords, rank
 from firth.data.spoken import words_of
 from firth.errors import BadConfig, BadInput
@@ -55,7 +54,7 @@ def test_links_do_not_reach_over_lines_or_beyond_the_window() -> None:
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(BadInput, match=r"empty\.txt is empty; give it the text whose keywords to find\.$"):
-        firth.keywords(tmp_path / "empty.txt")
+        words.keywords(tmp_path / "empty.txt")
 
 
 def test_a_text_without_content_is_refused() -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import firth
+from firth import words
 from firth.data import ratios
 from firth.data.ratios import neighbour_counts
 from firth.data.shards import Shards
@@ -39,7 +40,7 @@ def test_ratios_tell_two_words_apart(tmp_path: Path, command: Callable[..., Any]
     text = "\n\n".join(["solid ice is cold water", "gas steam is hot water"] * 6)
     (tmp_path / "text.txt").write_text("\n\n".join(f"{line} in {i}" for i, line in enumerate(text.split("\n\n"))))
     firth.prepare(tmp_path / "text.txt", out=tmp_path / "data", tokenizer="words", min_count=1, processes=0)
-    table = firth.ratios(tmp_path / "data", "ice", "steam", words=["solid", "gas", "water"], window=5)
+    table = words.ratios(tmp_path / "data", "ice", "steam", words=["solid", "gas", "water"], window=5)
     assert table["solid"]["ratio"] == float("inf")
     assert table["gas"]["ratio"] == 0
     assert table["water"]["ratio"] == pytest.approx(1)
@@ -47,20 +48,20 @@ def test_ratios_tell_two_words_apart(tmp_path: Path, command: Callable[..., Any]
     assert [line.split()[0] for line in shown[1:]] == ["solid", "water"]
     run = tmp_path / "run"
     firth.pretrain(tmp_path / "text.txt", recipe="glove", width=4, epochs=1, min_count=1, threads=1, out=run)
-    assert firth.ratios(run, "ice", "steam", words=["solid", "gas", "water"], window=5) == table
+    assert words.ratios(run, "ice", "steam", words=["solid", "gas", "water"], window=5) == table
     code, _, err = command("ratios", tmp_path / "data", "ice", "snow", "solid")
     assert (code, "'snow' is not in the vocabulary" in err) == (2, True)
     assert "near spellings: is" in command("ratios", tmp_path / "data", "ice", "iss", "solid").err
-    assert firth.ratios(tmp_path / "data", "Ice", "steam", words=["gas"])["gas"]["ratio"] == 0
+    assert words.ratios(tmp_path / "data", "Ice", "steam", words=["gas"])["gas"]["ratio"] == 0
     with pytest.raises(BadConfig, match="none of them empty"):
-        firth.ratios(tmp_path / "data", "ice", "", words=["solid"])
+        words.ratios(tmp_path / "data", "ice", "", words=["solid"])
 
 
 def test_what_is_no_word_is_no_neighbour(tmp_path: Path) -> None:
     lines = [f"ice rare{i} water {'ice steam gas ' * (i % 2)}" for i in range(8)]
     (tmp_path / "text.txt").write_text("\n\n".join(lines))
     firth.prepare(tmp_path / "text.txt", out=tmp_path / "data", tokenizer="words", min_count=2, processes=0)
-    table = firth.ratios(tmp_path / "data", "ice", "steam", words=["water", "steam", "gas", "ice"], window=1)
+    table = words.ratios(tmp_path / "data", "ice", "steam", words=["water", "steam", "gas", "ice"], window=1)
     assert sum(row["ice"] for row in table.values()) == pytest.approx(1)
     assert table["water"]["ice"] == pytest.approx(12 / 16)  # beside the first ice of every line, and the second
 
@@ -69,4 +70,4 @@ def test_an_imported_model_has_no_text(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("ice 1 2\nsteam 3 4\n")
     firth.import_model(tmp_path / "v.txt", out=tmp_path / "model")
     with pytest.raises(BadInput, match="is a model that has no text; name the folder that `firth prepare` made"):
-        firth.ratios(tmp_path / "model", "ice", "steam", words=["ice"])
+        words.ratios(tmp_path / "model", "ice", "steam", words=["ice"])

@@ -36,9 +36,7 @@ def test_a_text_without_pieces_is_refused(command: Callable[..., Any], tmp_path:
     assert not (tmp_path / "data").exists()
 
 
-def test_a_missing_file_is_told_before_anything_is_announced(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_missing_file_is_told_before_anything_is_announced(tmp_path: Path, messages: Callable[[], str]) -> None:
     with pytest.raises(BadInput, match=r"none\.txt does not exist"):
         train_tokenizer("wordpiece", [tmp_path / "none.txt"])
-    assert capsys.readouterr().err == ""
+    assert messages() == ""

@@ -1,5 +1,6 @@
 """`check` finds what would spoil a run, and names the rows."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,7 @@ def test_another_question_on_the_same_context_is_no_repetition(tmp_path: Path) -
 
 
 def test_quotes_of_a_spreadsheet_are_told_wherever_rows_are_read(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     rows = [f'"Number {i}, a ""good"" one."\tgood\nNumber {i} was bad.\tbad' for i in range(12)]
     file = write(tmp_path / "rows.tsv", ["text\tlabel", *rows])
@@ -80,6 +81,6 @@ def test_quotes_of_a_spreadsheet_are_told_wherever_rows_are_read(
     (line,) = [line for line in describe(firth.check(file, task="classify")) if wanted in line]
     assert line.strip().startswith("Warning: worth a look: row 2:")
     firth.finetune(run, task="classify", train=file, out=tmp_path / "tuned", changes=["epochs=1"], device="cpu")
-    assert wanted in capsys.readouterr().err
-    assert len(firth.predict(tmp_path / "tuned", file=file)) == 24
-    assert f"Warning: {file}, row 2: {wanted}" in capsys.readouterr().err
+    assert wanted in messages()
+    assert len(firth.load(tmp_path / "tuned").predict_file(file)) == 24
+    assert f"Warning: {file}, row 2: {wanted}" in messages()

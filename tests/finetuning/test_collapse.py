@@ -1,6 +1,6 @@
 """Seeds that collapsed to one answer: found, told of with a remedy, and marked in results, headlines and report."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_sentences_whose_words_all_get_one_tag_are_a_collapse() -> None:
 
 @pytest.mark.parametrize(("rate", "collapses"), [("0", True), ("3e-3", False)])
 def test_a_collapsed_seed_is_told_of_and_marked(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], rate: str, collapses: bool
+    run: Path, tmp_path: Path, messages: Callable[[], str], rate: str, collapses: bool
 ) -> None:
     train = tmp_path / "train.tsv"
     rows = [f"{'long ' * 8 if i % 2 else 'short '}{i}\t{'long' if i % 2 else 'short'}" for i in range(60)]
@@ -53,7 +53,7 @@ def test_a_collapsed_seed_is_told_of_and_marked(
     out = tmp_path / "tuned"
     changes = ("epochs=4", "batch_size=8", f"train.optim.rate={rate}")
     firth.finetune(run, task="classify", train=train, dev=train, out=out, seeds=1, changes=changes, device="cpu")
-    said = capsys.readouterr().err
+    said = messages()
     summary = read_json(out / "results.json")
     marked = summary["tasks"]["classify"]["collapsed_seeds"]
     report = (out / "report.html").read_text("utf-8")

@@ -51,16 +51,16 @@ def split(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_model_measured_on_its_own_rows_is_told(
-    finetune: Finetune, split: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finetune: Finetune, split: tuple[Path, Path], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     folder = finetune("epochs=1", train=split[0], dev=split[1])
     copy = tmp_path / "copy.tsv"  # another name does not hide it
     copy.write_bytes(split[0].read_bytes())
-    capsys.readouterr()
+    messages()
     for file, wanted in ((copy, "was trained on"), (split[1], "picked its epochs on"), (CLASSIFY, "")):
         firth.evaluate(folder, data=file)
         said = f"Warning: {file} holds the rows that {folder} {wanted}, so these figures flatter it.\n"
-        assert capsys.readouterr().err == (said if wanted else "")
+        assert messages() == (said if wanted else "")
 
 
 def test_a_run_leaves_a_measured_and_documented_model(finetune: Finetune, split: tuple[Path, Path]) -> None:
@@ -290,16 +290,18 @@ def test_without_a_model_and_with_random_weights(run: Path, finetune: Finetune, 
     assert not torch.allclose(start.embeddings.tokens.weight, end.embeddings.tokens.weight, atol=0.01)
 
 
-def test_early_stopping_stops(finetune: Finetune, capsys: pytest.CaptureFixture[str]) -> None:
+def test_early_stopping_stops(finetune: Finetune, messages: Callable[[], str]) -> None:
     folder = finetune("epochs=30", "patience=1", "train.optim.rate=1e-12")
-    assert "nothing better since step 27" in capsys.readouterr().err
+    assert "nothing better since step 27" in messages()
     assert read_json(folder / "results.json")["kept_epoch"] == 1
 
 
 def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[Path, Path], tmp_path: Path) -> None:
     train, _ = split
     strange = write(tmp_path / "strange.tsv", ["text\tlabel", "fine\tpositive", "odd\tsideways", "\tpositive"])
-    with pytest.raises(BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*--skip-bad \(2 such"):
+    with pytest.raises(
+        BadInput, match=r"strange.tsv, row 3: the label 'sideways' never occurs.*`skip_bad=True` \(2 such"
+    ):
         finetune(train=train, dev=strange)
     assert not (tmp_path / "tuned").exists()
     folder = finetune("epochs=1", train=train, dev=strange, skip_bad=True)
@@ -323,7 +325,7 @@ def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[P
         finetune("max_length=512", name="b")
     with pytest.raises(BadInput, match="too few to hold some out"):
         finetune(train=write(tmp_path / "two.tsv", ["text\tlabel", "a\tx", "b\ty"]), name="b")
-    with pytest.raises(BadInput, match="holds no run to resume; give the whole command without --resume"):
+    with pytest.raises(BadInput, match="holds no run to resume; give all options without `resume=True`"):
         firth.finetune(out=tmp_path / "c", resume=True)
     with pytest.raises(BadInput, match="not fine-tuned"):
         firth.load(run).predict(["x"])

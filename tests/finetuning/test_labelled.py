@@ -44,7 +44,7 @@ def test_a_passage_is_either_held_out_or_learned(
     assert len(data.examples["dev"]) == 4
     assert len(passages["dev"]) == 1
     assert not passages["dev"] & passages["train"]
-    with pytest.raises(BadInput, match=r"^8 training rows on 1 different texts or passages are too few .* --dev"):
+    with pytest.raises(BadInput, match=r"^8 training rows on 1 different texts or passages are too few .* `dev=`"):
         held_out(path, task, [make(i, 0) for i in range(8)])
 
 
@@ -100,7 +100,7 @@ def test_inputs_with_a_strange_column_are_not_sent_to_an_option_that_is_not_ther
     path.write_text('{"txt": "a day"}\n')
     with pytest.raises(BadInput, match=r"the first row has txt\); name it as the training file does") as caught:
         read_inputs(checkpoint("classify", {"label": ("a", "b")}), path)
-    assert "--text-column" not in str(caught.value)
+    assert "text_column=" not in str(caught.value)
 
 
 def test_a_text_column_found_beside_the_label_is_remembered(

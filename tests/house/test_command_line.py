@@ -1,6 +1,7 @@
 """The command line: light, complete, explained; and every config field has its sentence."""
 
 import json
+import logging
 import subprocess
 import sys
 import time
@@ -103,12 +104,40 @@ def test_results_stand_on_standard_output_and_nothing_else_does(command: Callabl
     (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
     plain = command("prepare", tmp_path / "text.txt", "--out", tmp_path / "one", "--vocab-size", 30, "--processes", 1)
     assert plain.out.startswith("documents           1\n")
-    assert "warning: " in plain.err
+    assert "Warning: " in plain.err
     assert "documents           1" not in plain.err
     told = command(
         "prepare", tmp_path / "text.txt", "--out", tmp_path / "two", "--vocab-size", 30, "--processes", 1, "--json"
     )
     assert json.loads(told.out)["documents"] == 1
+
+
+def test_a_python_program_sees_messages_only_if_it_asks(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 3)
+    call = "import firth, firth.console, logging\n{}\nfirth.prepare('text.txt', out='{}', vocab_size=30, processes=0)"
+
+    def said(out: str, setup: str = "") -> str:
+        script = call.format(setup, out)
+        done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout == ""
+        return done.stderr
+
+    assert said("one") == ""
+    warnings = said("two", "logging.basicConfig()").splitlines()
+    assert warnings
+    assert all(line.startswith("WARNING:firth.pipeline:") for line in warnings)
+    everything = said("three", "logging.basicConfig(level='INFO')")
+    assert "INFO:firth.data.vocabulary:Training a vocabulary of up to 30 pieces ..." in everything
+    shown = said("four", "shown = firth.console.shown(); shown.__enter__()").splitlines()
+    assert shown[0] == "Training a vocabulary of up to 30 pieces ..."
+    assert [f"WARNING:firth.pipeline:{line.removeprefix('Warning: ')}" for line in shown[1:]] == warnings
+
+
+def test_messages_are_shown_while_a_command_runs_only(command: Callable[..., Any], run: Path) -> None:
+    logger = logging.getLogger("firth")
+    handlers, level = list(logger.handlers), logger.level
+    command("info", run)
+    assert (logger.handlers, logger.level) == (handlers, level)
 
 
 def test_info_is_a_table(command: Callable[..., Any], run: Path) -> None:

@@ -124,7 +124,7 @@ def test_the_remedy_for_unknown_words_of_a_vocabulary_trained_here(text: Path, t
     text.write_text(WORDS * 40 + " ".join(f"w{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(400)) + ".\n")
     health = firth.prepare(text, out=tmp_path / "data", tokenizer="words", min_count=3, processes=0)
     [told] = [line for line in health["warnings"] if "unknown" in line]
-    assert "a lower --min-count" in told
+    assert "a lower `min_count=`" in told
     assert "train the vocabulary" not in told
     assert "train the vocabulary on this text" in warnings(health)[0]
 
@@ -142,17 +142,15 @@ def test_the_help_names_every_recipe(command: Command) -> None:
     assert "trains them for some minutes first" in " ".join(command("serve", "--help").out.split())
 
 
-def test_options_that_word_vectors_have_no_use_for(
-    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_options_that_word_vectors_have_no_use_for(text: Path, tmp_path: Path, messages: Callable[[], str]) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(BadConfig, match="no GPU"):
             firth.pretrain(text, out=tmp_path / "run", recipe="glove", device="cuda")
     firth.pretrain(text, out=tmp_path / "run", recipe="tf-idf", size="mini", min_count=1, device="cpu")
-    assert "--size mini changes nothing in tf-idf." in capsys.readouterr().err
+    assert "`size='mini'` changes nothing in tf-idf." in messages()
     with pytest.raises(BadInput, match="too few for 100 dimensions"):
         firth.pretrain(text, out=tmp_path / "lsa", recipe="lsa", size="mini", min_count=1)
-    assert "--size mini only sets the width of the vectors in lsa." in capsys.readouterr().err
+    assert "`size='mini'` only sets the width of the vectors in lsa." in messages()
 
 
 def test_duplicates_tell_their_number(command: Command, text: Path) -> None:
@@ -169,12 +167,12 @@ def test_large_numbers_have_no_decimals(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_only_pre_training_warns_of_a_missing_list(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     firth.pretrain(data, out=tmp_path / "ernie", recipe="ernie", steps=1, changes=tiny)
-    assert "without a list of names and phrases" in capsys.readouterr().err
+    assert "without a list of names and phrases" in messages()
     firth.evaluate(tmp_path / "ernie", data=data)
-    assert "without a list" not in capsys.readouterr().err
+    assert "without a list" not in messages()
 
 
 @pytest.mark.parametrize("seconds", [0.2, 0.6, 1.2])

@@ -231,7 +231,8 @@ def test_commands_stand_in_shell_blocks(page: Path) -> None:
 def files_of(name: str, params: dict[str, Any]) -> list[str]:
     """The files and folders that a command reads, as it was called."""
     keys = ["data", "model", "models", "run", "file", "train", "dev", "test", "config", "start_from", "arguments"]
-    keys += ["source", "words_file", "segmenter"]
+    keys += ["source", "segmenter"]
+    keys += ["words"] * (name == "evaluate")
     keys += ["text"] * (name == "extend")
     keys += ["texts"] * (name in {"prepare", "duplicates"})  # elsewhere they are what a model is asked about
     found = []

@@ -184,13 +184,13 @@ def test_an_operator_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("units", [True, False])
 def test_bf16_without_units_says_that_it_is_slow(
-    make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], units: bool
+    make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch, messages: Callable[[], str], units: bool
 ) -> None:
     monkeypatch.setattr(choosing, "this_cpu", lambda: Cpu(avx2=True, bf16=units))
     model = make("bf16")
     model.embed(["one text"])
     model.embed(["another"])
-    assert capsys.readouterr().err.count("no units for bf16") == (not units)
+    assert messages().count("no units for bf16") == (not units)
     assert choosing.compute_dtype("int8") is (torch.bfloat16 if units else torch.float32)
 
 

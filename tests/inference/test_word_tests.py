@@ -84,7 +84,7 @@ def test_files_of_one_name_keep_their_own_figures(
     for count, file in enumerate(files, 2):
         file.parent.mkdir(exist_ok=True)
         file.write_text("".join(f"{a} {b} {score}\n" for a, b, score in PAIRS[:count]), "utf-8")
-    found = firth.evaluate_words(tmp_path / "model", files)
+    found = firth.evaluate(tmp_path / "model", words=files)
     assert {name: row["pairs"] for name, row in found.items()} == {str(files[0]): 2, str(files[1]): 3, "other": 4}
     (tmp_path / "q.txt").write_text(": known\nlove sex tiger cat\n: strange\nno body knows this\n")
     shown = command("evaluate", tmp_path / "model", "--words", tmp_path / "q.txt").out.splitlines()

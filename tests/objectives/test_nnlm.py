@@ -84,4 +84,4 @@ def test_perplexity_falls_and_is_reported(texts: list[Path], tmp_path: Path, com
     assert rows[-1]["nnlm"] < rows[0]["nnlm"] - 0.5
     measured = firth.evaluate(tmp_path / "run", data=tmp_path / "run" / "data")
     assert 1 < measured["perplexity"] < np.exp(rows[0]["nnlm"])
-    assert len(firth.neighbours(tmp_path / "run", "the", top=3)) == 3
+    assert len(firth.load(tmp_path / "run").neighbours("the", top=3)) == 3

@@ -58,7 +58,7 @@ def test_it_learns_and_tells_its_perplexity(gpt: Path, bpe_data: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
     measured = firth.evaluate(gpt, data=bpe_data)
     assert measured["perplexity"] == pytest.approx(np.exp(measured["causal_lm"]))
-    assert firth.info(gpt)["heads"] == ["causal_lm"]
+    assert firth.load(gpt).info()["heads"] == ["causal_lm"]
 
 
 def test_its_folder_is_transformers(gpt: Path) -> None:
@@ -137,7 +137,7 @@ def test_every_task_takes_it(gpt: Path, choices: Path, tmp_path: Path) -> None:
         assert getattr(task.config, "pooling", "") in ("last", "mean", "")
         if name in ("classify", "choose"):
             assert task.config.pooling == "last"
-    assert firth.predict(tmp_path / "classify", ["a fine film"])[0].label
+    assert firth.load(tmp_path / "classify").predict(["a fine film"])[0].label
 
 
 def test_the_last_token_stands_for_a_text(gpt: Path) -> None:

@@ -39,5 +39,5 @@ def test_a_shape_without_a_name_is_told_by_its_numbers(run: Path) -> None:
     plan = resolve_config(PretrainRequest(), None, start=unnamed, vocab_size=0)
     assert plan.size == f"{loaded.encoder.num_layers} x 32"
     assert plan.train.optim.rate == lineage.make("bert", "tiny").train.optim.rate  # that of the nearest width
-    with pytest.raises(BadConfig, match="leave out --size tiny"):
+    with pytest.raises(BadConfig, match="leave out `size='tiny'`"):
         resolve_config(PretrainRequest(size="tiny"), None, start=unnamed, vocab_size=0)

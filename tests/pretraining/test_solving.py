@@ -123,7 +123,7 @@ def test_a_run_is_never_overwritten_and_other_tokens_have_no_counts(words: Path,
     firth.pretrain(words, out=tmp_path / "run", recipe="tf-idf")
     with pytest.raises(BadInput, match="already exists"):
         firth.pretrain(words, out=tmp_path / "run", recipe="glove")
-    with pytest.raises(BadConfig, match="--min-count is for whole words"):
+    with pytest.raises(BadConfig, match="`min_count=` is for whole words"):
         firth.pretrain(data, out=tmp_path / "other", recipe="glove", min_count=3)
 
 
@@ -161,7 +161,7 @@ def test_a_refused_run_leaves_an_empty_folder_as_it_was(text: Path, tmp_path: Pa
 @pytest.mark.parametrize("name", ["vocab.txt", "README.md", "data", "notes.txt"])
 def test_files_of_others_are_not_written_over(name: str, resume: bool, words: Path, tmp_path: Path) -> None:
     (tmp_path / name).write_text("mine")
-    with pytest.raises(BadInput, match="exists and holds no run; choose another --out"):
+    with pytest.raises(BadInput, match="exists and holds no run; choose another `out=`"):
         firth.pretrain(words, out=tmp_path, recipe="lsa", width=500, threads=1, resume=resume)
     assert (tmp_path / name).read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == [name]
@@ -300,7 +300,7 @@ def test_a_killed_run_goes_on_after_its_last_pass_with_the_same_bits(
     with np.load(kept) as file:
         done = int(file["passes"])
     assert 0 < done < epochs
-    with pytest.raises(BadInput, match="--resume"):
+    with pytest.raises(BadInput, match="`resume=True`"):
         firth.pretrain(words, out=tmp_path / "run", recipe=recipe)
     for other in ({"width": 9}, {"threads": 2}, {"min_count": 1}):
         with pytest.raises(BadConfig, match="leave out options that differ"):

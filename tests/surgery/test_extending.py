@@ -75,6 +75,6 @@ def test_mistakes(run: Path, text: Path, tmp_path: Path) -> None:
         firth.extend(run, text=text, add=1, out=tmp_path)
     with pytest.raises(FirthError, match=r"absent\.txt"):
         firth.extend(run, text=tmp_path / "absent.txt", add=1, out=tmp_path / "out")
-    with pytest.raises(FirthError, match="use --add"):
+    with pytest.raises(FirthError, match="use `add="):
         firth.extend(run, text=text, add=5000, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -76,7 +76,7 @@ def test_growing_again(grown: WordPiece) -> None:
 
 
 def test_too_little_text(tokenizer: WordPiece) -> None:
-    with pytest.raises(BadConfig, match=r"has only \d+ words .* use --add \d+"):
+    with pytest.raises(BadConfig, match=r"has only \d+ words .* use `add=\d+`"):
         grow(tokenizer, LAW, count=1000, min_count=3)
 
 

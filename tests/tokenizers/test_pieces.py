@@ -106,7 +106,7 @@ def test_the_order_of_the_texts_does_not_matter(lines: list[str], small: WordPie
 
 def test_more_pieces_than_the_text_supports_is_an_error_that_says_how_many() -> None:
     texts = ["low lower lowest new newer newest"] * 3
-    with pytest.raises(BadConfig, match=r"--vocab-size (\d+)") as caught:
+    with pytest.raises(BadConfig, match=r"`vocab_size=(\d+)`") as caught:
         WordPiece.train(texts, Config(vocab_size=5000))
     size = int(str(caught.value).split("--vocab-size ")[1].rstrip("."))
     assert len(WordPiece.train(texts, Config(vocab_size=size)).vocab) == size
@@ -127,7 +127,7 @@ def test_a_vocabulary_too_small_for_all_characters_takes_the_most_frequent() -> 
 
 
 def test_a_text_that_supports_no_piece_is_not_sent_to_a_size_that_is_refused() -> None:
-    with pytest.raises(BadConfig, match=r"only 5 pieces.* lower --min-count") as caught:
+    with pytest.raises(BadConfig, match=r"only 5 pieces.* lower `min_count=`") as caught:
         WordPiece.train(["春夏秋冬"], Config(vocab_size=100))
     assert "--vocab-size" not in str(caught.value)
     assert len(WordPiece.train(["春夏秋冬"], Config(vocab_size=9, min_count=1)).vocab) == 9

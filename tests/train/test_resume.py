@@ -164,7 +164,7 @@ def test_a_run_resumed_at_its_end_writes_the_same_model(run: Path, unfinished: P
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "optimizer.safetensors", "progress.json", "manifest.json"])
 def test_a_damaged_state_is_reported_and_the_one_before_used(
-    name: str, run: Path, unfinished: Path, data: Path, capsys: pytest.CaptureFixture[str]
+    name: str, run: Path, unfinished: Path, data: Path, messages: Callable[[], str]
 ) -> None:
     path = unfinished / "checkpoints" / "step-40" / name
     if name == "manifest.json":
@@ -174,7 +174,7 @@ def test_a_damaged_state_is_reported_and_the_one_before_used(
         content[len(content) // 2] ^= 1
         path.write_bytes(content)
     firth.pretrain(data, out=unfinished, resume=True)
-    said = capsys.readouterr().err
+    said = messages()
     assert str(path if name != "manifest.json" else path.parent) in said
     assert "Using the state before it" in said
     assert files(unfinished) == files(run)
@@ -183,7 +183,7 @@ def test_a_damaged_state_is_reported_and_the_one_before_used(
 def test_resume_without_a_state_starts_at_0(
     run: Path, data: Path, tiny: tuple[str, ...], tmp_path: Path, unfinished: Path
 ) -> None:
-    with pytest.raises(BadInput, match="holds no run to resume; give the whole command without --resume"):
+    with pytest.raises(BadInput, match="holds no run to resume; give all options without `resume=True`"):
         firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny, resume=True)
     firth.pretrain(data, out=tmp_path / "new", steps=40, changes=tiny)
     assert files(tmp_path / "new") == files(run)
@@ -290,11 +290,11 @@ def test_a_full_file_system(command: Command, run: Path, data: Path, tiny: tuple
         subprocess.run(["umount", disk], check=True)
 
 
-def test_another_environment_is_named(unfinished: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_environment_is_named(unfinished: Path, data: Path, messages: Callable[[], str]) -> None:
     path = unfinished / "checkpoints" / "step-40" / "progress.json"
     facts = json.loads(path.read_text())
     facts["environment"]["threads"] = 77
     path.write_text(json.dumps(facts))
     write_manifest(path.parent)
     firth.pretrain(data, out=unfinished, resume=True)
-    assert "threads: 77 then" in capsys.readouterr().err
+    assert "threads: 77 then" in messages()

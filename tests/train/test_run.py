@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,17 +54,17 @@ def test_a_runs_config_can_be_passed_back(run: Path, data: Path, tmp_path: Path)
     firth.pretrain(data, out=tmp_path / "other", config=run / "run.toml", steps=3, changes=["train.seed=4"])
     plan = tomllib.loads((tmp_path / "other" / "run.toml").read_text())
     assert (plan["train"]["steps"], plan["train"]["seed"]) == (3, 4)
-    with pytest.raises(BadConfig, match="leave out --recipe and --size"):
+    with pytest.raises(BadConfig, match="leave out `recipe=` and `size=`"):
         firth.pretrain(data, out=tmp_path / "third", config=run / "run.toml", size="base")
 
 
 def test_minutes_become_steps_and_are_saved(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     changes = [*tiny, "train.checkpoint_every=1000"]
     firth.pretrain(data, out=tmp_path / "run", minutes=0.02, changes=changes)
     steps = json.loads((tmp_path / "run" / "firth.json").read_text())["steps"]
-    assert f"0.02 minutes are {steps:,} steps" in capsys.readouterr().err
+    assert f"0.02 minutes are {steps:,} steps" in messages()
     plan = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert plan["steps"] == steps > plan["planned_at"] > 2
     assert {p.name for p in tmp_path.glob("run/checkpoints/*")} == {f"step-{plan['planned_at']}", f"step-{steps}"}
@@ -85,7 +86,7 @@ def test_a_timed_run_resumed_goes_by_its_plan(data: Path, tiny: tuple[str, ...],
 
 
 def test_evaluations_count_in_a_time_limit(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     changes = [*tiny, "train.evaluate_every=1", "batches.held_out_rate=0.7", "batches.tokens=64"]
     firth.pretrain(data, out=tmp_path / "run", minutes=0.01, changes=changes)
@@ -96,7 +97,7 @@ def test_evaluations_count_in_a_time_limit(
     between = [step for step in later if step % plan["evaluate_every"] == 0]
     assert rows == [plan["planned_at"], *between, plan["steps"]]
     assert plan["held_out"] > 0
-    assert "of the held-out text, because all would take too long" in capsys.readouterr().err
+    assert "of the held-out text, because all would take too long" in messages()
 
 
 def test_the_plan_of_a_time_limit_adds_up() -> None:
@@ -128,7 +129,7 @@ def test_a_first_step_that_compiles_is_no_measure_of_the_others() -> None:
 
 def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
     firth.pretrain(data, out=tmp_path / "run", epochs=0.2, changes=tiny)
-    tokens = firth.info(tmp_path / "run")["training"]["tokens"]
+    tokens = firth.load(tmp_path / "run").info()["training"]["tokens"]
     health = json.loads((data / "shards.json").read_text())["health"]
     assert tokens == pytest.approx(0.2 * health["tokens"], abs=512)
 
@@ -154,10 +155,10 @@ def test_nothing_held_out(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> 
 
 
 def test_a_model_that_does_not_pass_the_floor_is_warned_of(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, messages: Callable[[], str]
 ) -> None:
     firth.pretrain(data, out=tmp_path / "run", steps=200, changes=[*tiny, "train.optim.rate=0.0"])
-    assert "has not passed the unigram floor" in capsys.readouterr().err
+    assert "has not passed the unigram floor" in messages()
     assert [floor_step(steps) for steps in (3, 300, 1000, 5000)] == [200, 200, 200, 1000]
 
 
@@ -179,7 +180,7 @@ def test_parts_can_be_named_but_not_left_out(data: Path, tiny: tuple[str, ...], 
         "masked_lm",
         "masked_lm_accuracy",
     }
-    assert firth.info(tmp_path / "run")["heads"] == ["masked_lm"]
+    assert firth.load(tmp_path / "run").info()["heads"] == ["masked_lm"]
 
 
 def test_a_limit_given_now_replaces_the_files(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The demo at a small size: what it leaves, what it says, and that it goes on where it stopped."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,10 @@ from firth.files import read_json
 
 
 @pytest.mark.long
-def test_the_demo_leaves_models_that_are_served(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_demo_leaves_models_that_are_served(tmp_path: Path, messages: Callable[[], str]) -> None:
     small = {"out": tmp_path / "demo", "minutes": 0.03, "seeds": 2, "tuning": ["epochs=1"]}
     page = firth.demo(**small)  # type: ignore[arg-type]
-    said = capsys.readouterr().err
+    said = messages()
     assert "If the argument is omitted" in page.read_text("utf-8")
     found = re.findall(
         r"^   (\w+, \w\w) +(\d+)  (\w+) +([\d.]+) ± [\d.]+ +([\d.]+) ± [\d.]+ +([\d.]+)$", said, re.MULTILINE
@@ -29,7 +30,7 @@ def test_the_demo_leaves_models_that_are_served(tmp_path: Path, capsys: pytest.C
     served = dict(model.split("=") for model in tour._models(tmp_path / "demo"))
     assert list(served) == names
     assert f"firth serve {' '.join(f'{name}={path}' for name, path in served.items())}" in said
-    assert firth.predict(served["classify-zh"], ["今天很好。"])[0].label in ("正面", "负面")
+    assert firth.load(served["classify-zh"]).predict(["今天很好。"])[0].label in ("正面", "负面")
     assert firth.load(served["tag-en"]).predict(["James Watt lived in Glasgow."])
     for name in names[1:]:
         assert not read_json(tmp_path / "demo" / name / "results.json")["random"]
@@ -38,4 +39,4 @@ def test_the_demo_leaves_models_that_are_served(tmp_path: Path, capsys: pytest.C
     before = (tmp_path / "demo/run/model.safetensors").stat().st_mtime_ns
     assert firth.demo(**small) == page  # type: ignore[arg-type]
     assert (tmp_path / "demo/run/model.safetensors").stat().st_mtime_ns == before
-    assert found[0][3] in capsys.readouterr().err
+    assert found[0][3] in messages()

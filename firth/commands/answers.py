@@ -1,0 +1,127 @@
+"""Subcommands that ask a pre-trained model: fill, embed, generate, senses."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from firth.commands.shown import Json, ModelFolder, show
+
+if TYPE_CHECKING:
+    from firth.inference.senses import Occurrence
+
+CONTEXT = 40
+"""Characters that `senses` shows on each side of an occurrence."""
+
+
+def fill(
+    model: ModelFolder,
+    text: Annotated[str, typer.Argument(help="A text with [MASK] where a word is missing.")],
+    top: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
+    specials: Annotated[bool, typer.Option(help="Take every special token the text spells as special.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fill the masks of a text."""
+    from firth.inference.model import load
+
+    candidates = load(model).fill(text, top=top, specials=specials)
+    if as_json:
+        show({"fills": candidates}, as_json=True)
+        return
+    for candidate in candidates:
+        typer.echo(f"{candidate.probability:8.2%}  {candidate.token:<16}  {candidate.text}")
+
+
+def embed(
+    model: ModelFolder,
+    file: Annotated[Path, typer.Option(help="A UTF-8 file: every line is a text, blank ones too.")],
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
+    ] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999.")
+    ] = "fp32",
+    as_json: Json = False,
+) -> None:
+    """Turn each line of a file into a vector, in order."""
+    from firth import pipeline
+
+    num_texts, width = pipeline.embed_file(model, file=file, out=out, pooling=pooling, precision=precision)
+    show({"texts": num_texts, "width": width, "out": str(out)}, as_json=as_json)
+
+
+def generate(
+    model: ModelFolder,
+    text: Annotated[str, typer.Argument(help="The text to go on with; it may be empty.")],
+    max_tokens: Annotated[int, typer.Option(min=1, help="New tokens at most.")] = 50,
+    temperature: Annotated[
+        float, typer.Option(help="Below 1 the likely gets likelier; 0 takes the likeliest tokens.")
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(help="Draw from so many of the likeliest tokens. [0: from all]")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the fewest likeliest tokens that together have this probability.")
+    ] = 1.0,
+    no_repeat: Annotated[int, typer.Option(help="No run of so many tokens occurs twice. [0: all may]")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides what is drawn.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Let a causal language model (gpt, gpt-2, ulmfit) go on with a text."""
+    from firth.inference.model import load
+
+    generated = load(model).generate(
+        text,
+        max_tokens=max_tokens,
+        seed=seed,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        no_repeat=no_repeat,
+    )
+    if as_json:
+        show({"generated": generated}, as_json=True)
+    else:
+        typer.echo(generated.text)
+
+
+def senses(
+    model: ModelFolder,
+    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")],
+    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line.")],
+    groups: Annotated[
+        int | None, typer.Option(min=1, help="How many groups. [default: as many as lie well apart, at most 6]")
+    ] = None,
+    layer: Annotated[
+        int, typer.Option(help="Whose states to compare: 0 is before any context, -1 is the last layer.")
+    ] = -1,
+    top: Annotated[int, typer.Option(min=1, help="Occurrences shown of each group, the most typical first.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Group the occurrences of a word by what it means there, and show the nearest ones of each."""
+    from firth.corpus.readers import read_lines
+    from firth.inference.model import load
+
+    lines = read_lines(file)
+    found = load(model).senses(word, lines, groups=groups, layer=layer)
+    if as_json:
+        show({"word": found.word, "silhouette": found.silhouette, "groups": found.groups}, as_json=True)
+        return
+    total = sum(len(group) for group in found.groups)
+    typer.echo(f"{word}: {total} occurrences, {len(found.groups)} group(s), silhouette {found.silhouette:.2f}")
+    for number, group in enumerate(found.groups, 1):
+        typer.echo(f"\n{number}. {len(group)} occurrences")
+        for occurrence in group[:top]:
+            nearest = ", ".join(f"{line} ({cosine:.2f})" for line, cosine in occurrence.nearest)
+            typer.echo(f"   {occurrence.line:>5}  {_in_context(occurrence)}\n          nearest: {nearest}")
+
+
+def _in_context(occurrence: "Occurrence") -> str:
+    """The word in brackets, with some characters of the text on each side."""
+    before = occurrence.text[: occurrence.start]
+    word = occurrence.text[occurrence.start : occurrence.end]
+    after = occurrence.text[occurrence.end :]
+    if len(before) > CONTEXT:
+        before = f"…{before[-CONTEXT:]}"
+    if len(after) > CONTEXT:
+        after = f"{after[:CONTEXT]}…"
+    return f"{before}[{word}]{after}"

@@ -1,0 +1,50 @@
+"""`firth.serve` from Python: it blocks, answers on loopback, and ends when another thread asks it to."""
+
+import logging
+import re
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx
+import pytest
+
+import firth
+from firth.errors import BadConfig
+
+
+def address(caplog: pytest.LogCaptureFixture) -> str:
+    """Where the server listens, as soon as it says so."""
+    for _ in range(600):
+        found = re.search(r"Serving on (\S+)", caplog.text)
+        if found:
+            return found[1]
+        time.sleep(0.05)
+    raise AssertionError("the server did not start")
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["by name", "by folder"])
+def test_serve_answers_until_it_is_stopped(named: bool, run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="firth")
+    models = {"small": run} if named else run
+    stop = Event()
+    server = Thread(target=firth.serve, args=(models,), kwargs={"port": 0, "stop": stop})
+    server.start()
+    try:
+        url = address(caplog)
+        answer = httpx.post(f"{url}/fill", json={"text": "The [MASK] is open.", "top": 2}).json()
+        assert server.is_alive()
+    finally:
+        stop.set()
+        server.join(30)
+    assert answer["model"] == ("small" if named else run.name)
+    found = [row["token"] for row in answer["masks"][0]["candidates"]]
+    assert found == [row.token for row in firth.load(run).fill("The [MASK] is open.", top=2)]
+    assert not server.is_alive()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/health")
+
+
+def test_names_are_checked(run: Path) -> None:
+    with pytest.raises(BadConfig, match="'a b' cannot be a model's name"):
+        firth.serve({"a b": run})
