@@ -20,11 +20,11 @@ from torch.nn.utils.rnn import pad_sequence
 from bench.table import Row
 from bench.texts import minilm, unpacked
 from firth import checkpoint as checkpoints
-from firth.checkpoint import make_task
+from firth.checkpoint import make_head
 from firth.data.items import ItemBatches
 from firth.data.loader import Place
 from firth.finetuning import labelled
-from firth.tasks.classify import Classify
+from firth.tasks.classify import ClassifyConfig
 from firth.tensors import Batch
 from firth.train.loop import Learner
 from firth.train.optim import make_optimizer
@@ -102,14 +102,14 @@ def _make(model: Path, file: Path, preset: str, count: int, batch_size: int) -> 
     import transformers
 
     transformers.logging.set_verbosity_error()
-    data = labelled.read("classify", Classify.Config(preset=preset, dropout=0.0, both_orders=False), {"train": file})
+    data = labelled.read("classify", ClassifyConfig(preset=preset, dropout=0.0, both_orders=False), {"train": file})
     start = checkpoints.load(model)
     for part in start.encoder.modules():
         if isinstance(part, torch.nn.Dropout):
             part.p = 0.0
     for block in start.encoder.blocks:
         block.attention.dropout = 0.0  # type: ignore[union-attr]
-    task = make_task("classify", data.config, start.encoder, labels=data.labels)
+    task = make_head("classify", data.config, start.encoder, labels=data.labels)
     theirs = transformers.BertForSequenceClassification.from_pretrained(
         model, num_labels=len(data.labels["label"]), hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
     )

@@ -88,20 +88,20 @@ def finetune(seconds: float) -> float:
     from bench.finetune_cpu import RATE, _step
     from bench.texts import minilm, unpacked
     from firth import checkpoint as checkpoints
-    from firth.checkpoint import make_task
+    from firth.checkpoint import make_head
     from firth.data.items import ItemBatches
     from firth.data.loader import Place
     from firth.finetuning import labelled
-    from firth.tasks.classify import Classify
+    from firth.tasks.classify import ClassifyConfig
     from firth.train.loop import Learner
     from firth.train.optim import make_optimizer
     from firth.train.settings import OptimConfig
 
     with TemporaryDirectory() as folder:
         file = unpacked("en/glue.tar.xz", "RTE/train.tsv", Path(folder))
-        data = labelled.read("classify", Classify.Config(preset="rte"), {"train": file})
+        data = labelled.read("classify", ClassifyConfig(preset="rte"), {"train": file})
     start = checkpoints.load(minilm())
-    task = make_task("classify", data.config, start.encoder, labels=data.labels)
+    task = make_head("classify", data.config, start.encoder, labels=data.labels)
     items = task.encode(data.examples["train"][:400], start.tokenizer, max_length=256, training=True)
     batches = ItemBatches({"classify": task}, {"classify": items}, 8, seed=1)
     learner = Learner(start.encoder, {"classify": task}).train()

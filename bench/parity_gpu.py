@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 
 import firth  # noqa: E402
 from firth.finetuning import labelled  # noqa: E402
-from firth.tasks.classify import Classify  # noqa: E402
+from firth.tasks.classify import ClassifyConfig  # noqa: E402
 from firth.types import Example  # noqa: E402
 
 EPOCHS, SIZE, RATE = 3, 32, 1e-4
@@ -103,7 +103,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     files = {"train": arguments.train, "test": arguments.test}
-    data = labelled.read("classify", Classify.Config(preset=arguments.preset, both_orders=False), files)
+    data = labelled.read("classify", ClassifyConfig(preset=arguments.preset, both_orders=False), files)
     train, test = (list(data.examples[part])[: arguments.rows or None] for part in ("train", "test"))
     found: dict[str, list[float]] = {"firth": [], "transformers": []}
     for seed in range(1, arguments.seeds + 1):

@@ -27,7 +27,7 @@ from firth.nn.features import Features
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
 from firth.tasks import resolve as resolve_task
-from firth.tasks.task import Task
+from firth.tasks.task import Head, TaskConfig
 from firth.tensors import UNLIMITED, Encoder, parameter_count
 from firth.tokenizers import Tokenizer
 
@@ -45,8 +45,8 @@ class Checkpoint:
     embedding: Embedding = field(default_factory=Embedding)
     info: JsonObject = field(default_factory=dict)
     """Where the model comes from, as `firth.json` has it."""
-    tasks: Mapping[str, Task] = field(default_factory=dict)
-    """The tasks it was fine-tuned for, by name."""
+    tasks: Mapping[str, Head] = field(default_factory=dict)
+    """The heads of the tasks it was fine-tuned for, by name."""
     reader: Encoder | None = None
     """The encoder that the tasks use, if it is not `encoder` itself: frozen features of it."""
     adapter_width: int = 0
@@ -200,9 +200,9 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
     reader = None
     if notes.get("features"):
         reader = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
-    tasks: dict[str, Task] = {}
+    tasks: dict[str, Head] = {}
     for name, row in notes["tasks"].items():
-        tasks[name] = make_task(name, row["config"], reader or checkpoint.encoder, labels=row["labels"])
+        tasks[name] = make_head(name, row["config"], reader or checkpoint.encoder, labels=row["labels"])
     text = (folder / "README.md").read_text("utf-8")
     finetuned = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=adapter_width, text=text)
     _load_heads(folder / HEAD, finetuned)
@@ -241,8 +241,8 @@ def _finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return tensors
 
 
-def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Task]:
-    """The name and the task with this name; without a name, the only task of the model."""
+def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Head]:
+    """The name and the head of the task with this name; without a name, the only task of the model."""
     known = ", ".join(checkpoint.tasks)
     if not checkpoint.tasks:
         raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
@@ -255,15 +255,17 @@ def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tupl
     return name, checkpoint.tasks[name]
 
 
-def make_task(name: str, config: Any, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]) -> Task:
-    """A task over an encoder, with new weights; `config` is its config or a dict of the config's values."""
-    task_class = resolve_task(name)
-    if not isinstance(config, task_class.Config):
-        config = from_dict(task_class.Config, config)
+def make_head(
+    name: str, config: TaskConfig | JsonObject, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]
+) -> Head:
+    """A task's head over an encoder, with new weights; `config` is its config or a dict of the config's values."""
+    task = resolve_task(name)
+    if not isinstance(config, TaskConfig):
+        config = from_dict(task.Config, config)
     label_groups = {group: tuple(names) for group, names in labels.items()}
-    task: Task = task_class(config, encoder, labels=label_groups)
-    task.name = name
-    return task.eval()
+    head = task.head(config, encoder, labels=label_groups)
+    head.name = name
+    return head.eval()
 
 
 def make_goal(
@@ -332,4 +334,4 @@ def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
     return {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
 
 
-__all__ = ["Checkpoint", "Embedding", "load", "make_goal", "make_task", "only_task", "save"]
+__all__ = ["Checkpoint", "Embedding", "load", "make_goal", "make_head", "only_task", "save"]

@@ -12,7 +12,7 @@ from firth.finetuning import bags, chains
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.start import Start, begin
 from firth.run_folder import FinetuningSource
-from firth.tasks.task import Task
+from firth.tasks.task import Head
 from firth.tensors import Encoder
 
 Data = Mapping[str, Labelled]
@@ -30,9 +30,9 @@ class Kind:
     """Passes over the rows when nobody says; 0 goes by their number."""
     origin: str = "random weights"
     """What its card says it was made from, where there was no model."""
-    solves: Callable[[Task], bool] = lambda task: False
+    solves: Callable[[Head], bool] = lambda task: False
     """Whether the weights are found without the loop, by `solve`."""
-    solve: Callable[[Task, Encoder, Sequence[Item], Any, int], None] | None = None
+    solve: Callable[[Head, Encoder, Sequence[Item], Any, int], None] | None = None
     """Finds the weights of encoder and task from a job's rows, with this seed."""
 
 
@@ -41,11 +41,11 @@ def _model(data: Data, plan: Any, source: FinetuningSource) -> Start:
     return begin(source.model, random=source.random, texts=texts)
 
 
-def _find_chain(task: Task, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:
+def _find_chain(task: Head, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:
     chains.solve(task, encoder, items, job.start.tokenizer)
 
 
-def _find_bag(task: Task, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:
+def _find_bag(task: Head, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:
     epochs = max(1, round(job.plan.epochs))
     bags.solve(task, encoder, items, config=job.plan.fasttext, epochs=epochs, seed=seed)
 

@@ -19,8 +19,8 @@ from firth.finetuning.start import Start
 from firth.nn.huffman import Paths
 from firth.nn.tree import TreeHead
 from firth.objectives.hogwild import compiled, in_threads, spread
-from firth.tasks.classify import Classify
-from firth.tasks.task import Task
+from firth.tasks.classify import ClassifyConfig, ClassifyHead
+from firth.tasks.task import Head
 from firth.tensors import Encoder
 from firth.tokenizers.subwords import Subwords
 
@@ -55,7 +55,7 @@ class FastTextConfig:
 def begin(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
     """The words of the training rows and an empty bag over them and their n-grams."""
     (part,) = data.values()
-    if not isinstance(part.config, Classify.Config) or part.config.kind != "one" or len(part.labels) != 1:
+    if not isinstance(part.config, ClassifyConfig) or part.config.kind != "one" or len(part.labels) != 1:
         raise BadConfig("`recipe='fasttext'` classifies texts by one name each: use it with `task='classify'`.")
     texts = [text for row in part.examples["train"] for text in row.texts]
     words = sum(len(text) // 5 + 1 for text in texts)
@@ -72,10 +72,10 @@ def begin(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
 
 @torch.no_grad()
 def solve(
-    task: Task, encoder: Encoder, items: Sequence[Item], *, config: FastTextConfig, epochs: int, seed: int
+    task: Head, encoder: Encoder, items: Sequence[Item], *, config: FastTextConfig, epochs: int, seed: int
 ) -> None:
     """Finds the weights of the bag and of the head."""
-    assert isinstance(task, Classify)
+    assert isinstance(task, ClassifyHead)
     assert isinstance(encoder, Bag)
     sigmoid = compiled().SIGMOID
     from firth.objectives.subword_kernels import bag_kernels

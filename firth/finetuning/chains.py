@@ -25,8 +25,8 @@ from firth.finetuning.transfer import TransferConfig
 from firth.nn import chain as chains
 from firth.nn import hmm
 from firth.tasks.conll import Sentence
-from firth.tasks.tag import Tag
-from firth.tasks.task import Task
+from firth.tasks.tag import TagConfig, TagHead
+from firth.tasks.task import Head
 from firth.tasks.words import units_of
 from firth.tensors import Encoder
 from firth.tokenizers.templates import Templates
@@ -42,7 +42,7 @@ MOST_PAIRS = 1 << 24
 
 def in_the_loop(config: Any) -> Any:
     """A tagger's config where gradients find its weights; others as they are."""
-    if not isinstance(config, Tag.Config):
+    if not isinstance(config, TagConfig):
         return config
     if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
         raise BadConfig("An hmm, and the solvers lbfgs and counts, need features to count: add `encoder='bag'`.")
@@ -65,7 +65,7 @@ def over_features(config: Any) -> Any:
 
 
 def _refuse_others(config: Any, encoder: str) -> None:
-    if not isinstance(config, Tag.Config):
+    if not isinstance(config, TagConfig):
         raise BadConfig(f"`encoder='{encoder}'` reads the words of sentences for taggers; use it with `task='tag'`.")
 
 
@@ -73,6 +73,7 @@ def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
     """Templates that know the training rows' units and features, and an empty bag over them."""
     (part,) = data.values()
     (tags,) = part.labels.values()
+    assert isinstance(part.config, TagConfig)
     unit: Any = "character" if part.config.unit == "character" else "word"
     # An HMM emits each unit once: no other features.
     config = replace(templates, unit=unit, templates=() if part.config.tagger == "hmm" else templates.templates)
@@ -96,19 +97,19 @@ def begin_vectors(data: Mapping[str, Labelled], shape: StaticConfig) -> Start:
 
 def with_head(config: Any, start: Start, transfer: TransferConfig) -> Any:
     """A tagger's config with the head that an encoder of such depth needs; others as they are."""
-    if not isinstance(config, Tag.Config) or config.head != "auto":
+    if not isinstance(config, TagConfig) or config.head != "auto":
         return config
     sees_neighbours = start.shape.num_layers > 0 or (transfer.mode == "features" and transfer.features.lstm_width > 0)
     return replace(config, head="linear" if sees_neighbours else "lstm")
 
 
-def solves(task: Task) -> bool:
-    return isinstance(task, Tag) and task.config.solver in ("lbfgs", "counts")
+def solves(task: Head) -> bool:
+    return isinstance(task, TagHead) and task.config.solver in ("lbfgs", "counts")
 
 
-def solve(task: Task, encoder: Encoder, items: Sequence[Item], tokenizer: Any) -> None:
+def solve(task: Head, encoder: Encoder, items: Sequence[Item], tokenizer: Any) -> None:
     """Finds the weights of the bag and of the tagger."""
-    assert isinstance(task, Tag)
+    assert isinstance(task, TagHead)
     assert isinstance(encoder, Bag)
     windows = [window for item in items for window in item.windows]
     parts = _end_to_end([window.parts for window in windows if window.parts is not None])
@@ -136,7 +137,7 @@ def _end_to_end(pieces: Sequence[np.ndarray]) -> np.ndarray:
 
 
 @torch.no_grad()
-def _count(task: Tag, encoder: Bag, *, parts: Any, tags: Any, bounds: Any, templates: Templates) -> None:
+def _count(task: TagHead, encoder: Bag, *, parts: Any, tags: Any, bounds: Any, templates: Templates) -> None:
     """Each unit's tags; those of units that are rare also count for their class, which stands for the unknown ones."""
     counts_VT = np.bincount(parts * len(task.tags) + tags, minlength=encoder.vocab_size * len(task.tags))
     counts_VT = counts_VT.reshape(encoder.vocab_size, -1).astype(float)
@@ -155,10 +156,11 @@ def _count(task: Tag, encoder: Bag, *, parts: Any, tags: Any, bounds: Any, templ
     _fill_tagger(task.tagger, model)
 
 
-def _minimise(task: Tag, encoder: Bag, *, parts: Any, part_bounds: Any, tags: Any, bounds: Any) -> None:
+def _minimise(task: TagHead, encoder: Bag, *, parts: Any, part_bounds: Any, tags: Any, bounds: Any) -> None:
     from firth.nn.loglinear import LogLinear, Weights
 
     config, legal = task.config, task.tagger.legal
+    assert config.tagger != "hmm"  # an HMM is counted
     are_few = encoder.vocab_size * len(task.tags) <= MOST_PAIRS
     function = LogLinear(
         parts,

@@ -9,21 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import make_task
-from firth.encoders.bert import Bert
+from firth.checkpoint import make_head
 from firth.finetuning import labelled
 from firth.finetuning.figures import readable, short
 from firth.finetuning.labelled import Labelled
 from firth.tasks import resolve
 from firth.tasks.options import Choice
-from firth.tasks.task import Task
+from firth.tasks.task import Reader, Scorer
 from firth.types import Example
 
 SHOWN = 10
 """Rows that a sentence names at most."""
 RARE = 5
 """A name with fewer training rows is hard to learn."""
-_BARE = Bert.Config(vocab_size=8, width=8, num_layers=0, num_heads=1, ffn_width=8, max_positions=8)
 
 
 def check(name: str, config: Any, files: Mapping[str, Path], *, model: Path | None = None) -> dict[str, Any]:
@@ -34,7 +32,7 @@ def check(name: str, config: Any, files: Mapping[str, Path], *, model: Path | No
         findings["parts"][part] = {"file": str(path), **findings["parts"][part]}
     if model:
         loaded = checkpoints.load(model)
-        task = make_task(name, data.config, Bert(_BARE), labels=data.labels)
+        task = make_head(name, data.config, loaded.encoder, labels=data.labels)
         longest = loaded.encoder.max_positions
         for part, examples in data.examples.items():
             items = task.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
@@ -44,26 +42,28 @@ def check(name: str, config: Any, files: Mapping[str, Path], *, model: Path | No
 
 def inspect(name: str, data: Labelled) -> dict[str, Any]:
     """Everything that needs no tokenizer."""
-    task = make_task(name, data.config, Bert(_BARE), labels=data.labels)
+    kind = resolve(name)
+    reader = kind.reader(data.config)
+    scorer = kind.scorer(data.config, data.labels)
     train = data.examples["train"]
-    parts = {part: _part(task, data, part, examples) for part, examples in data.examples.items()}
+    parts = {part: _part(reader, scorer, data, part, examples) for part, examples in data.examples.items()}
     seen = {_key(example): example.row for example in train}
     for part, examples in data.examples.items():
         if part != "train":
             pairs = [(example.row, seen[_key(example)]) for example in examples if _key(example) in seen]
             parts[part]["also_in_train"] = pairs
-    return {"task": name, "main": task.main, "parts": parts}
+    return {"task": name, "main": scorer.main_metric, "parts": parts}
 
 
-def _part(task: Task, data: Labelled, part: str, examples: Sequence[Example]) -> dict[str, Any]:
+def _part(reader: Reader, scorer: Scorer, data: Labelled, part: str, examples: Sequence[Example]) -> dict[str, Any]:
     problems = data.problems.get(part, ())
-    baseline = task.score(task.baseline(data.examples["train"], examples), examples)
+    baseline = scorer.score(scorer.baseline(data.examples["train"], examples), examples)
     duplicates, conflicts = _repeated(examples)
     return {
         "rows": len(examples),
         "bad": [{"row": p.row, "what": p.what, "remedy": p.remedy} for p in problems if p.bad],
         "worth_a_look": [{"row": p.row, "what": p.what, "remedy": p.remedy} for p in problems if not p.bad],
-        "balance": resolve(task.name).balance(examples, data.config),
+        "balance": reader.balance(examples),
         "baseline": baseline,
         "duplicates": duplicates,
         "conflicts": conflicts,

@@ -11,7 +11,8 @@ from firth.checkpoint import Checkpoint, described
 from firth.finetuning.collapse import collapsed_line, collapsed_seeds
 from firth.finetuning.labelled import Labelled
 from firth.run_folder import FinetuningSource
-from firth.tasks.task import Task
+from firth.tasks import scorer_of
+from firth.tasks.task import Head, Scorer
 from firth.tensors import parameter_count
 from firth.types import Example, Prediction
 
@@ -22,7 +23,7 @@ SHOWN = 160
 
 def summarise(
     data: Mapping[str, Labelled],
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, Head],
     results: Sequence[Mapping[str, Any]],
     best: Mapping[str, Any],
     *,
@@ -46,7 +47,7 @@ def summarise(
 def _task(
     name: str,
     data: Labelled,
-    task: Task,
+    task: Head,
     results: Sequence[Mapping[str, Any]],
     predictions: Mapping[str, Mapping[str, Sequence[Prediction]]],
 ) -> dict[str, Any]:
@@ -58,20 +59,21 @@ def _task(
     parts = {"dev": dev} | ({"test": [r["test"][name] for r in results]} if name in results[0]["test"] else {})
     shown = "test" if "test" in parts else "dev"
     examples = data.examples
+    scorer = scorer_of(task)
     return {
-        "main": task.main,
+        "main": scorer.main_metric,
         "picked_on": data.picked_on,
         "figures": {part: _spread(figures) for part, figures in parts.items()},
         "by_seed": parts,
         "collapsed_seeds": collapsed_seeds(name, results),
         "baseline": {
-            part: task.score(task.baseline(examples["train"], examples[part]), examples[part]) for part in parts
+            part: scorer.score(scorer.baseline(examples["train"], examples[part]), examples[part]) for part in parts
         },
         "rows": {part: len(rows) for part, rows in examples.items()},
         "skipped": data.num_skipped,
         "details_of": shown,
-        **task.details(predictions[shown][name], examples[shown]),
-        "mistakes": _mistakes(task, predictions[shown][name], examples[shown]),
+        **scorer.details(predictions[shown][name], examples[shown]),
+        "mistakes": _mistakes(scorer, predictions[shown][name], examples[shown]),
     }
 
 
@@ -85,8 +87,8 @@ def _spread(figures: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float
     return spread
 
 
-def _mistakes(task: Task, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[dict[str, Any]]:
-    errors = [task.error(prediction, example) for prediction, example in zip(predictions, examples, strict=True)]
+def _mistakes(scorer: Scorer, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[dict[str, Any]]:
+    errors = [scorer.error(prediction, example) for prediction, example in zip(predictions, examples, strict=True)]
     order = sorted(range(len(errors)), key=lambda i: -errors[i])[:MISTAKES]
     return [
         {
@@ -154,7 +156,7 @@ def card(checkpoint: Checkpoint, summary: Mapping[str, Any]) -> str:
     return "\n".join([*parts, f"## Use\n\n```python\n{use}\n```\n"])
 
 
-def _card_of(name: str, row: Mapping[str, Any], task: Task, num_seeds: int) -> list[str]:
+def _card_of(name: str, row: Mapping[str, Any], task: Head, num_seeds: int) -> list[str]:
     parts = [f"## {name}\n"]
     names = [f"{group}: {', '.join(labels)}" for group, labels in task.labels.items()]
     parts += [f"Chooses from {'; '.join(names)}.\n"] if names else []

@@ -17,7 +17,7 @@ from firth import rng
 from firth.data.items import Item
 from firth.errors import BadInput
 from firth.tasks import resolve
-from firth.tasks.task import Labels
+from firth.tasks.task import Labels, TaskConfig
 from firth.types import Example, Problem
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ PARTS = ("train", "dev", "test")
 class Labelled:
     """What a task learns from and is measured on."""
 
-    config: Any
+    config: TaskConfig
     labels: Labels
     examples: Mapping[str, Sequence[Example]]
     """By part: train, dev, test."""
@@ -48,28 +48,32 @@ class Labelled:
         return {part: len({p.row for p in found if p.bad}) for part, found in self.problems.items()}
 
 
-def read(name: str, config: Any, files: Mapping[str, Path], *, labels: Labels | None = None) -> Labelled:
+def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: Labels | None = None) -> Labelled:
     """Reads all parts; bad rows are left out and told of in `problems`."""
     task = resolve(name)
-    config = task.resolve_config(config)
+    config = config.with_preset()
     if labels is None:
-        config = task.locate(config, next(iter(files.values())))
+        config = task.reader(config).locate(next(iter(files.values())))
+    reader = task.reader(config)
     examples: dict[str, Sequence[Example]] = {}
     problems: dict[str, list[Problem]] = {part: [] for part in files}
     for part, path in files.items():
-        examples[part] = task.read(path, config, problems[part])
+        examples[part] = reader.read(path, problems[part])
         if not examples[part]:
             raise BadInput(f"{path} has no row that can be used: {_first(problems[part])}.")
-    config = task.learn(config, examples[next(iter(files))]) if labels is None else config
-    names = task.labels_of(examples[next(iter(files))], config) if labels is None else labels
+    if labels is None:
+        training_rows = examples[next(iter(files))]
+        config = reader.learn(training_rows)
+        reader = task.reader(config)
+        labels = reader.labels_of(training_rows)
     for part in files:
-        found = list(task.problems(examples[part], config, names))
+        found = list(reader.problems(examples[part], labels))
         problems[part] += found
         bad = {problem.row if problem.example_row is None else problem.example_row for problem in found if problem.bad}
         examples[part] = [example for example in examples[part] if example.row not in bad]
         if not examples[part]:
             raise BadInput(f"{files[part]}: no row is left to use ({found[0].what} in row {found[0].row}).")
-    return Labelled(config, names, examples, problems)
+    return Labelled(config, labels, examples, problems)
 
 
 def _first(problems: Sequence[Problem]) -> str:
@@ -100,8 +104,8 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     rows = data.examples["train"]
     wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
     order = rng.permutation(rng.key(seed, "held-out rows"), len(rows)).tolist()
-    members = Counter(resolve(name).group(row) for row in rows)
-    group = resolve(name).group
+    group = resolve(name).reader(data.config).group
+    members = Counter(group(row) for row in rows)
     largest = max(2 * wanted, min(members.values()))  # one text that fills half the file stays in training
     chosen: set[Any] = set()
     held = 0

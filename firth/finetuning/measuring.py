@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import make_task, only_task
+from firth.checkpoint import make_head, only_task
 from firth.config import from_dict
 from firth.errors import BadConfig
 from firth.files import sha256
 from firth.finetuning import labelled
 from firth.run_folder import SOURCE, FinetuningSource, read_source
-from firth.tasks import resolve
+from firth.tasks import resolve, scorer_of
 from firth.tasks.predicting import predict
 
 log = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ def evaluate(
     if options and not untrained:
         raise BadConfig(f"{model} remembers its task's settings; leave out {', '.join(options)}.")
     if untrained:
-        cls = resolve(task_name)
-        config = from_dict(cls.Config, cls.untrained(options or {}))
+        kind = resolve(task_name)
+        config = from_dict(kind.Config, kind.untrained_options(options or {}))
         read = labelled.read(task_name, config, {"data": data})
-        task = make_task(task_name, read.config, checkpoint.encoder, labels=read.labels)
+        task = make_head(task_name, read.config, checkpoint.encoder, labels=read.labels)
     else:
         task_name, task = only_task(checkpoint, model, task_name)
         read = labelled.read(task_name, task.config, {"data": data}, labels=task.labels)
@@ -52,7 +52,7 @@ def evaluate(
     predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
     predictions = task.tune(predictions, read.examples["data"]) if untrained else predictions
     skipped = {"skipped": read.num_skipped["data"]} if skip_bad else {}
-    return {"rows": len(items), **skipped, **task.score(predictions, read.examples["data"])}
+    return {"rows": len(items), **skipped, **scorer_of(task).score(predictions, read.examples["data"])}
 
 
 def _tell_of_familiar(model: Path, data: Path) -> None:

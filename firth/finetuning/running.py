@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, Embedding, make_task
+from firth.checkpoint import Checkpoint, Embedding, make_head
 from firth.config import from_dict, to_dict
 from firth.data.items import Item, ItemBatches
 from firth.files import read_json, write_json
@@ -28,9 +28,9 @@ from firth.finetuning.picking import BEST, PickingRun, keep, load_best, read_bes
 from firth.finetuning.transfer import adapt, thaw
 from firth.nn.features import Features
 from firth.run_folder import RESULTS, RunFolder
-from firth.tasks import resolve
+from firth.tasks import resolve, scorer_of
 from firth.tasks.predicting import predict
-from firth.tasks.task import Task
+from firth.tasks.task import Head
 from firth.tensors import Encoder
 from firth.train.layer_rates import rate_share
 from firth.train.loop import Learner, Progress
@@ -58,7 +58,7 @@ def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = 
     load_best(out / f"seed-{best['seed']}", learner)
     tasks = _tuned(learner, best)
     for name, task in tasks.items():
-        task.weigh(job.data[name].examples["train"])
+        task.before_training(job.data[name].examples["train"])
     summary = summarise(
         job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source
     )
@@ -76,7 +76,7 @@ def _rehearse(job: FinetuneJob) -> None:
     learner, _ = _learner(job, job.plan.train.seed)
     for name, task in _tuned(learner, {"configs": {}}).items():
         rows = job.data[name].examples["train"]
-        task.weigh(rows)
+        task.before_training(rows)
         task.batch(task.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True))
 
 
@@ -88,11 +88,11 @@ def _one_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> dict[str, A
     folder.mkdir(parents=True, exist_ok=True)
     plan, learner_encoder = job.plan, _learner(job, seed)
     learner, encoder = learner_encoder
-    tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
+    tasks: dict[str, Head] = dict(learner.goals.items())  # type: ignore[arg-type]
     items = {part: _items(job, tasks, part) for part in PARTS}
     for name, task in tasks.items():
         labelled.tell_of_cuts(f"{name}, train", items["train"][name])
-        task.weigh(job.data[name].examples["train"])
+        task.before_training(job.data[name].examples["train"])
     if any(map(KINDS[plan.encoder].solves, tasks.values())):
         return _solved(job, folder, seed, learner=learner, items=items)
     batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
@@ -135,7 +135,7 @@ def _solved(
     job: FinetuneJob, folder: Path, seed: int, *, learner: Learner, items: dict[str, dict[str, Sequence[Item]]]
 ) -> dict[str, Any]:
     """The figures of a task whose weights are found without the loop."""
-    tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
+    tasks: dict[str, Head] = dict(learner.goals.items())  # type: ignore[arg-type]
     ((name, task),) = tasks.items()
     solve = KINDS[job.plan.encoder].solve
     assert solve is not None
@@ -157,13 +157,13 @@ def _learner(job: FinetuneJob, seed: int) -> tuple[Learner, Encoder]:
     bert = job.start.encoder(job.plan.train.precision, job.device)
     encoder = adapt(bert, job.plan.transfer)
     tasks = {
-        name: make_task(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()
+        name: make_head(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()
     }
     more = beside(job.start, encoder, job.plan.transfer)
     return Learner(encoder, tasks, auxiliary=more).to(job.device), encoder
 
 
-def _items(job: FinetuneJob, tasks: Mapping[str, Task], part: str) -> dict[str, Sequence[Item]]:
+def _items(job: FinetuneJob, tasks: Mapping[str, Head], part: str) -> dict[str, Sequence[Item]]:
     return {
         name: task.encode(
             job.data[name].examples[part], job.start.tokenizer, max_length=job.max_length, training=part == "train"
@@ -176,7 +176,7 @@ def _items(job: FinetuneJob, tasks: Mapping[str, Task], part: str) -> dict[str, 
 def _measure(
     job: FinetuneJob,
     encoder: Encoder,
-    tasks: Mapping[str, Task],
+    tasks: Mapping[str, Head],
     items: Mapping[str, Sequence[Item]],
     collapsed: dict[str, str],
 ) -> dict[str, float]:
@@ -187,20 +187,21 @@ def _measure(
     for name, task in tasks.items():
         rows = job.data[name].examples["dev"]
         predictions = task.tune(predict(encoder, task, items[name]), rows)
-        scores = task.score(predictions, rows)
+        scorer = scorer_of(task)
+        scores = scorer.score(predictions, rows)
         collapsed.pop(name, None)
         if (answer := same_answer(predictions, rows)) is not None:
             collapsed[name] = answer
-        mains.append(scores[task.main])
+        mains.append(scores[scorer.main_metric])
         figures |= {f"{name}_{key}" if len(tasks) > 1 else key: value for key, value in scores.items()}
     return {"picked": sum(mains) / len(mains), **figures}
 
 
 def _scores(
-    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Task], part: str, items: Sequence[Item]
+    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Head], part: str, items: Sequence[Item]
 ) -> dict[str, float]:
     ((name, task),) = tasks.items()
-    return task.score(predict(encoder, task, items), job.data[name].examples[part])
+    return scorer_of(task).score(predict(encoder, task, items), job.data[name].examples[part])
 
 
 def _thaw(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:
@@ -210,9 +211,9 @@ def _thaw(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Pr
         thaw(encoder, num_layers=job.start.num_blocks, epochs_done=done, every=every)
 
 
-def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Task]:
+def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Head]:
     """The tasks with what was found on the picking rows along with the best weights."""
-    tasks: dict[str, Task] = dict(learner.goals.items())  # type: ignore[arg-type]
+    tasks: dict[str, Head] = dict(learner.goals.items())  # type: ignore[arg-type]
     for name, config in best["configs"].items():
         tasks[name].config = from_dict(resolve(name).Config, config)
     return tasks
@@ -234,7 +235,7 @@ def _keep_only_best(out: Path, results: list[dict[str, Any]]) -> None:
 
 
 def _predictions(
-    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Task]
+    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Head]
 ) -> dict[str, dict[str, list[Prediction]]]:
     """Of the kept model, by task and part."""
     return {
@@ -244,7 +245,7 @@ def _predictions(
     }
 
 
-def _save(out: Path, job: FinetuneJob, learner: Learner, tasks: Mapping[str, Task], summary: Mapping[str, Any]) -> None:
+def _save(out: Path, job: FinetuneJob, learner: Learner, tasks: Mapping[str, Head], summary: Mapping[str, Any]) -> None:
     encoder = learner.encoder
     features = encoder if isinstance(encoder, Features) else None
     body = features.encoder if features else encoder
@@ -267,7 +268,7 @@ def _save(out: Path, job: FinetuneJob, learner: Learner, tasks: Mapping[str, Tas
     checkpoints.save(out, replace(made, text=card(made, summary)))
 
 
-def _embedding(tasks: Mapping[str, Task]) -> Embedding:
+def _embedding(tasks: Mapping[str, Head]) -> Embedding:
     """How `embed` makes vectors: as the task wants it that taught the encoder what their cosine means."""
     poolings = [task.embeds for task in tasks.values() if task.embeds]
     return Embedding(poolings[0], normalise=True) if poolings else Embedding()

@@ -9,7 +9,8 @@ from firth.checkpoint import Checkpoint, only_task
 from firth.corpus.readers import read_texts
 from firth.errors import BadInput
 from firth.files import ending
-from firth.tasks.task import Task
+from firth.tasks import reader_of
+from firth.tasks.task import Reader
 from firth.types import Example, Problem
 
 log = logging.getLogger(__name__)
@@ -18,10 +19,11 @@ log = logging.getLogger(__name__)
 def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Example]:
     """One example a row; labels are not needed. In plain text a line is a text, and a tab parts the texts of a pair."""
     _, goal = only_task(checkpoint, "This model", task)
-    if ending(path) not in goal.endings:
-        return [_example(goal, line, f"{path}, line {number}") for number, line in enumerate(read_texts(path), 1)]
+    reader = reader_of(goal)
+    if ending(path) not in reader.endings:
+        return [_example(reader, line, f"{path}, line {number}") for number, line in enumerate(read_texts(path), 1)]
     problems: list[Problem] = []
-    examples = list(type(goal).read(path, goal.config, problems, labelled=False))
+    examples = list(reader.read(path, problems, labelled=False))
     for problem in sorted(problems, key=lambda problem: not problem.bad):
         told = f"{path}, row {problem.row}: {problem.what}; {problem.remedy}."
         if problem.bad:
@@ -41,8 +43,8 @@ def tell_of_long(model: Any, texts: Sequence[str]) -> None:
         )
 
 
-def _example(goal: Task, line: str, where: str) -> Example:
+def _example(reader: Reader, line: str, where: str) -> Example:
     try:
-        return type(goal).example(line.split("\t") if "\t" in line else line, goal.config)
+        return reader.example(line.split("\t") if "\t" in line else line)
     except BadInput as error:
-        raise BadInput(f"{where}: {error} (A table's name must end in {' or '.join(goal.endings)}.)") from None
+        raise BadInput(f"{where}: {error} (A table's name must end in {' or '.join(reader.endings)}.)") from None

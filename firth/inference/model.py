@@ -31,10 +31,11 @@ from firth.nn.pooling import last_rows, max_rows, mean_rows
 from firth.nn.search import Choice
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.replaced_token import filler
+from firth.tasks import reader_of
 from firth.tasks.paths import k_best
 from firth.tasks.predicting import outputs_of, predict, token_batches, within
 from firth.tasks.segmenting import segment
-from firth.tasks.tag import Tag
+from firth.tasks.tag import TagHead
 from firth.tensors import Batch, Encoder, parameter_count
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.vocab import windows
@@ -217,7 +218,8 @@ class Model:
     def examples(self, inputs: Sequence[Any], *, task: str = "") -> list[Example]:
         """Inputs as a person gives them, in the task's own form."""
         _, goal = only_task(self.checkpoint, "This model", task)
-        return [type(goal).example(value, goal.config) for value in inputs]
+        reader = reader_of(goal)
+        return [reader.example(value) for value in inputs]
 
     def predict_examples(self, examples: Sequence[Example], *, task: str = "") -> list[Prediction]:
         """The same for rows that a task has read."""
@@ -244,7 +246,7 @@ class Model:
     def segment(self, texts: Sequence[str], *, task: str = "") -> list[list[str]]:
         """The words of each text, by a model fine-tuned on segmented text."""
         _, goal = only_task(self.checkpoint, "This model", task)
-        if not isinstance(goal, Tag) or not goal.segments:
+        if not isinstance(goal, TagHead) or not goal.segments:
             raise Unsupported(
                 "This model was not fine-tuned on segmented text (tags B, M, E, S), so it finds no words."
             )

@@ -30,12 +30,12 @@ class Table:
     macro: Row
 
 
-def as_rows(table: Table) -> dict[str, list[list[str | float]]]:
+def as_rows(table: Table) -> list[list[str | float]]:
     """A table for reports: label, precision, recall, F1, support."""
     lines: list[list[str | float]] = []
     for name, row in table.rows.items():
         lines.append([name, row.precision, row.recall, row.f1, row.support])
-    return {"per_label": lines}
+    return lines
 
 
 def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:

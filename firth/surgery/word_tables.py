@@ -19,7 +19,7 @@ from firth.encoders.static import Static
 from firth.errors import BadInput, Unsupported
 from firth.files import atomic_folder
 from firth.nn.tree import TreeHead
-from firth.tasks.task import Task
+from firth.tasks.task import Head
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.vocab import SPECIALS
 from firth.tokenizers.word_list import Words
@@ -90,7 +90,7 @@ def import_fasttext(source: Path, out: Path) -> Checkpoint:
         write_rows(folder / WORD_ROWS, TABLE, means)
         with torch.device("meta"):  # the weights are already in the file
             encoder = Bag(Bag.Config(vocab_size=tokenizer.num_rows, width=fasttext.width))
-        tasks: dict[str, Task] = {}
+        tasks: dict[str, Head] = {}
         if fasttext.model == "supervised":
             tasks["classify"] = _classifier(fasttext, encoder, source)
         model = Checkpoint(encoder, {}, tokenizer, info={"imported_from": source.name}, tasks=tasks)
@@ -130,7 +130,7 @@ def _finite_blocks(rows_VD: np.ndarray, source: Path, matrix: str, names: Sequen
         yield block_VD
 
 
-def _classifier(fasttext: FastText, encoder: Bag, source: Path) -> Task:
+def _classifier(fasttext: FastText, encoder: Bag, source: Path) -> Head:
     """A task whose head is the output matrix: a row for each label, or for each inner node of a Huffman tree."""
     if len(fasttext.labels) < 2:
         raise Unsupported(
@@ -140,7 +140,7 @@ def _classifier(fasttext: FastText, encoder: Bag, source: Path) -> Task:
     has_one_label = has_tree or fasttext.loss == "softmax"
     config = {"kind": "one" if has_one_label else "many", "head": "tree" if has_tree else "linear"}
     labels = [label.removeprefix(LABEL) for label in fasttext.labels]
-    task = checkpoints.make_task("classify", config, encoder, labels={"label": labels})
+    task = checkpoints.make_head("classify", config, encoder, labels={"label": labels})
 
     head = task.head
     assert isinstance(head, TreeHead | nn.Linear)

@@ -22,8 +22,9 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.tasks import squad
 from firth.tasks.squad import Question
-from firth.tasks.task import Labels, Task
+from firth.tasks.task import Balance, Head, Labels, Reader, Scorer, Task, TaskConfig
 from firth.tensors import Batch, Encoder, Loss, States
+from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import windows
 from firth.tokenizers.words import has_chinese
 from firth.types import Encoding, Example, Prediction, Problem, Span
@@ -46,55 +47,46 @@ class Answered(Prediction):
     """How far the score of no answer lies above that of the best span."""
 
 
-class Answer(Task):
-    name = "answer"
-    main = "f1"
+@dataclass(frozen=True)
+class AnswerConfig(TaskConfig):
+    rules: Literal["guess", "squad", "cmrc"] = "guess"
+    """How answers are compared: English words as in SQuAD, or Chinese characters as in CMRC 2018."""
+    unanswerable: Literal["guess", "yes", "no"] = "guess"
+    """Whether a question may have no answer; guess looks at the training rows."""
+    threshold: float = 0.0
+    """How far `no answer` must beat the best answer to be given; found on dev."""
+    overlap: int = 128
+    """Tokens that neighbouring windows of a long passage share."""
+    max_question: int = 64
+    """Tokens of a question that are read."""
+    max_answer: int = 0
+    """Tokens of the longest answer that is given; 0 is 30, and 64 by the rules of CMRC."""
+    num_candidates: int = 5
+    """Spans that are told with their probabilities, the best first."""
 
-    @dataclass(frozen=True)
-    class Config:
-        rules: Literal["guess", "squad", "cmrc"] = "guess"
-        """How answers are compared: English words as in SQuAD, or Chinese characters as in CMRC 2018."""
-        unanswerable: Literal["guess", "yes", "no"] = "guess"
-        """Whether a question may have no answer; guess looks at the training rows."""
-        threshold: float = 0.0
-        """How far `no answer` must beat the best answer to be given; found on dev."""
-        overlap: int = 128
-        """Tokens that neighbouring windows of a long passage share."""
-        max_question: int = 64
-        """Tokens of a question that are read."""
-        max_answer: int = 0
-        """Tokens of the longest answer that is given; 0 is 30, and 64 by the rules of CMRC."""
-        num_candidates: int = 5
-        """Spans that are told with their probabilities, the best first."""
+    def __post_init__(self) -> None:
+        if self.overlap < 0 or self.max_question < 1 or self.max_answer < 0 or not 0 < self.num_candidates <= BEST:
+            raise BadConfig(f"answer needs overlap >= 0, max_question >= 1 and 1 to {BEST} num_candidates.")
 
-        def __post_init__(self) -> None:
-            if self.overlap < 0 or self.max_question < 1 or self.max_answer < 0 or not 0 < self.num_candidates <= BEST:
-                raise BadConfig(f"answer needs overlap >= 0, max_question >= 1 and 1 to {BEST} num_candidates.")
 
-    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
-        super().__init__(config, encoder, labels=labels)
-        self.head = nn.Linear(encoder.width, 2)
-        initialise(self.head, std=encoder.init_std)
+@dataclass(frozen=True)
+class AnswerReader(Reader):
+    config: AnswerConfig
 
-    # Reading
-
-    @classmethod
-    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Question]:
+    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Question]:
         return squad.read(path, problems, labelled=labelled)
 
-    @classmethod
-    def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
+    def learn(self, examples: Sequence[Example]) -> AnswerConfig:
         chinese = sum(has_chinese(example.texts[0]) for example in examples) > len(examples) / 2
-        rules = ("cmrc" if chinese else "squad") if config.rules == "guess" else config.rules
+        rules = ("cmrc" if chinese else "squad") if self.config.rules == "guess" else self.config.rules
         empty = "yes" if any(not example.gold for example in examples) else "no"
-        unanswerable = empty if config.unanswerable == "guess" else config.unanswerable
-        longest = config.max_answer or LONGEST[rules]
-        return replace(config, rules=rules, unanswerable=unanswerable, max_answer=longest)  # type: ignore[arg-type]
+        unanswerable = empty if self.config.unanswerable == "guess" else self.config.unanswerable
+        longest = self.config.max_answer or LONGEST[rules]
+        return replace(self.config, rules=rules, unanswerable=unanswerable, max_answer=longest)  # type: ignore[arg-type]
 
-    @classmethod
-    def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
+    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterator[Problem]:
         for example in examples:
-            if config.unanswerable == "no" and not example.gold:
+            if self.config.unanswerable == "no" and not example.gold:
                 yield Problem(
                     example.row,
                     "a question without answer, which training never saw",
@@ -105,22 +97,29 @@ class Answer(Task):
                 what = f"{number} of {len(example.starts)} answers do not stand where their offsets say"
                 yield Problem(example.row, what, "mend answer_start", bad=False)
 
-    @classmethod
-    def group(cls, example: Example) -> str:
+    def group(self, example: Example) -> str:
         return example.texts[1]
 
-    @classmethod
-    def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
+    def balance(self, examples: Sequence[Example]) -> Balance:
         counts = Counter("answered" if example.gold else "without answer" for example in examples)
         return {"question": dict(sorted(counts.items()))}
 
-    @classmethod
-    def example(cls, value: Any, config: Config) -> Example:
+    def example(self, value: object) -> Example:
         return squad.question(value)
 
-    # Sequences
 
-    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+class AnswerHead(Head):
+    name = "answer"
+    config: AnswerConfig
+
+    def __init__(self, config: AnswerConfig, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__(config, encoder, labels=labels)
+        self.head = nn.Linear(encoder.width, 2)
+        initialise(self.head, std=encoder.init_std)
+
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
+    ) -> list[Item]:
         texts = list(dict.fromkeys(text for example in examples for text in example.texts))
         encoded = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
         return [
@@ -149,8 +148,6 @@ class Answer(Task):
         spans_B2 = np.array([w.facts[2:] for w in cuts], np.int64)
         return replace(packed, targets={"legal_N": torch.from_numpy(legal_N), "spans_B2": torch.from_numpy(spans_B2)})
 
-    # Learning
-
     def loss(self, states: States, batch: Batch) -> Loss:
         legal_N, spans_B2 = batch.targets["legal_N"], batch.targets["spans_B2"]
         scores_N2 = self.head(states.last_ND).float().masked_fill(~legal_N[:, None], -torch.inf)
@@ -161,8 +158,6 @@ class Answer(Task):
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["spans_B2"])}
-
-    # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         scores_N2: Tensor = self.head(states.last_ND).float()
@@ -206,7 +201,7 @@ class Answer(Task):
         if self.config.unanswerable != "yes" or not found:
             return list(predictions)
         texts = [p.candidates[0].text if p.candidates else "" for p in found]
-        figures = self._each([example.gold for example in examples], texts)
+        figures = each([example.gold for example in examples], texts, rules=self.config.rules)
         _, threshold = metrics.null_threshold(
             [p.doubt for p in found],
             figures[:, 1],
@@ -216,10 +211,14 @@ class Answer(Task):
         self.config = replace(self.config, threshold=threshold)
         return [self._settled(prediction) for prediction in found]
 
-    # Scoring
+
+@dataclass(frozen=True)
+class AnswerScorer(Scorer):
+    config: AnswerConfig
+    main_metric = "f1"
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
-        figures = self._each([e.gold for e in examples], [str(p.label) for p in predictions])
+        figures = each([e.gold for e in examples], [str(p.label) for p in predictions], rules=self.config.rules)
         has = np.array([bool(example.gold) for example in examples])
         groups = {"": has | True} | ({"has_": has, "no_": ~has} if has.any() and not has.all() else {})
         return {
@@ -228,26 +227,30 @@ class Answer(Task):
             for column, name in enumerate(("em", "f1"))
         }
 
-    def _each(self, golds: Sequence[Sequence[str]], texts: Sequence[str]) -> np.ndarray:
-        """EM and F1 of every question, against the answer that fits best."""
-        if self.config.rules != "cmrc":
-            return np.stack(metrics.squad_each(golds, texts), 1)
-        rows = [
-            tuple(metrics.cmrc([gold], [text]).values()) if gold else (float(not text),) * 2
-            for gold, text in zip(golds, texts, strict=True)
-        ]
-        return np.array(rows, np.float64).reshape(-1, 2)
-
-    def perfect(self, example: Example) -> Prediction:
-        return Prediction(example.gold[0] if example.gold else "")
-
     def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
         counts = Counter(example.gold[0] if example.gold else "" for example in train)
         return [Prediction(min(counts, key=lambda text: (-counts[text], text)))] * len(examples)
 
+    def perfect(self, example: Example) -> Prediction:
+        return Prediction(example.gold[0] if example.gold else "")
+
     def error(self, prediction: Prediction, example: Example) -> float:
-        wrong = 1 - float(self._each([example.gold], [str(prediction.label)])[0, 1])
+        wrong = 1 - float(each([example.gold], [str(prediction.label)], rules=self.config.rules)[0, 1])
         return wrong * prediction.probability
+
+
+ANSWER = Task(AnswerConfig, AnswerReader, AnswerHead, AnswerScorer)
+
+
+def each(golds: Sequence[Sequence[str]], texts: Sequence[str], *, rules: str) -> np.ndarray:
+    """EM and F1 of every question, against the answer that fits best."""
+    if rules != "cmrc":
+        return np.stack(metrics.squad_each(golds, texts), 1)
+    rows = [
+        tuple(metrics.cmrc([gold], [text]).values()) if gold else (float(not text),) * 2
+        for gold, text in zip(golds, texts, strict=True)
+    ]
+    return np.array(rows, np.float64).reshape(-1, 2)
 
 
 def best_spans(scores_L2: np.ndarray, longest: int) -> Iterator[tuple[int, int, float]]:

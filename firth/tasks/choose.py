@@ -23,60 +23,61 @@ from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.tasks import options
 from firth.tasks.options import Choice
-from firth.tasks.task import Labels, Task
+from firth.tasks.task import Balance, Head, Labels, Reader, Scorer, Task, TaskConfig
 from firth.tensors import Batch, Encoder, Loss, States
+from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import windows
 from firth.types import Encoding, Example, Prediction, Problem
 
 
-class Choose(Task):
+@dataclass(frozen=True)
+class ChooseConfig(TaskConfig):
+    format: Literal["guess", "rows", "dream", "codah"] = "guess"
+    """The file's form: rows with named columns (SWAG's too), DREAM's JSON or CODAH's table without header."""
+    pooling: Literal["cls", "mean", "last"] = "cls"
+    """What stands for a sequence: its first token (through the model's pooler, if it has one; of causal models the
+    last) or the mean."""
+    dropout: float = 0.1
+    """Share of the pooled vector set to zero in training."""
+    max_windows: int = 2
+    """Windows of a long context used in training, for each option; prediction reads all."""
+
+    def __post_init__(self) -> None:
+        check_shares(dropout=self.dropout)
+        check_counts(max_windows=self.max_windows)
+
+
+@dataclass(frozen=True)
+class ChooseReader(Reader):
+    config: ChooseConfig
+
+    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Choice]:
+        return options.read(path, self.config.format, problems, labelled=labelled)
+
+    def group(self, example: Example) -> str:
+        return example.texts[0]
+
+    def balance(self, examples: Sequence[Example]) -> Balance:
+        counts = Counter(f"option {_place(example) + 1}" for example in examples)
+        return {"right one": dict(sorted(counts.items()))}
+
+    def example(self, value: object) -> Example:
+        return options.example(value)
+
+
+class ChooseHead(Head):
     name = "choose"
-    main = "accuracy"
+    config: ChooseConfig
 
-    @dataclass(frozen=True)
-    class Config:
-        format: Literal["guess", "rows", "dream", "codah"] = "guess"
-        """The file's form: rows with named columns (SWAG's too), DREAM's JSON or CODAH's table without header."""
-        pooling: Literal["cls", "mean", "last"] = "cls"
-        """What stands for a sequence: its first token (through the model's pooler, if it has one; of causal models the
-        last) or the mean."""
-        dropout: float = 0.1
-        """Share of the pooled vector set to zero in training."""
-        max_windows: int = 2
-        """Windows of a long context used in training, for each option; prediction reads all."""
-
-        def __post_init__(self) -> None:
-            check_shares(dropout=self.dropout)
-            check_counts(max_windows=self.max_windows)
-
-    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
+    def __init__(self, config: ChooseConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         self.dropout = nn.Dropout(config.dropout)
         self.head = nn.Linear(encoder.width, 1)
         initialise(self.head, std=encoder.init_std)
 
-    # Reading
-
-    @classmethod
-    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Choice]:
-        return options.read(path, config.format, problems, labelled=labelled)
-
-    @classmethod
-    def group(cls, example: Example) -> str:
-        return example.texts[0]
-
-    @classmethod
-    def balance(cls, examples: Sequence[Example], config: Config) -> dict[str, dict[str, int]]:
-        counts = Counter(f"option {_place(example) + 1}" for example in examples)
-        return {"right one": dict(sorted(counts.items()))}
-
-    @classmethod
-    def example(cls, value: Any, config: Config) -> Example:
-        return options.example(value)
-
-    # Sequences
-
-    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
+    ) -> list[Item]:
         choices = [example for example in examples if isinstance(example, Choice)]
         texts = list(dict.fromkeys(text for choice in choices for text in (choice.texts[0], *choice.endings)))
         read = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
@@ -105,8 +106,6 @@ class Choose(Task):
         }
         return replace(packed, targets={name: torch.from_numpy(values) for name, values in targets.items()})
 
-    # Learning
-
     def loss(self, states: States, batch: Batch) -> Loss:
         targets, gold_E = batch.targets, batch.targets["gold_E"]
         scores_B, options_B = self.scores(states, batch).float(), targets["options_B"]
@@ -126,8 +125,6 @@ class Choose(Task):
         scores_B1: Tensor = self.head(self.dropout(pooled_BD))
         return scores_B1[:, 0]
 
-    # Predicting
-
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         return list(self.scores(states, batch).float().cpu().numpy())
 
@@ -139,7 +136,11 @@ class Choose(Task):
         best = int(shares_T.argmax())
         return Prediction(names[best], float(shares_T[best]), dict(zip(names, shares_T.tolist(), strict=True)))
 
-    # Scoring
+
+@dataclass(frozen=True)
+class ChooseScorer(Scorer):
+    config: ChooseConfig
+    main_metric = "accuracy"
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         return {"accuracy": metrics.accuracy([e.gold for e in examples], [p.label for p in predictions])}
@@ -151,6 +152,9 @@ class Choose(Task):
 
     def error(self, prediction: Prediction, example: Example) -> float:
         return 0.0 if prediction.label == example.gold else prediction.probability
+
+
+CHOOSE = Task(ChooseConfig, ChooseReader, ChooseHead, ChooseScorer)
 
 
 def _item(

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -26,89 +26,128 @@ from firth.nn.blocks import initialise
 from firth.nn.pooling import layered_rows, pooled_rows
 from firth.tasks import glue, likeness
 from firth.tasks.likeness import Compared, with_vectors
-from firth.tasks.task import Labels, Task
+from firth.tasks.task import Head, Labels, Reader, Scorer, Task, TaskConfig
 from firth.tensors import Batch, Encoder, Loss, States
+from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
 
 
-class Compare(Task):
+@dataclass(frozen=True)
+class CompareConfig(TaskConfig):
+    way: Literal["siamese", "cross", "pooled"] = "siamese"
+    """Each text by itself, both in one sequence, or the model's vectors as they are, without training."""
+    loss: Literal["guess", "regression", "contrastive", "ranking"] = "guess"
+    """What the siamese way minimises; ranking takes the other texts of a batch as negatives."""
+    kind: Literal["guess", "one", "number", "positives", "triplets"] = "guess"
+    """What the rows are: pairs with a label or a score, pairs that belong together, or triplets."""
+    preset: str = ""
+    """A GLUE set by name: stsb, mrpc or qqp."""
+    text_column: str = ""
+    """The column of the first text; a number counts the columns of a file without a header."""
+    second_column: str = ""
+    """The column of the second text."""
+    third_column: str = ""
+    """The column of a text that is less like the first, for triplets."""
+    label_columns: tuple[str, ...] = ()
+    """The column of the label or score."""
+    label_names: tuple[str, ...] = ()
+    """Names for labels that a file gives as numbers from 0."""
+    positive: str = "1"
+    """The label of texts that are alike."""
+    lowest: float = 0.0
+    """The score of texts that have nothing in common."""
+    highest: float = 0.0
+    """The score of texts that say the same; 0 takes the highest of the training rows."""
+    pooling: Literal["mean", "cls", "last", "max", "first-last"] = "mean"
+    """A text's vector: mean, first or last token, maximum, or the mean over the first and the last layer."""
+    whiten: bool = False
+    """Turn and stretch the vectors until their covariance is the unit matrix; for way=pooled."""
+    whiten_width: int = 0
+    """Directions kept by whitening, the strongest first; 0 keeps all."""
+    margin: float = 0.5
+    """The distance (1 - cosine) beyond which the contrastive loss leaves unlike texts alone."""
+    scale: float = 20.0
+    """What cosines are multiplied by in the softmax of the ranking loss."""
+    threshold: float = 0.5
+    """The similarity from which texts count as alike; found on dev."""
+    dropout: float = 0.1
+    """Share of the cross-encoder's pooled vector set to zero in training."""
+    max_windows: int = 4
+    """Windows of a long text used in training; prediction reads all."""
+    both_orders: bool | None = None
+    """Of way=cross, read a pair in both orders, in training and prediction, and average the scores; by default only
+    with a preset. The other ways do not know an order."""
+    centre: float = 0.0
+    """Of a cross-encoder for scores, what is subtracted from a similarity before it is learned; found on the
+    training rows."""
+    spread: float = 0.0
+    """What the rest is divided by; 0 takes mean and deviation of the training rows."""
+
+    @property
+    def label_separator(self) -> str:
+        return ","
+
+    def __post_init__(self) -> None:
+        if self.way != "pooled" and (self.whiten or (self.way == "siamese" and self.pooling == "first-last")):
+            raise BadConfig("whiten and pooling=first-last go with way=pooled.")
+        if len(self.label_columns) > 1:
+            raise BadConfig("compare reads one label column.")
+        check_shares(dropout=self.dropout)
+        check_counts(max_windows=self.max_windows)
+
+    def with_preset(self) -> Self:
+        if not self.preset:
+            return self
+        preset = glue.preset(self.preset)
+        positive = preset.positive or self.positive
+        orders = preset.symmetric if self.both_orders is None else self.both_orders
+        return replace(self, kind=preset.kind, positive=positive, both_orders=orders)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class CompareReader(Reader):
+    config: CompareConfig
+
+    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
+        return likeness.read(path, self.config, problems, labelled=labelled)
+
+    def learn(self, examples: Sequence[Example]) -> CompareConfig:
+        config = replace(self.config, **likeness.learned(self.config, examples))
+        if config.way != "cross" or config.kind != "number" or config.spread:
+            return config
+        targets = np.array([_similarity(example.gold, config) for example in examples])
+        return replace(config, centre=float(targets.mean()), spread=float(targets.std()) or 1.0)
+
+    def labels_of(self, examples: Sequence[Example]) -> Labels:
+        if self.config.kind != "one":
+            return {}
+        return {"label": tuple(sorted({example.gold for example in examples}))}
+
+    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterator[Problem]:
+        for example in examples:
+            if (kind := likeness.kind_of(example)) != self.config.kind:
+                what = f"a row of kind {kind} where {self.config.kind} is wanted"
+                yield Problem(example.row, what, f"mend the row or say `kind='{kind}'`")
+            elif labels and example.gold not in labels["label"]:
+                what = f"the label '{example.gold}' never occurs in training"
+                yield Problem(example.row, what, "add training rows with it or remove the row")
+
+    def example(self, value: object) -> Example:
+        return likeness.example(value, self.config)
+
+
+class CompareHead(Head):
     name = "compare"
+    config: CompareConfig
 
-    @dataclass(frozen=True)
-    class Config:
-        way: Literal["siamese", "cross", "pooled"] = "siamese"
-        """Each text by itself, both in one sequence, or the model's vectors as they are, without training."""
-        loss: Literal["guess", "regression", "contrastive", "ranking"] = "guess"
-        """What the siamese way minimises; ranking takes the other texts of a batch as negatives."""
-        kind: Literal["guess", "one", "number", "positives", "triplets"] = "guess"
-        """What the rows are: pairs with a label or a score, pairs that belong together, or triplets."""
-        preset: str = ""
-        """A GLUE set by name: stsb, mrpc or qqp."""
-        text_column: str = ""
-        """The column of the first text; a number counts the columns of a file without a header."""
-        second_column: str = ""
-        """The column of the second text."""
-        third_column: str = ""
-        """The column of a text that is less like the first, for triplets."""
-        label_columns: tuple[str, ...] = ()
-        """The column of the label or score."""
-        label_names: tuple[str, ...] = ()
-        """Names for labels that a file gives as numbers from 0."""
-        positive: str = "1"
-        """The label of texts that are alike."""
-        lowest: float = 0.0
-        """The score of texts that have nothing in common."""
-        highest: float = 0.0
-        """The score of texts that say the same; 0 takes the highest of the training rows."""
-        pooling: Literal["mean", "cls", "last", "max", "first-last"] = "mean"
-        """A text's vector: mean, first or last token, maximum, or the mean over the first and the last layer."""
-        whiten: bool = False
-        """Turn and stretch the vectors until their covariance is the unit matrix; for way=pooled."""
-        whiten_width: int = 0
-        """Directions kept by whitening, the strongest first; 0 keeps all."""
-        margin: float = 0.5
-        """The distance (1 - cosine) beyond which the contrastive loss leaves unlike texts alone."""
-        scale: float = 20.0
-        """What cosines are multiplied by in the softmax of the ranking loss."""
-        threshold: float = 0.5
-        """The similarity from which texts count as alike; found on dev."""
-        dropout: float = 0.1
-        """Share of the cross-encoder's pooled vector set to zero in training."""
-        max_windows: int = 4
-        """Windows of a long text used in training; prediction reads all."""
-        both_orders: bool | None = None
-        """Of way=cross, read a pair in both orders, in training and prediction, and average the scores; by default only
-        with a preset. The other ways do not know an order."""
-        centre: float = 0.0
-        """Of a cross-encoder for scores, what is subtracted from a similarity before it is learned; found on the
-        training rows."""
-        spread: float = 0.0
-        """What the rest is divided by; 0 takes mean and deviation of the training rows."""
-
-        @property
-        def label_separator(self) -> str:
-            return ","
-
-        def __post_init__(self) -> None:
-            if self.way != "pooled" and (self.whiten or (self.way == "siamese" and self.pooling == "first-last")):
-                raise BadConfig("whiten and pooling=first-last go with way=pooled.")
-            if len(self.label_columns) > 1:
-                raise BadConfig("compare reads one label column.")
-            check_shares(dropout=self.dropout)
-            check_counts(max_windows=self.max_windows)
-
-    def __init__(self, config: Config, encoder: Encoder, *, labels: Labels) -> None:
+    def __init__(self, config: CompareConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
-        self.whitening: tuple[np.ndarray, np.ndarray] | None = None
+        self.whitening: likeness.Whitening | None = None
         self.reads = "last" if encoder.causal else "cls"
         if config.way == "cross":
             self.dropout = nn.Dropout(config.dropout)
             self.head = nn.Linear(encoder.width, 1)
             initialise(self.head, std=encoder.init_std)
-
-    @property
-    def main(self) -> str:  # type: ignore[override]
-        return {"number": "spearman", "one": "auc", "positives": "mrr", "triplets": "accuracy"}[self.config.kind]
 
     @property
     def needs_layers(self) -> bool:  # type: ignore[override]
@@ -122,56 +161,9 @@ class Compare(Task):
     def compares_within_batch(self) -> bool:
         return bool(self.config.way == "siamese" and self.config.loss == "ranking")
 
-    # Reading
-
-    @classmethod
-    def untrained(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {"way": "pooled", **options}
-
-    @classmethod
-    def resolve_config(cls, config: Config) -> Config:
-        if not config.preset:
-            return config
-        preset = glue.preset(config.preset)
-        positive = preset.positive or config.positive
-        orders = preset.symmetric if config.both_orders is None else config.both_orders
-        return replace(config, kind=preset.kind, positive=positive, both_orders=orders)  # type: ignore[arg-type]
-
-    @classmethod
-    def read(cls, path: Path, config: Config, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
-        return likeness.read(path, config, problems, labelled=labelled)
-
-    @classmethod
-    def learn(cls, config: Config, examples: Sequence[Example]) -> Config:
-        config = replace(config, **likeness.learned(config, examples))
-        if config.way != "cross" or config.kind != "number" or config.spread:
-            return config
-        targets = np.array([_similarity(example.gold, config) for example in examples])
-        return replace(config, centre=float(targets.mean()), spread=float(targets.std()) or 1.0)
-
-    @classmethod
-    def labels_of(cls, examples: Sequence[Example], config: Config) -> Labels:
-        if config.kind != "one":
-            return {}
-        return {"label": tuple(sorted({example.gold for example in examples}))}
-
-    @classmethod
-    def problems(cls, examples: Sequence[Example], config: Config, labels: Labels) -> Iterator[Problem]:
-        for example in examples:
-            if (kind := likeness.kind_of(example)) != config.kind:
-                what = f"a row of kind {kind} where {config.kind} is wanted"
-                yield Problem(example.row, what, f"mend the row or say `kind='{kind}'`")
-            elif labels and example.gold not in labels["label"]:
-                what = f"the label '{example.gold}' never occurs in training"
-                yield Problem(example.row, what, "add training rows with it or remove the row")
-
-    @classmethod
-    def example(cls, value: Any, config: Config) -> Example:
-        return likeness.example(value, config)
-
-    # Sequences
-
-    def encode(self, examples: Sequence[Example], tokenizer: Any, *, max_length: int, training: bool) -> list[Item]:
+    def encode(
+        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
+    ) -> list[Item]:
         if self.config.way == "cross":
             orders = bool(self.config.both_orders)
             return likeness.together(examples, tokenizer, max_length=max_length, both_orders=orders)
@@ -190,19 +182,11 @@ class Compare(Task):
             targets["ignored_EC"] = torch.from_numpy(likeness.ignored(rows, targets["gold_E"].numpy() > 0.5))
         return replace(packed, targets=targets)
 
-    def _target(self, example: Example) -> float:
-        """The similarity that people meant, from 0 to 1."""
-        if self.config.kind == "number":
-            return _similarity(example.gold, self.config)
-        return float(example.gold == self.config.positive) if self.config.kind == "one" else 1.0
-
     def _learned(self, example: Example) -> float:
         """The same as the loss sees it: standardised where it is a cross-encoder's number."""
-        return float((self._target(example) - self.config.centre) / (self.config.spread or 1.0))
+        return float((_target(example, self.config) - self.config.centre) / (self.config.spread or 1.0))
 
-    # Learning
-
-    def weigh(self, examples: Sequence[Example]) -> None:
+    def before_training(self, examples: Sequence[Example]) -> None:
         if self.config.way == "pooled":
             raise BadConfig("way=pooled needs no training; measure it with `evaluate` and `task='compare'`.")
 
@@ -246,8 +230,6 @@ class Compare(Task):
         empty_TD = vectors_BD.new_zeros(int(texts_B[-1]) + 1, vectors_BD.shape[1])
         return empty_TD.index_add(0, texts_B, vectors_BD * weights_B1)  # only its direction matters
 
-    # Predicting
-
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         made = self._scores(states, batch) if self.config.way == "cross" else self._pooled(states, batch)
         return list(made.float().cpu().numpy())
@@ -268,15 +250,9 @@ class Compare(Task):
 
     def _compared(self, vectors: tuple[np.ndarray, ...]) -> Compared:
         """Of a triplet, how much more like the second text is than the third."""
-        first, *others = self._directions(np.stack(vectors))
+        first, *others = _directions(np.stack(vectors), self.whitening)
         cosines = [float(first @ other) for other in others]
         return with_vectors(cosines[0] if len(cosines) == 1 else cosines[0] - cosines[1], vectors)
-
-    def _directions(self, vectors: np.ndarray) -> np.ndarray:
-        """Unit vectors, after whitening where it was asked for."""
-        if self.whitening is not None:
-            vectors = (vectors - self.whitening[0]) @ self.whitening[1]
-        return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
     def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
         """Finds the whitening (which needs no labels) and the threshold with the best accuracy."""
@@ -286,12 +262,26 @@ class Compare(Task):
             self.whitening = likeness.whitening(texts, self.config.whiten_width)
             found = [self._compared(p.vectors) for p in found if isinstance(p, Compared)]
         if self.config.kind == "one":
-            alike = [self._target(example) > 0.5 for example in examples]
+            alike = [_target(example, self.config) > 0.5 for example in examples]
             threshold = metrics.best_accuracy(alike, [p.label for p in found])[1]
             self.config = replace(self.config, threshold=threshold)
         return found
 
-    # Scoring
+
+@dataclass(frozen=True)
+class CompareScorer(Scorer):
+    config: CompareConfig
+    whitening: likeness.Whitening | None = None
+    """The map that vectors go through before their cosines, if there is one."""
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        assert isinstance(head, CompareHead)
+        return cls(head.config, head.labels, head.whitening)
+
+    @property
+    def main_metric(self) -> str:
+        return {"number": "spearman", "one": "auc", "positives": "mrr", "triplets": "accuracy"}[self.config.kind]
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         values = np.array([p.label for p in predictions], np.float64)
@@ -301,7 +291,7 @@ class Compare(Task):
             return {"spearman": metrics.spearman(values, gold), "pearson": metrics.pearson(values, gold)}
         figures: dict[str, float] = {}
         if kind == "one":
-            alike = np.array([self._target(example) > 0.5 for example in examples])
+            alike = np.array([_target(example, self.config) > 0.5 for example in examples])
             figures = likeness.figures(alike, values, self.config.threshold)
         if kind == "triplets":
             figures = {"accuracy": float(((values > 0) + 0.5 * (values == 0)).mean())}
@@ -310,26 +300,46 @@ class Compare(Task):
     def _rankings(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         """Where each text finds its likes among all the others of the file."""
         vectors = likeness.by_text(predictions, examples)
-        unit = dict(zip(vectors, self._directions(np.stack(list(vectors.values()))), strict=True)) if vectors else {}
-        return likeness.rankings(unit, examples, [self._target(example) > 0.5 for example in examples])
+        unit: dict[str, np.ndarray] = {}
+        if vectors:
+            directions = _directions(np.stack(list(vectors.values())), self.whitening)
+            unit = dict(zip(vectors, directions, strict=True))
+        return likeness.rankings(unit, examples, [_target(example, self.config) > 0.5 for example in examples])
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        usual = float(np.mean([_target(example, self.config) for example in train]))
+        constant = {"number": usual, "one": float(usual >= 0.5)}.get(self.config.kind, 0.0)
+        return [Prediction(constant) for _ in examples]
 
     def perfect(self, example: Example) -> Prediction:
         own = likeness.own_direction(example.texts[0])
-        return with_vectors(self._target(example), (own, own) if self.config.kind == "positives" else ())
-
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        usual = float(np.mean([self._target(example) for example in train]))
-        constant = {"number": usual, "one": float(usual >= 0.5)}.get(self.config.kind, 0.0)
-        return [Prediction(constant) for _ in examples]
+        return with_vectors(_target(example, self.config), (own, own) if self.config.kind == "positives" else ())
 
     def error(self, prediction: Prediction, example: Example) -> float:
         if self.config.kind == "triplets":
             return max(0.0, -float(prediction.label))
-        wanted, got = self._target(example), float(prediction.label)
+        wanted, got = _target(example, self.config), float(prediction.label)
         right = self.config.kind == "one" and (got >= self.config.threshold) == (wanted > 0.5)
         return 0.0 if right else abs(got - wanted)
 
 
-def _similarity(score: float, config: Compare.Config) -> float:
+COMPARE = Task(CompareConfig, CompareReader, CompareHead, CompareScorer, untrained={"way": "pooled"})
+
+
+def _similarity(score: float, config: CompareConfig) -> float:
     """A score of the rows' own scale, from 0 to 1."""
     return float((score - config.lowest) / (config.highest - config.lowest))
+
+
+def _target(example: Example, config: CompareConfig) -> float:
+    """The similarity that people meant, from 0 to 1."""
+    if config.kind == "number":
+        return _similarity(example.gold, config)
+    return float(example.gold == config.positive) if config.kind == "one" else 1.0
+
+
+def _directions(vectors: np.ndarray, whitening: likeness.Whitening | None) -> np.ndarray:
+    """Unit vectors, after whitening where it was asked for."""
+    if whitening is not None:
+        vectors = (vectors - whitening[0]) @ whitening[1]
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from firth import metrics
-from firth.tasks.task import Labels
+from firth.tasks.task import Details, Labels
 
 
 def usual(golds: Sequence[Any], labels: Labels, *, kind: str) -> Any:
@@ -54,13 +54,14 @@ def _one_group(gold: Sequence[str], guessed: Sequence[str], positive: str) -> di
     return found | {"matthews": metrics.matthews(gold, guessed)}
 
 
-def tables(gold: Sequence[Any], guessed: Sequence[Any], labels: Labels, *, kind: str) -> dict[str, Any]:
+def tables(gold: Sequence[Any], guessed: Sequence[Any], labels: Labels, *, kind: str) -> Details:
     """The confusion of one group of names, and a row for each name; of numbers and several groups nothing."""
     if kind == "number" or len(labels) > 1:
         return {}
     (names,) = labels.values()
     if kind == "many":
-        return metrics.as_rows(metrics.multilabel_f1([set(g) for g in gold], [set(g) for g in guessed], labels=names))
+        table = metrics.multilabel_f1([set(g) for g in gold], [set(g) for g in guessed], labels=names)
+        return {"per_label": metrics.as_rows(table)}
     known, counts_TT = metrics.confusion(gold, guessed, labels=names)
     rows = metrics.as_rows(metrics.f1(gold, guessed, labels=names))
-    return {"confusion": {"labels": known, "counts": counts_TT.tolist()}, **rows}
+    return {"confusion": {"labels": known, "counts": counts_TT.tolist()}, "per_label": rows}

@@ -21,6 +21,8 @@ from firth.tasks.tables import Rows, read_rows
 from firth.tokenizers.vocab import windows
 from firth.types import Example, Prediction, Problem
 
+Whitening = tuple[np.ndarray, np.ndarray]
+"""The mean of some vectors, and the matrix that gives the centred vectors the unit covariance."""
 TRIPLET = ("anchor", "positive", "negative")
 RANKED = 100
 """Places of a ranking that are looked at; what stands behind them counts as not found."""
@@ -202,7 +204,7 @@ def ignored(rows: Sequence[Example], alike: np.ndarray) -> np.ndarray:
     return np.asarray(same_EC)
 
 
-def whitening(vectors: np.ndarray, width: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def whitening(vectors: np.ndarray, width: int = 0) -> Whitening:
     """The mean, and the map after which the covariance is the unit matrix (Su et al. 2021, equation 5)."""
     mean = vectors.mean(0)
     spread, turned = np.linalg.eigh(np.cov((vectors - mean).T.astype(np.float64)))

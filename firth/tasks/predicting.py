@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from firth.data.items import Item, pack_windows
-from firth.tasks.task import Task
+from firth.tasks.task import Head
 from firth.tensors import Encoder
 from firth.types import Prediction
 
@@ -26,40 +26,40 @@ USUAL_WIDTH = 1024
 
 def predict(
     encoder: Encoder,
-    task: Task,
+    head: Head,
     items: Sequence[Item],
     *,
     advance: Callable[[float, str], None] | None = None,
 ) -> list[Prediction]:
     """What the task says of each item, in single precision whatever the training's."""
     with torch.inference_mode():
-        return task.decide_all(items, outputs_of(encoder, task, items, advance=advance))
+        return head.decide_all(items, outputs_of(encoder, head, items, advance=advance))
 
 
 @torch.inference_mode()
 def outputs_of(
     encoder: Encoder,
-    task: Task,
+    head: Head,
     items: Sequence[Item],
     *,
     advance: Callable[[float, str], None] | None = None,
 ) -> list[list[np.ndarray]]:
     """The head's numbers for each window of each item."""
     device = next(encoder.parameters()).device
-    modes = encoder.training, task.training
-    encoder.eval(), task.eval()
+    modes = encoder.training, head.training
+    encoder.eval(), head.eval()
     windows = [window for item in items for window in item.windows]
     outputs: list[np.ndarray] = [np.empty(0)] * len(windows)
     done = 0
     budget = GPU_TOKENS if device.type == "cuda" else BATCH_TOKENS
     for rows in token_batches([len(window.ids) for window in windows], within(budget, encoder.width)):
         batch = pack_windows([windows[row] for row in rows]).to(device)
-        for row, output in zip(rows, task.outputs(encoder(batch, layers=task.needs_layers), batch), strict=True):
+        for row, output in zip(rows, head.outputs(encoder(batch, layers=head.needs_layers), batch), strict=True):
             outputs[row] = output
         done += len(rows)
         if advance:
             advance(done, "")
-    encoder.train(modes[0]), task.train(modes[1])
+    encoder.train(modes[0]), head.train(modes[1])
     ends = np.cumsum([0, *(len(item.windows) for item in items)]).tolist()
     return [outputs[start:end] for start, end in pairwise(ends)]
 

@@ -18,7 +18,7 @@ from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.nn.taggers import Tagger
 from firth.tasks.conll import Sentence
-from firth.tasks.task import Task
+from firth.tasks.task import Head
 from firth.tokenizers.templates import Templates
 from firth.types import Example
 
@@ -37,11 +37,11 @@ def words_of(example: Sentence, tags: Sequence[str]) -> list[str]:
 
 
 @torch.inference_mode()
-def segment(texts: Sequence[str], task: Task, bag: Bag, *, templates: Templates) -> list[list[str]]:
+def segment(texts: Sequence[str], head: Head, bag: Bag, *, templates: Templates) -> list[list[str]]:
     """The words of each text by a tagger over features, without confidences: as fast as can be."""
-    (tags,) = task.labels.values()
+    (tags,) = head.labels.values()
     is_end_T = np.array([tag in "ES" for tag in tags])
-    tagger = task.get_submodule("tagger")
+    tagger = head.get_submodule("tagger")
     assert isinstance(tagger, Tagger)
     words: list[list[str]] = []
     for start in range(0, len(texts), BLOCK):
@@ -110,10 +110,13 @@ class Known(Collection[str]):
         return len(self.numbers)
 
 
-def score(golds: Sequence[Sentence], predicted: Sequence[Sequence[str]], *, known: np.ndarray) -> dict[str, float]:
+def score(
+    golds: Sequence[Sentence], predicted: Sequence[Sequence[str]], *, known: np.ndarray | None
+) -> dict[str, float]:
     """F, precision and recall over words; recall of known and unknown ones where the training's words are there."""
     wanted = [words_of(example, example.gold) for example in golds]
     guessed = [words_of(example, tags) for example, tags in zip(golds, predicted, strict=True)]
+    known = np.empty(0, np.int64) if known is None else known
     found = metrics.segmentation(wanted, guessed, vocabulary=Known(known))
     figures = {"f1": found.words.f1, "precision": found.words.precision, "recall": found.words.recall}
     if len(known):

@@ -1,10 +1,15 @@
-"""The base of all tasks: goals whose labels people wrote."""
+"""What a task is: settings and three parts, each with one job.
+
+A `Reader` turns labelled files into examples and needs no network. A `Head` turns examples into the sequences an
+encoder reads, and an encoder's states into a loss or into predictions. A `Scorer` compares predictions with gold labels
+and needs no network either. A `Task` names these classes; `firth/tasks/__init__.py` says in which order they run.
+"""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import ClassVar, Self, TypedDict
 
 import numpy as np
 
@@ -17,80 +22,89 @@ from firth.types import Example, Prediction, Problem
 Labels = Mapping[str, tuple[str, ...]]
 """The names a task chooses from, by group; most tasks have one group, some have none."""
 
+Balance = dict[str, dict[str, int]]
+"""How often each name occurs, by group."""
 
-class Task(Goal):
-    """A goal whose labels people wrote: it reads their files, says what its sequences are, and scores what it predicts.
 
-    `firth/tasks/__init__.py` tells how the parts of a task meet.
-    """
+@dataclass(frozen=True)
+class TaskConfig:
+    """The settings of a task: how its files are read, what its head is, how it is scored. A run saves them all."""
 
-    name: str
-    """The table's name; a second task of a kind in one run gets a number, as in `classify-2`."""
-    main: str
-    """The figure of `score` that epochs are picked on; higher is better."""
-    endings: tuple[str, ...] = (".tsv", ".csv", ".json", ".jsonl")
-    """Files that `predict` reads as this task's own; a line of any other is a text."""
-    needs_layers: bool = False
-    """Whether `outputs` reads the states of all layers."""
-    embeds: str = ""
-    """The pooling whose vectors this task makes comparable by cosine; empty where it makes none."""
+    def with_preset(self) -> Self:
+        """The settings with all that their preset implies, so that saved settings say everything."""
+        return self
 
-    def __init__(self, config: Any, encoder: Encoder, *, labels: Labels) -> None:
-        super().__init__()
-        if encoder.causal and getattr(config, "pooling", "") == "cls":
-            config = replace(config, pooling="last")  # the first token has read nothing but itself
-        self.config, self.labels = config, labels
 
-    @classmethod
-    def untrained(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The settings with which a model answers as it is, where a task has such."""
-        raise Unsupported(f"{cls.name} needs a model that was fine-tuned for it; `firth finetune` makes one.")
+@dataclass(frozen=True)
+class Reader:
+    """Labelled files -> examples, labels and problems. It needs no network."""
 
-    @classmethod
-    def resolve_config(cls, config: Any) -> Any:
-        """The config with all that its preset implies."""
-        return config
+    config: TaskConfig
+    endings: ClassVar[tuple[str, ...]] = (".tsv", ".csv", ".json", ".jsonl")
+    """Files that `predict` reads with `read`; each line of any other file is a text."""
 
-    @classmethod
-    def locate(cls, config: Any, path: Path) -> Any:
+    def locate(self, path: Path) -> TaskConfig:
         """The config with the columns that only the training file's header tells, for files that have fewer columns."""
-        return config
+        return self.config
 
-    @classmethod
-    def read(cls, path: Path, config: Any, problems: list[Problem], *, labelled: bool = True) -> Sequence[Example]:
-        """The rows of a file; rows that cannot be used go to `problems` and not to the examples."""
+    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> Sequence[Example]:
+        """The rows of a file. A row that cannot be used is appended to `problems` and is not among the examples.
+
+        A file whose form fits no row (a missing column) raises `BadInput`. With `labelled=False` gold may be missing.
+        """
         raise NotImplementedError
 
-    @classmethod
-    def learn(cls, config: Any, examples: Sequence[Example]) -> Any:
+    def learn(self, examples: Sequence[Example]) -> TaskConfig:
         """The config with what only the training rows tell, such as a tag scheme."""
-        return config
+        return self.config
 
-    @classmethod
-    def labels_of(cls, examples: Sequence[Example], config: Any) -> Labels:
+    def labels_of(self, examples: Sequence[Example]) -> Labels:
         """The names that occur, in an order that depends on nothing but the names."""
         return {}
 
-    @classmethod
-    def problems(cls, examples: Sequence[Example], config: Any, labels: Labels) -> Iterable[Problem]:
+    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterable[Problem]:
         """What else is wrong with examples once the labels are known; those of bad rows are not used."""
         return ()
 
-    @classmethod
-    def group(cls, example: Example) -> Hashable:
+    def group(self, example: Example) -> Hashable:
         """Rows of one group are held out together or not at all: the same text, the same passage."""
         return example.texts
 
-    @classmethod
-    def balance(cls, examples: Sequence[Example], config: Any) -> dict[str, dict[str, int]]:
+    def balance(self, examples: Sequence[Example]) -> Balance:
         """How often each name occurs, by group."""
         names = Counter(example.gold for example in examples if isinstance(example.gold, str))
-        return {"label": dict(sorted(names.items()))} if names else {}
+        if not names:
+            return {}
+        return {"label": dict(sorted(names.items()))}
 
-    @classmethod
-    def example(cls, value: Any, config: Any) -> Example:
-        """An input as a person gives it to `predict`, without gold."""
+    def example(self, value: object) -> Example:
+        """An input of `predict` (a text, several texts, or a row with named columns) as an example without gold."""
         raise NotImplementedError
+
+
+class Head(Goal):
+    """Examples -> sequences, and states -> a loss or predictions.
+
+    It is what a run trains and what `head.safetensors` holds. Of the encoder only its width and config may be read; the
+    encoder is not kept.
+    """
+
+    name: str
+    """The table's name; a second task of the same kind in one run gets a number, as in `classify-2`."""
+    config: TaskConfig
+    labels: Labels
+    needs_layers: bool = False
+    """Whether `outputs` reads the states of all layers."""
+    embeds: str = ""
+    """The pooling whose vectors this head makes comparable by cosine; empty if there is none."""
+
+    def __init__(self, config: TaskConfig, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__()
+        if encoder.causal and getattr(config, "pooling", "") == "cls":
+            # The first token of a causal encoder has read nothing but itself.
+            config = replace(config, pooling="last")  # type: ignore[call-arg]
+        self.config = config
+        self.labels = labels
 
     def encode(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
@@ -99,11 +113,11 @@ class Task(Goal):
         raise NotImplementedError
 
     def batch(self, items: Sequence[Item]) -> Batch:
-        """Items with their gold -> one batch with the targets `loss` needs."""
+        """Items with their gold -> one batch with the targets that `loss` needs."""
         raise NotImplementedError
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
-        """What the head says of each sequence of a batch (which has no targets here)."""
+        """One array for each sequence of a batch, which has no targets here."""
         raise NotImplementedError
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
@@ -111,31 +125,80 @@ class Task(Goal):
         raise NotImplementedError
 
     def decide_all(self, items: Sequence[Item], outputs: Sequence[list[np.ndarray]]) -> list[Prediction]:
-        """All items' predictions; overridden where deciding many at once is quicker."""
+        """All items' predictions; overridden if deciding many at once is faster."""
         return [self.decide(item, arrays) for item, arrays in zip(items, outputs, strict=True)]
+
+    def before_training(self, examples: Sequence[Example]) -> None:
+        """Called once with the training rows; learns from their labels what the loss needs, such as class weights."""
+
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
+        """Finds on dev what gradients cannot (a threshold) and keeps it; returns the predictions with it."""
+        return list(predictions)
+
+
+class Confusion(TypedDict):
+    labels: list[str]
+    counts: list[list[int]]
+    """A row for each gold label, a column for each predicted one."""
+
+
+class Details(TypedDict, total=False):
+    """What a report shows besides figures."""
+
+    confusion: Confusion
+    per_label: list[list[str | float]]
+    """Label, precision, recall, F1 and the number of gold rows."""
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """Predictions and gold labels -> figures. It needs no network."""
+
+    config: TaskConfig
+    labels: Labels
+
+    @classmethod
+    def of(cls, head: Head) -> Self:
+        """The scorer for a head's predictions; overridden if it needs more of the head than its config and labels."""
+        return cls(head.config, head.labels)
+
+    @property
+    def main_metric(self) -> str:
+        """The figure of `score` that the best epoch is picked by; higher is better."""
+        raise NotImplementedError
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         raise NotImplementedError
 
-    def perfect(self, example: Example) -> Prediction:
-        """What a model would say that knows the gold."""
-        return Prediction(example.gold)
-
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        """What someone who reads only the labels of `train` would answer."""
-        raise NotImplementedError
-
-    def weigh(self, examples: Sequence[Example]) -> None:
-        """Learns from the labels of the training rows what the loss needs, such as the weights of names."""
-
-    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
-        """Finds on dev what cannot be learned by gradients (a threshold); gives the predictions with it."""
-        return list(predictions)
-
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, Any]:
-        """What a report shows besides figures: `confusion` {labels, counts}, `per_label` rows of names and numbers."""
+    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Details:
         return {}
 
     def error(self, prediction: Prediction, example: Example) -> float:
-        """How badly wrong a prediction is, from 0 for right: reports show the worst."""
+        """How wrong a prediction is, from 0 for right; reports show the worst."""
         raise NotImplementedError
+
+    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+        """Predictions for `examples` made from the labels of `train` alone, without reading any text."""
+        raise NotImplementedError
+
+    def perfect(self, example: Example) -> Prediction:
+        """The prediction that is exactly the gold label."""
+        return Prediction(example.gold)
+
+
+@dataclass(frozen=True)
+class Task:
+    """The classes a task is made of."""
+
+    Config: type[TaskConfig]
+    reader: type[Reader]
+    head: type[Head]
+    scorer: type[Scorer]
+    untrained: Mapping[str, object] | None = None
+    """Settings with which a model does the task without fine-tuning; None if it cannot."""
+
+    def untrained_options(self, options: Mapping[str, object]) -> Mapping[str, object]:
+        """The user's options over the settings for a model that was not fine-tuned."""
+        if self.untrained is None:
+            raise Unsupported(f"{self.head.name} needs a model that was fine-tuned for it; `firth finetune` makes one.")
+        return {**self.untrained, **options}

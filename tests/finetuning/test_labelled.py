@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from firth.checkpoint import Checkpoint, make_task
+from firth.checkpoint import Checkpoint, make_head
 from firth.encoders.bert import Bert
 from firth.errors import BadInput
 from firth.finetuning import labelled
@@ -52,7 +52,7 @@ def test_a_passage_is_either_held_out_or_learned(
 def checkpoint(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[..., Checkpoint]:
     def build(name: str, labels: dict[str, tuple[str, ...]], **config: Any) -> Checkpoint:
         encoder = small_bert()
-        task = make_task(name, resolve(name).Config(**config), encoder, labels=labels)
+        task = make_head(name, resolve(name).Config(**config), encoder, labels=labels)
         return Checkpoint(encoder, {}, tokenizer, tasks={name: task})
 
     return build

@@ -11,12 +11,12 @@ import torch
 
 from firth import checkpoint as checkpoints
 from firth import samples
-from firth.checkpoint import make_task
+from firth.checkpoint import make_head
 from firth.data.items import ItemBatches
 from firth.data.loader import Place
 from firth.finetuning import labelled
-from firth.tasks.classify import Classify
-from firth.tasks.tag import Tag
+from firth.tasks.classify import ClassifyConfig, ClassifyHead
+from firth.tasks.tag import TagConfig
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner, Progress, train
@@ -90,7 +90,7 @@ def our_losses(learner: Learner, places: list[tuple[Place, Batch]], name: str) -
 @pytest.mark.parametrize("name", ["classify", "tag"])
 def test_losses_equal_transformers_for_fifty_steps(name: str, shape: Any, tokenizer: WordPiece, tmp_path: Path) -> None:
     source = samples.labelled({"classify": "classify", "tag": "entities"}[name], "en")
-    config = {"classify": Classify, "tag": Tag}[name].Config(dropout=0.0)
+    config = {"classify": ClassifyConfig, "tag": TagConfig}[name](dropout=0.0)
     data = labelled.read(name, config, {"train": source})
     (names,) = data.labels.values()
     shape.num_labels = len(names)
@@ -103,8 +103,8 @@ def test_losses_equal_transformers_for_fifty_steps(name: str, shape: Any, tokeni
     tokenizer.save(tmp_path, max_length=64)
     encoder = checkpoints.load(tmp_path).encoder
     encoder.config = replace(encoder.config, dropout=0.0)
-    task = make_task(name, data.config, encoder, labels=data.labels)
-    head = task.head if isinstance(task, Classify) else task.tagger.head  # type: ignore[union-attr]
+    task = make_head(name, data.config, encoder, labels=data.labels)
+    head = task.head if isinstance(task, ClassifyHead) else task.tagger.head  # type: ignore[union-attr]
     head.load_state_dict(theirs.classifier.state_dict())  # type: ignore[union-attr]
     items = task.encode(data.examples["train"][:40], tokenizer, max_length=64, training=True)
     source_of = ItemBatches({name: task}, {name: items}, 16, seed=1)

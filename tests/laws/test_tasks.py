@@ -12,7 +12,7 @@ import torch
 
 from firth import checkpoint as checkpoints
 from firth import encoders, samples, tasks
-from firth.checkpoint import Checkpoint, make_task
+from firth.checkpoint import Checkpoint, make_head
 from firth.config import from_dict, override, to_dict
 from firth.data.items import Item, ItemBatches
 from firth.data.loader import Place
@@ -20,8 +20,9 @@ from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
+from firth.tasks import scorer_of
 from firth.tasks.predicting import predict
-from firth.tasks.task import Task
+from firth.tasks.task import Head
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner, Progress, train
 from firth.train.optim import make_optimizer
@@ -44,7 +45,7 @@ CONFIGS: dict[str, dict[str, Any]] = {}
 
 @dataclass
 class Made:
-    task: Task
+    task: Head
     encoder: Bert
     data: Labelled
     items: list[Item]
@@ -77,7 +78,7 @@ def make(
         data = replace(data, examples={"train": data.examples["train"][:count]})
         encoder = small_bert()
         reseed("task")
-        task = make_task(name, data.config, encoder, labels=data.labels)
+        task = make_head(name, data.config, encoder, labels=data.labels)
         items = list(task.encode(data.examples["train"], tokenizer, max_length=64, training=True))
         return Made(task, encoder, data, items)
 
@@ -107,7 +108,8 @@ def test_sixteen_examples_can_be_memorised(make: Callable[..., Made], tokenizer:
     items = made.task.encode(made.data.examples["train"], tokenizer, max_length=64, training=False)
     rows = made.data.examples["train"]
     predictions = made.task.tune(predict(made.encoder, made.task, items), rows)
-    assert made.task.score(predictions, rows)[made.task.main] > 0.95
+    scorer = scorer_of(made.task)
+    assert scorer.score(predictions, rows)[scorer.main_metric] > 0.95
 
 
 def test_predictions_come_in_order_whatever_the_batches(
@@ -129,18 +131,20 @@ def test_predictions_come_in_order_whatever_the_batches(
 def test_gold_scores_one_and_has_no_error(make: Callable[..., Made]) -> None:
     made = make()
     rows = made.data.examples["train"]
-    perfect = [made.task.perfect(row) for row in rows]
-    assert made.task.score(perfect, rows)[made.task.main] == pytest.approx(1.0)
-    assert [made.task.error(p, row) for p, row in zip(perfect, rows, strict=True)] == [0.0] * len(rows)
+    scorer = scorer_of(made.task)
+    perfect = [scorer.perfect(row) for row in rows]
+    assert scorer.score(perfect, rows)[scorer.main_metric] == pytest.approx(1.0)
+    assert [scorer.error(p, row) for p, row in zip(perfect, rows, strict=True)] == [0.0] * len(rows)
 
 
 def test_the_baseline_answers_every_row_and_is_not_perfect(make: Callable[..., Made]) -> None:
     made = make()
     rows = made.data.examples["train"]
-    answers = made.task.baseline(rows, rows)
+    scorer = tasks.resolve(made.task.name).scorer(made.data.config, made.data.labels)
+    answers = scorer.baseline(rows, rows)
     assert len(answers) == len(rows)
     assert all(isinstance(answer, Prediction) for answer in answers)
-    assert not made.task.score(answers, rows)[made.task.main] > 0.99
+    assert not scorer.score(answers, rows)[scorer.main_metric] > 0.99
 
 
 def test_the_gradient_reaches_head_and_encoder_and_the_count_is_right(make: Callable[..., Made]) -> None:
@@ -206,7 +210,7 @@ def test_every_encoder_takes_every_head(
     ways: dict[str, Any] = {"way": "cross"} if name == "compare" else {"head": "linear"} if name == "tag" else {}
     config = from_dict(tasks.resolve(name).Config, {**CONFIGS.get(name, {}), **ways})
     data = labelled.read(name, config, {"train": labelled_file(name, tmp_path)})
-    task = make_task(name, data.config, encoder, labels=data.labels)
+    task = make_head(name, data.config, encoder, labels=data.labels)
     assert sum(p.numel() for p in task.parameters()) >= encoder.width
 
 

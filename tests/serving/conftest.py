@@ -97,7 +97,7 @@ def folders(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         if not file:
             path.write_text(CHOICES)
         data = labelled.read(name, resolve(name).Config(), {"train": path})
-        task = checkpoint.make_task(name, data.config, plain.encoder, labels=data.labels)
+        task = checkpoint.make_head(name, data.config, plain.encoder, labels=data.labels)
         checkpoint.save(home / name, replace(plain, tasks={name: task}))
         made[name] = home / name
     return made

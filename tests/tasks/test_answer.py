@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from firth import metrics, samples
-from firth.checkpoint import make_task
+from firth.checkpoint import make_head
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import labelled
-from firth.tasks.answer import Answer, Answered, best_spans
+from firth.tasks import scorer_of
+from firth.tasks.answer import AnswerConfig, Answered, AnswerHead, AnswerReader, best_spans
 from firth.tasks.predicting import predict
 from firth.tasks.squad import Question
 from firth.tokenizers.wordpiece import WordPiece
@@ -23,7 +24,7 @@ from firth.types import Example, Prediction, Problem, Span
 
 PASSAGE = "The old mill stands by the river Tay. It was built in 1820, and the miller's name was Ann."
 LONG = " ".join(f"On day {i} the boats went down to the sea." for i in range(40))
-Make = Callable[..., tuple[Answer, Bert]]
+Make = Callable[..., tuple[AnswerHead, Bert]]
 
 
 def ask(question: str, answer: str | None, passage: str = PASSAGE, row: int = 1) -> Question:
@@ -36,10 +37,10 @@ ROWS = [ask("Where is the mill?", "by the river Tay"), ask("When was it built?",
 
 @pytest.fixture
 def make(small_bert: Callable[..., Bert]) -> Make:
-    def build(examples: list[Question] = ROWS, **config: Any) -> tuple[Answer, Bert]:
+    def build(examples: list[Question] = ROWS, **config: Any) -> tuple[AnswerHead, Bert]:
         encoder = small_bert()
-        task = make_task("answer", Answer.learn(Answer.Config(**config), examples), encoder, labels={})
-        assert isinstance(task, Answer)
+        task = make_head("answer", AnswerReader(AnswerConfig(**config)).learn(examples), encoder, labels={})
+        assert isinstance(task, AnswerHead)
         torch.nn.init.normal_(task.head.weight)
         return task, encoder
 
@@ -53,7 +54,7 @@ def squad(path: Path, *qas: dict[str, Any], context: Any = PASSAGE) -> Path:
 
 def read(path: Path, *, labelled: bool = True) -> tuple[list[Question], list[Problem]]:
     problems: list[Problem] = []
-    return Answer.read(path, Answer.Config(), problems, labelled=labelled), problems
+    return AnswerReader(AnswerConfig()).read(path, problems, labelled=labelled), problems
 
 
 def test_squad_files_become_questions_and_wrong_rows_are_told(tmp_path: Path) -> None:
@@ -81,8 +82,8 @@ def test_squad_files_become_questions_and_wrong_rows_are_told(tmp_path: Path) ->
         7: "no answer, though not marked as impossible",
         8: "its answers are not texts with an answer_start",
     }
-    config = Answer.learn(Answer.Config(), rows)
-    looks = list(Answer.problems(rows, config, {}))
+    config = AnswerReader(AnswerConfig()).learn(rows)
+    looks = list(AnswerReader(config).problems(rows, {}))
     assert [(p.row, p.bad) for p in looks] == [(1, False)]
     assert "1 of 2 answers" in looks[0].what
 
@@ -115,17 +116,17 @@ def test_files_of_another_form_are_refused(text: str, says: str, tmp_path: Path)
 
 def test_the_rows_tell_the_rules_and_whether_questions_may_be_unanswerable() -> None:
     english, chinese = (
-        labelled.read("answer", Answer.Config(), {"train": samples.labelled("answers", language)})
+        labelled.read("answer", AnswerConfig(), {"train": samples.labelled("answers", language)})
         for language in ("en", "zh")
     )
     assert (english.config.rules, english.config.unanswerable, english.config.max_answer) == ("squad", "yes", 30)
     assert (chinese.config.rules, chinese.config.max_answer) == ("cmrc", 64)
-    assert Answer.learn(Answer.Config(), ROWS[:2]).unanswerable == "no"
-    unseen = list(Answer.problems(ROWS, Answer.learn(Answer.Config(), ROWS[:2]), {}))
+    assert AnswerReader(AnswerConfig()).learn(ROWS[:2]).unanswerable == "no"
+    unseen = list(AnswerReader(AnswerReader(AnswerConfig()).learn(ROWS[:2])).problems(ROWS, {}))
     assert [p.bad for p in unseen] == [True]
-    assert Answer.balance(ROWS, Answer.Config()) == {"question": {"answered": 2, "without answer": 1}}
+    assert AnswerReader(AnswerConfig()).balance(ROWS) == {"question": {"answered": 2, "without answer": 1}}
     with pytest.raises(BadConfig, match="num_candidates"):
-        Answer.Config(num_candidates=0)
+        AnswerConfig(num_candidates=0)
 
 
 def test_gold_tokens_cover_the_answer_and_windows_the_passage(make: Make, tokenizer: WordPiece) -> None:
@@ -216,12 +217,12 @@ def test_the_threshold_decides_between_answer_and_nothing(make: Make) -> None:
     assert guess("1820", 0.5).probability == 0.3
     assert guess("1820", -0.5).spans[0].text == "1820"
     predictions: list[Prediction] = [guess("river Tay", 1.0), guess("1820", 2.0), guess("Ann", 3.0)]
-    before = task.score(predictions, ROWS)
+    before = scorer_of(task).score(predictions, ROWS)
     assert (before["em"], before["no_em"], before["has_em"]) == (pytest.approx(1 / 3), 1, 0)
     tuned = task.tune(predictions, ROWS)
     assert task.config.threshold == 2.0
     assert [p.label for p in tuned] == ["river Tay", "1820", ""]
-    figures = task.score(tuned, ROWS)
+    figures = scorer_of(task).score(tuned, ROWS)
     assert figures["em"] == pytest.approx(2 / 3)
     assert figures["f1"] == pytest.approx((metrics.squad([["by the river Tay"]], ["river Tay"])["f1"] + 2) / 3)
 
@@ -229,11 +230,11 @@ def test_the_threshold_decides_between_answer_and_nothing(make: Make) -> None:
 def test_figures_follow_the_language_and_the_best_gold(make: Make) -> None:
     task, _ = make(rules="cmrc")
     rows = [Example(("问", "文"), ("一百多克",)), Example(("问", "文"), ())]
-    assert task.score([Prediction("一百多克。"), Prediction("")], rows)["em"] == 1.0
-    half = task.score([Prediction("一百"), Prediction("竹子")], rows)
+    assert scorer_of(task).score([Prediction("一百多克。"), Prediction("")], rows)["em"] == 1.0
+    half = scorer_of(task).score([Prediction("一百"), Prediction("竹子")], rows)
     assert half["has_f1"] == pytest.approx(2 / 3)
     assert half["no_f1"] == 0
-    english, _ = make()
+    english = scorer_of(make()[0])
     row = Example(("q", "p"), ("the river Tay", "Tay"))
     assert english.score([Prediction("a Tay!")], [row]) == {"em": 1.0, "f1": 1.0}
     assert english.error(Prediction("Tay"), row) == 0
@@ -242,9 +243,9 @@ def test_figures_follow_the_language_and_the_best_gold(make: Make) -> None:
 
 
 def test_inputs_are_pairs_or_rows() -> None:
-    config = Answer.Config()
-    assert Answer.example(["When?", PASSAGE], config).texts == ("When?", PASSAGE)
-    assert Answer.example({"question": "When?", "context": PASSAGE}, config).texts == ("When?", PASSAGE)
+    config = AnswerConfig()
+    assert AnswerReader(config).example(["When?", PASSAGE]).texts == ("When?", PASSAGE)
+    assert AnswerReader(config).example({"question": "When?", "context": PASSAGE}).texts == ("When?", PASSAGE)
     for wrong in ("When?", ["a"], {"question": "When?"}, 3):
         with pytest.raises(BadInput, match="a question and its passage"):
-            Answer.example(wrong, config)
+            AnswerReader(config).example(wrong)

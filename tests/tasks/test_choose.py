@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from firth.checkpoint import make_task
+from firth.checkpoint import make_head
 from firth.encoders.bert import Bert
 from firth.errors import BadInput
-from firth.tasks.choose import Choose
+from firth.tasks import scorer_of
+from firth.tasks.choose import ChooseConfig, ChooseHead, ChooseReader
 from firth.tasks.options import Choice
 from firth.tasks.predicting import predict
 from firth.tokenizers.wordpiece import WordPiece
@@ -32,15 +33,15 @@ ROWS = [
     Choice(("The sea is", "wet", "a lamp", "made of wood"), "wet", 1, "clearly"),
     Choice(("Birds", "sing", "read"), "read", 2),
 ]
-Make = Callable[..., tuple[Choose, Bert]]
+Make = Callable[..., tuple[ChooseHead, Bert]]
 
 
 @pytest.fixture
 def make(small_bert: Callable[..., Bert]) -> Make:
-    def build(**config: Any) -> tuple[Choose, Bert]:
+    def build(**config: Any) -> tuple[ChooseHead, Bert]:
         encoder = small_bert()
-        task = make_task("choose", Choose.Config(**{"dropout": 0.0, **config}), encoder, labels={})
-        assert isinstance(task, Choose)
+        task = make_head("choose", ChooseConfig(**{"dropout": 0.0, **config}), encoder, labels={})
+        assert isinstance(task, ChooseHead)
         return task, encoder
 
     return build
@@ -51,7 +52,7 @@ def read(tmp_path: Path) -> Callable[..., tuple[list[Choice], list[Problem]]]:
     def call(name: str, text: str, *, labelled: bool = True) -> tuple[list[Choice], list[Problem]]:
         path, problems = tmp_path / name, list[Problem]()
         path.write_text(text)
-        return Choose.read(path, Choose.Config(), problems, labelled=labelled), problems
+        return ChooseReader(ChooseConfig()).read(path, problems, labelled=labelled), problems
 
     return call
 
@@ -152,17 +153,17 @@ def test_the_loss_is_a_softmax_over_the_options_of_each_example(make: Make, toke
 
 def test_figures_balance_and_baseline(make: Make) -> None:
     task, _ = make()
-    assert task.score([Prediction("wet"), Prediction("sing")], ROWS) == {"accuracy": 0.5}
-    assert Choose.balance(ROWS, task.config) == {"right one": {"option 1": 1, "option 2": 1}}
-    assert [p.label for p in task.baseline([ROWS[1]], ROWS)] == ["a lamp", "read"]
-    assert task.error(Prediction("sing", 0.8), ROWS[1]) == 0.8
+    assert scorer_of(task).score([Prediction("wet"), Prediction("sing")], ROWS) == {"accuracy": 0.5}
+    assert ChooseReader(task.config).balance(ROWS) == {"right one": {"option 1": 1, "option 2": 1}}
+    assert [p.label for p in scorer_of(task).baseline([ROWS[1]], ROWS)] == ["a lamp", "read"]
+    assert scorer_of(task).error(Prediction("sing", 0.8), ROWS[1]) == 0.8
 
 
 def test_inputs_are_lists_or_rows() -> None:
-    config = Choose.Config()
-    assert Choose.example(["The sea is", "wet", "dry"], config).texts == ("The sea is", "wet", "dry")
-    row = Choose.example({"context": "C", "question": "Q", "options": ["a", "b"]}, config)
+    config = ChooseConfig()
+    assert ChooseReader(config).example(["The sea is", "wet", "dry"]).texts == ("The sea is", "wet", "dry")
+    row = ChooseReader(config).example({"context": "C", "question": "Q", "options": ["a", "b"]})
     assert row == Choice(("C", "a", "b"), None, 0, "Q")
     for wrong in ("text", ["only", "one"], {"context": "C"}, []):
         with pytest.raises(BadInput, match="at least two options"):
-            Choose.example(wrong, config)
+            ChooseReader(config).example(wrong)

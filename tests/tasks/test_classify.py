@@ -10,27 +10,28 @@ import pytest
 import torch
 
 import firth
-from firth.checkpoint import make_task
+from firth.checkpoint import make_head
 from firth.data.items import ItemBatches
 from firth.data.loader import Place
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
-from firth.tasks.classify import Classify
+from firth.tasks import scorer_of
+from firth.tasks.classify import ClassifyConfig, ClassifyHead, ClassifyReader
 from firth.tasks.predicting import predict
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Example, Prediction
 
 LONG = "the river carried the boats down to the sea " * 40
-Make = Callable[..., tuple[Classify, Bert]]
+Make = Callable[..., tuple[ClassifyHead, Bert]]
 
 
 @pytest.fixture
 def make(small_bert: Callable[..., Bert]) -> Make:
-    def build(examples: list[Example], **config: Any) -> tuple[Classify, Bert]:
-        settings = Classify.Config(**{"dropout": 0.0, **config})
+    def build(examples: list[Example], **config: Any) -> tuple[ClassifyHead, Bert]:
+        settings = ClassifyConfig(**{"dropout": 0.0, **config})
         encoder = small_bert()
-        task = make_task("classify", settings, encoder, labels=Classify.labels_of(examples, settings))
-        assert isinstance(task, Classify)
+        task = make_head("classify", settings, encoder, labels=ClassifyReader(settings).labels_of(examples))
+        assert isinstance(task, ClassifyHead)
         return task, encoder
 
     return build
@@ -39,21 +40,21 @@ def make(small_bert: Callable[..., Bert]) -> Make:
 ROWS = [Example(("good",), "b", 1), Example(("bad and long",), "a", 2), Example(("so so",), "b", 3)]
 
 
-def loss_of(task: Classify, encoder: Bert, rows: list[Example], tokenizer: WordPiece) -> torch.Tensor:
+def loss_of(task: ClassifyHead, encoder: Bert, rows: list[Example], tokenizer: WordPiece) -> torch.Tensor:
     items = task.encode(rows, tokenizer, max_length=64, training=True)
     return task.step(encoder, task.batch(items)).sums["classify"].detach()
 
 
 def test_labels_are_sorted_by_name_and_one_alone_is_refused(make: Make) -> None:
-    assert Classify.labels_of(ROWS, Classify.Config()) == {"label": ("a", "b")}
-    named = Classify.Config(label_names=("b", "a"))
-    assert Classify.labels_of(ROWS, named) == {"label": ("b", "a")}
+    assert ClassifyReader(ClassifyConfig()).labels_of(ROWS) == {"label": ("a", "b")}
+    named = ClassifyConfig(label_names=("b", "a"))
+    assert ClassifyReader(named).labels_of(ROWS) == {"label": ("b", "a")}
     with pytest.raises(BadInput, match="nothing to learn"):
-        Classify.labels_of(ROWS[:1], Classify.Config())
+        ClassifyReader(ClassifyConfig()).labels_of(ROWS[:1])
 
 
 def test_a_label_that_training_never_saw_is_a_bad_row() -> None:
-    found = list(Classify.problems([Example(("x",), "c", 9)], Classify.Config(), {"label": ("a", "b")}))
+    found = list(ClassifyReader(ClassifyConfig()).problems([Example(("x",), "c", 9)], {"label": ("a", "b")}))
     assert [(p.row, p.bad) for p in found] == [(9, True)]
     assert "'c' never occurs in training" in found[0].what
 
@@ -109,7 +110,7 @@ def test_smoothing_and_weights_change_the_loss_as_their_formulas_say(make: Make,
     assert float(loss_of(smooth, encoder, ROWS, tokenizer)) == pytest.approx(sum(expected), abs=1e-5)
     balanced, _ = make(ROWS, class_weights="balanced")
     balanced.head.load_state_dict(task.head.state_dict())
-    balanced.weigh(ROWS)
+    balanced.before_training(ROWS)
     weights = {"a": 3 / 2, "b": 3 / 4}
     expected = [weights[row.gold] * e for row, e in zip(ROWS, each, strict=True)]
     assert float(loss_of(balanced, encoder, ROWS, tokenizer)) == pytest.approx(sum(expected), abs=1e-5)
@@ -128,7 +129,7 @@ def test_many_names_use_a_sigmoid_each(make: Make, tokenizer: WordPiece) -> None
         parts = [-np.log(p if n in row.gold else 1 - p) for n, p in prediction.probabilities.items()]
         total += float(np.mean(parts))
     assert float(loss_of(task, encoder, rows, tokenizer)) == pytest.approx(total, abs=1e-5)
-    assert task.score([Prediction(row.gold) for row in rows], rows)["micro_f1"] == 1.0
+    assert scorer_of(task).score([Prediction(row.gold) for row in rows], rows)["micro_f1"] == 1.0
 
 
 def test_each_label_column_has_its_own_softmax_and_losses_add_up(make: Make, tokenizer: WordPiece) -> None:
@@ -144,9 +145,9 @@ def test_each_label_column_has_its_own_softmax_and_losses_add_up(make: Make, tok
         share = prediction.probabilities
         total -= np.log(share[f"topic={row.gold[0]}"] * share[f"tone={row.gold[1]}"])
     assert float(loss_of(task, encoder, rows, tokenizer)) == pytest.approx(total, abs=1e-5)
-    figures = task.score([Prediction(row.gold) for row in rows], rows)
+    figures = scorer_of(task).score([Prediction(row.gold) for row in rows], rows)
     assert figures["accuracy"] == figures["topic_accuracy"] == figures["tone_macro_f1"] == 1.0
-    assert task.baseline(rows, rows)[0].label == ("art", "glad")
+    assert scorer_of(task).baseline(rows, rows)[0].label == ("art", "glad")
 
 
 def test_numbers_are_learned_by_squared_error(make: Make, tokenizer: WordPiece) -> None:
@@ -157,9 +158,9 @@ def test_numbers_are_learned_by_squared_error(make: Make, tokenizer: WordPiece) 
     assert all(isinstance(guess, float) for guess in guesses)
     expected = sum((guess - row.gold) ** 2 for guess, row in zip(guesses, rows, strict=True))
     assert float(loss_of(task, encoder, rows, tokenizer)) == pytest.approx(expected, rel=1e-5)
-    perfect = task.score([Prediction(row.gold) for row in rows], rows)
+    perfect = scorer_of(task).score([Prediction(row.gold) for row in rows], rows)
     assert perfect == pytest.approx({"pearson": 1, "spearman": 1, "mean_error": 0})
-    assert task.baseline(rows, rows)[0].label == pytest.approx(7 / 3)
+    assert scorer_of(task).baseline(rows, rows)[0].label == pytest.approx(7 / 3)
 
 
 def test_mean_and_first_token_pooling_differ(make: Make, tokenizer: WordPiece) -> None:
@@ -173,23 +174,23 @@ def test_mean_and_first_token_pooling_differ(make: Make, tokenizer: WordPiece) -
 def test_figures_follow_the_names_not_their_order(make: Make) -> None:
     task, _ = make(ROWS, positive="a")
     rows = [Example(("",), gold) for gold in "aabb"]
-    figures = task.score([Prediction(label) for label in "abbb"], rows)
+    figures = scorer_of(task).score([Prediction(label) for label in "abbb"], rows)
     assert figures["accuracy"] == 0.75
     assert figures["f1"] == pytest.approx(2 / 3)
     assert figures["matthews"] == pytest.approx(1 / 3**0.5)
-    details = task.details([Prediction(label) for label in "abbb"], rows)
+    details = scorer_of(task).details([Prediction(label) for label in "abbb"], rows)
     assert details["confusion"] == {"labels": ["a", "b"], "counts": [[1, 1], [0, 2]]}
 
 
 def test_inputs_may_be_texts_pairs_or_rows(make: Make) -> None:
-    assert Classify.example("a text", Classify.Config()).texts == ("a text",)
-    assert Classify.example(["one", "two"], Classify.Config()).texts == ("one", "two")
-    assert Classify.example({"text": "x", "id": 3}, Classify.Config()).texts == ("x",)
+    assert ClassifyReader(ClassifyConfig()).example("a text").texts == ("a text",)
+    assert ClassifyReader(ClassifyConfig()).example(["one", "two"]).texts == ("one", "two")
+    assert ClassifyReader(ClassifyConfig()).example({"text": "x", "id": 3}).texts == ("x",)
     for wrong in (3, ["a", "b", "c"], ["a", 2]):
         with pytest.raises(BadInput, match="a text or a pair"):
-            Classify.example(wrong, Classify.Config())
+            ClassifyReader(ClassifyConfig()).example(wrong)
     with pytest.raises(BadConfig, match="kind=one"):
-        Classify.Config(kind="number", label_columns=("a", "b"))
+        ClassifyConfig(kind="number", label_columns=("a", "b"))
 
 
 def test_numbers_of_any_scale_are_learned(run: Path, tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ SCORED = [Example(("a dog runs", "the boats"), 4.0, 1), Example(("the sea", "a r
 
 
 def test_scores_of_a_preset_are_standardised_and_come_back_in_their_own_units(make: Make, tokenizer: WordPiece) -> None:
-    config = Classify.learn(Classify.resolve_config(Classify.Config(preset="stsb")), SCORED)
+    config = ClassifyReader(ClassifyConfig(preset="stsb").with_preset()).learn(SCORED)
     assert (config.centre, config.spread) == (2.5, 1.5)
     task, _ = make(SCORED, **vars(config))
     items = task.encode(SCORED, tokenizer, max_length=64, training=True)
@@ -217,8 +218,8 @@ def test_scores_of_a_preset_are_standardised_and_come_back_in_their_own_units(ma
 
 
 def test_a_folder_from_before_keeps_its_raw_scores_and_its_one_order(make: Make, tokenizer: WordPiece) -> None:
-    old = Classify.Config(preset="stsb", kind="number", centre=0.0, spread=1.0, both_orders=False)
-    assert Classify.learn(Classify.resolve_config(old), SCORED) == replace(old, metric="spearman")
+    old = ClassifyConfig(preset="stsb", kind="number", centre=0.0, spread=1.0, both_orders=False)
+    assert ClassifyReader(old.with_preset()).learn(SCORED) == replace(old, metric="spearman")
     task, _ = make(SCORED, **vars(old))
     (item, _) = task.encode(SCORED, tokenizer, max_length=64, training=False)
     assert len(item.windows) == 1
@@ -227,14 +228,14 @@ def test_a_folder_from_before_keeps_its_raw_scores_and_its_one_order(make: Make,
 
 @pytest.mark.parametrize(("preset", "both"), [("mrpc", True), ("stsb", True), ("qqp", True), ("rte", False)])
 def test_presets_know_whether_the_order_of_a_pair_says_anything(preset: str, both: bool) -> None:
-    assert Classify.resolve_config(Classify.Config(preset=preset)).both_orders is both
+    assert ClassifyConfig(preset=preset).with_preset().both_orders is both
     for wanted in (True, False):
-        assert Classify.resolve_config(Classify.Config(preset=preset, both_orders=wanted)).both_orders is wanted
+        assert ClassifyConfig(preset=preset, both_orders=wanted).with_preset().both_orders is wanted
 
 
 def test_an_epoch_has_each_order_of_a_pair_once_and_each_row_once(make: Make, tokenizer: WordPiece) -> None:
     rows = [Example((f"a dog runs {i}", f"the boats {i}"), float(i), i) for i in range(7)]
-    config = Classify.learn(Classify.resolve_config(Classify.Config(preset="stsb", dropout=0.0)), rows)
+    config = ClassifyReader(ClassifyConfig(preset="stsb", dropout=0.0).with_preset()).learn(rows)
     task, encoder = make(rows, **vars(config))
     items = task.encode(rows, tokenizer, max_length=64, training=True)
     batches = ItemBatches({"classify": task}, {"classify": items}, 3, seed=1)
@@ -257,4 +258,4 @@ def test_an_epoch_has_each_order_of_a_pair_once_and_each_row_once(make: Make, to
     other = predict(encoder, task, task.encode(turned, tokenizer, max_length=64, training=False))
     assert len(found) == len(rows)
     assert [p.label for p in found] == pytest.approx([p.label for p in other], abs=1e-4)
-    assert task.score(found, rows).keys() == {"pearson", "spearman", "mean_error"}
+    assert scorer_of(task).score(found, rows).keys() == {"pearson", "spearman", "mean_error"}

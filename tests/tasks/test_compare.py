@@ -13,14 +13,14 @@ import torch
 import firth
 from firth import checkpoint as checkpoints
 from firth import samples
-from firth.checkpoint import Checkpoint, make_task
+from firth.checkpoint import Checkpoint, make_head
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.inference.model import load
-from firth.tasks import likeness
-from firth.tasks.compare import Compare
+from firth.tasks import likeness, scorer_of
+from firth.tasks.compare import CompareConfig, CompareHead, CompareReader
 from firth.tasks.likeness import with_vectors
 from firth.tasks.predicting import predict
 from firth.tokenizers.wordpiece import WordPiece
@@ -30,7 +30,7 @@ LABELS = "text_a\ttext_b\tlabel\nA cat sat.\tThe cat sat.\t1\nA cat sat.\tIt rai
 TRIPLETS = "anchor\tpositive\tnegative\nA cat sat.\tThe cat sat.\tIt rained.\nDogs ran.\tA dog ran.\tThe cat sat.\n"
 POSITIVES = "anchor\tpositive\nA cat sat.\tThe cat sat.\nDogs ran.\tA dog ran.\nIt rained.\tRain fell.\n"
 SCORES = "first\tsecond\tscore\nA cat sat.\tThe cat sat.\t4.5\nA cat sat.\tIt rained.\t0.5\nDogs ran.\tA dog ran.\t5\n"
-Made = tuple[Compare, Bert, Labelled]
+Made = tuple[CompareHead, Bert, Labelled]
 Make = Callable[..., Made]
 
 
@@ -39,10 +39,10 @@ def make(small_bert: Callable[..., Bert], tmp_path: Path) -> Make:
     def build(text: str = SCORES, *, name: str = "rows.tsv", **config: Any) -> Made:
         path = tmp_path / name
         path.write_text(text, "utf-8")
-        data = labelled.read("compare", Compare.Config(**{"dropout": 0.0, **config}), {"train": path})
+        data = labelled.read("compare", CompareConfig(**{"dropout": 0.0, **config}), {"train": path})
         encoder = small_bert()
-        task = make_task("compare", data.config, encoder, labels=data.labels)
-        assert isinstance(task, Compare)
+        task = make_head("compare", data.config, encoder, labels=data.labels)
+        assert isinstance(task, CompareHead)
         return task, encoder, data
 
     return build
@@ -72,7 +72,7 @@ def test_the_file_tells_what_kind_of_rows_it_has(make: Make) -> None:
     assert kinds[LABELS].labels == {"label": ("0", "1")}
     assert kinds[TRIPLETS].examples["train"][1].texts == ("Dogs ran.", "A dog ran.", "The cat sat.")
     assert [e.row for e in kinds[SCORES].examples["train"]] == [2, 3, 4]
-    chinese = labelled.read("compare", Compare.Config(), {"train": samples.labelled("pairs", "zh")})
+    chinese = labelled.read("compare", CompareConfig(), {"train": samples.labelled("pairs", "zh")})
     assert chinese.config.kind == "number"
 
 
@@ -96,14 +96,14 @@ def test_wrong_rows_and_settings_are_refused(make: Make) -> None:
     with pytest.raises(BadConfig, match="cannot teach a cross-encoder"):
         make(POSITIVES, way="cross")
     with pytest.raises(BadConfig, match="way=pooled"):
-        Compare.Config(whiten=True)
+        CompareConfig(whiten=True)
     with pytest.raises(BadInput, match="third_column"):
         make(LABELS, kind="triplets")
     data = make(SCORES + "x\t \t3\ny\tz\tmany\n", kind="number")[2]
     assert [p.row for p in data.problems["train"]] == [5, 6]
-    unseen = list(Compare.problems([Example(("a", "b"), "2", 7)], make(LABELS)[0].config, {"label": ("0", "1")}))
+    unseen = list(CompareReader(make(LABELS)[0].config).problems([Example(("a", "b"), "2", 7)], {"label": ("0", "1")}))
     assert [p.row for p in unseen] == [7]
-    assert len(list(Compare.problems([Example(("a", "b"), "2", 7)], make(SCORES)[0].config, {}))) == 1
+    assert len(list(CompareReader(make(SCORES)[0].config).problems([Example(("a", "b"), "2", 7)], {}))) == 1
 
 
 def test_regression_is_the_squared_distance_of_cosine_and_score(make: Make, tokenizer: WordPiece) -> None:
@@ -178,7 +178,7 @@ def test_pooled_vectors_need_no_training(make: Make, tokenizer: WordPiece, pooli
     expected = {"mean": x.mean(0), "cls": x[0], "last": x[-1], "max": x.amax(0), "first-last": both.mean(0)}[pooling]
     assert np.allclose(first.vectors[0], expected.numpy(), atol=1e-5)  # type: ignore[attr-defined]
     with pytest.raises(BadConfig, match="needs no training"):
-        task.weigh(rows)
+        task.before_training(rows)
 
 
 def test_whitening_makes_the_covariance_the_unit_matrix(make: Make, tokenizer: WordPiece) -> None:
@@ -220,13 +220,14 @@ def test_figures_of_labels_and_the_threshold_found_on_dev(make: Make) -> None:
     task, _, data = make(LABELS)
     rows = data.examples["train"]
     found = [Prediction(value) for value in (0.9, 0.7, 0.8)]
-    before = task.score(found, rows)
+    before = scorer_of(task).score(found, rows)
     assert before == pytest.approx({"auc": 1.0, "best_accuracy": 1.0, "accuracy": 2 / 3, "f1": 0.8})
-    assert task.error(found[1], rows[1]) == pytest.approx(0.7)
-    assert task.score(task.tune(found, rows), rows)["accuracy"] == 1.0
+    assert scorer_of(task).error(found[1], rows[1]) == pytest.approx(0.7)
+    tuned = task.tune(found, rows)
+    assert scorer_of(task).score(tuned, rows)["accuracy"] == 1.0
     assert task.config.threshold == pytest.approx(0.75)
-    assert task.error(found[1], rows[1]) == 0
-    assert task.score(task.baseline(rows, rows), rows) == pytest.approx(
+    assert scorer_of(task).error(found[1], rows[1]) == 0
+    assert scorer_of(task).score(scorer_of(task).baseline(rows, rows), rows) == pytest.approx(
         {"auc": 0.5, "best_accuracy": 2 / 3, "accuracy": 2 / 3, "f1": 0.8}
     )
 
@@ -234,11 +235,13 @@ def test_figures_of_labels_and_the_threshold_found_on_dev(make: Make) -> None:
 def test_rankings_look_for_the_like_text_among_all_others(make: Make) -> None:
     task, _, data = make(POSITIVES)
     rows = data.examples["train"]
-    assert task.score([task.perfect(row) for row in rows], rows) == {"mrr": 1.0, "recall@1": 1.0, "recall@10": 1.0}
+    scorer = scorer_of(task)
+    perfect = [scorer.perfect(row) for row in rows]
+    assert scorer.score(perfect, rows) == {"mrr": 1.0, "recall@1": 1.0, "recall@10": 1.0}
     e = np.eye(3)
     vectors = [(e[0], e[0]), (e[0], e[1]), (e[2], e[2])]
     found = [with_vectors(0.0, pair) for pair in vectors]
-    figures = task.score(found, rows)
+    figures = scorer_of(task).score(found, rows)
     assert figures["mrr"] == pytest.approx((1 + 1 / 2 + 1) / 3)
     assert figures["recall@1"] == pytest.approx(2 / 3)
     assert figures["recall@10"] == 1.0
@@ -248,13 +251,13 @@ def test_rankings_look_for_the_like_text_among_all_others(make: Make) -> None:
 
 def test_inputs_are_pairs_triplets_or_rows(make: Make) -> None:
     config = make(TRIPLETS)[0].config
-    assert Compare.example(["a", "b"], config).texts == ("a", "b")
-    assert Compare.example({"anchor": "a", "positive": "b", "negative": "c"}, config).texts == ("a", "b", "c")
-    assert Compare.example({"sentence1": "a", "sentence2": "b"}, config).texts == ("a", "b")
-    assert Compare.example({"first": "a", "second": "b"}, make(SCORES)[0].config).texts == ("a", "b")
+    assert CompareReader(config).example(["a", "b"]).texts == ("a", "b")
+    assert CompareReader(config).example({"anchor": "a", "positive": "b", "negative": "c"}).texts == ("a", "b", "c")
+    assert CompareReader(config).example({"sentence1": "a", "sentence2": "b"}).texts == ("a", "b")
+    assert CompareReader(make(SCORES)[0].config).example({"first": "a", "second": "b"}).texts == ("a", "b")
     for wrong in ("a", ["a"], ["a", 3], 7):
         with pytest.raises(BadInput, match="two texts to compare"):
-            Compare.example(wrong, config)
+            CompareReader(config).example(wrong)
 
 
 def test_any_model_is_measured_without_training_and_a_siamese_one_serves_vectors(
@@ -294,7 +297,7 @@ def test_a_cross_encoder_learns_standardised_scores_and_answers_similarities(mak
     np.testing.assert_allclose(answers, similarities, rtol=1e-5)
     siamese, _, _ = make(way="siamese")
     assert (siamese.config.centre, siamese.config.spread) == (0.0, 0.0)
-    task.config = Compare.Config(way="cross", kind="number", highest=5.0)  # of a folder from before
+    task.config = CompareConfig(way="cross", kind="number", highest=5.0)  # of a folder from before
     assert task.batch(items).targets["gold_E"].tolist() == pytest.approx([0.9, 0.1, 1.0])
     assert task.decide(items[0], [np.float32(0.75)]).label == 0.75
 
@@ -316,5 +319,5 @@ def test_a_cross_encoder_reads_both_orders_and_takes_their_mean(make: Make, toke
     assert scores == pytest.approx(1 / (1 + np.exp(-2.0)) if num_others == 1 else 1.5)
     assert len(predict(encoder, both, items)) == len(rows)
     assert both.step(encoder, batch).sums["compare"] > 0
-    assert Compare.resolve_config(Compare.Config(preset="mrpc", way="cross")).both_orders is True
-    assert Compare.resolve_config(Compare.Config(preset="mrpc", way="cross", both_orders=False)).both_orders is False
+    assert CompareConfig(preset="mrpc", way="cross").with_preset().both_orders is True
+    assert CompareConfig(preset="mrpc", way="cross", both_orders=False).with_preset().both_orders is False

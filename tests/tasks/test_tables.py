@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from firth.errors import BadConfig, BadInput
-from firth.tasks.classify import Classify
+from firth.tasks.classify import ClassifyConfig, ClassifyReader
 from firth.types import Example, Problem
 
 Reader = Callable[..., tuple[list[Example], list[Problem]]]
@@ -22,8 +22,8 @@ def read(tmp_path: Path) -> Reader:
         path = tmp_path / name
         path.write_bytes(text.encode())
         problems: list[Problem] = []
-        settled = Classify.resolve_config(Classify.Config(**config))  # type: ignore[arg-type]
-        return Classify.read(path, settled, problems), problems
+        settled = ClassifyConfig(**config).with_preset()  # type: ignore[arg-type]
+        return ClassifyReader(settled).read(path, problems), problems
 
     return call
 
@@ -100,13 +100,13 @@ def test_bytes_that_are_not_utf8_name_their_row(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_bytes(b"text\tlabel\ngood\tx\n\xff\xfe\ty\n")
     with pytest.raises(BadInput, match=r"row 3: not UTF-8; convert the file.*LATIN1"):
-        Classify.read(path, Classify.Config(), [])
+        ClassifyReader(ClassifyConfig()).read(path, [])
     path.write_bytes("text\tlabel\n这本书写得很好，值得一读\t好\n".encode("gb18030"))
     with pytest.raises(BadInput, match=r"row 2: not UTF-8; .*iconv -f GB18030 -t UTF-8"):
-        Classify.read(path, Classify.Config(), [])
+        ClassifyReader(ClassifyConfig()).read(path, [])
     path.write_bytes("text\tlabel\n".encode("utf-16"))
     with pytest.raises(BadInput, match="iconv -f UTF-16 -t UTF-8"):
-        Classify.read(path, Classify.Config(), [])
+        ClassifyReader(ClassifyConfig()).read(path, [])
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_glue_files_are_read_as_published(
 
 
 def test_presets_bring_their_metric_and_unknown_ones_are_refused(read: Reader) -> None:
-    assert Classify.resolve_config(Classify.Config(preset="cola")).metric == "matthews"
-    assert Classify.resolve_config(Classify.Config(preset="stsb")).kind == "number"
+    assert ClassifyConfig(preset="cola").with_preset().metric == "matthews"
+    assert ClassifyConfig(preset="stsb").with_preset().kind == "number"
     with pytest.raises(BadConfig, match=r"no preset 'kola'.*cola"):
         read("a\tb\n", preset="kola")
     with pytest.raises(BadConfig, match="does not look like rte"):
@@ -163,7 +163,7 @@ def test_files_without_rows_and_broken_archives_are_refused_by_name(read: Reader
             path = tmp_path / f"broken.tsv{ending}"
             path.write_bytes(broken)
             with pytest.raises(BadInput, match=rf"broken\.tsv\{ending} cannot be read"):
-                Classify.read(path, Classify.Config(), [])
+                ClassifyReader(ClassifyConfig()).read(path, [])
 
 
 def test_cells_that_a_spreadsheet_quoted_are_worth_a_look(read: Reader) -> None:

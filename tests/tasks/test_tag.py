@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from firth.checkpoint import make_task
+from firth.checkpoint import make_head
 from firth.encoders.bert import Bert
 from firth.errors import BadInput
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.metrics import PREFIXES
 from firth.nn import schemes
-from firth.tasks import conll
+from firth.tasks import conll, scorer_of
 from firth.tasks.predicting import predict
-from firth.tasks.tag import Tag
+from firth.tasks.tag import TagConfig, TagHead, TagReader
 from firth.tasks.words import word_windows
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Problem
@@ -31,17 +31,17 @@ def read(tmp_path: Path) -> Callable[..., Labelled]:
     def call(text: str, **config: Any) -> Labelled:
         path = tmp_path / "tagged.txt"
         path.write_text(text, "utf-8")
-        return labelled.read("tag", Tag.Config(**config), {"train": path})
+        return labelled.read("tag", TagConfig(**config), {"train": path})
 
     return call
 
 
 @pytest.fixture
-def make(small_bert: Callable[..., Bert]) -> Callable[..., tuple[Tag, Bert]]:
-    def build(data: Labelled) -> tuple[Tag, Bert]:
+def make(small_bert: Callable[..., Bert]) -> Callable[..., tuple[TagHead, Bert]]:
+    def build(data: Labelled) -> tuple[TagHead, Bert]:
         encoder = small_bert()
-        task = make_task("tag", data.config, encoder, labels=data.labels)
-        assert isinstance(task, Tag)
+        task = make_head("tag", data.config, encoder, labels=data.labels)
+        assert isinstance(task, TagHead)
         return task, encoder
 
     return build
@@ -66,7 +66,7 @@ def test_chinese_characters_stand_without_spaces(read: Callable[..., Labelled]) 
 
 
 def test_segmented_text_becomes_marks_and_back(
-    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece
+    read: Callable[..., Labelled], make: Callable[..., tuple[TagHead, Bert]], tokenizer: WordPiece
 ) -> None:
     data = read("我们  在  图书馆  。\n他  来  了\n", format="words")
     first = data.examples["train"][0]
@@ -74,10 +74,10 @@ def test_segmented_text_becomes_marks_and_back(
     assert "".join(first.gold) == "BESBMES"
     assert (data.config.scheme, data.config.unit) == ("BMES", "character")
     task, _ = make(data)
-    prediction = task.perfect(first)
-    assert task.score([prediction], [first])["f1"] == 1.0
+    prediction = scorer_of(task).perfect(first)
+    assert scorer_of(task).score([prediction], [first])["f1"] == 1.0
     encoder = make(data)[1]
-    items = task.encode([Tag.example("我们在图书馆。", data.config)], tokenizer, max_length=64, training=False)
+    items = task.encode([TagReader(data.config).example("我们在图书馆。")], tokenizer, max_length=64, training=False)
     words = [span.text for span in predict(encoder, task, items)[0].spans]
     assert "".join(words) == "我们在图书馆。"
 
@@ -154,14 +154,14 @@ def test_bad_sentences_are_told_and_the_others_kept(read: Callable[..., Labelled
         read("\n \n")
     with pytest.raises(BadInput, match="nothing to learn"):
         read("a O\nb O\n")
-    unseen = list(Tag.problems(data.examples["train"], data.config, {"tag": ("B-Y", "O")}))
+    unseen = list(TagReader(data.config).problems(data.examples["train"], {"tag": ("B-Y", "O")}))
     assert "'B-X' never occurs in training" in unseen[0].what
     assert unseen[0].row == 5
 
 
 @pytest.mark.parametrize("tagger", ["softmax", "crf"])
 def test_predictions_are_legal_and_their_places_slice_the_text(
-    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece, tagger: str
+    read: Callable[..., Labelled], make: Callable[..., tuple[TagHead, Bert]], tokenizer: WordPiece, tagger: str
 ) -> None:
     data = read("a B-PER\nb I-PER\nc E-PER\nd S-LOC\ne O\n\nf B-LOC\ng E-LOC\n", tagger=tagger)
     assert data.config.scheme == "BIOES"
@@ -169,7 +169,9 @@ def test_predictions_are_legal_and_their_places_slice_the_text(
     task, encoder = make(data)
     torch.nn.init.normal_(task.tagger.head.weight)  # type: ignore[arg-type,union-attr]
     texts = ["Tall trees, old rivers and a good road.", "用语言模型来预测 BERT 的下一个词。", "x", ""]
-    items = task.encode([Tag.example(text, data.config) for text in texts], tokenizer, max_length=64, training=False)
+    items = task.encode(
+        [TagReader(data.config).example(text) for text in texts], tokenizer, max_length=64, training=False
+    )
     predictions = predict(encoder, task, items)
     legal = task.tagger.legal  # type: ignore[union-attr]
     index = {tag: i for i, tag in enumerate(task.tags)}
@@ -193,7 +195,7 @@ def test_windows_hold_whole_words_overlap_and_cover_everything() -> None:
 
 
 def test_a_long_text_is_decoded_as_one_chain_from_the_middles_of_its_windows(
-    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece
+    read: Callable[..., Labelled], make: Callable[..., tuple[TagHead, Bert]], tokenizer: WordPiece
 ) -> None:
     data = read(CONLL, tagger="crf")
     task, encoder = make(data)
@@ -214,7 +216,7 @@ def test_a_long_text_is_decoded_as_one_chain_from_the_middles_of_its_windows(
 
 
 def test_words_that_the_tokenizer_drops_keep_their_place(
-    read: Callable[..., Labelled], make: Callable[..., tuple[Tag, Bert]], tokenizer: WordPiece
+    read: Callable[..., Labelled], make: Callable[..., tuple[TagHead, Bert]], tokenizer: WordPiece
 ) -> None:
     task, encoder = make(read(CONLL))
     words = ["a", "\u200d", "b" * 3000, "c"]
@@ -223,23 +225,23 @@ def test_words_that_the_tokenizer_drops_keep_their_place(
 
 
 def test_raw_text_is_cut_as_the_training_text_was() -> None:
-    config = Tag.Config(unit="word")
+    config = TagConfig(unit="word")
     text = "He's in the U.S.-led team, 上海 2024."
-    example = Tag.example(text, config)
+    example = TagReader(config).example(text)
     words = [text[a:b] for a, b in example.words]  # type: ignore[attr-defined]
     assert words == ["He's", "in", "the", "U.S", ".", "-", "led", "team", ",", "上", "海", "2024", "."]
-    split = Tag.example("ab 上", Tag.Config(unit="character"))
+    split = TagReader(TagConfig(unit="character")).example("ab 上")
     assert split.words == ((0, 1), (1, 2), (3, 4))  # type: ignore[attr-defined]
-    assert Tag.example(["New", "York"], config).texts == ("New York",)
+    assert TagReader(config).example(["New", "York"]).texts == ("New York",)
     with pytest.raises(BadInput, match="a text or a list of words"):
-        Tag.example(7, config)
+        TagReader(config).example(7)
 
 
 def test_reading_without_tags(tmp_path: Path) -> None:
     path = tmp_path / "plain.txt"
     path.write_text("one\ntwo\n\nthree\n")
     problems: list[Problem] = []
-    rows = Tag.read(path, Tag.Config(), problems, labelled=False)
+    rows = TagReader(TagConfig()).read(path, problems, labelled=False)
     assert [row.texts[0] for row in rows] == ["one two", "three"]
     assert rows[0].gold is None
     assert not problems
