@@ -23,7 +23,7 @@ import typer
 import firth
 from firth import cli, lineage
 from firth.config import describe, part_config, resolve
-from firth.finetuning.jobs import FinetuneConfig
+from firth.finetuning.settings import FinetuneConfig
 from firth.serving.limits import Limits
 
 ROOT = Path(__file__).resolve().parents[1]

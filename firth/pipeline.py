@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from firth.corpus.readers import Documents
     from firth.data.health import Health
     from firth.data.prepare import Progress
+    from firth.finetuning.checking import Findings
+    from firth.finetuning.figures import FinetuningSummary
     from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
@@ -252,7 +254,7 @@ def check(
     test: str | Path | None = None,
     model: str | Path | None = None,
     **options: object,
-) -> dict[str, Any]:
+) -> "Findings":
     """Inspects labelled rows before any training; returns what is there and what is wrong, with row numbers.
 
     `options` are fields of the task's config, as in `finetune`.
@@ -287,7 +289,7 @@ def finetune(
     encoder: str | Path | None = None,
     recipe: str | None = None,
     **options: object,
-) -> dict[str, Any]:
+) -> "FinetuningSummary":
     """Trains a model on labelled rows into `out` and measures it; returns all its figures.
 
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.

@@ -175,12 +175,12 @@ def _compare_starts(folder: Path, seeds: int, tuning: Sequence[str]) -> list[str
 
 def _row(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
     """A line of the table; `results` are those of one task, by start."""
-    from firth.finetuning.figures import spoken
+    from firth.finetuning.figures import format_spread
 
     figures = ""
     for result in results.values():
         figure = result["figures"]["test"][result["main"]]
-        figures += f" {spoken(figure):<17}"
+        figures += f" {format_spread(figure):<17}"
     # The rows, the main metric and the majority baseline are the same for both starts.
     one = results["pre-trained"]
     main = one["main"]

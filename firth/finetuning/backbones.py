@@ -1,72 +1,104 @@
-"""What may read the rows of a fine-tuning run, by the name that `encoder=` has for it.
+"""What reads the rows of a fine-tuning run, by the name that `encoder=` has for it.
 
-Adding one is a row here and its name in `FinetuneConfig.encoder`; numbers of its own are a field of `FinetuneConfig`.
+A new backbone is a row here and its name in `FinetuneConfig.encoder`; its settings are a field of `FinetuneConfig`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 from firth.data.items import Item
 from firth.finetuning import bags, chains
-from firth.finetuning.labelled import Labelled
-from firth.finetuning.start import Start, begin
+from firth.finetuning.labelled import Labelled, texts_of
+from firth.finetuning.settings import FinetuneConfig
+from firth.finetuning.start import Start, start_from_model
 from firth.run_folder import FinetuningSource
-from firth.tasks.task import Head
+from firth.tasks.task import Head, TaskConfig
 from firth.tensors import Encoder
+from firth.tokenizers import Tokenizer
 
-Data = Mapping[str, Labelled]
+LabelledTasks = Mapping[str, Labelled]
+"""The rows of a run, by task."""
+
+
+class Solve(Protocol):
+    """Finds the weights of encoder and head from the training rows, without the loop."""
+
+    def __call__(
+        self,
+        head: Head,
+        encoder: Encoder,
+        items: Sequence[Item],
+        *,
+        tokenizer: Tokenizer,
+        config: FinetuneConfig,
+        seed: int,
+    ) -> None: ...
 
 
 @dataclass(frozen=True)
-class Kind:
-    begin: Callable[[Data, Any, FinetuningSource], Start]
-    """What a run starts from, given its rows, its plan and its source."""
-    resolve_config: Callable[[Any], Any] = chains.in_the_loop
-    """A task's config with what the kind implies; raises where the two do not go together."""
-    alone: bool = False
+class Backbone:
+    start: Callable[[LabelledTasks, FinetuneConfig, FinetuningSource], Start]
+    """What a run starts from."""
+    resolve_config: Callable[[TaskConfig], TaskConfig] = chains.solved_in_loop
+    """A task's config with what the backbone implies; raises if the two do not go together."""
+    is_bag: bool = False
     """Whether it starts from no model, learns one task at a time, and does so on the CPU."""
     epochs: float = 0.0
-    """Passes over the rows when nobody says; 0 goes by their number."""
+    """Passes over the rows if the user does not say; 0 goes by their number."""
     origin: str = "random weights"
-    """What its card says it was made from, where there was no model."""
-    solves: Callable[[Head], bool] = lambda task: False
-    """Whether the weights are found without the loop, by `solve`."""
-    solve: Callable[[Head, Encoder, Sequence[Item], Any, int], None] | None = None
-    """Finds the weights of encoder and task from a job's rows, with this seed."""
+    """What the model card says it was made from if there was no model."""
+    is_solved: Callable[[Head], bool] = lambda head: False
+    """Whether the weights are found by `solve` and not by the loop."""
+    solve: Solve | None = None
 
 
-def _model(data: Data, plan: Any, source: FinetuningSource) -> Start:
-    texts = (text for part in data.values() for row in part.examples["train"] for text in row.texts)
-    return begin(source.model, random=source.random, texts=texts)
+def _start_model(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:
+    return start_from_model(source.model, random=source.random, texts=texts_of(data))
 
 
-def _find_chain(task: Head, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:
-    chains.solve(task, encoder, items, job.start.tokenizer)
+def _start_features(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:
+    return chains.start_from_features(data, config.templates)
 
 
-def _find_bag(task: Head, encoder: Encoder, items: Sequence[Item], job: Any, seed: int) -> None:
-    epochs = max(1, round(job.plan.epochs))
-    bags.solve(task, encoder, items, config=job.plan.fasttext, epochs=epochs, seed=seed)
+def _start_vectors(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:
+    return chains.start_from_vectors(data, config.static)
 
 
-KINDS = {
-    "model": Kind(_model),
-    "bag": Kind(
-        lambda data, plan, source: chains.begin(data, plan.templates),
+def _start_fasttext(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:
+    return bags.start_from_words(data, config.fasttext)
+
+
+def _solve_tagger(
+    head: Head, encoder: Encoder, items: Sequence[Item], *, tokenizer: Tokenizer, config: FinetuneConfig, seed: int
+) -> None:
+    chains.solve(head, encoder, items, tokenizer)
+
+
+def _solve_fasttext(
+    head: Head, encoder: Encoder, items: Sequence[Item], *, tokenizer: Tokenizer, config: FinetuneConfig, seed: int
+) -> None:
+    epochs = max(1, round(config.epochs))
+    bags.solve(head, encoder, items, config=config.fasttext, epochs=epochs, seed=seed)
+
+
+BACKBONES = {
+    "model": Backbone(_start_model),
+    "bag": Backbone(
+        _start_features,
         chains.over_features,
-        alone=True,
+        is_bag=True,
         origin="features written by hand",
-        solves=chains.solves,
-        solve=_find_chain,
+        is_solved=chains.is_solved,
+        solve=_solve_tagger,
     ),
-    "static": Kind(lambda data, plan, source: chains.begin_vectors(data, plan.static), chains.over_vectors),
-    "fasttext": Kind(
-        lambda data, plan, source: bags.begin(data, plan.fasttext),
-        alone=True,
+    "static": Backbone(_start_vectors, chains.over_vectors),
+    "fasttext": Backbone(
+        _start_fasttext,
+        is_bag=True,
         epochs=bags.EPOCHS,
         origin="the words of the training rows",
-        solves=lambda task: True,
-        solve=_find_bag,
+        is_solved=lambda head: True,
+        solve=_solve_fasttext,
     ),
 }

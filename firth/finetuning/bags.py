@@ -14,7 +14,7 @@ from firth import rng
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig
-from firth.finetuning.labelled import Labelled
+from firth.finetuning.labelled import Labelled, texts_of
 from firth.finetuning.start import Start
 from firth.nn.huffman import Paths
 from firth.nn.tree import TreeHead
@@ -25,7 +25,7 @@ from firth.tensors import Encoder
 from firth.tokenizers.subwords import Subwords
 
 EPOCHS = 5.0
-"""Passes over the rows when nobody says."""
+"""Passes over the rows if the user does not say."""
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,20 @@ class FastTextConfig:
             raise BadConfig("fasttext needs a width and threads of at least 1 and a rate above 0.")
 
 
-def begin(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
+def start_from_words(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
     """The words of the training rows and an empty bag over them and their n-grams."""
     (part,) = data.values()
     if not isinstance(part.config, ClassifyConfig) or part.config.kind != "one" or len(part.labels) != 1:
         raise BadConfig("`recipe='fasttext'` classifies texts by one name each: use it with `task='classify'`.")
-    texts = [text for row in part.examples["train"] for text in row.texts]
-    words = sum(len(text) // 5 + 1 for text in texts)
+    texts = list(texts_of(data))
+    num_words = sum(len(text) // 5 + 1 for text in texts)  # about five characters a word
+    few_buckets = max(1000, 4 * num_words * config.word_ngrams)
     settings = Subwords.Config(
         min_count=config.min_count,
         word_ngrams=config.word_ngrams,
         min_ngram=config.min_ngram,
         max_ngram=config.max_ngram,
-        num_buckets=min(config.num_buckets, max(1000, 4 * words * config.word_ngrams)),
+        num_buckets=min(config.num_buckets, few_buckets),
     )
     tokenizer = Subwords.train(iter(texts), settings)
     return Start("bag", Bag.Config(vocab_size=tokenizer.num_rows, width=config.width), tokenizer)
@@ -72,31 +73,49 @@ def begin(data: Mapping[str, Labelled], config: FastTextConfig) -> Start:
 
 @torch.no_grad()
 def solve(
-    task: Head, encoder: Encoder, items: Sequence[Item], *, config: FastTextConfig, epochs: int, seed: int
+    head: Head, encoder: Encoder, items: Sequence[Item], *, config: FastTextConfig, epochs: int, seed: int
 ) -> None:
-    """Finds the weights of the bag and of the head."""
-    assert isinstance(task, ClassifyHead)
+    """Finds the weights of the bag and of the head, in place."""
+    assert isinstance(head, ClassifyHead)
     assert isinstance(encoder, Bag)
     sigmoid = compiled().SIGMOID
     from firth.objectives.subword_kernels import bag_kernels
 
-    parts = [np.concatenate([w.parts for w in item.windows if w.parts is not None]) for item in items]
-    bags = np.concatenate(parts).astype(np.int32), np.cumsum([0, *map(len, parts)])
-    names = {name: i for labels in task.labels.values() for i, name in enumerate(labels)}
-    golds = np.fromiter((names[item.example.gold] for item in items), np.int64, len(items))
-    tree = (
-        task.head.plant(np.bincount(golds, minlength=len(names))) if isinstance(task.head, TreeHead) else Paths.none()
-    )
-    x_in = spread(encoder.table.weight.detach().numpy(), reach=1 / encoder.width, seed=seed)
-    for parameter in task.head.parameters():
-        parameter.zero_()
-    x_out = task.head.weight.detach().numpy()
-    kernel, done = bag_kernels(encoder.width).classify, np.zeros(config.threads, np.int64)
-    plan = np.array([config.rate, 0.0, float(len(items) * epochs)])
+    parts = [_parts_of(item) for item in items]
+    part_bounds = np.cumsum([0, *map(len, parts)])
+    bags = (np.concatenate(parts).astype(np.int32), part_bounds)
+    golds = _gold_ids(head, items)
+    tree = Paths.none()
+    if isinstance(head.head, TreeHead):
+        (names,) = head.labels.values()
+        tree = head.head.plant(np.bincount(golds, minlength=len(names)))
     paths = (tree.bounds_V1, tree.nodes_P, tree.turns_P)
-    same = (bags, golds, paths, x_in, x_out, plan, done)
-    kernel(golds[:0], *same, 0, sigmoid)  # compiles, in this thread
+    # Both are views of the parameters: the kernel changes them in place.
+    x_in = spread(encoder.table.weight.detach().numpy(), reach=1 / encoder.width, seed=seed)
+    for parameter in head.head.parameters():
+        parameter.zero_()
+    x_out = head.head.weight.detach().numpy()
+
+    kernel = bag_kernels(encoder.width).classify
+    texts_done = np.zeros(config.threads, np.int64)
+    schedule = np.array([config.rate, 0.0, float(len(items) * epochs)])
+    shared = (bags, golds, paths, x_in, x_out, schedule, texts_done)
+    kernel(golds[:0], *shared, 0, sigmoid)  # compiles, in this thread
     for epoch in range(epochs):
         order = rng.permutation(rng.key(seed, "texts", epoch), len(items))
-        shares = np.array_split(order, config.threads)
-        in_threads(kernel, [(share, *same, me, sigmoid) for me, share in enumerate(shares)])
+        calls = []
+        for thread, share in enumerate(np.array_split(order, config.threads)):
+            calls.append((share, *shared, thread, sigmoid))
+        in_threads(kernel, calls)
+
+
+def _parts_of(item: Item) -> np.ndarray:
+    """The rows of the table that a text's words and n-grams have."""
+    return np.concatenate([window.parts for window in item.windows if window.parts is not None])
+
+
+def _gold_ids(head: Head, items: Sequence[Item]) -> np.ndarray:
+    """The number of each item's label."""
+    (names,) = head.labels.values()
+    ids = {name: i for i, name in enumerate(names)}
+    return np.fromiter((ids[item.example.gold] for item in items), np.int64, len(items))

@@ -7,8 +7,8 @@ L-BFGS. Counting: Rabiner 1989; L-BFGS for CRFs: Sha & Pereira 2003.
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -26,13 +26,18 @@ from firth.nn import chain as chains
 from firth.nn import hmm
 from firth.tasks.conll import Sentence
 from firth.tasks.tag import TagConfig, TagHead
-from firth.tasks.task import Head
+from firth.tasks.task import Head, TaskConfig
 from firth.tasks.words import units_of
 from firth.tensors import Encoder
+from firth.tokenizers import Tokenizer
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.units import normal
 from firth.tokenizers.word_list import Words
 from firth.train.lbfgs import minimise
+from firth.types import Example
+
+if TYPE_CHECKING:
+    from firth.nn.loglinear import Weights
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +45,8 @@ MOST_PAIRS = 1 << 24
 """Pairs of feature and tag up to which all of them get a weight: 20 vectors of L-BFGS are 1.3 GB then."""
 
 
-def in_the_loop(config: Any) -> Any:
-    """A tagger's config where gradients find its weights; others as they are."""
+def solved_in_loop(config: TaskConfig) -> TaskConfig:
+    """A tagger's config if gradients find its weights; the configs of other tasks unchanged."""
     if not isinstance(config, TagConfig):
         return config
     if config.tagger == "hmm" or config.solver in ("lbfgs", "counts"):
@@ -49,124 +54,186 @@ def in_the_loop(config: Any) -> Any:
     return replace(config, solver="loop")
 
 
-def over_vectors(config: Any) -> Any:
+def over_vectors(config: TaskConfig) -> TaskConfig:
     """A tagger's config over new vectors of words or characters."""
-    _refuse_others(config, "static")
-    return in_the_loop(config)
+    return solved_in_loop(_tagger_config(config, "static"))
 
 
-def over_features(config: Any) -> Any:
+def over_features(config: TaskConfig) -> TaskConfig:
     """A tagger's config over features written by hand."""
-    _refuse_others(config, "bag")
-    usual: Any = "counts" if config.tagger == "hmm" else "lbfgs"
-    if config.solver != "auto" and (config.tagger == "hmm") != (config.solver == "counts"):
+    config = _tagger_config(config, "bag")
+    is_hmm = config.tagger == "hmm"
+    solver = config.solver
+    if solver == "auto":
+        solver = "counts" if is_hmm else "lbfgs"
+    if is_hmm != (solver == "counts"):
         raise BadConfig("solver=counts and tagger=hmm go together; the others learn by lbfgs or in the loop.")
-    return replace(config, head="none", dropout=0.0, solver=usual if config.solver == "auto" else config.solver)
+    # A feature has one weight for each tag, so the sum of a token's rows is its scores: no head is needed.
+    return replace(config, head="none", dropout=0.0, solver=solver)
 
 
-def _refuse_others(config: Any, encoder: str) -> None:
+def _tagger_config(config: TaskConfig, encoder: str) -> TagConfig:
     if not isinstance(config, TagConfig):
         raise BadConfig(f"`encoder='{encoder}'` reads the words of sentences for taggers; use it with `task='tag'`.")
+    return config
 
 
-def begin(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
+def start_from_features(data: Mapping[str, Labelled], templates: Templates.Config) -> Start:
     """Templates that know the training rows' units and features, and an empty bag over them."""
     (part,) = data.values()
     (tags,) = part.labels.values()
     assert isinstance(part.config, TagConfig)
-    unit: Any = "character" if part.config.unit == "character" else "word"
-    # An HMM emits each unit once: no other features.
-    config = replace(templates, unit=unit, templates=() if part.config.tagger == "hmm" else templates.templates)
+    unit: Literal["character", "word"] = "character" if part.config.unit == "character" else "word"
+    config = replace(templates, unit=unit)
+    if part.config.tagger == "hmm":
+        config = replace(config, templates=())  # an HMM emits each unit once and has no other features
+    # Equal words are one string: a million copies take 80 MB.
     known: dict[str, str] = {}
-    rows = [row for row in part.examples["train"] if isinstance(row, Sentence)]
-    tokenizer = Templates.learn([units_of(row, known) for row in rows], config)
+    sentences = [units_of(row, known) for row in part.examples["train"] if isinstance(row, Sentence)]
+    tokenizer = Templates.learn(sentences, config)
     log.info(
         f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates."
     )
-    shape = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
-    return Start("bag", shape, tokenizer)
+    bag = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
+    return Start("bag", bag, tokenizer)
 
 
-def begin_vectors(data: Mapping[str, Labelled], shape: StaticConfig) -> Start:
+def start_from_vectors(data: Mapping[str, Labelled], config: StaticConfig) -> Start:
     """A list of the training rows' units (characters or words), and random vectors for them."""
-    texts = [" ".join(map(normal, _units(row))) for part in data.values() for row in part.examples["train"]]
+    texts: list[str] = []
+    for part in data.values():
+        for row in part.examples["train"]:
+            units = [normal(unit) for unit in _units(row)]
+            texts.append(" ".join(units))
     tokenizer = Words.train(texts, Words.Config(min_count=2, lowercase=False, split="spaces"))
-    log.info(f"{len(tokenizer.vocab):,} units get vectors of {shape.width}.")
-    return Start("static", replace(shape, vocab_size=len(tokenizer.vocab)), tokenizer)
+    log.info(f"{len(tokenizer.vocab):,} units get vectors of {config.width}.")
+    return Start("static", replace(config, vocab_size=len(tokenizer.vocab)), tokenizer)
 
 
-def with_head(config: Any, start: Start, transfer: TransferConfig) -> Any:
-    """A tagger's config with the head that an encoder of such depth needs; others as they are."""
+def _units(example: Example) -> list[str]:
+    assert isinstance(example, Sentence)
+    text = example.texts[0]
+    return [text[start:end] for start, end in example.words]
+
+
+def with_head(config: TaskConfig, start: Start, transfer: TransferConfig) -> TaskConfig:
+    """A tagger's config with the head that suits the encoder; the configs of other tasks unchanged.
+
+    A tagger must see a token's neighbours: in the encoder's layers, in the features' LSTM, or in its own.
+    """
     if not isinstance(config, TagConfig) or config.head != "auto":
         return config
-    sees_neighbours = start.shape.num_layers > 0 or (transfer.mode == "features" and transfer.features.lstm_width > 0)
-    return replace(config, head="linear" if sees_neighbours else "lstm")
+    has_layers = start.shape.num_layers > 0
+    has_lstm = transfer.mode == "features" and transfer.features.lstm_width > 0
+    return replace(config, head="linear" if has_layers or has_lstm else "lstm")
 
 
-def solves(task: Head) -> bool:
-    return isinstance(task, TagHead) and task.config.solver in ("lbfgs", "counts")
+def is_solved(head: Head) -> bool:
+    """Whether a head's weights are found without the loop."""
+    return isinstance(head, TagHead) and head.config.solver in ("lbfgs", "counts")
 
 
-def solve(task: Head, encoder: Encoder, items: Sequence[Item], tokenizer: Any) -> None:
-    """Finds the weights of the bag and of the tagger."""
-    assert isinstance(task, TagHead)
+@dataclass(frozen=True)
+class _TaggedTokens:
+    """All sentences, end to end."""
+
+    parts_M: np.ndarray
+    """The features of all tokens."""
+    part_bounds_N1: np.ndarray
+    tags_N: np.ndarray
+    bounds_B1: np.ndarray
+
+
+def solve(head: Head, encoder: Encoder, items: Sequence[Item], tokenizer: Tokenizer) -> None:
+    """Finds the weights of the bag and of the tagger, in place."""
+    assert isinstance(head, TagHead)
     assert isinstance(encoder, Bag)
-    windows = [window for item in items for window in item.windows]
-    parts = _end_to_end([window.parts for window in windows if window.parts is not None])
-    sizes = np.concatenate([[0], *(window.part_sizes for window in windows if window.part_sizes is not None)])
-    index = {tag: i for i, tag in enumerate(task.tags)}
-    tags = np.fromiter((index[tag] for item in items for tag in item.example.gold), np.int64)
-    bounds = np.cumsum([0, *(len(item.example.gold) for item in items)])
-    if task.config.solver == "counts":
-        _count(task, encoder, parts=parts, tags=tags, bounds=bounds, templates=tokenizer)
+    tokens = _tagged_tokens(head, items)
+    if head.config.solver == "counts":
+        assert isinstance(tokenizer, Templates)
+        _count(head, encoder, tokens, tokenizer)
     else:
-        _minimise(task, encoder, parts=parts, part_bounds=np.cumsum(sizes), tags=tags, bounds=bounds)
+        _minimise(head, encoder, tokens)
+
+
+def _tagged_tokens(head: TagHead, items: Sequence[Item]) -> _TaggedTokens:
+    parts: list[np.ndarray] = []
+    part_sizes: list[np.ndarray] = []
+    tags: list[int] = []
+    lengths: list[int] = []
+    ids = {tag: i for i, tag in enumerate(head.tags)}
+    for item in items:
+        for window in item.windows:
+            if window.parts is not None and window.part_sizes is not None:
+                parts.append(window.parts)
+                part_sizes.append(window.part_sizes)
+        tags += [ids[tag] for tag in item.example.gold]
+        lengths.append(len(item.example.gold))
+    return _TaggedTokens(
+        parts_M=_end_to_end(parts),
+        part_bounds_N1=np.cumsum(np.concatenate([[0], *part_sizes])),
+        tags_N=np.array(tags, np.int64),
+        bounds_B1=np.cumsum([0, *lengths]),
+    )
 
 
 def _end_to_end(pieces: Sequence[np.ndarray]) -> np.ndarray:
-    """All pieces in one array: without a copy where they are neighbouring views, as those of `feature_items` are."""
+    """All pieces in one array: without a copy if they are neighbouring views, as those of `feature_items` are."""
     whole = pieces[0].base
-    size = sum(map(len, pieces))
+    size = sum(len(piece) for piece in pieces)
     if whole is None or any(piece.base is not whole for piece in pieces) or len(whole) < size:
         return np.concatenate(pieces)
     filled = [piece for piece in pieces if len(piece)]
-    places = np.array([piece.ctypes.data for piece in filled])
-    lengths = np.array([piece.nbytes for piece in filled])
-    in_order = len(filled) > 0 and places[0] == whole.ctypes.data and (places[1:] == (places + lengths)[:-1]).all()
-    return np.asarray(whole[:size]) if in_order else np.concatenate(pieces)
+    if not filled:
+        return np.concatenate(pieces)
+    addresses = np.array([piece.ctypes.data for piece in filled])
+    ends = addresses + np.array([piece.nbytes for piece in filled])
+    starts_whole = addresses[0] == whole.ctypes.data
+    has_no_gap = (addresses[1:] == ends[:-1]).all()
+    if not starts_whole or not has_no_gap:
+        return np.concatenate(pieces)
+    return np.asarray(whole[:size])
 
 
 @torch.no_grad()
-def _count(task: TagHead, encoder: Bag, *, parts: Any, tags: Any, bounds: Any, templates: Templates) -> None:
-    """Each unit's tags; those of units that are rare also count for their class, which stands for the unknown ones."""
-    counts_VT = np.bincount(parts * len(task.tags) + tags, minlength=encoder.vocab_size * len(task.tags))
-    counts_VT = counts_VT.reshape(encoder.vocab_size, -1).astype(float)
-    known = range(templates.first_class)
-    for unit in (i for i in known if 0 < counts_VT[i].sum() <= templates.config.min_count):
-        counts_VT[templates.class_part(templates.vocab.tokens[unit])] += counts_VT[unit]
-    legal = task.tagger.legal
+def _count(head: TagHead, encoder: Bag, tokens: _TaggedTokens, templates: Templates) -> None:
+    """An HMM from how often each unit has each tag.
+
+    The tags of rare units also count for their class, which stands for unknown units.
+    """
+    num_tags = len(head.tags)
+    counts = np.bincount(tokens.parts_M * num_tags + tokens.tags_N, minlength=encoder.vocab_size * num_tags)
+    counts_VT = counts.reshape(encoder.vocab_size, -1).astype(float)
+    for unit in range(templates.first_class):
+        if 0 < counts_VT[unit].sum() <= templates.config.min_count:
+            unit_class = templates.class_part(templates.vocab.tokens[unit])
+            counts_VT[unit_class] += counts_VT[unit]
+    legal = head.tagger.legal
     model = hmm.count(
         torch.from_numpy(counts_VT),
-        torch.from_numpy(tags),
-        bounds_B1=torch.from_numpy(bounds),
+        torch.from_numpy(tokens.tags_N),
+        bounds_B1=torch.from_numpy(tokens.bounds_B1),
         allowed=(legal.start_T, legal.transitions_TT),
-        smoothing=task.config.smoothing,
+        smoothing=head.config.smoothing,
     )
     _fill(encoder.table.weight, model.emissions_VT)
-    _fill_tagger(task.tagger, model)
+    _fill_tagger(head.tagger, model)
 
 
-def _minimise(task: TagHead, encoder: Bag, *, parts: Any, part_bounds: Any, tags: Any, bounds: Any) -> None:
+def _minimise(head: TagHead, encoder: Bag, tokens: _TaggedTokens) -> None:
+    """A MEMM or CRF by L-BFGS."""
     from firth.nn.loglinear import LogLinear, Weights
 
-    config, legal = task.config, task.tagger.legal
+    config = head.config
     assert config.tagger != "hmm"  # an HMM is counted
-    are_few = encoder.vocab_size * len(task.tags) <= MOST_PAIRS
+    legal = head.tagger.legal
+    num_tags = len(head.tags)
+    are_few = encoder.vocab_size * num_tags <= MOST_PAIRS
     function = LogLinear(
-        parts,
-        part_bounds,
-        tags,
-        bounds,
+        tokens.parts_M,
+        tokens.part_bounds_N1,
+        tokens.tags_N,
+        tokens.bounds_B1,
         num_rows=encoder.vocab_size,
         kind=config.tagger,
         legal=(legal.start_T.numpy(), legal.transitions_TT.numpy(), legal.end_T.numpy()),
@@ -174,6 +241,7 @@ def _minimise(task: TagHead, encoder: Bag, *, parts: Any, part_bounds: Any, tags
         all_pairs=config.pairs == "all" or (config.pairs == "auto" and are_few),
         threads=torch.get_num_threads(),
     )
+    num_tokens = len(tokens.tags_N)
     with bar("L-BFGS", config.iterations, unit="iterations") as advance:
         found = minimise(
             function,
@@ -181,24 +249,20 @@ def _minimise(task: TagHead, encoder: Bag, *, parts: Any, part_bounds: Any, tags
             l1=config.l1,
             iterations=config.iterations,
             scale=function.scale,
-            report=lambda iteration, value: advance(iteration, f"loss {value / len(tags):.4f}"),
+            report=lambda iteration, value: advance(iteration, f"loss {value / num_tokens:.4f}"),
         )
-    weights = Weights.of(found, num_tags=len(task.tags))
+    weights = Weights.of(found, num_tags=num_tags)
     function.pairs.fill(weights.pairs_P, encoder.table.weight.detach().numpy())
-    _fill_tagger(task.tagger, weights)
+    _fill_tagger(head.tagger, weights)
 
 
-def _fill_tagger(tagger: nn.Module, found: Any) -> None:
-    """Starts, transitions and ends, as far as the tagger has them."""
+def _fill_tagger(tagger: nn.Module, found: "hmm.HMM | Weights") -> None:
+    """Fills the scores of starts, transitions and ends, as far as the tagger has them."""
     for name, parameter in tagger.named_parameters():
         _fill(parameter, getattr(found, name))
 
 
 @torch.no_grad()
-def _fill(parameter: torch.Tensor, values: Any) -> None:
-    parameter.copy_(torch.as_tensor(values).clamp(min=chains.ILLEGAL))  # -inf times zero would be no number
-
-
-def _units(example: Any) -> list[str]:
-    assert isinstance(example, Sentence)
-    return [example.texts[0][start:end] for start, end in example.words]
+def _fill(parameter: torch.Tensor, values: torch.Tensor | np.ndarray) -> None:
+    # Minus infinity times zero would be NaN.
+    parameter.copy_(torch.as_tensor(values).clamp(min=chains.ILLEGAL))

@@ -1,156 +1,260 @@
 """Looks at labelled files before any training: what is there, what is wrong, and in which rows.
 
-In: a task and its files. Out: findings as plain JSON values; `describe` says them in sentences.
+In: a task and its files. Out: `Findings`, which are plain JSON values; `describe` turns them into sentences.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import make_head
 from firth.finetuning import labelled
 from firth.finetuning.figures import readable, short
-from firth.finetuning.labelled import Labelled
+from firth.finetuning.labelled import Labelled, Lengths
 from firth.tasks import resolve
 from firth.tasks.options import Choice
-from firth.tasks.task import Reader, Scorer
-from firth.types import Example
+from firth.tasks.task import Balance, Reader, Scorer, TaskConfig
+from firth.types import Example, Problem
 
 SHOWN = 10
-"""Rows that a sentence names at most."""
+"""The most rows that a sentence names."""
 RARE = 5
 """A name with fewer training rows is hard to learn."""
 
 
-def check(name: str, config: Any, files: Mapping[str, Path], *, model: Path | None = None) -> dict[str, Any]:
-    """What a file (and a dev and test file beside it) holds; with a model also lengths in its tokens."""
+class RowFinding(TypedDict):
+    """What is wrong with one row."""
+
+    row: int
+    what: str
+    remedy: str
+
+
+class Conflict(TypedDict):
+    """Rows with the same texts but several golds."""
+
+    rows: list[int]
+    golds: list[str]
+
+
+class TokenLengths(Lengths):
+    read_at_once: int
+    """The longest sequence that the model reads."""
+
+
+class PartFindings(TypedDict):
+    """What one file holds."""
+
+    file: NotRequired[str]
+    rows: int
+    """Rows that can be used."""
+    bad: list[RowFinding]
+    worth_a_look: list[RowFinding]
+    balance: Balance
+    baseline: dict[str, float]
+    """Figures of an answer that ignores the texts."""
+    duplicates: list[list[int]]
+    """Rows with the same texts."""
+    conflicts: list[Conflict]
+    also_in_train: NotRequired[list[tuple[int, int]]]
+    """A row of this file and a row of the training file with the same texts."""
+    lengths: NotRequired[TokenLengths]
+
+
+class Findings(TypedDict):
+    task: str
+    main: str
+    """The figure that epochs are picked by."""
+    parts: dict[str, PartFindings]
+
+
+def check(name: str, config: TaskConfig, files: Mapping[str, Path], *, model: Path | None = None) -> Findings:
+    """What a training file (and a dev and a test file) holds; with a model also lengths in its tokens."""
     data = labelled.read(name, config, files)
     findings = inspect(name, data)
     for part, path in files.items():
+        # The path comes first in the JSON.
         findings["parts"][part] = {"file": str(path), **findings["parts"][part]}
     if model:
-        loaded = checkpoints.load(model)
-        task = make_head(name, data.config, loaded.encoder, labels=data.labels)
-        longest = loaded.encoder.max_positions
-        for part, examples in data.examples.items():
-            items = task.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
-            findings["parts"][part]["lengths"] = {"read_at_once": longest, **labelled.sizes(items)}
+        _add_lengths(findings, name, data, model)
     return findings
 
 
-def inspect(name: str, data: Labelled) -> dict[str, Any]:
+def _add_lengths(findings: Findings, name: str, data: Labelled, model: Path) -> None:
+    loaded = checkpoints.load(model)
+    head = make_head(name, data.config, loaded.encoder, labels=data.labels)
+    longest = loaded.encoder.max_positions
+    for part, examples in data.examples.items():
+        items = head.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
+        findings["parts"][part]["lengths"] = {"read_at_once": longest, **labelled.lengths(items)}
+
+
+def inspect(name: str, data: Labelled) -> Findings:
     """Everything that needs no tokenizer."""
-    kind = resolve(name)
-    reader = kind.reader(data.config)
-    scorer = kind.scorer(data.config, data.labels)
-    train = data.examples["train"]
-    parts = {part: _part(reader, scorer, data, part, examples) for part, examples in data.examples.items()}
-    seen = {_key(example): example.row for example in train}
+    task = resolve(name)
+    reader = task.reader(data.config)
+    scorer = task.scorer(data.config, data.labels)
+    parts = {part: _part_findings(reader, scorer, data, part) for part in data.examples}
+    training_rows = {_key(example): example.row for example in data.examples["train"]}
     for part, examples in data.examples.items():
         if part != "train":
-            pairs = [(example.row, seen[_key(example)]) for example in examples if _key(example) in seen]
-            parts[part]["also_in_train"] = pairs
-    return {"task": name, "main": scorer.main_metric, "parts": parts}
+            parts[part]["also_in_train"] = _leaks(examples, training_rows)
+    return Findings(task=name, main=scorer.main_metric, parts=parts)
 
 
-def _part(reader: Reader, scorer: Scorer, data: Labelled, part: str, examples: Sequence[Example]) -> dict[str, Any]:
+def _part_findings(reader: Reader, scorer: Scorer, data: Labelled, part: str) -> PartFindings:
+    examples = data.examples[part]
     problems = data.problems.get(part, ())
-    baseline = scorer.score(scorer.baseline(data.examples["train"], examples), examples)
+    baseline = scorer.baseline(data.examples["train"], examples)
     duplicates, conflicts = _repeated(examples)
-    return {
-        "rows": len(examples),
-        "bad": [{"row": p.row, "what": p.what, "remedy": p.remedy} for p in problems if p.bad],
-        "worth_a_look": [{"row": p.row, "what": p.what, "remedy": p.remedy} for p in problems if not p.bad],
-        "balance": reader.balance(examples),
-        "baseline": baseline,
-        "duplicates": duplicates,
-        "conflicts": conflicts,
-    }
+    return PartFindings(
+        rows=len(examples),
+        bad=[_row_finding(problem) for problem in problems if problem.bad],
+        worth_a_look=[_row_finding(problem) for problem in problems if not problem.bad],
+        balance=reader.balance(examples),
+        baseline=scorer.score(baseline, examples),
+        duplicates=duplicates,
+        conflicts=conflicts,
+    )
+
+
+def _row_finding(problem: Problem) -> RowFinding:
+    return RowFinding(row=problem.row, what=problem.what, remedy=problem.remedy)
+
+
+def _leaks(examples: Sequence[Example], training_rows: Mapping[str, int]) -> list[tuple[int, int]]:
+    """Rows that are also in the training file, with their rows there."""
+    leaks: list[tuple[int, int]] = []
+    for example in examples:
+        key = _key(example)
+        if key in training_rows:
+            leaks.append((example.row, training_rows[key]))
+    return leaks
 
 
 def _key(example: Example) -> str:
-    texts = (*example.texts, example.stem) if isinstance(example, Choice) else example.texts
+    """The texts of an example, without differences of spaces and case."""
+    texts = example.texts
+    if isinstance(example, Choice):
+        texts = (*texts, example.stem)
     return "\t".join(" ".join(text.split()).casefold() for text in texts)
 
 
-def _repeated(examples: Sequence[Example]) -> tuple[list[list[int]], list[dict[str, Any]]]:
+def _repeated(examples: Sequence[Example]) -> tuple[list[list[int]], list[Conflict]]:
     """Rows with the same texts; and those of them whose gold differs."""
     groups: dict[str, list[Example]] = defaultdict(list)
     for example in examples:
         groups[_key(example)].append(example)
-    duplicates, conflicts = [], []
-    for rows in groups.values():
-        if len(rows) > 1:
-            duplicates.append([row.row for row in rows])
-            golds = Counter(short(readable(row.gold)) for row in rows)
-            if len(golds) > 1:
-                conflicts.append({"rows": [row.row for row in rows], "golds": sorted(golds)})
+    duplicates: list[list[int]] = []
+    conflicts: list[Conflict] = []
+    for members in groups.values():
+        if len(members) == 1:
+            continue
+        rows = [example.row for example in members]
+        duplicates.append(rows)
+        golds = {short(readable(example.gold)) for example in members}
+        if len(golds) > 1:
+            conflicts.append(Conflict(rows=rows, golds=sorted(golds)))
     return duplicates, conflicts
 
 
-def describe(findings: Mapping[str, Any]) -> list[str]:
-    """The findings as sentences, a part after the other; warnings name their rows."""
-    lines = []
+def describe(findings: Findings) -> list[str]:
+    """The findings as sentences, one part after the other; warnings name their rows."""
+    lines: list[str] = []
     for part, found in findings["parts"].items():
-        main = found["baseline"].get(findings["main"], float("nan"))
         lines.append(f"{part}: {found['rows']:,} rows that can be used, {len(found['bad']):,} that cannot.")
         for group, counts in found["balance"].items():
-            total = sum(counts.values())
-            most = sorted(counts.items(), key=lambda pair: -pair[1])
-            shown = ", ".join(f"{name} {count / total:.1%}" for name, count in most[:SHOWN])
-            more = f" and {len(most) - SHOWN} more" if len(most) > SHOWN else ""
-            lines.append(f"  {group}: {shown}{more}")
-        usual = "undefined" if main != main else f"{main:.4f}"
-        lines.append(f"  without reading the texts: {findings['main']} {usual}")
-        if lengths := found.get("lengths"):
-            lines.append(
-                f"  tokens: {lengths['mean_tokens']:.1f} a row, longest {lengths['longest']:,}; cut: "
-                f"{lengths['cut_share']:.2%} of the tokens, in {lengths['cut_rows']:,} rows"
-            )
-        lines += [f"  {line}" for line in warnings(part, found)]
+            lines.append(f"  {group}: {_balance_line(counts)}")
+        baseline = found["baseline"].get(findings["main"], float("nan"))
+        is_undefined = baseline != baseline
+        shown = "undefined" if is_undefined else f"{baseline:.4f}"
+        lines.append(f"  without reading the texts: {findings['main']} {shown}")
+        if "lengths" in found:
+            lines.append(f"  {_lengths_line(found['lengths'])}")
+        for line in warnings(part, found):
+            lines.append(f"  {line}")
     return lines
 
 
-def warnings(part: str, found: Mapping[str, Any]) -> list[str]:
+def _balance_line(counts: Mapping[str, int]) -> str:
+    """The shares of the most frequent names."""
+    total = sum(counts.values())
+    most_frequent = sorted(counts.items(), key=lambda pair: -pair[1])
+    shares = [f"{name} {count / total:.1%}" for name, count in most_frequent[:SHOWN]]
+    return ", ".join(shares) + _and_more(len(counts))
+
+
+def _lengths_line(lengths: TokenLengths) -> str:
+    return (
+        f"tokens: {lengths['mean_tokens']:.1f} a row, longest {lengths['longest']:,}; cut: "
+        f"{lengths['cut_share']:.2%} of the tokens, in {lengths['cut_rows']:,} rows"
+    )
+
+
+def warnings(part: str, found: PartFindings) -> list[str]:
     """What is wrong with one part, each kind in one sentence with its rows."""
-    lines = []
-    for kind, heading in (("bad", "cannot be used"), ("worth_a_look", "worth a look")):
-        by_what: dict[str, list[int]] = defaultdict(list)
-        for row in found[kind]:
-            by_what[f"{row['what']}" + (f" ({row['remedy']})" if row["remedy"] else "")].append(row["row"])
-        for what, rows in list(by_what.items())[:SHOWN]:
-            lines.append(f"Warning: {heading}: {_rows(rows)}: {what}.")
-        if len(by_what) > SHOWN:
-            lines.append(f"Warning: {len(by_what) - SHOWN} more kinds of such rows; the JSON findings list them all.")
-    if found["conflicts"]:
-        first = found["conflicts"][0]
-        several = "text has" if len(found["conflicts"]) == 1 else "texts have"
+    lines = [*_row_warnings("cannot be used", found["bad"]), *_row_warnings("worth a look", found["worth_a_look"])]
+    conflicts = found["conflicts"]
+    if conflicts:
+        first = conflicts[0]
+        texts_have = "text has" if len(conflicts) == 1 else "texts have"
         lines.append(
-            f"Warning: {len(found['conflicts'])} {several} several labels, such as rows "
-            f"{', '.join(map(str, first['rows'][:SHOWN]))} ({' / '.join(first['golds'])})."
+            f"Warning: {len(conflicts)} {texts_have} several labels, such as rows "
+            f"{_listed(first['rows'][:SHOWN])} ({' / '.join(first['golds'])})."
         )
     if found["duplicates"]:
-        extra = sum(len(rows) - 1 for rows in found["duplicates"])
-        repeat = "row repeats" if extra == 1 else "rows repeat"
-        lines.append(f"Warning: {extra} {repeat} another, such as {_rows(found['duplicates'][0])}.")
-    if leaks := found.get("also_in_train"):
-        share = len(leaks) / found["rows"]
+        num_repeats = sum(len(rows) - 1 for rows in found["duplicates"])
+        rows_repeat = "row repeats" if num_repeats == 1 else "rows repeat"
+        lines.append(f"Warning: {num_repeats} {rows_repeat} another, such as {_rows(found['duplicates'][0])}.")
+    leaks = found.get("also_in_train")
+    if leaks:
+        row, training_row = leaks[0]
         lines.append(
-            f"Warning: {len(leaks)} rows ({share:.1%}) also stand in train, such as row {leaks[0][0]} "
-            f"(train row {leaks[0][1]}): figures on {part} flatter the model."
+            f"Warning: {len(leaks)} rows ({len(leaks) / found['rows']:.1%}) are also in train, such as row {row} "
+            f"(train row {training_row}): figures on {part} flatter the model."
         )
     if part == "train":
-        for group, counts in found["balance"].items():
-            rare = [name for name, count in counts.items() if count < RARE]
-            if rare:
-                named = "" if group.isdigit() else f"the {group} "
-                lines.append(f"Warning: fewer than {RARE} training rows for {named}{', '.join(rare[:SHOWN])}.")
+        lines += _rare_name_warnings(found["balance"])
     return lines
 
 
-def _rows(rows: Iterable[int]) -> str:
-    listed = list(rows)
-    more = f" and {len(listed) - SHOWN} more" if len(listed) > SHOWN else ""
-    return f"row{'s' if len(listed) > 1 else ''} {', '.join(map(str, listed[:SHOWN]))}{more}"
+def _row_warnings(heading: str, findings: Sequence[RowFinding]) -> Iterator[str]:
+    """One sentence for each kind of problem."""
+    rows_by_problem: dict[str, list[int]] = defaultdict(list)
+    for finding in findings:
+        problem = finding["what"]
+        if finding["remedy"]:
+            problem += f" ({finding['remedy']})"
+        rows_by_problem[problem].append(finding["row"])
+    for problem, rows in list(rows_by_problem.items())[:SHOWN]:
+        yield f"Warning: {heading}: {_rows(rows)}: {problem}."
+    num_left = len(rows_by_problem) - SHOWN
+    if num_left > 0:
+        yield f"Warning: {num_left} more kinds of such rows; the JSON findings list them all."
+
+
+def _rare_name_warnings(balance: Balance) -> Iterator[str]:
+    for group, counts in balance.items():
+        rare = [name for name, count in counts.items() if count < RARE]
+        if rare:
+            group_name = "" if group.isdigit() else f"the {group} "
+            yield f"Warning: fewer than {RARE} training rows for {group_name}{', '.join(rare[:SHOWN])}."
+
+
+def _rows(rows: Sequence[int]) -> str:
+    """Such as `rows 2, 3`."""
+    noun = "rows" if len(rows) > 1 else "row"
+    return f"{noun} {_listed(rows[:SHOWN])}{_and_more(len(rows))}"
+
+
+def _listed(rows: Iterable[int]) -> str:
+    return ", ".join(str(row) for row in rows)
+
+
+def _and_more(count: int) -> str:
+    """The end of a list of which only the first are shown."""
+    if count <= SHOWN:
+        return ""
+    return f" and {count - SHOWN} more"

@@ -1,15 +1,15 @@
 """Labelled files -> the examples of a fine-tuning run, and what is wrong with them.
 
 In: a task, its config and the files for training, picking and testing. Out: examples whose rows are all usable. A bad
-row stops everything with its number and the remedy, or is skipped and counted when that was asked for.
+row stops the run with its number and the remedy, or is skipped and counted with `skip_bad=True`.
 """
 
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -23,13 +23,13 @@ from firth.types import Example, Problem
 log = logging.getLogger(__name__)
 
 HELD_OUT_LIMIT = 2_000
-"""Training rows held out at most where there is no dev file."""
+"""The most training rows that are held out if there is no dev file."""
 PARTS = ("train", "dev", "test")
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """What a task learns from and is measured on."""
+    """The rows that a task learns from and is measured on."""
 
     config: TaskConfig
     labels: Labels
@@ -41,100 +41,151 @@ class Labelled:
 
     @property
     def picked_on(self) -> str:
+        """What the rows for picking epochs are called."""
         return "held-out training rows" if self.held_out else "dev"
 
     @property
     def num_skipped(self) -> dict[str, int]:
-        return {part: len({p.row for p in found if p.bad}) for part, found in self.problems.items()}
+        """The number of bad rows, by part."""
+        counts: dict[str, int] = {}
+        for part, found in self.problems.items():
+            bad_rows = {problem.row for problem in found if problem.bad}
+            counts[part] = len(bad_rows)
+        return counts
+
+
+class Lengths(TypedDict):
+    """Lengths of encoded rows in tokens, and how much of them no window holds."""
+
+    mean_tokens: float
+    longest: int
+    cut_rows: int
+    cut_share: float
+
+
+def texts_of(data: Mapping[str, Labelled]) -> Iterator[str]:
+    """All texts of the training rows, task by task."""
+    for part in data.values():
+        for row in part.examples["train"]:
+            yield from row.texts
 
 
 def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: Labels | None = None) -> Labelled:
-    """Reads all parts; bad rows are left out and told of in `problems`."""
+    """Reads the files of all parts. Bad rows are left out and listed in `problems`.
+
+    Without `labels` the first file is that for training: columns, labels and the like are found in it. With the
+    `labels` of a trained head the files are read as its training files were.
+    """
     task = resolve(name)
     config = config.with_preset()
+    first_part, first_path = next(iter(files.items()))
     if labels is None:
-        config = task.reader(config).locate(next(iter(files.values())))
+        config = task.reader(config).locate(first_path)
     reader = task.reader(config)
     examples: dict[str, Sequence[Example]] = {}
-    problems: dict[str, list[Problem]] = {part: [] for part in files}
+    problems: dict[str, list[Problem]] = {}
     for part, path in files.items():
+        problems[part] = []
         examples[part] = reader.read(path, problems[part])
         if not examples[part]:
-            raise BadInput(f"{path} has no row that can be used: {_first(problems[part])}.")
+            raise BadInput(f"{path} has no row that can be used: {_first_problem(problems[part])}.")
     if labels is None:
-        training_rows = examples[next(iter(files))]
-        config = reader.learn(training_rows)
+        config = reader.learn(examples[first_part])
         reader = task.reader(config)
-        labels = reader.labels_of(training_rows)
-    for part in files:
+        labels = reader.labels_of(examples[first_part])
+    for part, path in files.items():
         found = list(reader.problems(examples[part], labels))
         problems[part] += found
-        bad = {problem.row if problem.example_row is None else problem.example_row for problem in found if problem.bad}
-        examples[part] = [example for example in examples[part] if example.row not in bad]
+        examples[part] = _without_bad(examples[part], found)
         if not examples[part]:
-            raise BadInput(f"{files[part]}: no row is left to use ({found[0].what} in row {found[0].row}).")
+            raise BadInput(f"{path}: no row is left to use ({found[0].what} in row {found[0].row}).")
     return Labelled(config, labels, examples, problems)
 
 
-def _first(problems: Sequence[Problem]) -> str:
+def _without_bad(examples: Sequence[Example], problems: Sequence[Problem]) -> list[Example]:
+    """The examples without those of bad rows."""
+    bad_rows: set[int] = set()
+    for problem in problems:
+        if problem.bad:
+            bad_rows.add(problem.row if problem.example_row is None else problem.example_row)
+    return [example for example in examples if example.row not in bad_rows]
+
+
+def _first_problem(problems: Sequence[Problem]) -> str:
     """What is wrong with the first row of a file whose rows are all bad, and the remedy."""
     if not problems:
         return "there is none; give it one example a row"
+    first = problems[0]
     more = f" ({len(problems):,} bad rows in all)" if len(problems) > 1 else ""
-    return f"row {problems[0].row}: {problems[0].what}; {problems[0].remedy}{more}"
+    return f"row {first.row}: {first.what}; {first.remedy}{more}"
 
 
 def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
     """Raises for the first bad row."""
     for part, found in data.problems.items():
         bad = sorted((problem for problem in found if problem.bad), key=lambda problem: problem.row)
-        if bad:
-            count = len({problem.row for problem in bad})
-            more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
-            raise BadInput(
-                f"{files[part]}, row {bad[0].row}: {bad[0].what}; {bad[0].remedy}, "
-                f"or leave such rows out with `skip_bad=True`{more}."
-            )
+        if not bad:
+            continue
+        first = bad[0]
+        count = data.num_skipped[part]
+        more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
+        raise BadInput(
+            f"{files[part]}, row {first.row}: {first.what}; {first.remedy}, "
+            f"or leave such rows out with `skip_bad=True`{more}."
+        )
 
 
 def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
-    """Without a dev file, some training rows take its place; rows of one group stay together."""
+    """Without a dev file, some training rows take its place; rows of one group (the same text) stay together."""
     if "dev" in data.examples:
         return data
     rows = data.examples["train"]
-    wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
-    order = rng.permutation(rng.key(seed, "held-out rows"), len(rows)).tolist()
-    group = resolve(name).reader(data.config).group
-    members = Counter(group(row) for row in rows)
-    largest = max(2 * wanted, min(members.values()))  # one text that fills half the file stays in training
-    chosen: set[Any] = set()
-    held = 0
-    for i in order:  # whole groups, until there are rows enough
-        if held < wanted and group(rows[i]) not in chosen and members[group(rows[i])] <= largest:
-            chosen.add(group(rows[i]))
-            held += members[group(rows[i])]
-    train = [row for row in rows if group(row) not in chosen]
-    dev = [row for row in rows if group(row) in chosen]
+    group_of = resolve(name).reader(data.config).group
+    chosen = _chosen_groups(rows, group_of, rate=rate, seed=seed)
+    train = [row for row in rows if group_of(row) not in chosen]
+    dev = [row for row in rows if group_of(row) in chosen]
     if len(rows) < 4 or not train:
-        shared = f" on {len(members)} different texts or passages" if len(members) < len(rows) else ""
+        num_groups = len({group_of(row) for row in rows})
+        shared = f" on {num_groups} different texts or passages" if num_groups < len(rows) else ""
         raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a `dev=` file.")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 
-def sizes(items: Sequence[Item]) -> dict[str, float]:
-    """Lengths of encoded items, and how much of them is cut."""
-    tokens, cut = np.array([item.tokens for item in items]), np.array([item.cut for item in items])
-    return {
-        "mean_tokens": float(tokens.mean()),
-        "longest": int(tokens.max()),
-        "cut_rows": int((cut > 0).sum()),
-        "cut_share": float(cut.sum() / max(tokens.sum(), 1)),
-    }
+def _chosen_groups(
+    rows: Sequence[Example], group_of: Callable[[Example], Hashable], *, rate: float, seed: int
+) -> set[Hashable]:
+    """Groups drawn at random until they have as many rows as the rate asks for."""
+    wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
+    sizes = Counter(group_of(row) for row in rows)
+    # A text that fills half the file stays in training.
+    largest = max(2 * wanted, min(sizes.values()))
+    chosen: set[Hashable] = set()
+    held = 0
+    for i in rng.permutation(rng.key(seed, "held-out rows"), len(rows)).tolist():
+        group = group_of(rows[i])
+        if held < wanted and group not in chosen and sizes[group] <= largest:
+            chosen.add(group)
+            held += sizes[group]
+    return chosen
 
 
-def tell_of_cuts(what: str, items: Sequence[Item]) -> None:
+def lengths(items: Sequence[Item]) -> Lengths:
+    """Lengths of encoded items, of which there is at least one."""
+    tokens = np.array([item.tokens for item in items])
+    cut = np.array([item.cut for item in items])
+    return Lengths(
+        mean_tokens=float(tokens.mean()),
+        longest=int(tokens.max()),
+        cut_rows=int((cut > 0).sum()),
+        cut_share=float(cut.sum() / max(tokens.sum(), 1)),
+    )
+
+
+def report_cuts(what: str, items: Sequence[Item]) -> None:
     """Says how much of the text no window holds, if anything."""
-    found = sizes(items) if items else {"cut_rows": 0}
+    if not items:
+        return
+    found = lengths(items)
     if found["cut_rows"]:
         log.warning(
             f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows are "

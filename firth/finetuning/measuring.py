@@ -1,22 +1,26 @@
-"""Models measured on labelled files: in go a fine-tuned one, or one whose task needs no training, and a file; out come
-figures."""
+"""Models measured on labelled files: a fine-tuned one, or one whose task needs no training, and a file in; figures
+out."""
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import make_head, only_task
+from firth.checkpoint import Checkpoint, make_head, only_task
 from firth.config import from_dict
 from firth.errors import BadConfig
 from firth.files import sha256
 from firth.finetuning import labelled
+from firth.finetuning.labelled import Labelled
 from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve, scorer_of
 from firth.tasks.predicting import predict
+from firth.tasks.task import Head
 
 log = logging.getLogger(__name__)
+
+PART = "data"
+"""What the file is called among the parts of `Labelled`."""
 
 
 def evaluate(
@@ -24,45 +28,61 @@ def evaluate(
     data: Path,
     *,
     task_name: str = "",
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     skip_bad: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, float]:
     """A fine-tuned model's figures on a labelled file, read as its training files were.
 
-    A model that was not fine-tuned can do tasks that need no training; what such a task finds, it finds on the file.
+    A model that was not fine-tuned can do tasks that need no training. What such a task tunes, it tunes on the file.
     """
     checkpoint = checkpoints.load(model)
-    untrained = bool(task_name) and task_name not in checkpoint.tasks
-    if options and not untrained:
+    is_untrained = bool(task_name) and task_name not in checkpoint.tasks
+    if options and not is_untrained:
         raise BadConfig(f"{model} remembers its task's settings; leave out {', '.join(options)}.")
-    if untrained:
-        kind = resolve(task_name)
-        config = from_dict(kind.Config, kind.untrained_options(options or {}))
-        read = labelled.read(task_name, config, {"data": data})
-        task = make_head(task_name, read.config, checkpoint.encoder, labels=read.labels)
+    if is_untrained:
+        head, rows = _untrained(checkpoint, data, task_name, options or {})
     else:
-        task_name, task = only_task(checkpoint, model, task_name)
-        read = labelled.read(task_name, task.config, {"data": data}, labels=task.labels)
+        task_name, head = only_task(checkpoint, model, task_name)
+        rows = labelled.read(task_name, head.config, {PART: data}, labels=head.labels)
     if not skip_bad:
-        labelled.refuse_bad(read, {"data": data})
-    _tell_of_familiar(model, data)
-    length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
-    items = task.encode(read.examples["data"], checkpoint.tokenizer, max_length=length, training=False)
-    labelled.tell_of_cuts(str(data), items)
-    predictions = predict(checkpoint.reader or checkpoint.encoder, task, items)
-    predictions = task.tune(predictions, read.examples["data"]) if untrained else predictions
-    skipped = {"skipped": read.num_skipped["data"]} if skip_bad else {}
-    return {"rows": len(items), **skipped, **scorer_of(task).score(predictions, read.examples["data"])}
+        labelled.refuse_bad(rows, {PART: data})
+    _warn_if_trained_on(model, data)
+    examples = rows.examples[PART]
+    max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
+    items = head.encode(examples, checkpoint.tokenizer, max_length=max_length, training=False)
+    labelled.report_cuts(str(data), items)
+    predictions = predict(checkpoint.reader or checkpoint.encoder, head, items)
+    if is_untrained:
+        predictions = head.tune(predictions, examples)
+    figures: dict[str, float] = {"rows": len(items)}
+    if skip_bad:
+        figures["skipped"] = rows.num_skipped[PART]
+    return figures | scorer_of(head).score(predictions, examples)
 
 
-def _tell_of_familiar(model: Path, data: Path) -> None:
-    """Says so where a run is measured on a file that it learned from, whatever the file is called now."""
-    source = read_source(model) if (model / SOURCE).exists() else None
+def _untrained(
+    checkpoint: Checkpoint, data: Path, task_name: str, options: Mapping[str, object]
+) -> tuple[Head, Labelled]:
+    """A head for a task that needs no training, and the rows."""
+    task = resolve(task_name)
+    config = from_dict(task.Config, task.untrained_options(options))
+    rows = labelled.read(task_name, config, {PART: data})
+    return make_head(task_name, rows.config, checkpoint.encoder, labels=rows.labels), rows
+
+
+def _warn_if_trained_on(model: Path, data: Path) -> None:
+    """Warns if a run is measured on a file that it learned from, whatever the file is called now."""
+    if not (model / SOURCE).exists():
+        return
+    source = read_source(model)
     if not isinstance(source, FinetuningSource):
         return
     digest = sha256(data)
-    files = [item for parts in source.files.values() for item in parts.items()]
-    known = {part for part, file in files if file.sha256 == digest}
-    for part, what in (("train", "was trained on"), ("dev", "picked its epochs on")):
-        if part in known:
-            log.warning(f"{data} holds the rows that {model} {what}, so these figures flatter it.")
+    known_parts: set[str] = set()
+    for files in source.files.values():
+        for part, file in files.items():
+            if file.sha256 == digest:
+                known_parts.add(part)
+    for part, use in (("train", "was trained on"), ("dev", "picked its epochs on")):
+        if part in known_parts:
+            log.warning(f"{data} holds the rows that {model} {use}, so these figures flatter it.")

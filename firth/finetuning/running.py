@@ -2,15 +2,14 @@
 
 RUN/run.toml holds the numbers, RUN/source.json the files with their hashes, RUN/seed-K each seed's logs, states and
 best weights, RUN/results.json all figures. The folder itself becomes the model of the seed that did best on the file
-for picking.
+for picking. With several ranks only rank 0 writes.
 """
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding, make_head
@@ -18,14 +17,23 @@ from firth.config import from_dict, to_dict
 from firth.data.items import Item, ItemBatches
 from firth.files import read_json, write_json
 from firth.finetuning import labelled
-from firth.finetuning.auxiliary import beside, kept_heads
-from firth.finetuning.backbones import KINDS
-from firth.finetuning.collapse import same_answer, say_collapsed
-from firth.finetuning.figures import card, summarise
+from firth.finetuning.collapse import same_answer, warn_collapsed
+from firth.finetuning.figures import FinetuningSummary, card, summarise
 from firth.finetuning.jobs import FinetuneJob, FinetuneRequest, resolve_job
 from firth.finetuning.labelled import PARTS
-from firth.finetuning.picking import BEST, PickingRun, keep, load_best, read_best
-from firth.finetuning.transfer import adapt, thaw
+from firth.finetuning.picking import (
+    BEST,
+    BEST_FIGURES,
+    PICKED,
+    RESULT,
+    HeadState,
+    PickingRun,
+    SeedResult,
+    keep,
+    load_best,
+    read_best,
+)
+from firth.finetuning.transfer import adapt, auxiliary_goals, pretraining_heads, unfreeze
 from firth.nn.features import Features
 from firth.run_folder import RESULTS, RunFolder
 from firth.tasks import resolve, scorer_of
@@ -35,240 +43,284 @@ from firth.tensors import Encoder
 from firth.train.layer_rates import rate_share
 from firth.train.loop import Learner, Progress
 from firth.train.parallel import reseed
+from firth.train.run import CHECKPOINTS
 from firth.types import Prediction
 
+Items = Mapping[str, Sequence[Item]]
+"""The encoded rows of one part, by task."""
 
-def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = None) -> dict[str, Any]:
-    """Trains, picks, measures and writes; gives what `results.json` holds."""
+
+@dataclass(frozen=True)
+class SeedModel:
+    """An encoder and its heads while they are trained and measured."""
+
+    learner: Learner
+    encoder: Encoder
+    """What the heads read: the encoder with its adapters, or features of a frozen one."""
+    heads: Mapping[str, Head]
+    """By task."""
+
+
+def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None = None) -> FinetuningSummary:
+    """Trains, picks, measures and writes; returns what `results.json` holds."""
     out = folder.path
-    job = resolve_job(folder, asked, device=device)
+    job = resolve_job(folder, request, device=device)
     if folder.finished:
         folder.say_finished()
-        return dict(read_json(out / RESULTS))
+        return read_summary(out)
     _rehearse(job)
-    folder.begin(job.source, job.plan, leftovers=[RESULTS])
-    folder.remove_leftovers(("result.json", "best.json", BEST), below="seed-*")
-    results = []
-    first_seed = job.plan.train.seed
+    folder.begin(job.source, job.config, leftovers=[RESULTS])
+    folder.remove_leftovers((RESULT, BEST_FIGURES, BEST), below="seed-*")
+    results: list[SeedResult] = []
+    first_seed = job.config.train.seed
     for seed in range(first_seed, first_seed + job.source.seeds):
-        results.append(_one_seed(job, folder, seed))
-        _keep_only_best(out, results)
-    best = max(results, key=_picked)
-    learner, encoder = _learner(job, best["seed"])
-    load_best(out / f"seed-{best['seed']}", learner)
-    tasks = _tuned(learner, best)
-    for name, task in tasks.items():
-        task.before_training(job.data[name].examples["train"])
-    summary = summarise(
-        job.data, tasks, results, best, predictions=_predictions(job, encoder, tasks), source=job.source
-    )
-    _save(out, job, learner, tasks, summary)
-    write_json(out / RESULTS, summary)
-    (out / f"seed-{best['seed']}" / BEST).unlink()
+        results.append(_run_seed(job, folder, seed))
+        if folder.is_main:
+            _delete_other_weights(out, results)
+    best = max(results, key=lambda result: result.picked_value)
+    model = _build(job, best.seed)
+    load_best(_seed_folder(out, best.seed), model.learner)
+    _restore_configs(model.heads, best.configs)
+    for name, head in model.heads.items():
+        head.before_training(job.data[name].examples["train"])
+    predictions = _predictions(job, model)
+    summary = summarise(job.data, model.heads, results, best, predictions=predictions, source=job.source)
+    folder.wait_for_ranks()  # all have loaded the best weights, which are deleted now
+    if folder.is_main:
+        checkpoints.save(out, _checkpoint(job, model, summary))
+        write_json(out / RESULTS, summary)
+        (_seed_folder(out, best.seed) / BEST).unlink()
     return summary
+
+
+def read_summary(out: Path) -> FinetuningSummary:
+    """The summary of a finished run."""
+    summary: FinetuningSummary = read_json(out / RESULTS)
+    return summary
+
+
+def _seed_folder(out: Path, seed: int) -> Path:
+    return out / f"seed-{seed}"
 
 
 # One seed
 
 
+def _build(job: FinetuneJob, seed: int) -> SeedModel:
+    """SeedModel and heads as a seed begins."""
+    reseed(seed, "initial weights")
+    backbone = job.start.encoder(job.config.train.precision, job.device)
+    encoder = adapt(backbone, job.config.transfer)
+    heads: dict[str, Head] = {}
+    for name, rows in job.data.items():
+        heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)
+    auxiliary = auxiliary_goals(job.start, encoder, job.config.transfer)
+    learner = Learner(encoder, heads, auxiliary=auxiliary).to(job.device)
+    return SeedModel(learner, encoder, heads)
+
+
 def _rehearse(job: FinetuneJob) -> None:
     """Builds everything once and encodes one row, so that what fails does so before anything is written."""
-    learner, _ = _learner(job, job.plan.train.seed)
-    for name, task in _tuned(learner, {"configs": {}}).items():
+    model = _build(job, job.config.train.seed)
+    for name, head in model.heads.items():
         rows = job.data[name].examples["train"]
-        task.before_training(rows)
-        task.batch(task.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True))
+        head.before_training(rows)
+        items = head.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True)
+        head.batch(items)
 
 
-def _one_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> dict[str, Any]:
-    """Trains with one seed, or reads what an earlier go wrote; gives its figures."""
-    folder = run_folder.path / f"seed-{seed}"
-    if (folder / "result.json").exists():
-        return dict(read_json(folder / "result.json"))
-    folder.mkdir(parents=True, exist_ok=True)
-    plan, learner_encoder = job.plan, _learner(job, seed)
-    learner, encoder = learner_encoder
-    tasks: dict[str, Head] = dict(learner.goals.items())  # type: ignore[arg-type]
-    items = {part: _items(job, tasks, part) for part in PARTS}
-    for name, task in tasks.items():
-        labelled.tell_of_cuts(f"{name}, train", items["train"][name])
-        task.before_training(job.data[name].examples["train"])
-    if any(map(KINDS[plan.encoder].solves, tasks.values())):
-        return _solved(job, folder, seed, learner=learner, items=items)
-    batches = ItemBatches(tasks, items["train"], plan.batch_size, seed, plan.alpha)
-    layers = job.start.num_blocks
+def _run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
+    """Trains with one seed, or reads what an earlier process wrote; returns its figures."""
+    folder = _seed_folder(run_folder.path, seed)
+    is_done = (folder / RESULT).exists()
+    run_folder.wait_for_ranks()  # all ranks look before rank 0 writes
+    if is_done:
+        return from_dict(SeedResult, read_json(folder / RESULT))
+    if run_folder.is_main:
+        folder.mkdir(parents=True, exist_ok=True)
+    model = _build(job, seed)
+    items = {part: _encode(job, model.heads, part) for part in PARTS}
+    for name, head in model.heads.items():
+        labelled.report_cuts(f"{name}, train", items["train"][name])
+        head.before_training(job.data[name].examples["train"])
+    if any(job.backbone.is_solved(head) for head in model.heads.values()):
+        result = _solve_seed(job, folder, seed, model, items)
+    else:
+        result = _train_seed(job, run_folder, seed, model, items)
+    if run_folder.is_main:
+        write_json(folder / RESULT, to_dict(result))
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+    return result
+
+
+def _train_seed(
+    job: FinetuneJob, run_folder: RunFolder, seed: int, model: SeedModel, items: Mapping[str, Items]
+) -> SeedResult:
+    """Trains through the loop and measures the best weights."""
+    config = job.config
+    folder = _seed_folder(run_folder.path, seed)
+    batches = ItemBatches(model.heads, items["train"], config.batch_size, seed, config.alpha)
     collapsed: dict[str, str] = {}
     run = PickingRun(
         folder,
-        learner,
+        model.learner,
         packs=batches,
-        measure=partial(_measure, job, encoder, tasks, items["dev"], collapsed),
-        config=replace(plan.train, seed=seed),
+        measure=partial(_measure, job, model, items["dev"], collapsed),
+        config=replace(config.train, seed=seed),
         resume=run_folder.resume,
         interrupts=run_folder.interrupts,
         label=f"fine-tuning, seed {seed}",
-        scale=partial(rate_share, num_layers=layers, decay=plan.transfer.layer_decay),
-        patience=plan.patience,
-        keep_last=plan.pick == "last",
-        facts=lambda: {
-            "configs": {name: to_dict(task.config) for name, task in tasks.items()},
-            "collapsed": dict(collapsed),
-        },
-        before_step=partial(_thaw, job, encoder, batches),
+        scale=partial(rate_share, num_layers=job.start.num_blocks, decay=config.transfer.layer_decay),
+        patience=config.patience,
+        keep_last=config.pick == "last",
+        head_state=lambda: HeadState(_configs(model.heads), dict(collapsed)),
+        before_step=partial(_unfreeze, job, model.encoder, batches),
     )
     run.go()
     best = read_best(folder)
     assert best is not None
-    load_best(folder, learner)
-    say_collapsed(seed, best, rate=plan.train.optim.rate, epochs=plan.epochs)
-    tasks = _tuned(learner, best)
-    result = {"seed": seed, **best, "epochs": best["step"] * plan.train.accumulate / batches.num_packs(0)}
-    result["test"] = {
-        name: _scores(job, encoder, {name: tasks[name]}, "test", items["test"][name]) for name in items["test"]
-    }
-    write_json(folder / "result.json", result)
-    shutil.rmtree(folder / "checkpoints", ignore_errors=True)
-    return result
+    load_best(folder, model.learner)
+    warn_collapsed(seed, best.collapsed, rate=config.train.optim.rate, epochs=config.epochs)
+    _restore_configs(model.heads, best.configs)
+    epochs = best.step * config.train.accumulate / batches.num_packs(0)
+    return SeedResult(seed=seed, epochs=epochs, test=_test_scores(job, model, items["test"]), **asdict(best))
 
 
-def _solved(
-    job: FinetuneJob, folder: Path, seed: int, *, learner: Learner, items: dict[str, dict[str, Sequence[Item]]]
-) -> dict[str, Any]:
-    """The figures of a task whose weights are found without the loop."""
-    tasks: dict[str, Head] = dict(learner.goals.items())  # type: ignore[arg-type]
-    ((name, task),) = tasks.items()
-    solve = KINDS[job.plan.encoder].solve
+def _solve_seed(job: FinetuneJob, folder: Path, seed: int, model: SeedModel, items: dict[str, Items]) -> SeedResult:
+    """Finds the weights without the loop and measures them."""
+    ((name, head),) = model.heads.items()
+    solve = job.backbone.solve
     assert solve is not None
-    training_rows = items.pop("train")[name]  # not needed afterwards, and large
-    solve(task, learner.encoder, training_rows, job, seed)
-    values = _measure(job, learner.encoder, tasks, items["dev"], {})
-    keep(folder, learner, step=0, values=values, facts={"configs": {name: to_dict(task.config)}})
+    training_items = items.pop("train")[name]  # not needed afterwards, and large
+    solve(head, model.learner.encoder, training_items, tokenizer=job.start.tokenizer, config=job.config, seed=seed)
+    values = _measure(job, model, items["dev"], {})
+    keep(folder, model.learner, step=0, values=values, head_state=HeadState(_configs(model.heads), {}))
     best = read_best(folder)
     assert best is not None
-    test = {part: _scores(job, learner.encoder, tasks, "test", rows) for part, rows in items["test"].items()}
-    result = {"seed": seed, **best, "epochs": 0.0, "test": test}
-    write_json(folder / "result.json", result)
-    return result
+    return SeedResult(seed=seed, epochs=0.0, test=_test_scores(job, model, items["test"]), **asdict(best))
 
 
-def _learner(job: FinetuneJob, seed: int) -> tuple[Learner, Encoder]:
-    """Model and heads as a seed begins."""
-    reseed(seed, "initial weights")
-    bert = job.start.encoder(job.plan.train.precision, job.device)
-    encoder = adapt(bert, job.plan.transfer)
-    tasks = {
-        name: make_head(name, job.plan.tasks[name], encoder, labels=part.labels) for name, part in job.data.items()
-    }
-    more = beside(job.start, encoder, job.plan.transfer)
-    return Learner(encoder, tasks, auxiliary=more).to(job.device), encoder
+def _encode(job: FinetuneJob, heads: Mapping[str, Head], part: str) -> Items:
+    """The rows of a part as an encoder reads them, for the tasks that have such rows."""
+    items: dict[str, Sequence[Item]] = {}
+    for name, head in heads.items():
+        examples = job.data[name].examples
+        if part in examples:
+            items[name] = head.encode(
+                examples[part], job.start.tokenizer, max_length=job.max_length, training=part == "train"
+            )
+    return items
 
 
-def _items(job: FinetuneJob, tasks: Mapping[str, Head], part: str) -> dict[str, Sequence[Item]]:
-    return {
-        name: task.encode(
-            job.data[name].examples[part], job.start.tokenizer, max_length=job.max_length, training=part == "train"
-        )
-        for name, task in tasks.items()
-        if part in job.data[name].examples
-    }
+def _measure(job: FinetuneJob, model: SeedModel, items: Items, collapsed: dict[str, str]) -> dict[str, float]:
+    """Figures on the rows for picking; `picked` is the mean of the tasks' main ones.
 
-
-def _measure(
-    job: FinetuneJob,
-    encoder: Encoder,
-    tasks: Mapping[str, Head],
-    items: Mapping[str, Sequence[Item]],
-    collapsed: dict[str, str],
-) -> dict[str, float]:
-    """Figures on the picking rows; `picked` is the mean of the tasks' main ones. Leaves in `collapsed` the tasks that
-    gave all rows the same answer."""
+    Leaves in `collapsed` the tasks that gave all rows the same answer.
+    """
     figures: dict[str, float] = {}
-    mains = []
-    for name, task in tasks.items():
+    main_figures: list[float] = []
+    for name, head in model.heads.items():
         rows = job.data[name].examples["dev"]
-        predictions = task.tune(predict(encoder, task, items[name]), rows)
-        scorer = scorer_of(task)
+        predictions = head.tune(predict(model.encoder, head, items[name]), rows)
+        scorer = scorer_of(head)
         scores = scorer.score(predictions, rows)
+        main_figures.append(scores[scorer.main_metric])
+        prefix = f"{name}_" if len(model.heads) > 1 else ""
+        for figure, value in scores.items():
+            figures[f"{prefix}{figure}"] = value
         collapsed.pop(name, None)
-        if (answer := same_answer(predictions, rows)) is not None:
+        answer = same_answer(predictions, rows)
+        if answer is not None:
             collapsed[name] = answer
-        mains.append(scores[scorer.main_metric])
-        figures |= {f"{name}_{key}" if len(tasks) > 1 else key: value for key, value in scores.items()}
-    return {"picked": sum(mains) / len(mains), **figures}
+    picked = sum(main_figures) / len(main_figures)
+    return {PICKED: picked, **figures}
 
 
-def _scores(
-    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Head], part: str, items: Sequence[Item]
-) -> dict[str, float]:
-    ((name, task),) = tasks.items()
-    return scorer_of(task).score(predict(encoder, task, items), job.data[name].examples[part])
+def _test_scores(job: FinetuneJob, model: SeedModel, items: Items) -> dict[str, dict[str, float]]:
+    """Figures on the test rows, by task."""
+    scores: dict[str, dict[str, float]] = {}
+    for name, rows in items.items():
+        head = model.heads[name]
+        predictions = predict(model.encoder, head, rows)
+        scores[name] = scorer_of(head).score(predictions, job.data[name].examples["test"])
+    return scores
 
 
-def _thaw(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:
-    every = job.plan.transfer.unfreeze_every
+def _unfreeze(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:
+    every = job.config.transfer.unfreeze_every
     if every:
-        done = progress.step * job.plan.train.accumulate / batches.num_packs(0)
-        thaw(encoder, num_layers=job.start.num_blocks, epochs_done=done, every=every)
+        epochs_done = progress.step * job.config.train.accumulate / batches.num_packs(0)
+        unfreeze(encoder, num_layers=job.start.num_blocks, epochs_done=epochs_done, every=every)
 
 
-def _tuned(learner: Learner, best: Mapping[str, Any]) -> dict[str, Head]:
-    """The tasks with what was found on the picking rows along with the best weights."""
-    tasks: dict[str, Head] = dict(learner.goals.items())  # type: ignore[arg-type]
-    for name, config in best["configs"].items():
-        tasks[name].config = from_dict(resolve(name).Config, config)
-    return tasks
+def _configs(heads: Mapping[str, Head]) -> dict[str, dict[str, object]]:
+    """The configs of the heads, as plain JSON values."""
+    return {name: to_dict(head.config) for name, head in heads.items()}
+
+
+def _restore_configs(heads: Mapping[str, Head], configs: Mapping[str, Mapping[str, object]]) -> None:
+    """Gives the heads back what was found on the rows for picking along with the best weights."""
+    for name, values in configs.items():
+        heads[name].config = from_dict(resolve(name).Config, values)
 
 
 # All seeds
 
 
-def _picked(result: Mapping[str, Any]) -> float:
-    value = result["value"]
-    return float("-inf") if value is None or value != value else float(value)
-
-
-def _keep_only_best(out: Path, results: list[dict[str, Any]]) -> None:
-    best = max(results, key=_picked)
+def _delete_other_weights(out: Path, results: Sequence[SeedResult]) -> None:
+    """Deletes the weights of all seeds but the best."""
+    best = max(results, key=lambda result: result.picked_value)
     for result in results:
         if result is not best:
-            (out / f"seed-{result['seed']}" / BEST).unlink(missing_ok=True)
+            (_seed_folder(out, result.seed) / BEST).unlink(missing_ok=True)
 
 
-def _predictions(
-    job: FinetuneJob, encoder: Encoder, tasks: Mapping[str, Head]
-) -> dict[str, dict[str, list[Prediction]]]:
-    """Of the kept model, by task and part."""
-    return {
-        part: {name: predict(encoder, tasks[name], items) for name, items in _items(job, tasks, part).items()}
-        for part in PARTS
-        if part != "train"
-    }
+def _predictions(job: FinetuneJob, model: SeedModel) -> dict[str, dict[str, list[Prediction]]]:
+    """What the kept model says about dev and test rows, by part and task."""
+    predictions: dict[str, dict[str, list[Prediction]]] = {}
+    for part in PARTS:
+        if part == "train":
+            continue
+        predictions[part] = {}
+        for name, items in _encode(job, model.heads, part).items():
+            predictions[part][name] = predict(model.encoder, model.heads[name], items)
+    return predictions
 
 
-def _save(out: Path, job: FinetuneJob, learner: Learner, tasks: Mapping[str, Head], summary: Mapping[str, Any]) -> None:
-    encoder = learner.encoder
-    features = encoder if isinstance(encoder, Features) else None
-    body = features.encoder if features else encoder
-    info = {
-        "fine_tuned_from": Path(job.source.model).name or KINDS[job.plan.encoder].origin,
-        "max_length": job.max_length,
-        "figures": {name: row["figures"] for name, row in summary["tasks"].items()},
-    }
-    made = Checkpoint(
-        body.cpu().eval(),
-        (job.start.goals or {}) if features else kept_heads(learner),
+def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) -> Checkpoint:
+    """The fine-tuned model with its card."""
+    encoder = model.encoder
+    reader: Features | None = None
+    heads_of_pretraining = pretraining_heads(model.learner)
+    embedding = _embedding(model.heads)
+    if isinstance(encoder, Features):
+        # The encoder below the features did not change, so its own heads and vectors still fit.
+        reader = encoder
+        encoder = reader.encoder
+        heads_of_pretraining = dict(job.start.goals or {})
+        embedding = Embedding()
+    transfer = job.config.transfer
+    checkpoint = Checkpoint(
+        encoder.cpu().eval(),
+        heads_of_pretraining,
         job.start.tokenizer,
-        info=info,
-        embedding=_embedding(tasks) if features is None else Embedding(),
-        tasks={name: task.cpu().eval() for name, task in tasks.items()},
-        reader=features,
-        adapter_width=job.plan.transfer.adapter_width if job.plan.transfer.mode == "adapters" else 0,
+        info={
+            "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
+            "max_length": job.max_length,
+            "figures": {name: task["figures"] for name, task in summary["tasks"].items()},
+        },
+        embedding=embedding,
+        tasks={name: head.cpu().eval() for name, head in model.heads.items()},
+        reader=reader,
+        adapter_width=transfer.adapter_width if transfer.mode == "adapters" else 0,
         layout=job.start.layout,
     )
-    checkpoints.save(out, replace(made, text=card(made, summary)))
+    return replace(checkpoint, text=card(checkpoint, summary))
 
 
-def _embedding(tasks: Mapping[str, Head]) -> Embedding:
-    """How `embed` makes vectors: as the task wants it that taught the encoder what their cosine means."""
-    poolings = [task.embeds for task in tasks.values() if task.embeds]
-    return Embedding(poolings[0], normalise=True) if poolings else Embedding()
+def _embedding(heads: Mapping[str, Head]) -> Embedding:
+    """How `embed` makes vectors: as the task pools them that trained the encoder to compare them by cosine."""
+    for head in heads.values():
+        if head.embeds:
+            return Embedding(head.embeds, normalise=True)
+    return Embedding()

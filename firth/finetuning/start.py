@@ -5,38 +5,38 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from firth import checkpoint as checkpoints
 from firth import encoders, lineage
 from firth.errors import BadConfig
-from firth.finetuning.transfer import TransferConfig
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.wordpiece import WordPiece
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 log = logging.getLogger(__name__)
 
 VOCAB_SIZE = 8000
-"""Pieces of a vocabulary that is trained on the training rows, at most."""
-
-
-RATES = {128: 5e-4, 256: 3e-4, 384: 1e-4, 512: 1e-4, 768: 5e-5}
-"""Learning rate by the width of a pre-trained model: 768 is BERT's own, 384 and 512 did well on the sets of
-docs/results.md (at 2e-4 and width 384 RTE, CoLA and GoEmotions fell apart in some seeds)."""
+"""The largest vocabulary that is trained on the training rows."""
 
 
 @dataclass(frozen=True)
 class Start:
+    """An encoder's name, config and tokenizer, and the weights it starts with."""
+
     encoder_name: str
-    encoder_config: Any
+    encoder_config: "DataclassInstance"
     tokenizer: Tokenizer
     trained: Encoder | None = None
     """None starts from random weights."""
     goals: Mapping[str, Objective] | None = None
+    """The heads of pre-training."""
     layout: str = ""
     """The type of folder it came in."""
 
@@ -44,51 +44,56 @@ class Start:
     def shape(self) -> Encoder:
         """An encoder of this shape that holds no weights."""
         with torch.device("meta"):
-            return self._made(self.encoder_config)
+            return self._make_encoder(self.encoder_config)
 
     @property
     def num_blocks(self) -> int:
-        """Blocks with weights of their own; ALBERT has one, however often it is applied."""
-        return len(blocks) if (blocks := getattr(self.shape, "blocks", None)) is not None else self.shape.num_layers
+        """Blocks that have their own weights; ALBERT has one, however often it is applied."""
+        blocks = getattr(self.shape, "blocks", None)
+        if blocks is None:
+            return self.shape.num_layers
+        return len(blocks)
 
     def encoder(self, precision: str, device: str) -> Encoder:
         """A fresh copy, ready to learn."""
         config = self.encoder_config
-        if getattr(config, "attention_dropout", 0) and device.startswith("cuda") and precision != "fp32":
-            config = replace(config, attention_dropout=0.0)  # the packed kernel has none
-        encoder = self._made(config)
+        is_half = device.startswith("cuda") and precision != "fp32"
+        if is_half and getattr(config, "attention_dropout", 0.0) > 0:
+            # The attention kernel for packed sequences has no dropout.
+            config = replace(config, attention_dropout=0.0)
+        encoder = self._make_encoder(config)
         if self.trained is not None:
             encoder.load_state_dict(self.trained.state_dict())
         return encoder
 
-    def _made(self, config: Any) -> Encoder:
+    def _make_encoder(self, config: "DataclassInstance") -> Encoder:
         encoder: Encoder = encoders.resolve(self.encoder_name)(config)
         return encoder
 
 
-def begin(model: str, *, random: bool, texts: Iterable[str]) -> Start:
+def start_from_model(model: str, *, random: bool, texts: Iterable[str]) -> Start:
+    """A model folder as a start, or if `model` is empty a tiny BERT with a vocabulary trained on the texts.
+
+    `random` keeps the shape and the tokenizer of the model but not its weights.
+    """
     if not model:
-        log.info("No model was named: starting from random weights and a vocabulary of the training rows.")
-        tokenizer = WordPiece.train(texts, WordPiece.Config(vocab_size=VOCAB_SIZE), fewer=True)
-        shape = lineage.make("bert", "tiny").encoder["bert"]
-        return Start("bert", replace(shape, vocab_size=-(-len(tokenizer.vocab) // 64) * 64), tokenizer)
+        return _start_from_texts(texts)
     loaded = checkpoints.load(Path(model))
     if loaded.adapter_width or loaded.reader:
         raise BadConfig(f"{model} has adapters or frozen features; fine-tune the model it came from.")
-    trained = None if random else loaded.encoder
     return Start(
-        encoders.name_of(loaded.encoder),
-        loaded.encoder.config,
-        loaded.tokenizer,
-        trained,
-        {} if random else loaded.goals,
-        loaded.layout,
+        encoder_name=encoders.name_of(loaded.encoder),
+        encoder_config=loaded.encoder.config,
+        tokenizer=loaded.tokenizer,
+        trained=None if random else loaded.encoder,
+        goals={} if random else loaded.goals,
+        layout=loaded.layout,
     )
 
 
-def usual_rate(start: Start, transfer: TransferConfig) -> float:
-    """The rate that did well on small sets: higher for smaller models, for random weights and for what is new."""
-    if transfer.mode != "full":
-        return 1e-3
-    rate = next((rate for most, rate in RATES.items() if start.shape.width <= most), 3e-5)
-    return rate if start.trained is not None else 2 * rate
+def _start_from_texts(texts: Iterable[str]) -> Start:
+    log.info("No model was named: starting from random weights and a vocabulary of the training rows.")
+    tokenizer = WordPiece.train(texts, WordPiece.Config(vocab_size=VOCAB_SIZE), fewer=True)
+    config = lineage.make("bert", "tiny").encoder["bert"]
+    rows = -(-len(tokenizer.vocab) // 64) * 64  # a multiple of 64 suits the matrix units
+    return Start("bert", replace(config, vocab_size=rows), tokenizer)

@@ -1,7 +1,8 @@
-"""Ways of transfer: how a pre-trained encoder meets a task. Config in; an encoder ready to learn out.
+"""How a pre-trained encoder is used for a task. Config in; an encoder ready to learn out.
 
 Fine-tune everything (Devlin et al. 2018), frozen features (table 7 there; Peters et al. 2018), or adapters (Houlsby et
-al. 2019); besides, a lower rate for lower layers and gradual unfreezing from the top (Howard & Ruder 2018).
+al. 2019). A lower rate for lower layers, gradual unfreezing from the top (Howard & Ruder 2018) and the language model's
+loss as a second one (Radford et al. 2018) can be added.
 """
 
 from dataclasses import dataclass, field
@@ -9,11 +10,17 @@ from typing import Literal
 
 from torch import nn
 
+from firth.checkpoint import make_goal
 from firth.errors import BadConfig
+from firth.finetuning.start import Start
 from firth.nn.adapters import insert_adapters
 from firth.nn.features import Features
+from firth.objectives.auxiliary_lm import NAME, AuxiliaryLM
+from firth.objectives.causal_lm import CausalLM
+from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.train.layer_rates import depth_below_head
+from firth.train.loop import Learner
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class TransferConfig:
     unfreeze_every: float = 0.0
     """Epochs after which one more block begins to learn, from the top; 0 lets all learn at once."""
     auxiliary_lm: float = 0.0
-    """Weight of the language model's loss on the task's texts beside the task's; GPT's paper: 0.5. 0 for none."""
+    """Weight of the language model's loss on the task's texts, added to the task's; GPT's paper: 0.5. 0 for none."""
 
     def __post_init__(self) -> None:
         if not 0 < self.layer_decay <= 1 or self.unfreeze_every < 0 or self.adapter_width < 1:
@@ -43,20 +50,47 @@ class TransferConfig:
 
 
 def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
-    """What the tasks read; draws the new weights of adapters and features."""
+    """The encoder that the heads read; draws the new weights of adapters and features."""
     if config.mode == "features":
         return Features(config.features, encoder)
     if config.mode == "adapters":
         insert_adapters(encoder, config.adapter_width)
         for name, parameter in encoder.named_parameters():
-            parameter.requires_grad_("_slot." in name or ".norm." in f".{name}" or "_norm." in name)
-        if (pooler := getattr(encoder, "pooler", None)) is not None:
+            is_norm = ".norm." in f".{name}" or "_norm." in name
+            is_adapter = "_slot." in name
+            parameter.requires_grad_(is_adapter or is_norm)
+        pooler = getattr(encoder, "pooler", None)
+        if pooler is not None:
             pooler.requires_grad_(True)
     return encoder
 
 
-def thaw(encoder: nn.Module, *, num_layers: int, epochs_done: float, every: float) -> None:
-    """Lets the head learn first and then one more block every so many epochs, the embeddings last."""
-    open_blocks = int(epochs_done / every)
+def unfreeze(encoder: nn.Module, *, num_layers: int, epochs_done: float, every: float) -> None:
+    """Gradual unfreezing: the head learns first, then one more block every so many epochs, the embeddings last."""
+    num_unfrozen = int(epochs_done / every)
     for name, parameter in encoder.named_parameters():
-        parameter.requires_grad_(depth_below_head(name, num_layers) <= open_blocks)
+        parameter.requires_grad_(depth_below_head(name, num_layers) <= num_unfrozen)
+
+
+def auxiliary_goals(start: Start, encoder: Encoder, config: TransferConfig) -> dict[str, AuxiliaryLM]:
+    """What learns from every batch besides the task: the language model that the encoder was trained as, or nothing."""
+    if not config.auxiliary_lm:
+        return {}
+    trained = (start.goals or {}).get("causal_lm")
+    if not isinstance(trained, CausalLM) or not encoder.causal:
+        raise BadConfig(
+            "transfer.auxiliary_lm needs a model that predicts the next token, as gpt, gpt-2 and ulmfit do, with its "
+            "own weights; leave it out."
+        )
+    head = make_goal("causal_lm", trained.config, encoder, start.tokenizer)
+    head.load_state_dict(trained.state_dict())
+    assert isinstance(head, CausalLM)
+    return {NAME: AuxiliaryLM(head, weight=config.auxiliary_lm)}
+
+
+def pretraining_heads(learner: Learner) -> dict[str, Objective]:
+    """The heads of pre-training that learned along and so still fit the encoder."""
+    for goal in learner.auxiliary.values():
+        if isinstance(goal, AuxiliaryLM):
+            return {"causal_lm": goal.head.cpu().eval()}
+    return {}

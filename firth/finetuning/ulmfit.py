@@ -1,6 +1,6 @@
 """ULMFiT's stages after pre-training (Howard & Ruder 2018): a language model and labelled rows in, a classifier out.
 
-First the language model goes on with the text of the training rows (RUN/lm), then the task is learned from there. Both
+First the language model is trained on the text of the training rows (RUN/lm), then the task is learned from there. Both
 stages have slanted triangular rates (cut 0.1, ratio 32), and each layer learns 2.6 times more slowly than the one above
 it; in the second the layers begin to learn one by one from the top, a quarter of an epoch each. (The paper gives each
 an epoch, of up to 50; in a run of a few the rate would be down again before the lowest begin.) Texts are read whole;
@@ -11,10 +11,9 @@ with them a few epochs do not find a weak signal such as CoLA's: docs/results.md
 import json
 import logging
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
@@ -23,10 +22,12 @@ from firth.data import prepare as preparation
 from firth.data.shards import Shards
 from firth.errors import BadConfig
 from firth.files import MANIFEST, write_bytes
-from firth.finetuning import running as downstream
+from firth.finetuning import running
+from firth.finetuning.figures import FinetuningSummary
 from firth.finetuning.jobs import FinetuneRequest, resolve_job
-from firth.pretraining import planning
+from firth.finetuning.labelled import texts_of
 from firth.pretraining import training as pretraining
+from firth.pretraining.planning import PretrainRequest
 from firth.run_folder import DATA, RunFolder, is_begun
 
 log = logging.getLogger(__name__)
@@ -37,71 +38,108 @@ SLANTED = (
     "train.optim.beta1=0.7",
     "train.optim.beta2=0.99",
 )
+"""Slanted triangular rates, and the paper's betas."""
 DECAY = round(1 / 2.6, 4)
-LM_EPOCHS, LM_RATE = 5.0, 4e-3
+LM_EPOCHS = 5.0
+LM_RATE = 4e-3
 """Of the second stage; the paper's rate."""
 TASK = ("epochs=6", f"transfer.layer_decay={DECAY}", "transfer.unfreeze_every=0.25", "train.optim.rate=1e-2", *SLANTED)
 """Of the third stage; the paper's rate."""
 CLASSIFIER = ("tasks.classify.pooling=concat",)
 STEPS = 50
-"""Steps of a pass over the second stage's text at least, where a step can be so small."""
+"""Steps of a pass over the second stage's text at least, if a step can be so small."""
+LM = "lm"
+"""The folder of the second stage."""
+LM_PREFIX = "lm."
+"""Begins a change that is for the language model."""
 
 
-def finetune(folder: RunFolder, asked: FinetuneRequest, *, device: str | None = None) -> dict[str, Any]:
+def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None = None) -> FinetuningSummary:
     """Both stages; changes that begin with `lm.` are for the language model, `lm.epochs` are its passes."""
-    own = tuple(change for change in asked.changes if not change.startswith("lm."))
-    language_model = folder.path / "lm"
+    lm_changes: list[str] = []
+    task_changes: list[str] = []
+    for change in request.changes:
+        if change.startswith(LM_PREFIX):
+            lm_changes.append(change.removeprefix(LM_PREFIX))
+        else:
+            task_changes.append(change)
+    language_model = folder.path / LM
     if not (language_model / MANIFEST).exists():
-        lm_changes = [change.removeprefix("lm.") for change in asked.changes if change.startswith("lm.")]
-        _language_model(folder, replace(asked, changes=own), lm_changes, device=device)
-    usual: tuple[str, ...] = ()
+        _train_language_model(folder, replace(request, changes=tuple(task_changes)), lm_changes, device=device)
+    usual: list[str] = []
     if not folder.begun:
-        usual = (*TASK, *CLASSIFIER) if "classify" in asked.tasks else TASK
-    task = replace(asked, model=str(language_model), changes=(*usual, *own))
-    return downstream.finetune(folder, task, device=device)
+        usual += TASK
+        if "classify" in request.tasks:
+            usual += CLASSIFIER
+    task_request = replace(request, model=str(language_model), changes=(*usual, *task_changes))
+    return running.finetune(folder, task_request, device=device)
 
 
-def _language_model(folder: RunFolder, asked: FinetuneRequest, changes: list[str], *, device: str | None) -> None:
-    """The second stage: its run lies in RUN/lm, and what a killed process left there is continued."""
-    if not asked.model:
-        raise BadConfig("ULMFiT starts from a language model; name one pre-trained with `recipe='ulmfit'`.")
-    start = checkpoints.load(Path(asked.model))
-    if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
-        raise BadConfig(f"{asked.model} does not predict the next token; ULMFiT needs one that does.")
-    out = folder.path / "lm"
-    job = None if is_begun(out) else resolve_job(folder, asked, device="cpu")
+def _train_language_model(
+    folder: RunFolder, request: FinetuneRequest, changes: Sequence[str], *, device: str | None
+) -> None:
+    """The second stage. Its run is RUN/lm; a killed one is continued."""
+    start = _language_model(request.model)
+    out = folder.path / LM
+    # Rows are read, and bad ones refused, before anything is written.
+    job = None if is_begun(out) else resolve_job(folder, request, device="cpu")
     folder.claim()
     with RunFolder(out, command="pretrain", resume=is_begun(out)) as lm_folder:
         data = out / DATA
         if job is not None:
             lm_folder.claim()
-            rows = (row for part in job.data.values() for row in part.examples["train"])
-            _prepare((text for row in rows for text in row.texts), data, start)
+            if lm_folder.is_main:
+                _prepare(texts_of(job.data), data, start)
+            lm_folder.wait_for_ranks()
         log.info("Training the language model on the text of the training rows ...")
-        epochs = [change for change in changes if change.startswith("epochs=")]
-        wanted = planning.PretrainRequest(
-            "ulmfit",
-            epochs=float(read_value(epochs[-1].partition("=")[2])) if epochs else LM_EPOCHS,
-            changes=(*_numbers(start, Shards.open(data)), *(c for c in changes if c not in epochs)),
-        )
-        pretraining.pretrain(data, lm_folder, request=wanted, start_from=asked.model, device=device)
+        lm_request = _lm_request(start, Shards.open(data), changes)
+        pretraining.pretrain(data, lm_folder, request=lm_request, start_from=request.model, device=device)
+
+
+def _language_model(model: str) -> Checkpoint:
+    """The model that the second stage starts from; raises if it does not predict the next token."""
+    if not model:
+        raise BadConfig("ULMFiT starts from a language model; name one pre-trained with `recipe='ulmfit'`.")
+    start = checkpoints.load(Path(model))
+    if "causal_lm" not in start.goals or start.goals["causal_lm"].config.directions != "forward":
+        raise BadConfig(f"{model} does not predict the next token; ULMFiT needs one that does.")
+    return start
 
 
 def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
-    """Shards of the rows' text, each a document, by the model's own tokenizer."""
-    if data.exists():  # of a run that was killed before it began, perhaps with other rows
+    """Writes shards of the rows' text, each a document, by the model's own tokenizer."""
+    if data.exists():
+        # A run that was killed before it began left it, perhaps made from other rows.
         shutil.rmtree(data)
-    lines = data.parent / "text.txt"
-    write_bytes(lines, "".join(f"{' '.join(text.split())}\n" for text in texts).encode("utf-8", "replace"))
-    preparation.prepare([lines], data, tokenizer=start.tokenizer, documents="line", processes=0)
+    path = data.parent / "text.txt"
+    lines = [" ".join(text.split()) + "\n" for text in texts]
+    write_bytes(path, "".join(lines).encode("utf-8", "replace"))
+    preparation.prepare([path], data, tokenizer=start.tokenizer, documents="line", processes=0)
 
 
-def _numbers(start: Checkpoint, shards: Shards) -> list[str]:
+def _lm_request(start: Checkpoint, shards: Shards, changes: Sequence[str]) -> PretrainRequest:
+    """The request for the second stage: the user's changes after the usual ones."""
+    epochs = LM_EPOCHS
+    others: list[str] = []
+    for change in changes:
+        if change.startswith("epochs="):
+            epochs = float(read_value(change.removeprefix("epochs=")))
+        else:
+            others.append(change)
+    return PretrainRequest("ulmfit", epochs=epochs, changes=(*_lm_settings(start, shards), *others))
+
+
+def _lm_settings(start: Checkpoint, shards: Shards) -> list[str]:
     """The second stage: the model's own head, rates as in the paper, steps small enough for a small text."""
-    goal = to_dict(start.goals["causal_lm"].config)
-    usual = int(start.info.get("max_length", 70))
-    length = min(usual, max(8, shards.num_tokens // 8))
+    head_config = to_dict(start.goals["causal_lm"].config)
+    usual_length = int(start.info.get("max_length", 70))
+    length = min(usual_length, max(8, shards.num_tokens // 8))
     tokens = max(length, min(64 * length, shards.num_tokens // STEPS))
-    head = [f"objectives.causal_lm.{name}={json.dumps(value)}" for name, value in goal.items()]
-    sizes = [f"batches.max_length={length}", f"batches.tokens={tokens}", f"layer_decay={DECAY}"]
-    return [*head, *sizes, f"train.optim.rate={LM_RATE}", *SLANTED]
+    return [
+        *(f"objectives.causal_lm.{name}={json.dumps(value)}" for name, value in head_config.items()),
+        f"batches.max_length={length}",
+        f"batches.tokens={tokens}",
+        f"layer_decay={DECAY}",
+        f"train.optim.rate={LM_RATE}",
+        *SLANTED,
+    ]

@@ -18,7 +18,7 @@ from firth.data.items import Item, Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.finetuning.labelled import tell_of_cuts
+from firth.finetuning.labelled import report_cuts
 from firth.inference.choosing import Run, digest, known_precision, quicken, sample
 from firth.inference.generating import Options, generate
 from firth.inference.inputs import Cut, Masked, filled, likeliest
@@ -224,7 +224,7 @@ class Model:
     def predict_examples(self, examples: Sequence[Example], *, task: str = "") -> list[Prediction]:
         """The same for rows that a task has read."""
         items = self.items(examples, task=task)
-        tell_of_cuts("The inputs", items)
+        report_cuts("The inputs", items)
         with bar("predicting", sum(len(item.windows) for item in items), unit="sequences") as advance:
             return self.predict_items(items, task=task, advance=advance)
 

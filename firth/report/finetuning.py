@@ -7,7 +7,7 @@ from typing import Any
 
 from firth.files import read_json
 from firth.finetuning.collapse import collapsed_line
-from firth.finetuning.figures import spoken
+from firth.finetuning.figures import format_spread
 from firth.report.charts import bars, heatmap, lines
 from firth.report.markup import Html
 from firth.report.page import Section, figure, fold, grid, notice, page, section, table, tiles
@@ -49,9 +49,8 @@ def verdict(summary: Mapping[str, Any]) -> Html:
         baseline = _number(row["baseline"][part].get(main))
         good = good and _number(mean) > baseline
         than = "better" if _number(mean) > baseline else "no better"
-        said.append(
-            f"{name}: {main} {spoken(row['figures'][part][main])} on {_part(row, part)}, {than} than {baseline:.4f}"
-        )
+        value = format_spread(row["figures"][part][main])
+        said.append(f"{name}: {main} {value} on {_part(row, part)}, {than} than {baseline:.4f}")
     remarks = ["That is what someone who never reads the texts would score."]
     if len(summary["seeds"]) == 1:
         remarks.append("One seed was run, so no deviation is known: a small difference between two runs means nothing.")
@@ -75,10 +74,10 @@ def _facts(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _of_task(name: str, row: Mapping[str, Any], *, several: bool) -> list[Section]:
     title = f"{name}: " if several else ""
-    collapsed = collapsed_line(name, row)
+    collapsed = collapsed_line(name, row.get("collapsed_seeds", []))
     mark = " *" if collapsed else ""
     cells = [
-        [_part(row, part), figure_name, spoken(value) + mark, _number(row["baseline"][part].get(figure_name))]
+        [_part(row, part), figure_name, format_spread(value) + mark, _number(row["baseline"][part].get(figure_name))]
         for part, values in row["figures"].items()
         for figure_name, value in values.items()
     ]

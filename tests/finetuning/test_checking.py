@@ -38,7 +38,7 @@ def test_everything_wrong_is_named_with_its_row(run: Path, tmp_path: Path) -> No
         "row 5: an empty text",
         "row 6: the number of columns is 1, not 2",
         "rows 2, 3 (bad / good)",
-        "also stand in train, such as row 2 (train row 4)",
+        "are also in train, such as row 2 (train row 4)",
         "fewer than 5 training rows for the label bad, ugly",
         "without reading the texts: accuracy 0.7143",
     ):

@@ -7,7 +7,7 @@ import pytest
 from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
-from firth.finetuning.transfer import TransferConfig, adapt, thaw
+from firth.finetuning.transfer import TransferConfig, adapt, unfreeze
 from firth.nn.features import Features
 from firth.train.layer_rates import rate_share
 
@@ -27,7 +27,7 @@ def test_thawing_opens_one_block_after_another(small_bert: Callable[..., Bert]) 
     encoder = small_bert()
 
     def learning(epochs: float) -> set[str]:
-        thaw(encoder, num_layers=2, epochs_done=epochs, every=1.0)
+        unfreeze(encoder, num_layers=2, epochs_done=epochs, every=1.0)
         return {".".join(n.split(".")[:2]) for n, p in encoder.named_parameters() if p.requires_grad}
 
     assert learning(0.5) == {"pooler.dense"}

@@ -16,8 +16,8 @@ import typer
 
 from firth import __version__, cli, encoders, objectives, samples, tokenizers
 from firth.config import describe, part_config, resolve
-from firth.finetuning.backbones import KINDS
-from firth.finetuning.jobs import FinetuneConfig
+from firth.finetuning.backbones import BACKBONES
+from firth.finetuning.settings import FinetuneConfig
 from firth.lineage import Recipe
 
 COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
@@ -199,4 +199,4 @@ def test_configs_that_stand_apart_are_their_encoders_own() -> None:
 
 
 def test_whatever_may_read_rows_can_be_asked_for() -> None:
-    assert get_args(get_type_hints(FinetuneConfig)["encoder"]) == tuple(KINDS)
+    assert get_args(get_type_hints(FinetuneConfig)["encoder"]) == tuple(BACKBONES)

@@ -1,0 +1,52 @@
+"""The settings of a fine-tuning run: every number that `run.toml` holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from firth.encoders.tables import StaticConfig
+from firth.errors import BadConfig
+from firth.finetuning.bags import FastTextConfig
+from firth.finetuning.transfer import TransferConfig
+from firth.tasks.task import TaskConfig
+from firth.tokenizers.templates import Templates
+from firth.train.settings import OptimConfig, TrainConfig
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """A fine-tuning run as numbers."""
+
+    tasks: Mapping[str, TaskConfig] = field(default_factory=dict, metadata={"table": "firth.tasks"})
+    """The tasks, by name, with their configs."""
+    epochs: float = 0.0
+    """Passes over the training rows; 0: 3, or for few rows as many as make 150 steps, at most 20."""
+    batch_size: int = 32
+    """Examples of a batch; a step takes train.accumulate batches."""
+    max_length: int = 0
+    """Longest sequence, special tokens included; 0 is as long as the model reads."""
+    held_out_rate: float = 0.1
+    """Share of the training rows that take the place of a missing dev file."""
+    patience: int = 0
+    """Stop after this many evaluations without a better figure; 0 never stops early."""
+    pick: Literal["best", "last"] = "best"
+    """Which epoch's weights to keep: those best on the picking file, or the last."""
+    alpha: float = 0.5
+    """With several tasks, each is drawn in proportion to its size to this power."""
+    encoder: Literal["model", "bag", "static", "fasttext"] = "model"
+    """What reads the rows: the model (or random weights of its kind), a bag of features, new vectors of words or
+    characters, or fastText's bag of words."""
+    static: StaticConfig = field(default_factory=lambda: StaticConfig(init_std=0.1))
+    """The vectors, with encoder=static; their number is that of the units of the training rows."""
+    fasttext: FastTextConfig = field(default_factory=FastTextConfig)
+    """Its numbers, with encoder=fasttext."""
+    templates: Templates.Config = field(default_factory=Templates.Config)
+    """Which features, with encoder=bag."""
+    transfer: TransferConfig = field(default_factory=TransferConfig)
+    """What of the model learns, and how."""
+    train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
+    """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:
+            raise BadConfig("A run needs epochs of at least 0, a batch_size of at least 1 and 0 < held_out_rate < 1.")
