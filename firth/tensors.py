@@ -145,9 +145,12 @@ class Goal(nn.Module):
         """The denominators of the loss's sums, known before the first backward."""
         raise NotImplementedError
 
-    def step(self, encoder: Encoder, batch: Batch) -> Loss:
-        """Overridden by goals that look at the encoder's input or run a second network."""
-        return self.loss(encoder(batch), batch)
+    def rewrite(self, batch: Batch) -> tuple[Batch, Loss]:
+        """What the encoder reads instead of this batch, and the loss of the network that wrote it.
+
+        Overridden by goals with a second network, such as ELECTRA's generator. All goals share one pass of the encoder.
+        """
+        return batch, Loss({})
 
     def nothing_learned(self, figures: Mapping[str, float]) -> str:
         """What the training figures show if this goal has not learned anything; empty if it has.

@@ -49,6 +49,8 @@ class Plan:
     """The special tokens of these sequences where they are not the vocabulary's usual ones."""
     joined: Joined | None = None
     """If set, pieces are positions in these joined documents and not token numbers of the shards."""
+    groups_S: np.ndarray | None = None
+    """If set, the group of each sequence, in rising order; the sequences of a group go into the same pack."""
 
     def __len__(self) -> int:
         return len(self.pieces_SP2)
@@ -84,6 +86,8 @@ class Pack:
     """The fixed size of the batch, filler included."""
     max_sequences: int
     max_length: int
+    groups_B: np.ndarray | None = None
+    """The group of each sequence, if the plan has groups."""
     targets: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -177,6 +181,9 @@ def lay_out(
     ids_N[places] = text_ids
     ordinary_N[places] = is_ordinary
     word_starts_N[places] = is_word_start
+    groups_B = None
+    if plan.groups_S is not None:
+        groups_B = plan.groups_S[rows_B]
     return Pack(
         ids_N=ids_N,
         positions_N=positions_N,
@@ -189,6 +196,7 @@ def lay_out(
         num_tokens=num_tokens,
         max_sequences=max(max_sequences, len(rows_B)),
         max_length=max_length,
+        groups_B=groups_B,
     )
 
 

@@ -57,7 +57,9 @@ def concat_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
 def _reduce(x_ND: Tensor, bounds_B1: Tensor, kind: str) -> Tensor:
     """A reduction over the tokens of each sequence, by its name in torch."""
     lengths_B = bounds_B1.long().diff()
-    owners_N = torch.repeat_interleave(torch.arange(len(lengths_B), device=x_ND.device), lengths_B)
+    # With a known size the GPU need not be asked for the sum of the lengths.
+    numbers_B = torch.arange(len(lengths_B), device=x_ND.device)
+    owners_N = torch.repeat_interleave(numbers_B, lengths_B, output_size=x_ND.shape[0])
     empty_BD = x_ND.new_zeros(len(lengths_B), x_ND.shape[1])
     index_ND = owners_N[:, None].expand_as(x_ND)
     return empty_BD.scatter_reduce(0, index_ND, x_ND, kind, include_self=False)

@@ -20,6 +20,7 @@ TABLE = {
     "sentence_order": "firth.objectives.sentence_order:SentenceOrder",
     "span_boundary": "firth.objectives.span_boundary:SpanBoundary",
     "replaced_token": "firth.objectives.replaced_token:ReplacedToken",
+    "contrastive": "firth.objectives.contrastive:Contrastive",
 }
 
 

@@ -134,22 +134,26 @@ class ReplacedToken(Objective):
         counts["replaced_token"] = int(batch.targets["replaced_token_real"].sum())
         return counts
 
-    def step(self, encoder: Encoder, batch: Batch) -> Loss:
+    def rewrite(self, batch: Batch) -> tuple[Batch, Loss]:
+        """The batch with the generator's samples in place of masks, and the generator's loss."""
         masked = self._trainable()
         assert self.generator is not None
         scores_PV = masked.scores(self.generator(batch), batch.targets["masked_lm_positions"])
-        filled_N, replaced_N = self._fill(scores_PV, batch)
-        states = encoder(replace(batch, ids_N=filled_N))
-        generator_loss = masked.loss_from_scores(scores_PV, batch)
-        encoder_loss = self._discriminator_loss(self.scores(states), replaced_N, batch)
-        loss = generator_loss + encoder_loss
+        loss = masked.loss_from_scores(scores_PV, batch)
         if not self.training:
             loss = loss + Loss({}, masked.hidden_tallies(scores_PV, batch))
+        filled_N, replaced_N = self._fill(scores_PV, batch)
+        targets = {**batch.targets, "replaced_token_replaced": replaced_N}
+        return replace(batch, ids_N=filled_N, targets=targets), loss
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        """The encoder's losses on a batch that `rewrite` has filled."""
+        loss = self._discriminator_loss(self.scores(states), batch)
         if self.corrective is not None:
-            loss = loss + self._corrective_loss(states, filled_N, batch)
+            loss = loss + self._corrective_loss(states, batch)
         return loss
 
-    def _corrective_loss(self, states: States, filled_N: Tensor, batch: Batch) -> Loss:
+    def _corrective_loss(self, states: States, batch: Batch) -> Loss:
         """The encoder's cross-entropy of the original tokens at all chosen positions."""
         assert self.corrective is not None
         scores_PV = self.corrective.scores(states, batch.targets["masked_lm_positions"])
@@ -157,8 +161,7 @@ class ReplacedToken(Objective):
         total = loss.sums["masked_lm"]
         tallies = {"corrective_lm_correct": loss.tallies["masked_lm_correct"]}
         if not self.training:
-            read = replace(batch, ids_N=filled_N)
-            for name, tally in self.corrective.hidden_tallies(scores_PV, read).items():
+            for name, tally in self.corrective.hidden_tallies(scores_PV, batch).items():
                 tallies[name.replace("masked_lm", "corrective_lm")] = tally
         return Loss({"corrective_lm": _scale_gradient(total, self.config.corrective_weight)}, tallies)
 
@@ -187,9 +190,10 @@ class ReplacedToken(Objective):
             filled_N = torch.where(judged_N, filled_N, batch.ids_N)
         return filled_N, (filled_N != original_N) & judged_N
 
-    def _discriminator_loss(self, logits_N: Tensor, replaced_N: Tensor, batch: Batch) -> Loss:
+    def _discriminator_loss(self, logits_N: Tensor, batch: Batch) -> Loss:
         """The binary cross-entropy of all real tokens, with accuracy, recall, precision and the share of replaced."""
         real_N = batch.targets["replaced_token_real"]
+        replaced_N = batch.targets["replaced_token_replaced"]
         losses_N = binary_cross_entropy_with_logits(logits_N.float(), replaced_N.float(), reduction="none")
         total = (losses_N * real_N).sum()
         weighted = _scale_gradient(total, self.config.weight)

@@ -49,7 +49,7 @@ class Progress:
 
 
 class Learner(nn.Module):
-    """An encoder and the goals it is trained for. Goals that do not override `Goal.step` share one encoder pass.
+    """An encoder and the goals it is trained for. All goals share one pass of the encoder.
 
     `auxiliary` goals learn from every batch, whichever goal it belongs to.
     """
@@ -67,15 +67,13 @@ class Learner(nn.Module):
 
     def forward(self, batch: Batch) -> Loss:
         goals = self._goals(batch)
-        sharing = [goal for goal in goals if type(goal).step is Goal.step]
-        separate = [goal for goal in goals if type(goal).step is not Goal.step]
         losses: list[Loss] = []
-        if sharing:
-            states = self.encoder(batch)
-            for goal in sharing:
-                losses.append(goal.loss(states, batch))
-        for goal in separate:
-            losses.append(goal.step(self.encoder, batch))
+        for goal in goals:
+            batch, loss = goal.rewrite(batch)
+            losses.append(loss)
+        states = self.encoder(batch)
+        for goal in goals:
+            losses.append(goal.loss(states, batch))
         sums: dict[str, Tensor] = {}
         tallies: dict[str, Tensor] = {}
         for loss in losses:

@@ -1,5 +1,6 @@
 """Sequences laid end to end: nothing lost, nothing mixed, always the same shapes."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -78,6 +79,22 @@ def test_dealing_uses_every_sequence_once_and_stays_within_bounds(plan: Plan) ->
     assert max(plan.lengths_S[rows].sum() for rows in packs) <= 200
     for rows, following in pairwise(packs):
         assert plan.lengths_S[rows].sum() + plan.lengths_S[following[0]] > 200
+
+
+def test_the_sequences_of_a_group_stay_together(plan: Plan) -> None:
+    groups = np.repeat(np.arange(len(plan)), 2)[: len(plan)]
+    grouped = replace(plan, groups_S=groups)
+    packs = deal(grouped, key=rng.key("order"), num_tokens=200, max_sequences=100)
+    assert sorted(np.concatenate(packs).tolist()) == list(range(len(plan)))
+    assert max(plan.lengths_S[rows].sum() for rows in packs) <= 200
+    pack_of_row = {row: number for number, rows in enumerate(packs) for row in rows.tolist()}
+    for row in range(0, len(plan) - 1, 2):
+        assert pack_of_row[row] == pack_of_row[row + 1]
+    order = groups[np.concatenate(packs)]
+    assert order.tolist() != groups.tolist()
+    # A group that is larger than a pack is split, and nothing is lost.
+    one = replace(plan, groups_S=np.zeros(len(plan), np.int64))
+    assert len(np.concatenate(deal(one, key=rng.key("order"), num_tokens=200, max_sequences=100))) == len(plan)
 
 
 def test_a_pack_of_very_short_sequences_keeps_its_number_fixed(shards: Shards, tokenizer: WordPiece) -> None:

@@ -18,6 +18,7 @@ from firth.encoders.bert import Bert
 from firth.objectives.objective import Objective
 from firth.tensors import Batch
 from firth.tokenizers.wordpiece import WordPiece
+from firth.train.loop import Learner
 
 CONFIG = BatchConfig(max_length=64, tokens=1024)
 Maker = Callable[[], tuple[Bert, Objective, Packs]]
@@ -72,7 +73,7 @@ def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> 
 
 def test_counts_and_sums_have_the_same_names(make: Maker) -> None:
     encoder, goal, packs = make()
-    loss, counts = goal.step(encoder, packs[Place()]), goal.counts(packs[Place()])
+    loss, counts = Learner(encoder, {"goal": goal})(packs[Place()]), goal.counts(packs[Place()])
     assert loss.sums.keys() == counts.keys()
     assert set(list(goal.word_losses)[:1]) <= loss.sums.keys()
     assert all(count > 0 for count in counts.values())
@@ -84,7 +85,7 @@ def test_counts_and_sums_have_the_same_names(make: Maker) -> None:
 
 def test_gradient_reaches_the_encoder(make: Maker) -> None:
     encoder, goal, packs = make()
-    loss = goal.step(encoder, packs[Place()])
+    loss = Learner(encoder, {"goal": goal})(packs[Place()])
     torch.stack(list(loss.sums.values())).sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in goal.parameters())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.blocks.parameters())
@@ -97,7 +98,7 @@ def test_loss_falls(make: Maker) -> None:
     optimizer = torch.optim.AdamW(dict.fromkeys([*encoder.parameters(), *goal.parameters()]), lr=3e-3)
     losses = []
     for _ in range(15):
-        loss = goal.step(encoder, batch)
+        loss = Learner(encoder, {"goal": goal})(batch)
         mean = torch.stack([total / goal.counts(batch)[name] for name, total in loss.sums.items()]).sum()
         mean.backward()
         optimizer.step()

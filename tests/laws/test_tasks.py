@@ -150,7 +150,7 @@ def test_the_baseline_answers_every_row_and_is_not_perfect(make: Callable[..., M
 def test_the_gradient_reaches_head_and_encoder_and_the_count_is_right(make: Callable[..., Made]) -> None:
     made = make()
     batch = made.task.batch(made.items)
-    loss = made.task.step(made.encoder, batch)
+    loss = made.task.loss(made.encoder(batch), batch)
     assert loss.sums.keys() == made.task.counts(batch).keys() == {made.task.name}
     assert made.task.counts(batch)[made.task.name] > 0
     loss.sums[made.task.name].backward()  # type: ignore[no-untyped-call]
@@ -165,10 +165,8 @@ def test_two_micro_batches_give_the_loss_of_one(make: Callable[..., Made]) -> No
     if getattr(made.task, "compares_within_batch", False):
         pytest.skip("its loss is about the batch as a whole")
     with torch.no_grad():
-        whole, *parts = (
-            float(made.task.step(made.encoder, made.task.batch(items)).sums[made.task.name])
-            for items in (made.items, made.items[:7], made.items[7:])
-        )
+        batches = [made.task.batch(items) for items in (made.items, made.items[:7], made.items[7:])]
+        whole, *parts = (float(made.task.loss(made.encoder(batch), batch).sums[made.task.name]) for batch in batches)
     assert sum(parts) == pytest.approx(whole, rel=1e-4)
 
 

@@ -15,6 +15,7 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import Stream
 from firth.encoders.bert import Bert
+from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.replaced_token import Generator, ReplacedToken
@@ -148,7 +149,7 @@ def test_no_gradient_goes_through_the_sampling_and_the_weight_weighs(judge: Judg
         torch.manual_seed(1)
         encoder.zero_grad()
         goal.zero_grad()
-        loss = goal.step(encoder, batch).sums["replaced_token"]
+        loss = Learner(encoder, {"goal": goal})(batch).sums["replaced_token"]
         loss.backward()
         assert all(p.grad is None or not p.grad.any() for p in goal.generator.blocks.parameters())  # type: ignore[union-attr]
         gradients.append(encoder.blocks[0].ffn.up.weight.grad.clone())
@@ -163,7 +164,8 @@ def test_every_real_token_is_judged_and_no_filler(judge: Judge) -> None:
     real = int(batch.targets["replaced_token_real"].sum())
     assert goal.counts(batch)["replaced_token"] == real < batch.num_tokens
     zeros = torch.zeros(batch.num_tokens)
-    loss = goal._discriminator_loss(zeros, zeros.bool(), batch)
+    judged = replace(batch, targets={**batch.targets, "replaced_token_replaced": zeros.bool()})
+    loss = goal._discriminator_loss(zeros, judged)
     assert float(loss.sums["replaced_token"]) == pytest.approx(real * np.log(2), rel=1e-5)
     assert int(loss.tallies["replaced_token_correct"]) == real
 
@@ -195,3 +197,44 @@ def test_a_narrow_generator_begins_with_weights_as_large_as_its_width_asks_for(t
 def test_some_chosen_tokens_of_the_generator_stay_as_they_are() -> None:
     masking = lineage.make("electra", "tiny").objectives["replaced_token"].masking
     assert (masking.mask_share, masking.random_share, masking.rate) == (0.85, 0.0, 0.15)
+
+
+def test_an_encoder_that_fills_masks_reads_some_of_them(
+    small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece
+) -> None:
+    encoder = small_bert()
+    shape = Generator(width=16, num_layers=1, num_heads=2, ffn_width=32)
+    config = ReplacedToken.Config(generator=shape, corrective_weight=1.0, kept_masks=0.4)
+    goal = make_goal("replaced_token", config, encoder, tokenizer, max_length=LENGTH, seed=2)
+    assert isinstance(goal, ReplacedToken)
+    batches = BatchConfig(max_length=LENGTH, tokens=1024)
+    batch = Packs(whole(shards), [goal], batches, specials=tokenizer.vocab, seed=2)[Place()]
+    rewritten, _ = goal.rewrite(batch)
+
+    masks_before = batch.ids_N == tokenizer.vocab.mask
+    masks_after = rewritten.ids_N == tokenizer.vocab.mask
+    assert (masks_before | ~masks_after).all()
+    share = float(masks_after.sum() / masks_before.sum())
+    assert 0.25 < share < 0.55
+    # A mask is neither judged nor called replaced, and all real tokens besides it are judged.
+    assert not batch.targets["replaced_token_real"][masks_after].any()
+    assert not rewritten.targets["replaced_token_replaced"][masks_after].any()
+    num_real = int((batch.ids_N != tokenizer.vocab.pad).sum())
+    assert goal.counts(batch)["replaced_token"] == num_real - int(masks_after.sum())
+
+    # The encoder's own loss is the cross-entropy of the original tokens at all chosen positions.
+    states = encoder(rewritten)
+    labels_P = batch.targets["masked_lm_labels"]
+    scores_PV = goal.corrective.scores(states, batch.targets["masked_lm_positions"])  # type: ignore[union-attr]
+    expected = torch.nn.functional.cross_entropy(scores_PV, labels_P, ignore_index=IGNORE, reduction="sum")
+    loss = goal.loss(states, rewritten)
+    assert float(loss.sums["corrective_lm"].detach()) == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert goal.counts(batch)["corrective_lm"] == int((labels_P != IGNORE).sum())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"kept_masks": 0.3}, {"kept_masks": 1.0, "corrective_weight": 1.0}, {"corrective_weight": -1.0}]
+)
+def test_settings_of_the_encoders_own_head_are_checked(fields: dict[str, float]) -> None:
+    with pytest.raises(BadConfig, match=r"kept_masks|corrective_weight"):
+        ReplacedToken.Config(**fields)  # type: ignore[arg-type]

@@ -162,7 +162,7 @@ def test_the_loss_is_that_of_two_softmaxes_over_passage_and_first_token(make: Ma
     task, encoder = make()
     items = task.encode(ROWS, tokenizer, max_length=64, training=True)
     batch = task.batch(items)
-    total = float(task.step(encoder, batch).sums["answer"].detach())
+    total = float(task.loss(encoder(batch), batch).sums["answer"].detach())
     with torch.no_grad():
         scores = task.outputs(encoder(batch), batch)
     expected = 0.0

@@ -148,7 +148,8 @@ def test_the_loss_is_a_softmax_over_the_options_of_each_example(make: Make, toke
     assert all(sum(p.probabilities.values()) == pytest.approx(1) for p in found)
     assert all(p.probabilities[p.label] == p.probability == max(p.probabilities.values()) for p in found)
     expected = -sum(np.log(p.probabilities[row.gold]) for p, row in zip(found, ROWS, strict=True))
-    assert float(task.step(encoder, task.batch(items)).sums["choose"].detach()) == pytest.approx(expected, abs=1e-5)
+    batch = task.batch(items)
+    assert float(task.loss(encoder(batch), batch).sums["choose"].detach()) == pytest.approx(expected, abs=1e-5)
 
 
 def test_figures_balance_and_baseline(make: Make) -> None:

@@ -54,7 +54,8 @@ def parts(made: Made, tokenizer: WordPiece) -> tuple[float, np.ndarray, list[Pre
     rows = data.examples["train"]
     items = task.encode(rows, tokenizer, max_length=64, training=True)
     found = predict(encoder, task, items)
-    loss = float(task.step(encoder, task.batch(items)).sums["compare"].detach())
+    batch = task.batch(items)
+    loss = float(task.loss(encoder(batch), batch).sums["compare"].detach())
     vectors = np.array([getattr(p, "vectors", ()) for p in found])
     return loss, vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-9), found
 
@@ -144,7 +145,7 @@ def test_labelled_pairs_can_be_ranked_and_count_only_the_like_ones(make: Make, t
     batch = task.batch(task.encode(data.examples["train"], tokenizer, max_length=64, training=True))
     assert task.counts(batch) == {"compare": 2}
     assert task.compares_within_batch
-    assert task.step(encoder, batch).sums["compare"].isfinite()
+    assert task.loss(encoder(batch), batch).sums["compare"].isfinite()
 
 
 @pytest.mark.parametrize("kind", ["number", "one", "triplets"])
@@ -318,6 +319,6 @@ def test_a_cross_encoder_reads_both_orders_and_takes_their_mean(make: Make, toke
     scores = both.decide(items[0], [np.float32(score) for score in (1.0, 3.0, 0.0, 1.0)[: 2 * num_others]]).label
     assert scores == pytest.approx(1 / (1 + np.exp(-2.0)) if num_others == 1 else 1.5)
     assert len(predict(encoder, both, items)) == len(rows)
-    assert both.step(encoder, batch).sums["compare"] > 0
+    assert both.loss(encoder(batch), batch).sums["compare"] > 0
     assert CompareConfig(preset="mrpc", way="cross").with_preset().both_orders is True
     assert CompareConfig(preset="mrpc", way="cross", both_orders=False).with_preset().both_orders is False

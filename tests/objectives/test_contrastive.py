@@ -1,0 +1,100 @@
+"""Contrastive learning: neighbours of one document are pairs, and the loss is that of finding the partner by cosine."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from firth import rng
+from firth.checkpoint import make_goal
+from firth.data.loader import Packs, Place
+from firth.data.settings import BatchConfig
+from firth.data.shards import Shards
+from firth.data.stream import Stream
+from firth.encoders.bert import Bert
+from firth.errors import BadConfig
+from firth.nn.likelihood import IGNORE
+from firth.objectives.contrastive import Contrastive, pair_up, partners_of
+from firth.objectives.masked_lm import MaskedLM
+from firth.tensors import Batch
+from firth.tokenizers.wordpiece import WordPiece
+
+LENGTH = 64
+BATCHES = BatchConfig(max_length=LENGTH, tokens=1024)
+
+
+def whole(shards: Shards) -> Stream:
+    return Stream(shards, np.arange(shards.num_documents))
+
+
+@pytest.mark.parametrize("unit", ["run", "sentence"])
+def test_pairs_are_neighbours_in_one_document(
+    unit: str, small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
+) -> None:
+    config = Contrastive.Config(unit=unit, min_tokens=4)  # type: ignore[arg-type]
+    goal = make_goal("contrastive", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    borders = long_shards.sentences[long_shards.documents]
+    plan = goal.sequences(whole(long_shards), 0)
+    assert plan.groups_S is not None
+    assert plan.lengths_S.max() <= LENGTH
+    documents = np.searchsorted(borders, plan.pieces_SP2[:, 0, 0], side="right")
+    sizes = np.bincount(plan.groups_S)
+    assert sizes.max() == 2
+    assert (sizes == 2).mean() > 0.6
+    is_pair = plan.groups_S[1:] == plan.groups_S[:-1]
+    assert (documents[1:][is_pair] == documents[:-1][is_pair]).all()
+    if unit == "run":
+        ends = plan.pieces_SP2[:-1, 0, 1][is_pair]
+        assert (ends == plan.pieces_SP2[1:, 0, 0][is_pair]).all()
+    else:
+        assert (plan.lengths_S - tokenizer.vocab.frame.size(1)).min() >= 4
+
+
+def test_which_sequences_are_paired_changes_with_the_key() -> None:
+    documents = np.repeat(np.arange(50), 7)
+    first = pair_up(documents, key=rng.key(1))
+    assert pair_up(documents, key=rng.key(1)).tolist() == first.tolist()
+    assert pair_up(documents, key=rng.key(2)).tolist() != first.tolist()
+
+
+def test_partners() -> None:
+    assert partners_of(np.array([4, 4, 9, 2, 2])).tolist() == [1, 0, IGNORE, 4, 3]
+
+
+@pytest.fixture
+def packed(small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece) -> tuple[Bert, Contrastive, Batch]:
+    encoder = small_bert()
+    config = Contrastive.Config(pooling="mean", temperature=0.1)
+    goal = make_goal("contrastive", config, encoder, tokenizer, max_length=LENGTH, seed=2)
+    assert isinstance(goal, Contrastive)
+    return encoder, goal, Packs(whole(shards), [goal], BATCHES, specials=tokenizer.vocab, seed=2)[Place()]
+
+
+def test_the_loss_is_that_of_finding_the_partner(packed: tuple[Bert, Contrastive, Batch]) -> None:
+    encoder, goal, batch = packed
+    states = encoder(batch)
+    num_real = int(batch.targets["contrastive_real"].sum())
+    bounds = batch.bounds_B1.tolist()
+    rows = [states.last_ND[bounds[i] : bounds[i + 1]].mean(0) for i in range(num_real)]
+    vectors = torch.nn.functional.normalize(torch.stack(rows), dim=-1).detach()
+    expected, count = 0.0, 0
+    for row, partner in enumerate(batch.targets["contrastive_partners"][:num_real].tolist()):
+        if partner == IGNORE:
+            continue
+        scores = vectors @ vectors[row] / 0.1
+        scores[row] = -torch.inf
+        expected += float(torch.logsumexp(scores, 0) - scores[partner])
+        count += 1
+    assert count > 4
+    assert goal.counts(batch) == {"contrastive": count}
+    assert float(goal.loss(states, batch).sums["contrastive"].detach()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_it_must_cut_the_text(small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece) -> None:
+    encoder = small_bert()
+    masked = make_goal("masked_lm", MaskedLM.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
+    goal = make_goal("contrastive", Contrastive.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
+    packs = Packs(whole(shards), [masked, goal], BATCHES, specials=tokenizer.vocab, seed=2)
+    with pytest.raises(BadConfig, match="first objective"):
+        packs[Place()]
