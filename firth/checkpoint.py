@@ -18,10 +18,11 @@ from firth import convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert import FolderLayout, Weights
 from firth.convert.mapped import write_weights
+from firth.convert.row_quantised import save_quantised
 from firth.convert.sentences import Embedding, read_embedding, write_embedding
 from firth.errors import BadConfig, BadInput, Damaged
-from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
-from firth.folder import FORMAT, HEAD, begin, card, finish
+from firth.files import QUANTISED, JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
+from firth.folder import FORMAT, HEAD, WEIGHTS, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features
 from firth.objectives import resolve
@@ -57,18 +58,23 @@ class Checkpoint:
     """Its model card, if not the default one: a fine-tuned model's card has its metrics."""
 
 
-def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
+def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: int = 0) -> None:
     """Writes the model's files, each atomically, the manifest last.
 
-    With `weights=False`, `model.safetensors` must already exist: large tables are written in pieces beforehand.
+    With `weights=False`, `model.safetensors` must already exist: large tables are written in pieces beforehand. With
+    `bits`, the weights are rounded to so many bits and take a file of another name; other programs cannot open it.
     """
     begin(folder)
     encoder = checkpoint.encoder
     goals = checkpoint.goals
     pad_id = checkpoint.tokenizer.vocab.pad
     layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
-    if weights:
-        write_weights(folder / "model.safetensors", layout.tensors_of(encoder, goals, pad_id=pad_id))
+    tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights else {}
+    if bits:
+        save_quantised(folder / QUANTISED, tensors, bits=bits)
+        (folder / WEIGHTS).unlink(missing_ok=True)
+    elif weights:
+        write_weights(folder / WEIGHTS, tensors)
     # Files that not every model has; `finish` lists them in the manifest.
     written = list(write_embedding(folder, checkpoint.embedding))
     if checkpoint.tasks:
@@ -87,6 +93,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True) -> None:
         text=checkpoint.text or _card(checkpoint),
         beside=written,
         max_length=max_length,
+        weights=QUANTISED if bits else WEIGHTS,
     )
 
 

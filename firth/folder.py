@@ -13,24 +13,25 @@ from firth import __version__
 from firth.convert import own
 from firth.convert.mapped import WORD_ROWS, write_arrays
 from firth.convert.sentences import SENTENCE_FILES
-from firth.files import MANIFEST, write_bytes, write_json, write_manifest
+from firth.files import MANIFEST, QUANTISED, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 
 FORMAT = 1
 HEAD = "head.safetensors"
 """What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
-FILES = ("model.safetensors", "config.json", "firth.json", "README.md")
-"""What every model folder has; the tokenizer names its own files."""
+WEIGHTS = "model.safetensors"
+FILES = ("config.json", "firth.json", "README.md")
+"""What every model folder has besides its weights; the tokenizer names its own files."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 """What a tokenizer may have."""
-WRITTEN = (*FILES, *TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
+WRITTEN = (WEIGHTS, QUANTISED, *FILES, *TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
 """Files and folders that a killed process may have left half of."""
 
 
 def begin(folder: Path) -> None:
     """Makes the folder; what a model that was here before had and the next one may not have is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in (MANIFEST, *SENTENCE_FILES, HEAD):
+    for stale in (MANIFEST, *SENTENCE_FILES, HEAD, QUANTISED):
         (folder / stale).unlink(missing_ok=True)
 
 
@@ -43,14 +44,15 @@ def finish(
     text: str,
     beside: Iterable[str] = (),
     max_length: int | None = None,
+    weights: str = WEIGHTS,
 ) -> None:
-    """Writes all but weights, each file atomically; `beside` are files that are there already."""
+    """Writes all but weights, each file atomically; `weights` and `beside` are files that are there already."""
     write_json(folder / "config.json", settings)
     files = tokenizer.save(folder, max_length=max_length)
     write_json(folder / "firth.json", {"format": FORMAT, "firth": __version__, **notes})
     write_bytes(folder / "README.md", text.encode())
     made = [WORD_ROWS] if (folder / WORD_ROWS).exists() else []
-    write_manifest(folder, [*FILES, *files, *made, *beside])
+    write_manifest(folder, [weights, *FILES, *files, *made, *beside])
 
 
 def save_table(
@@ -58,7 +60,7 @@ def save_table(
 ) -> None:
     """The folder of an encoder without context, from the arrays that it is made of."""
     begin(folder)
-    write_arrays(folder / "model.safetensors", own.named(arrays))
+    write_arrays(folder / WEIGHTS, own.named(arrays))
     width = f", width {shape.width}" if hasattr(shape, "width") else ""
     count = sum(array.size for array in arrays.values())
     encoder = name.title().replace("_", "") + width  # as its class is called

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from firth import encoders
 from firth.convert import EncoderConfig, NestedModel, Weights
+from firth.convert.row_quantised import load_quantised
 from firth.errors import BadInput, Damaged, Unsupported
-from firth.files import JsonObject, read_json
+from firth.files import QUANTISED, JsonObject, read_json
 from firth.tensors import Encoder
 
 TOKENS = "embeddings.tokens.weight"
@@ -240,7 +241,9 @@ class Layout:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors in the safetensors file or files of a folder, as float32."""
+    """All tensors in the weight file or files of a folder, as float32."""
+    if (folder / QUANTISED).exists():
+        return load_quantised(folder / QUANTISED)
     index = folder / "model.safetensors.index.json"
     file_names = ["model.safetensors"]
     # Large models are split into several files, which the index lists.

@@ -9,19 +9,18 @@ itself. Its metadata say how many bits and which shape each matrix has.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from firth.errors import BadConfig, Damaged
+from firth.files import write_bytes
 
-QUANTISED = "model.quantised.safetensors"
-"""The file's name in a model folder; it takes the place of model.safetensors."""
 METADATA = "firth_rows"
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 """Scales that are tried, as shares of the one that reaches the row's largest weight."""
@@ -29,20 +28,19 @@ LEAST_BITS = 2
 MOST_BITS = 8
 
 
-def save_quantised(path: Path, tensors: Mapping[str, Tensor], *, bits: Callable[[str], int]) -> None:
-    """Writes the file; `bits` says how many bits a matrix gets, by its name."""
+def save_quantised(path: Path, tensors: Mapping[str, Tensor], *, bits: int) -> None:
+    """Writes the file, with so many bits for each weight of a matrix."""
     stored: dict[str, Tensor] = {}
     facts: dict[str, dict[str, int | list[int]]] = {}
     for name, tensor in tensors.items():
         if tensor.ndim != 2 or not tensor.is_floating_point():
             stored[name] = tensor.half() if tensor.is_floating_point() else tensor
             continue
-        width = bits(name)
-        codes_RC, scales_R = quantise_rows(tensor, width)
-        stored[f"{name}.codes"] = torch.from_numpy(_pack(codes_RC.numpy(), width))
+        codes_RC, scales_R = quantise_rows(tensor, bits)
+        stored[f"{name}.codes"] = torch.from_numpy(_pack(codes_RC.numpy(), bits))
         stored[f"{name}.scales"] = scales_R
-        facts[name] = {"bits": width, "shape": list(tensor.shape)}
-    save_file(stored, path, metadata={METADATA: json.dumps(facts)})
+        facts[name] = {"bits": bits, "shape": list(tensor.shape)}
+    write_bytes(path, save(stored, metadata={METADATA: json.dumps(facts)}))
 
 
 def load_quantised(path: Path) -> dict[str, Tensor]:

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from firth.convert.row_quantised import QUANTISED, load_quantised, quantise_rows, save_quantised
+from firth.convert.row_quantised import load_quantised, quantise_rows, save_quantised
 from firth.errors import BadConfig, Damaged
+from firth.files import QUANTISED
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -19,7 +20,7 @@ def weights() -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("bits", range(2, 9))
 def test_every_width_comes_back_within_its_step(bits: int, tmp_path: Path) -> None:
     tensors = weights()
-    save_quantised(tmp_path / QUANTISED, tensors, bits=lambda name: bits)
+    save_quantised(tmp_path / QUANTISED, tensors, bits=bits)
     found = load_quantised(tmp_path / QUANTISED)
     assert found.keys() == tensors.keys()
     codes, scales = quantise_rows(tensors["matrix"], bits)
@@ -35,7 +36,7 @@ def test_fewer_bits_take_fewer_bytes(tmp_path: Path) -> None:
     tensors = {"matrix": torch.randn(256, 512)}
     sizes = []
     for bits in (8, 6, 4):
-        save_quantised(tmp_path / QUANTISED, tensors, bits=lambda name, bits=bits: bits)
+        save_quantised(tmp_path / QUANTISED, tensors, bits=bits)
         sizes.append((tmp_path / QUANTISED).stat().st_size)
     assert sizes[0] == pytest.approx(256 * 512, rel=0.02)
     assert sizes[1] / sizes[0] == pytest.approx(6 / 8, rel=0.02)

@@ -1,0 +1,33 @@
+"""A model -> a folder for others: Hugging Face's plain files, or firth's own with weights in few bits.
+
+Both hold the same model. What only further pre-training needs, ELECTRA's generator, is left out where the model fills
+masks without it.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint, make_goal
+from firth.files import atomic_folder
+from firth.objectives.replaced_token import Generator, ReplacedToken
+
+
+def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
+    """Writes the model to a new folder; with `bits`, its weights take so many bits each. Returns what was written."""
+    checkpoint = _without_generator(checkpoints.load(model))
+    with atomic_folder(out) as folder:
+        checkpoints.save(folder, checkpoint, bits=bits)
+    return checkpoint
+
+
+def _without_generator(checkpoint: Checkpoint) -> Checkpoint:
+    """The model without ELECTRA's generator, if its encoder fills masks itself."""
+    objective = checkpoint.goals.get("replaced_token")
+    if not isinstance(objective, ReplacedToken) or objective.corrective is None:
+        return checkpoint
+    config = replace(objective.config, generator=Generator(width=0))
+    smaller = make_goal("replaced_token", config, checkpoint.encoder, checkpoint.tokenizer)
+    state = objective.state_dict()
+    smaller.load_state_dict({name: state[name] for name in smaller.state_dict()})
+    return replace(checkpoint, goals={**checkpoint.goals, "replaced_token": smaller})
