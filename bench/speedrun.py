@@ -20,41 +20,27 @@ from pathlib import Path
 from typing import Any
 
 MASKED = 'objectives={"masked_lm": {"rate": 0.3, "pair_rate": 0.9}}'
-CORRECTIVE = ("objectives.replaced_token.kept_masks=0.3", "objectives.replaced_token.masking.rate=0.2")
+DETECTION = "objectives.replaced_token."
+ONLY_DETECTION = (f"{DETECTION}kept_masks=0", f"{DETECTION}corrective_weight=0", f"{DETECTION}masking.rate=0.15")
+NARROW = '{"width": 64, "num_layers": 12, "num_heads": 1, "ffn_width": 256}'
 TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "small": ("12x256", ()),
+    "detection-only": ("12x256", ONLY_DETECTION),
+    "corrective-5": ("12x256", (f"{DETECTION}corrective_weight=5",)),
     "adamw": ("12x256", ("train.optim.optimizer=adamw",)),
-    "adamw-2e-3": ("12x256", ("train.optim.optimizer=adamw", "train.optim.rate=2e-3")),
+    "adamw-5e-4": ("12x256", ("train.optim.optimizer=adamw", "train.optim.rate=5e-4")),
     "muon-5e-4": ("12x256", ("train.optim.rate=5e-4",)),
     "muon-2e-3": ("12x256", ("train.optim.rate=2e-3",)),
     "normal-init": ("12x256", ("encoder.bert.init=normal",)),
-    "narrow-generator": (
-        "12x256",
-        ('objectives.replaced_token.generator={"width": 64, "num_layers": 12, "num_heads": 1, "ffn_width": 256}',),
-    ),
+    "narrow-generator": ("12x256", (f"{DETECTION}generator={NARROW}",)),
     "half-step": ("12x256", ("batches.tokens=32768",)),
-    "quarter-step": ("12x256", ("batches.tokens=16384",)),
-    "mask-25": ("12x256", ("objectives.replaced_token.masking.rate=0.25",)),
-    "weight-10": ("12x256", ("objectives.replaced_token.weight=10",)),
+    "mask-30": ("12x256", (f"{DETECTION}masking.rate=0.3",)),
+    "weight-10": ("12x256", (f"{DETECTION}weight=10",)),
+    "dropout": ("12x256", ("encoder.bert.dropout=0.1",)),
+    "decay-0.1": ("12x256", ("train.optim.weight_decay=0.1",)),
     "wide": ("12x384", ()),
+    "6x512": ("small", ("encoder.bert.num_layers=6", f"{DETECTION}generator.num_layers=2")),
     "masked-lm": ("12x256", (MASKED, "train.optim.rate=2e-3")),
-    "masked-lm-wide": ("12x384", (MASKED,)),
-    "corrective": ("12x256", (*CORRECTIVE, "objectives.replaced_token.corrective_weight=1")),
-    "corrective-5": ("12x256", (*CORRECTIVE, "objectives.replaced_token.corrective_weight=5")),
-    "corrective-wide": ("12x384", (*CORRECTIVE, "objectives.replaced_token.corrective_weight=1")),
-    "corrective-6x512": (
-        "small",
-        (
-            *CORRECTIVE,
-            "objectives.replaced_token.corrective_weight=1",
-            "encoder.bert.num_layers=6",
-            "objectives.replaced_token.generator.num_layers=2",
-        ),
-    ),
-    "corrective-adamw": (
-        "12x256",
-        (*CORRECTIVE, "objectives.replaced_token.corrective_weight=1", "train.optim.optimizer=adamw"),
-    ),
 }
 """By name: the size, and what differs from the recipe `small`."""
 
