@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth import pipeline
 from firth.errors import FirthError, Interrupted
@@ -17,6 +17,8 @@ from firth.run_folder import REPORT, is_begun
 
 if TYPE_CHECKING:
     from threading import Event
+
+    from firth.finetuning.figures import TaskSummary
 
 log = logging.getLogger(__name__)
 
@@ -153,8 +155,9 @@ def _compare_starts(folder: Path, seeds: int, tuning: Sequence[str]) -> list[str
     rows = [f"{'':<14} {'test rows':>9}  {'figure':<9}{names} majority"]
     for task, kind in TASKS.items():
         for language in samples.LANGUAGES:
+            # The demo's own split: the test rows are those that no training sees.
             train, test = samples.parted(kind, language, folder / "labelled")
-            results: dict[str, Mapping[str, Any]] = {}
+            results = {}
             for start, subfolder in STARTS.items():
                 out = folder / subfolder / f"{task}-{language}"
                 summary = pipeline.finetune(
@@ -173,7 +176,7 @@ def _compare_starts(folder: Path, seeds: int, tuning: Sequence[str]) -> list[str
     return rows
 
 
-def _row(name: str, results: Mapping[str, Mapping[str, Any]]) -> str:
+def _row(name: str, results: "Mapping[str, TaskSummary]") -> str:
     """A line of the table; `results` are those of one task, by start."""
     from firth.finetuning.figures import format_spread
 

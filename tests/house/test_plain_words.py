@@ -224,14 +224,14 @@ def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: P
     monkeypatch.setattr(pretraining, "TrainingRun", stopped)
     code, _, err = command("pretrain", data, "--out", tmp_path / "run")
     assert (code, err.splitlines()[-1]) == (130, "firth: Stopped. Continue with --resume.")
-    monkeypatch.setattr(firth.pipeline, "info", stopped)
+    monkeypatch.setattr("firth.inference.model.load", stopped)
     assert command("info", tmp_path)[::2] == (130, "firth: Stopped.\n")
 
 
 def test_the_tour_is_run_again_not_resumed(monkeypatch: Any, tmp_path: Path) -> None:
     def stopped(*_: object, **__: object) -> None:
         text = "Stopped at step 5; its state is saved."
-        raise Interrupted(text, number=signal.SIGINT, remedy="Continue with --resume.")
+        raise Interrupted(text, number=signal.SIGINT, remedy="Continue with `resume=True`.")
 
     (tmp_path / "demo" / "data").mkdir(parents=True)
     monkeypatch.setattr(firth.pipeline, "pretrain", stopped)

@@ -65,10 +65,10 @@ def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
 @pytest.mark.parametrize(
     ("table", "config", "says"),
     [
-        ("gj04\t1\t\tA sentence.\n", {}, r"no column is known to be the text.*--text-column.*gj04"),
+        ("gj04\t1\t\tA sentence.\n", {}, r"no column is known to be the text.*`text_column=`.*gj04"),
         ("text\tsentence\tlabel\na\tb\tc\n", {}, r"several columns could be the text.*text, sentence, label"),
         ('"text"\t"label"\n"a"\t"b"\n', {}, r"names of its columns stand in quotes .*; save the table as .csv"),
-        ("text\tkind\na\tb\n", {}, r"no column is known to be the label; name it with --label-column"),
+        ("text\tkind\na\tb\n", {}, r"no column is known to be the label; name it with `label_columns=`"),
         ("text\tlabel\na\tb\n", {"text_column": "txt"}, r"has no column 'txt'; its columns are text, label"),
         ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
         ("", {}, r"is empty"),

@@ -108,7 +108,7 @@ def test_more_pieces_than_the_text_supports_is_an_error_that_says_how_many() -> 
     texts = ["low lower lowest new newer newest"] * 3
     with pytest.raises(BadConfig, match=r"`vocab_size=(\d+)`") as caught:
         WordPiece.train(texts, Config(vocab_size=5000))
-    size = int(str(caught.value).split("--vocab-size ")[1].rstrip("."))
+    size = int(str(caught.value).split("`vocab_size=")[1].rstrip("`."))
     assert len(WordPiece.train(texts, Config(vocab_size=size)).vocab) == size
     with pytest.raises(BadConfig, match="supports"):
         WordPiece.train(texts, Config(vocab_size=size + 1))
