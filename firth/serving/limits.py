@@ -1,4 +1,4 @@
-"""How much a server takes on: one config of plain numbers, each of which `firth serve --limit KEY=VALUE` changes."""
+"""How much a server accepts: a config of plain numbers. `firth serve --limit KEY=VALUE` changes one."""
 
 from dataclasses import dataclass, fields
 
@@ -7,6 +7,8 @@ from firth.errors import BadConfig
 
 @dataclass(frozen=True)
 class Limits:
+    """The limits of requests, of the queue and of connections."""
+
     body_bytes: int = 2_000_000
     """Bytes of a request's body; a longer one is refused before it is parsed."""
     held_bytes: int = 64_000_000
@@ -39,5 +41,6 @@ class Limits:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if not 0 < value < 1e12:  # also refuses what is not a number
+            # Written so that NaN is refused too.
+            if not 0 < value < 1e12:
                 raise BadConfig(f"The limit {field.name} must be above 0; it is {value}.")
