@@ -112,7 +112,8 @@ class Embedder:
                 # The next block is tokenized while this one is computed.
                 if end < len(texts):
                     tokenizing = start_tokenizing(end)
-                [vectors[start:end]] = self.embed_tokenized([block], pooling=pooling, normalise=normalise)
+                [block_vectors] = self.embed_tokenized([block], pooling=pooling, normalise=normalise)
+                vectors[start:end] = block_vectors
                 advance(end, "")
         return vectors
 
@@ -167,7 +168,8 @@ class Embedder:
         num_cut = 0
         for start in range(0, len(texts), BLOCK_TEXTS):
             block = list(texts[start : start + BLOCK_TEXTS])
-            num_cut += sum(len(ids) > size for ids in self.tokenizer.ids_batch(block))
+            lengths = map(len, self.tokenizer.ids_batch(block))
+            num_cut += sum(length > size for length in lengths)
         if num_cut:
             log.warning(
                 f"{num_cut:,} of {len(texts):,} texts are longer than the {limit:,} tokens this model reads and are "

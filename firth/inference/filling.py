@@ -59,9 +59,11 @@ class MaskFiller:
         """The candidates of several texts, computed as one batch: `top` for each mask, in order."""
         batch = pack_tokens([text.ids for text in texts])
         starts = batch.bounds_B1[:-1].tolist()
-        positions = [text.masks + start for text, start in zip(texts, starts, strict=True)]
-        states = self.encoder(batch)
-        candidates = self._candidates(states, np.concatenate(positions), top=top)
+        positions = []
+        for text, start in zip(texts, starts, strict=True):
+            positions.append(text.masks + start)
+        positions_P = np.concatenate(positions)
+        candidates = self._candidates(self.encoder(batch), positions_P, top=top)
         filled = []
         for text in texts:
             fills: list[Fill] = []

@@ -97,7 +97,8 @@ def _allowed_scores(
     # Of the special tokens only the one that ends a text may be generated.
     banned = sorted(vocab.specials - {vocab.sep})
     num_scores = scores_BV.shape[1]
-    scores_BV[:, [token for token in banned if token < num_scores]] = -torch.inf
+    scored = [token for token in banned if token < num_scores]
+    scores_BV[:, scored] = -torch.inf
     for index, text in enumerate(texts):
         repeated = repeats(text.tokens, no_repeat)
         scores_BV[index, repeated] = -torch.inf

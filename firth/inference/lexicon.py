@@ -110,7 +110,8 @@ class Lexicon:
         # A cheap filter first: similar length and a letter in common.
         candidates = []
         for known in self.words[: self.spelling_candidates]:
-            if abs(len(known) - len(wanted)) < 3 and letters & set(known):
+            has_similar_length = abs(len(known) - len(wanted)) < 3
+            if has_similar_length and letters & set(known):
                 candidates.append(known)
         cutoff = 0.7
         # One character more or less is a large part of a short word.
@@ -130,7 +131,10 @@ class Lexicon:
 
         None of the three is an answer.
         """
-        direction = self.vector(first) - self.vector(second) + self.vector(third)
+        first_D = self.vector(first)
+        second_D = self.vector(second)
+        third_D = self.vector(third)
+        direction = first_D - second_D + third_D
         length = max(float(np.linalg.norm(direction)), 1e-12)
         return self._nearest(direction / length, top, without=[first, second, third])
 
@@ -197,7 +201,10 @@ class Lexicon:
         best = partition[:count]
         # Sorted by cosine; the last key comes first, and equal cosines are sorted by row.
         order = np.lexsort((best, -cosines_V[best]))
-        return [(self.words[row], float(cosines_V[row])) for row in best[order]]
+        nearest = []
+        for row in best[order]:
+            nearest.append((self.words[row], float(cosines_V[row])))
+        return nearest
 
 
 def open_lexicon(folder: Path, *, spelling_candidates: int = SPELLING_CANDIDATES) -> Lexicon:

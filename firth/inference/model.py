@@ -233,7 +233,8 @@ class Model:
                 "This model was not fine-tuned on segmented text (tags B, M, E, S), so it finds no words."
             )
         # A linear model over feature templates has a faster way that gives the same words.
-        if isinstance(self.encoder, Bag) and isinstance(self.tokenizer, Templates) and head.config.head == "none":
+        has_layer = head.config.head != "none"
+        if not has_layer and isinstance(self.encoder, Bag) and isinstance(self.tokenizer, Templates):
             return segment(texts, head, self.encoder, templates=self.tokenizer)
         words = []
         for prediction in self.predict(texts, task=task):

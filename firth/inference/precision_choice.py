@@ -113,7 +113,8 @@ def sample_sequences(tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
     frame_size = vocab.frame.size()
     prose = [samples.prose(language).read_text("utf-8")[:8000] for language in ("en", "zh")]
     ends = np.cumsum(SAMPLE_LENGTHS)
-    random_ids = rng.below(rng.key("sample of tokens"), len(vocab), np.arange(ends[-1]), 0)
+    key = rng.key("sample of tokens")
+    random_ids = rng.below(key, len(vocab), np.arange(ends[-1]), 0)
     sequences = []
     for ids in (*tokenizer.ids_batch(prose), random_ids.tolist()):
         # The sequences follow each other in the text, without overlap.

@@ -24,8 +24,6 @@ _REMEDY = "put two words and a number, or the four words of an analogy, on each 
 
 NumberedLines = list[tuple[int, str]]
 """Lines with their numbers in the file."""
-Analogy = tuple[str, ...]
-"""Four words: the second is to the first as the fourth is to the third."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,16 @@ class ScoredPair:
     first: str
     second: str
     score: float
+
+
+@dataclass(frozen=True)
+class Analogy:
+    """A question: a is to b as c is to which word?"""
+
+    a: str
+    b: str
+    c: str
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -76,7 +84,8 @@ def evaluate_word_file(lexicon: Lexicon, path: Path) -> SimilarityResult | Analo
     if not lines:
         raise BadInput(f"{path} has no questions; {_REMEDY}.")
     # The first line may be a header, unless it is the only one.
-    rows = [_fields(line) for _, line in lines[1:] or lines]
+    data_lines = lines[1:] or lines
+    rows = [_fields(line) for _, line in data_lines]
     score_columns = Counter(_score_column(row) for row in rows)
     [(column, _)] = score_columns.most_common(1)
     _, first_line = lines[0]
@@ -89,7 +98,10 @@ def evaluate_word_file(lexicon: Lexicon, path: Path) -> SimilarityResult | Analo
 
 def evaluate_similarity(lexicon: Lexicon, pairs: Sequence[ScoredPair], path: Path) -> SimilarityResult:
     """The rank correlation of cosines with people's scores, over the pairs whose words the model knows."""
-    known = [pair for pair in pairs if lexicon.knows(pair.first) and lexicon.knows(pair.second)]
+    known = []
+    for pair in pairs:
+        if lexicon.knows(pair.first) and lexicon.knows(pair.second):
+            known.append(pair)
     if len(known) < 2:
         raise BadInput(
             f"{path}: the model knows both words of {len(known)} of {len(pairs)} pairs, and a rank correlation needs "
@@ -105,7 +117,9 @@ def evaluate_similarity(lexicon: Lexicon, pairs: Sequence[ScoredPair], path: Pat
         constant = "the model gives"
     if constant:
         raise BadInput(f"{path}: {constant} all {len(known)} known pairs one number, so they have no order; add pairs.")
-    return SimilarityResult(metrics.spearman(scores, cosines), len(pairs), len(known) / len(pairs))
+    correlation = metrics.spearman(scores, cosines)
+    coverage = len(known) / len(pairs)
+    return SimilarityResult(spearman=correlation, pairs=len(pairs), coverage=coverage)
 
 
 def evaluate_analogies(lexicon: Lexicon, sections: Mapping[str, Sequence[Analogy]], path: Path) -> AnalogyResult:
@@ -121,7 +135,8 @@ def evaluate_analogies(lexicon: Lexicon, sections: Mapping[str, Sequence[Analogy
         accuracy = float("nan")
         if known:
             accuracy = correct / len(known)
-        results[name] = SectionResult(accuracy, len(questions), len(known) / len(questions))
+        coverage = len(known) / len(questions)
+        results[name] = SectionResult(accuracy=accuracy, questions=len(questions), coverage=coverage)
         total_questions += len(questions)
         total_known += len(known)
         total_correct += correct
@@ -130,7 +145,12 @@ def evaluate_analogies(lexicon: Lexicon, sections: Mapping[str, Sequence[Analogy
             f"{path}: the model knows all four words of none of its {total_questions} analogies; take a file with "
             "words of the model's language and case."
         )
-    return AnalogyResult(total_correct / total_known, total_questions, total_known / total_questions, results)
+    return AnalogyResult(
+        accuracy=total_correct / total_known,
+        questions=total_questions,
+        coverage=total_known / total_questions,
+        sections=results,
+    )
 
 
 def _can_answer(lexicon: Lexicon, question: Analogy) -> bool:
@@ -138,7 +158,9 @@ def _can_answer(lexicon: Lexicon, question: Analogy) -> bool:
 
     Answers are words with a row: a word composed of its parts (fastText) has a vector, but is never given.
     """
-    return lexicon.row_of(question[3]) is not None and all(map(lexicon.knows, question[:3]))
+    if lexicon.row_of(question.answer) is None:
+        return False
+    return lexicon.knows(question.a) and lexicon.knows(question.b) and lexicon.knows(question.c)
 
 
 def _count_correct(lexicon: Lexicon, questions: Sequence[Analogy]) -> int:
@@ -146,14 +168,14 @@ def _count_correct(lexicon: Lexicon, questions: Sequence[Analogy]) -> int:
     correct = 0
     for start in range(0, len(questions), _BATCH_QUESTIONS):
         batch = questions[start : start + _BATCH_QUESTIONS]
-        a_QD = np.stack([lexicon.vector(question[0]) for question in batch])
-        b_QD = np.stack([lexicon.vector(question[1]) for question in batch])
-        c_QD = np.stack([lexicon.vector(question[2]) for question in batch])
+        a_QD = np.stack([lexicon.vector(question.a) for question in batch])
+        b_QD = np.stack([lexicon.vector(question.b) for question in batch])
+        c_QD = np.stack([lexicon.vector(question.c) for question in batch])
         # 3CosAdd; the three words of a question are excluded from its answers.
-        without = [question[:3] for question in batch]
+        without = [(question.a, question.b, question.c) for question in batch]
         nearest = lexicon.nearest_rows(b_QD - a_QD + c_QD, without)
         for question, row in zip(batch, nearest, strict=True):
-            if lexicon.row_of(question[3]) == row:
+            if lexicon.row_of(question.answer) == row:
                 correct += 1
     return correct
 
@@ -172,7 +194,7 @@ def _read_sections(path: Path, lines: NumberedLines) -> dict[str, list[Analogy]]
             raise BadInput(
                 f"{path}, line {number}: {len(words)} words where an analogy has 4; mend or remove the line."
             )
-        sections.setdefault(name, []).append(tuple(words))
+        sections.setdefault(name, []).append(Analogy(*words))
     if not sections:
         raise BadInput(f"{path} names sections, but has no questions.")
     return sections

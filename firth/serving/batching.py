@@ -198,12 +198,14 @@ class Batcher:
     def _record(self, batch: Sequence[QueuedRequest], start: float, end: float) -> None:
         """Updates the metrics and the estimate of the speed after a batch."""
         tokens = sum(request.tokens for request in batch)
-        speed = len(self.workers) * tokens / max(end - start, 1e-6)
+        seconds = end - start
+        # The workers compute at the same time, each at this speed.
+        speed = len(self.workers) * tokens / max(seconds, 1e-6)
         # An exponential moving average.
         self.tokens_per_second += 0.1 * (speed - self.tokens_per_second)
         self.metrics.batch_jobs.observe(len(batch))
         self.metrics.batch_tokens.observe(tokens)
-        self.metrics.batch_seconds.observe(end - start)
+        self.metrics.batch_seconds.observe(seconds)
         for request in batch:
             self.metrics.wait_seconds.observe(start - request.queued_at)
 

@@ -11,6 +11,7 @@ import numpy as np
 from firth import __version__
 from firth.checkpoint import only_task
 from firth.config import to_dict
+from firth.data.items import Item
 from firth.inference.embedding import TokenizedTexts, unit_vectors
 from firth.inference.model import Model
 from firth.serving import schemas
@@ -377,7 +378,12 @@ async def _predictions(state: ServerState, model: Model, task: str, inputs: Sequ
     for value in inputs:
         texts += _texts_of(value)
     state.check_texts(texts, inputs=len(inputs))
-    items = await state.prepare(texts, lambda: model.encode_examples(model.examples(inputs, task=task), task=task))
+
+    def encode() -> Sequence[Item]:
+        examples = model.examples(inputs, task=task)
+        return model.encode_examples(examples, task=task)
+
+    items = await state.prepare(texts, encode)
     tokens = 0
     for item in items:
         tokens += sum(len(window.ids) for window in item.windows)

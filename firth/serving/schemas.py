@@ -36,12 +36,18 @@ TextOrTexts = Annotated[str | Texts, Field(description="a text or a list of text
 TextList = Annotated[Texts, Field(description="a list of texts", min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=200, description="a word of 1 to 200 characters")]
 
-# numpy arrays in Python, nested lists in the OpenAPI document
-IdArray = Annotated[np.ndarray, GetPydanticSchema(lambda _, handler: handler(list[int]))]
-OffsetArray = Annotated[np.ndarray, GetPydanticSchema(lambda _, handler: handler(list[list[int]]))]
-Vector = Annotated[np.ndarray, GetPydanticSchema(lambda _, handler: handler(list[float]))]
-Matrix = Annotated[np.ndarray, GetPydanticSchema(lambda _, handler: handler(list[list[float]]))]
-AttentionArray = Annotated[np.ndarray, GetPydanticSchema(lambda _, handler: handler(list[list[list[list[float]]]]))]
+
+def described_as(json_type: object) -> GetPydanticSchema:
+    """Lets the OpenAPI document describe a field as another type than it has in Python."""
+    return GetPydanticSchema(lambda _, handler: handler(json_type))
+
+
+# numpy arrays in Python, nested lists in JSON
+IdArray = Annotated[np.ndarray, described_as(list[int])]
+OffsetArray = Annotated[np.ndarray, described_as(list[list[int]])]
+Vector = Annotated[np.ndarray, described_as(list[float])]
+Matrix = Annotated[np.ndarray, described_as(list[list[float]])]
+AttentionArray = Annotated[np.ndarray, described_as(list[list[list[list[float]]]])]
 
 
 # Requests

@@ -72,7 +72,10 @@ def serve(
         os.environ.setdefault(name, CACHED_KERNELS)
     with _listen(host, port) as listener:
         metrics = ServerMetrics()
-        models = {name: _warm_up(load(folder, precision=precision)) for name, folder in folders.items()}
+        models = {}
+        for name, folder in folders.items():
+            models[name] = load(folder, precision=precision)
+            _warm_up(models[name])
         batcher = Batcher(limits, metrics)
         state = ServerState(models, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
         app = App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
@@ -197,14 +200,13 @@ def _raise_open_files_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _warm_up(model: Model) -> Model:
+def _warm_up(model: Model) -> None:
     """Makes everything that is otherwise made when first needed: packed weights, the choice of a precision, caches."""
     model.embed([WARM_UP_TEXT])
     if model.mask_filler is not None:
         vocab = model.tokenizer.vocab
         model.fill(vocab.tokens[vocab.mask])
     torch.set_grad_enabled(False)
-    return model
 
 
 def _open_lexicons(folders: Mapping[str, Path]) -> dict[str, Lexicon]:
