@@ -63,7 +63,7 @@ def find_senses(
     if not word.strip():
         raise BadInput("An empty word has no senses; give a word.")
     if not model.encoder.num_layers:
-        raise Unsupported("The model gives a word one vector whatever stands around it; take a BERT or an ELMo.")
+        raise Unsupported("The model gives a word one vector in every context; take a BERT or an ELMo.")
     found = find_occurrences(word, lines)
     if len(found) < 3:
         raise BadInput(f"'{word}' occurs {len(found)} times in the text; grouping needs at least 3 occurrences.")

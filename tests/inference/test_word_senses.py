@@ -68,7 +68,7 @@ def test_before_any_context_the_senses_are_mixed(minilm: Path) -> None:
 
 def test_a_word_vector_has_no_senses(tokenizer: WordPiece, shrink: Callable[[Any], Any]) -> None:
     model = Model(Checkpoint(Static(shrink(Static.Config())).eval(), {}, tokenizer))
-    with pytest.raises(Unsupported, match="one vector whatever stands around it; take a BERT or an ELMo"):
+    with pytest.raises(Unsupported, match="one vector in every context; take a BERT or an ELMo"):
         find_senses(model, "the", ["the house", "in the long rain", "over the river and the bridge"])
 
 
