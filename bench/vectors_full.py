@@ -20,6 +20,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,10 @@ def peer(folder: Path, language: str, kind: str) -> dict[str, Any]:
 
 def judged(folder: Path, language: str, words: Sequence[str], vectors: np.ndarray, **how: Any) -> dict[str, Any]:
     from firth.inference.lexicon import Lexicon
-    from firth.inference.word_tests import judge
+    from firth.inference.word_benchmarks import evaluate_word_file
 
     lexicon = Lexicon({word: i for i, word in enumerate(words)}, vectors, lowercase=True, **how)
-    return {Path(name).stem: judge(lexicon, folder / name) for name in TESTS[language]}
+    return {Path(name).stem: asdict(evaluate_word_file(lexicon, folder / name)) for name in TESTS[language]}
 
 
 def one(folder: Path, language: str, kind: str, who: str) -> None:

@@ -8,6 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -373,14 +374,14 @@ def evaluate(
 def _evaluate_words(model: Path, files: Sequence[Path]) -> dict[str, Any]:
     """The figures of each file, by its stem, or by its path where two files have one stem."""
     from firth.inference.lexicon import open_lexicon
-    from firth.inference.word_tests import judge
+    from firth.inference.word_benchmarks import evaluate_word_file
 
     lexicon = open_lexicon(model)
     stems = Counter(file.stem for file in files)
     figures = {}
     for file in files:
         name = file.stem if stems[file.stem] == 1 else str(file)
-        figures[name] = judge(lexicon, file)
+        figures[name] = asdict(evaluate_word_file(lexicon, file))
     return figures
 
 
@@ -401,7 +402,7 @@ def import_model(
 
     said = importing.Said(unsafe_pickle, cased, skip_bad)
     imported = importing.import_model(Path(source), Path(out), said=said)
-    return Model(imported).info()
+    return asdict(Model(imported).info())
 
 
 def extend(
@@ -423,7 +424,6 @@ def embed_file(
     import numpy as np
 
     from firth.corpus.readers import read_texts
-    from firth.inference.inputs_file import tell_of_long
     from firth.inference.model import load
     from firth.train.shared_cores import share_cores
 
@@ -434,7 +434,7 @@ def embed_file(
     check_writable(path)
     texts = read_texts(Path(file))
     loaded = load(model, precision=precision)
-    tell_of_long(loaded, texts)
+    loaded.embedder.warn_about_truncation(texts)
     with share_cores():
         vectors = loaded.embed(texts, pooling=pooling)
     buffer = BytesIO()

@@ -1,15 +1,20 @@
-"""The nouns of text. Nothing here knows a tensor."""
+"""The types of text that all folders share: documents, encodings, labelled rows, predictions. No tensors here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+Cell = str | bool | int | float | None | Sequence[str]
+"""One value of a labelled row: a text, a number, or a list of texts."""
+TaskInput = str | Sequence[str] | Mapping[str, Cell]
+"""What a fine-tuned model predicts for: a text, several texts such as a pair, or a row with the task's columns."""
+
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A run of text that belongs together: its lines (paragraphs), in order."""
+    """A text that belongs together: its lines (paragraphs), in order."""
 
     lines: tuple[str, ...]
     source: str = ""
@@ -18,7 +23,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A text as ids; `offsets[i]` are the characters of the original text that id i stands for."""
+    """A text as ids; `offsets[i]` is the range of characters of the original text that id i covers."""
 
     ids: np.ndarray
     offsets: np.ndarray
@@ -33,27 +38,34 @@ class Encoding:
         return len(self.ids)
 
     def take(self, rows: np.ndarray, *, unknown: int) -> "Encoding":
-        """Some of its tokens, in this order; the row -1 is the unknown token."""
-        ids, starts = np.append(self.ids, unknown)[rows], np.append(self.word_starts, True)[rows]
-        chosen = Encoding(ids, np.append(self.offsets, np.zeros((1, 2), np.int32), 0)[rows], starts)
+        """The tokens at these rows, in this order; the row -1 gives the unknown token."""
+        # Each array gets the unknown token as its last element, which the row -1 then selects.
+        ids = np.append(self.ids, unknown)
+        offsets = np.append(self.offsets, np.zeros((1, 2), np.int32), 0)
+        word_starts = np.append(self.word_starts, True)
+        chosen = Encoding(ids[rows], offsets[rows], word_starts[rows])
         if self.parts is None or self.part_sizes is None:
             return chosen
-        pieces = np.split(self.parts, np.cumsum(self.part_sizes))  # the last is empty: an unknown token has no parts
-        parts = np.concatenate([self.parts[:0], *(pieces[row] for row in rows)])
-        return replace(chosen, parts=parts, part_sizes=np.append(self.part_sizes, 0)[rows])
+        # `split` gives one array more than there are tokens. It is empty: an unknown token has no parts.
+        parts_by_token = np.split(self.parts, np.cumsum(self.part_sizes))
+        no_parts = self.parts[:0]
+        parts = np.concatenate([no_parts, *(parts_by_token[row] for row in rows)])
+        part_sizes = np.append(self.part_sizes, 0)
+        return replace(chosen, parts=parts, part_sizes=part_sizes[rows])
 
     def parts_between(self, start: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """The parts of some tokens in a row, and how many each has."""
+        """The parts of the tokens from `start` up to but not including `end`, and how many each token has."""
         if self.parts is None or self.part_sizes is None:
             raise ValueError("these tokens have no parts")
-        first = int(self.part_sizes[:start].sum())
+        first_part = int(self.part_sizes[:start].sum())
         sizes = self.part_sizes[start:end]
-        return self.parts[first : first + int(sizes.sum())], sizes
+        num_parts = int(sizes.sum())
+        return self.parts[first_part : first_part + num_parts], sizes
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """One candidate for a `[MASK]`: the token, how likely it is, and the text with it filled in."""
+    """One candidate for a `[MASK]`: the token, its probability, and the text with the token filled in."""
 
     token: str
     probability: float
@@ -62,28 +74,28 @@ class Fill:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """A text a model went on with."""
+    """A text that a causal language model continued."""
 
     text: str
-    """The prompt and what follows it."""
+    """The prompt and its continuation."""
     continuation: str
-    """What follows it."""
+    """Only the continuation."""
     num_tokens: int
-    """New tokens, the one that ends a text included."""
+    """New tokens, including the one that ends a text."""
     ended: bool
     """Whether the model ended the text itself."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """A row of a labelled file: what is read and what people said of it. Tasks that know more of a row extend this."""
+    """A row of a labelled file: its texts and its gold label. Tasks that need more of a row extend this class."""
 
     texts: tuple[str, ...]
-    """One text, a pair, a question and its passage, a prompt and its options: as the task says."""
+    """One text, a pair, a question and its passage, a prompt and its options: the task defines which."""
     gold: Any = None
-    """Names, numbers, tags or answers, never indices; None where nobody said."""
+    """Names, numbers, tags or answers, never indices; None for a row without a label."""
     row: int = 0
-    """Its place in the file, counted from 1 and with any header, as editors count."""
+    """The row of the file, counted from 1 and including any header, as editors count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +106,14 @@ class Problem:
     what: str
     remedy: str = ""
     bad: bool = True
-    """The row cannot be used; otherwise it is only worth a look."""
+    """The row cannot be used; if false, this is only a warning."""
     example_row: int | None = None
     """Where the example begins, if that is not `row`: a tagged sentence has many rows, and one of them is at fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of a text with a name; the offsets count characters of the original text."""
+    """A labelled range of a text; the offsets count characters of the original text."""
 
     label: str
     start: int
@@ -112,15 +124,15 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a model says of one input."""
+    """What a model predicts for one input."""
 
     label: Any
-    """A name, several names, a number, a list of tags or an answer's text: what `Example.gold` would be."""
+    """A name, several names, a number, a list of tags or an answer's text: the same type as `Example.gold`."""
     probability: float = 1.0
-    """How sure the model is of the label."""
+    """The probability of the label."""
     probabilities: Mapping[str, float] = field(default_factory=dict)
-    """Of every name it chose from."""
+    """The probability of every label there is to choose from."""
     spans: tuple[Span, ...] = ()
-    """Entities or the answer, with their places in the text."""
+    """Entities or the answer, with their offsets in the text."""
     text: str | None = None
-    """The input with the answer written into it, where that says all: words parted by spaces, words with tags."""
+    """The input with the prediction written into it, if the task has such a form: segmented words, words with tags."""

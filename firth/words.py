@@ -111,9 +111,9 @@ def _vocabulary(tokenizer: "Tokenizer") -> "Lexicon":
 def _ids_of(words: Sequence[str], vocabulary: "Lexicon", data: str | Path) -> Mapping[str, int]:
     ids = {}
     for word in words:
-        place = vocabulary.place(word)
+        place = vocabulary.row_of(word)
         if place is None:
-            raise BadInput(f"{data}: '{word}' is not in the vocabulary{vocabulary.near(word)}")
+            raise BadInput(f"{data}: '{word}' is not in the vocabulary{vocabulary.spelling_hint(word)}")
         ids[word] = place
     return ids
 

@@ -8,7 +8,7 @@ import typer
 from firth.commands.shown import Json, ModelFolder, show
 
 if TYPE_CHECKING:
-    from firth.inference.senses import Occurrence
+    from firth.inference.word_senses import Occurrence
 
 CONTEXT = 40
 """Characters that `senses` shows on each side of an occurrence."""

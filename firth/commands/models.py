@@ -1,5 +1,6 @@
 """Subcommands about whole models: import, extend, info, and the demo that makes some."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -53,7 +54,7 @@ def info(model: ModelFolder, as_json: Json = False) -> None:
     """Show what a model folder holds."""
     from firth.inference.model import load
 
-    show(load(model).info(), as_json=as_json)
+    show(asdict(load(model).info()), as_json=as_json)
 
 
 def demo(

@@ -1,9 +1,7 @@
-"""A file of inputs for a fine-tuned model: rows like those it was trained on, or plain lines."""
+"""A file of inputs for a fine-tuned model in, examples out: rows like those it was trained on, or plain lines."""
 
 import logging
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from firth.checkpoint import Checkpoint, only_task
 from firth.corpus.readers import read_texts
@@ -17,34 +15,35 @@ log = logging.getLogger(__name__)
 
 
 def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Example]:
-    """One example a row; labels are not needed. In plain text a line is a text, and a tab parts the texts of a pair."""
-    _, goal = only_task(checkpoint, "This model", task)
-    reader = reader_of(goal)
+    """One example for each row; labels are not needed.
+
+    In plain text each line is a text, and a tab separates the texts of a pair.
+    """
+    _, head = only_task(checkpoint, "This model", task)
+    reader = reader_of(head)
+    # A file without the ending of a table is plain text.
     if ending(path) not in reader.endings:
-        return [_example(reader, line, f"{path}, line {number}") for number, line in enumerate(read_texts(path), 1)]
+        examples = []
+        for number, line in enumerate(read_texts(path), 1):
+            examples.append(_line_example(reader, line, f"{path}, line {number}"))
+        return examples
     problems: list[Problem] = []
     examples = list(reader.read(path, problems, labelled=False))
+    # Errors come before warnings, so that nothing is shown before an error.
     for problem in sorted(problems, key=lambda problem: not problem.bad):
-        told = f"{path}, row {problem.row}: {problem.what}; {problem.remedy}."
+        message = f"{path}, row {problem.row}: {problem.what}; {problem.remedy}."
         if problem.bad:
-            raise BadInput(told)
-        log.warning(told)
+            raise BadInput(message)
+        log.warning(message)
     return examples
 
 
-def tell_of_long(model: Any, texts: Sequence[str]) -> None:
-    """Says so where a model's folder asks to cut texts that are to be embedded; without, long ones go in windows."""
-    limit = model.checkpoint.embedding.max_length
-    blocks = (texts[start : start + 1000] for start in range(0, len(texts), 1000)) if limit else ()
-    room = limit - model.tokenizer.vocab.frame.size() if limit else 0
-    if cut := sum(len(ids) > room for block in blocks for ids in model.tokenizer.ids_batch(list(block))):
-        log.warning(
-            f"{cut:,} of {len(texts):,} texts are longer than the {limit:,} tokens this model reads and are cut."
-        )
-
-
-def _example(reader: Reader, line: str, where: str) -> Example:
+def _line_example(reader: Reader, line: str, where: str) -> Example:
+    """A line of plain text as an example; `where` names it in an error."""
+    value: str | list[str] = line
+    if "\t" in line:
+        value = line.split("\t")
     try:
-        return reader.example(line.split("\t") if "\t" in line else line)
+        return reader.example(value)
     except BadInput as error:
         raise BadInput(f"{where}: {error} (A table's name must end in {' or '.join(reader.endings)}.)") from None

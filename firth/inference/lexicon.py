@@ -1,14 +1,14 @@
-"""Words and their vectors: nearest words, analogies, likeness. Opens a model folder without torch.
+"""Words and their vectors: nearest words, analogies, similarity. Opens a model folder without torch.
 
 In: a folder whose model has a table of words (word vectors; a BERT's input embeddings). Out: answers by cosine. The
-table stays memory-mapped, so the first question costs one pass over it.
+table stays memory-mapped, so the first question costs one pass over it. Shapes: V words, W words of a block, D width, Q
+queries, X excluded (query, word) pairs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -22,164 +22,258 @@ from firth.tokenizers.words import has_chinese
 
 TABLES = ("encoder.table.weight", "bert.embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight")
 """What a table of words may be called in `model.safetensors`."""
-_BLOCK = 1 << 15
-SEARCHED = 100_000
-"""Words among which near spellings are looked for: the first, which are the most frequent where a file is sorted so."""
+SPELLING_CANDIDATES = 100_000
+"""Words that are searched for similar spellings: the first ones, which are the most frequent in a sorted file."""
+_BLOCK_ROWS = 1 << 15
 
 
 class Lexicon:
-    """The words of a model and a vector for each; `hidden` are the places of special tokens, which are no words."""
+    """The words of a model and a vector for each.
+
+    `row_by_word` maps each word to its row of `rows_VD`, in order. `hidden` are the rows of special tokens, which are
+    not words. `compose` makes the vector of a word that has no row (fastText).
+    """
 
     def __init__(
         self,
-        places: Mapping[str, int],
+        row_by_word: Mapping[str, int],
         rows_VD: np.ndarray,
         *,
         lowercase: bool = False,
         hidden: Collection[int] = (),
         compose: Callable[[str], np.ndarray | None] | None = None,
-        searched: int = SEARCHED,
+        spelling_candidates: int = SPELLING_CANDIDATES,
     ) -> None:
-        self.places, self.rows_VD, self.lowercase = places, rows_VD[: len(places)], lowercase
-        self.hidden, self.compose, self.searched = sorted(hidden), compose, searched
+        self.row_by_word = row_by_word
+        self.rows_VD = rows_VD[: len(row_by_word)]
+        self.lowercase = lowercase
+        self.hidden = sorted(hidden)
+        self.compose = compose
+        self.spelling_candidates = spelling_candidates
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        return tuple(self.places)
+        """All words in order of their rows, including hidden ones."""
+        return tuple(self.row_by_word)
 
     def __len__(self) -> int:
-        return len(self.places) - len(self.hidden)
+        return len(self.row_by_word) - len(self.hidden)
 
     def blocks(self) -> Iterator[tuple[list[str], np.ndarray]]:
-        """All words and their vectors, some at a time."""
+        """All words that are not hidden and their vectors, a block at a time."""
         kept = np.setdiff1d(np.arange(len(self.words)), self.hidden)
-        for some in np.array_split(kept, -(-len(kept) // _BLOCK)):
-            yield [self.words[i] for i in some], self.rows_VD[some]
+        num_blocks = -(-len(kept) // _BLOCK_ROWS)
+        for block in np.array_split(kept, num_blocks):
+            yield [self.words[row] for row in block], self.rows_VD[block]
 
     @cached_property
     def norms_V(self) -> np.ndarray:
-        blocks = [self.rows_VD[i : i + _BLOCK] for i in range(0, len(self.rows_VD), _BLOCK)]
-        squares = [np.einsum("vd,vd->v", block, block) for block in blocks]
-        return np.asarray(np.maximum(np.sqrt(np.concatenate(squares)), 1e-12))
+        """The length of each vector."""
+        squares = []
+        for start in range(0, len(self.rows_VD), _BLOCK_ROWS):
+            block_WD = self.rows_VD[start : start + _BLOCK_ROWS]
+            squares.append(np.einsum("vd,vd->v", block_WD, block_WD))
+        lengths_V = np.sqrt(np.concatenate(squares))
+        return np.asarray(np.maximum(lengths_V, 1e-12))
 
-    def place(self, word: str) -> int | None:
-        """Where a word stands in the list, lower-cased if that is how the model reads."""
-        for form in (word, word.lower()) if self.lowercase else (word,):
-            place = self.places.get(form)
-            if place is not None and place not in self.hidden:
-                return place
+    def row_of(self, word: str) -> int | None:
+        """The row of a word, or of its lower-cased form if that is how the model reads; None for an unknown word."""
+        forms = [word]
+        if self.lowercase:
+            forms.append(word.lower())
+        for form in forms:
+            row = self.row_by_word.get(form)
+            # A special token spelled in a text is not a word.
+            if row is not None and row not in self.hidden:
+                return row
         return None
 
     def knows(self, word: str) -> bool:
-        return self._unit(word) is not None
+        """Whether the word has a vector."""
+        return self._unit_vector(word) is not None
 
     def vector(self, word: str) -> np.ndarray:
-        """The unit vector of a word; one that is not listed may have parts that are."""
+        """The vector of a word, of length 1; a word without a row may be composed of its parts."""
         if not word.strip():
             raise BadInput("An empty word has no vector; give a word.")
-        vector = self._unit(word)
+        vector = self._unit_vector(word)
         if vector is None:
-            raise BadInput(f"The model does not know the word '{word}'{self.near(word)}")
+            raise BadInput(f"The model does not know the word '{word}'{self.spelling_hint(word)}")
         return vector
 
-    def near(self, word: str) -> str:
-        """The end of a sentence that offers words spelled almost so."""
-        wanted = word.lower() if self.lowercase else word
-        alike = [w for w in self.words[: self.searched] if abs(len(w) - len(wanted)) < 3 and {*w} & {*wanted}]
-        short = len(wanted) < 4 or has_chinese(wanted)  # a character more or less is a great part of such a word
-        close = get_close_matches(wanted, alike, n=3, cutoff=0.5 if short else 0.7)
-        return f"; near spellings: {', '.join(close)}." if close else ", and no word is spelled like it."
+    def spelling_hint(self, word: str) -> str:
+        """The end of an error message about an unknown word: words with a similar spelling."""
+        wanted = word
+        if self.lowercase:
+            wanted = word.lower()
+        letters = set(wanted)
+        # A cheap filter first: similar length and a letter in common.
+        candidates = []
+        for known in self.words[: self.spelling_candidates]:
+            has_similar_length = abs(len(known) - len(wanted)) < 3
+            if has_similar_length and letters & set(known):
+                candidates.append(known)
+        cutoff = 0.7
+        # One character more or less is a large part of a short word.
+        if len(wanted) < 4 or has_chinese(wanted):
+            cutoff = 0.5
+        close = get_close_matches(wanted, candidates, n=3, cutoff=cutoff)
+        if not close:
+            return ", and no word is spelled like it."
+        return f"; near spellings: {', '.join(close)}."
 
     def neighbours(self, word: str, *, top: int = 10) -> list[tuple[str, float]]:
-        """The words whose vectors point most nearly the same way, with their cosines."""
+        """The words with the highest cosine to a word, and these cosines."""
         return self._nearest(self.vector(word), top, without=[word])
 
     def analogy(self, first: str, second: str, third: str, *, top: int = 10) -> list[tuple[str, float]]:
-        """What is to `third` as `first` is to `second`: 3CosAdd (Mikolov et al. 2013), never one of the three."""
-        direction = self.vector(first) - self.vector(second) + self.vector(third)
+        """The words that relate to `third` as `first` relates to `second`: 3CosAdd (Mikolov et al. 2013).
+
+        None of the three is an answer.
+        """
+        first_D = self.vector(first)
+        second_D = self.vector(second)
+        third_D = self.vector(third)
+        direction = first_D - second_D + third_D
         length = max(float(np.linalg.norm(direction)), 1e-12)
         return self._nearest(direction / length, top, without=[first, second, third])
 
-    def nearest_of(self, vectors_QD: np.ndarray, without: Sequence[Sequence[str]]) -> list[int]:
-        """For each vector the place of the nearest word, leaving out the words named beside it."""
-        banned = [(query, place) for query, words in enumerate(without) for place in self._listed(words)]
-        banned += [(query, place) for query in range(len(without)) for place in self.hidden]
-        queries_X, places_X = np.array(banned, np.int64).reshape(-1, 2).T
-        best_Q, highest_Q = np.zeros(len(without), np.int64), np.full(len(without), -np.inf)
-        for start in range(0, len(self.rows_VD), _BLOCK):  # all cosines at once would need room for every pair
-            rows_WD, norms_W = self.rows_VD[start : start + _BLOCK], self.norms_V[start : start + _BLOCK]
+    def nearest_rows(self, vectors_QD: np.ndarray, without: Sequence[Sequence[str]]) -> list[int]:
+        """For each query vector the row of the nearest word; `without` has the words each query must not give."""
+        queries_X, rows_X = self._excluded_pairs(without)
+        num_queries = len(without)
+        best_Q = np.zeros(num_queries, np.int64)
+        highest_Q = np.full(num_queries, -np.inf)
+        # Block by block, because the cosines of all queries and words at once would take too much memory.
+        for start in range(0, len(self.rows_VD), _BLOCK_ROWS):
+            end = start + _BLOCK_ROWS
+            rows_WD = self.rows_VD[start:end]
+            norms_W = self.norms_V[start:end]
             cosines_QW = vectors_QD @ rows_WD.T / norms_W
-            inside = (places_X >= start) & (places_X < start + len(rows_WD))
-            cosines_QW[queries_X[inside], places_X[inside] - start] = -np.inf
+            inside = np.flatnonzero((rows_X >= start) & (rows_X < end))
+            cosines_QW[queries_X[inside], rows_X[inside] - start] = -np.inf
             nearest_Q = cosines_QW.argmax(1)
-            found_Q = cosines_QW[np.arange(len(nearest_Q)), nearest_Q]
+            found_Q = cosines_QW[np.arange(num_queries), nearest_Q]
+            # An earlier block keeps its word if the cosines are equal.
             best_Q = np.where(found_Q > highest_Q, nearest_Q + start, best_Q)
             highest_Q = np.maximum(found_Q, highest_Q)
-        return [int(place) for place in best_Q]
+        return [int(row) for row in best_Q]
 
-    def likeness(self, first: str, second: str) -> float:
+    def _excluded_pairs(self, without: Sequence[Sequence[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Which rows each query must not give: the numbers of the queries, and the rows."""
+        pairs = []
+        for query, words in enumerate(without):
+            for row in (*self._known_rows(words), *self.hidden):
+                pairs.append((query, row))
+        pairs_X2 = np.array(pairs, np.int64).reshape(-1, 2)
+        return pairs_X2[:, 0], pairs_X2[:, 1]
+
+    def similarity(self, first: str, second: str) -> float:
+        """The cosine of two words."""
         return float(self.vector(first) @ self.vector(second))
 
-    def _unit(self, word: str) -> np.ndarray | None:
-        place = self.place(word)
-        if place is not None:
-            return np.asarray(self.rows_VD[place] / self.norms_V[place])
-        row = self.compose(word) if self.compose else None
-        return None if row is None else np.asarray(row / max(float(np.linalg.norm(row)), 1e-12))
+    def _unit_vector(self, word: str) -> np.ndarray | None:
+        row = self.row_of(word)
+        if row is not None:
+            return np.asarray(self.rows_VD[row] / self.norms_V[row])
+        if self.compose is None:
+            return None
+        composed = self.compose(word)
+        if composed is None:
+            return None
+        length = float(np.linalg.norm(composed))
+        return np.asarray(composed / max(length, 1e-12))
 
-    def _listed(self, words: Iterable[str]) -> list[int]:
-        return [place for word in words if (place := self.place(word)) is not None]
+    def _known_rows(self, words: Iterable[str]) -> list[int]:
+        """The rows of those words that have one."""
+        rows = [self.row_of(word) for word in words]
+        return [row for row in rows if row is not None]
 
-    def _nearest(self, vector: np.ndarray, top: int, *, without: Iterable[str]) -> list[tuple[str, float]]:
-        cosines_V = self.rows_VD @ vector / self.norms_V
-        cosines_V[[*self.hidden, *self._listed(without)]] = -np.inf
-        count = min(top, int(np.isfinite(cosines_V).sum()))
-        best = np.argpartition(-cosines_V, max(count - 1, 0))[:count]
-        best = best[np.lexsort((best, -cosines_V[best]))]
-        return [(self.words[i], float(cosines_V[i])) for i in best]
+    def _nearest(self, vector_D: np.ndarray, top: int, *, without: Iterable[str]) -> list[tuple[str, float]]:
+        """The `top` words with the highest cosine to a vector of length 1."""
+        cosines_V = self.rows_VD @ vector_D / self.norms_V
+        excluded = [*self.hidden, *self._known_rows(without)]
+        cosines_V[excluded] = -np.inf
+        num_allowed = int(np.isfinite(cosines_V).sum())
+        count = min(top, num_allowed)
+        # A partition finds the best without sorting all words.
+        partition = np.argpartition(-cosines_V, max(count - 1, 0))
+        best = partition[:count]
+        # Sorted by cosine; the last key comes first, and equal cosines are sorted by row.
+        order = np.lexsort((best, -cosines_V[best]))
+        nearest = []
+        for row in best[order]:
+            nearest.append((self.words[row], float(cosines_V[row])))
+        return nearest
 
 
-def open_lexicon(folder: Path, *, searched: int = SEARCHED) -> Lexicon:
-    """The words of a model folder; raises where its model has no table of words."""
+def open_lexicon(folder: Path, *, spelling_candidates: int = SPELLING_CANDIDATES) -> Lexicon:
+    """The words of a model folder; raises if its model has no table of words."""
     weights = folder / "model.safetensors"
+    table_name = _table_name(folder, weights)
+    tokenizer = tokenizers.load(folder)
+    vocab = tokenizer.vocab
+    rows_VD = map_tensor(weights, table_name)
+    if len(vocab) > len(rows_VD):
+        raise BadInput(f"{folder}: the tokenizer has {len(vocab)} tokens, the model {len(rows_VD)}.")
+    compose = None
+    # Some models with subwords have rows for whole words only; these cannot compose vectors.
+    if isinstance(tokenizer, Subwords) and len(rows_VD) >= tokenizer.num_rows:
+        compose = _composer(tokenizer, rows_VD)
+        composed = folder / WORD_ROWS
+        if composed.exists():
+            rows_VD = map_tensor(composed, table_name)
+        else:
+            rows_VD = np.concatenate([*word_rows(tokenizer, rows_VD)])
+    return Lexicon(
+        vocab.ids,
+        rows_VD,
+        lowercase=reads_lowercase(tokenizer),
+        hidden=vocab.specials,
+        compose=compose,
+        spelling_candidates=spelling_candidates,
+    )
+
+
+def _table_name(folder: Path, weights: Path) -> str:
+    """The name of the folder's table of words; raises if the folder has no such table or is damaged."""
     if not folder.exists():
         raise BadInput(f"{folder} does not exist; name a model's folder.")
-    if why := without_model(folder):
-        raise BadInput(f"{folder} {why}.")
+    reason = without_model(folder)
+    if reason:
+        raise BadInput(f"{folder} {reason}.")
     if not weights.is_file():
         raise BadInput(
             f"{folder} does not hold a model with word vectors; make one with `firth pretrain` or `firth import`."
         )
     if (folder / MANIFEST).exists():
-        check_manifest(folder, hashes=False)  # reading it all to hash it would take longer than the answer
-    name = next((name for name in TABLES if name in tensor_places(weights)), None)
-    if name is None:
-        raise Unsupported(
-            f"{folder} is a model without a table of words; take word vectors (pre-train them with "
-            "`recipe='word2vec-sg-ns'`, or import some) or a BERT, or compare whole texts by their embeddings."
-        )
-    tokenizer = tokenizers.load(folder)
-    vocab, rows = tokenizer.vocab, map_tensor(weights, name)
-    if len(vocab) > len(rows):
-        raise BadInput(f"{folder}: the tokenizer has {len(vocab)} tokens, the model {len(rows)}.")
-    how: dict[str, Any] = {"lowercase": reads_lowercase(tokenizer), "hidden": vocab.specials, "searched": searched}
-    if isinstance(tokenizer, Subwords) and len(rows) >= tokenizer.num_rows:  # not where only whole words have rows
-        made = folder / WORD_ROWS
-        means = map_tensor(made, name) if made.exists() else np.concatenate([*word_rows(tokenizer, rows)])
-        return Lexicon(vocab.ids, means, compose=_composed(tokenizer, rows), **how)
-    return Lexicon(vocab.ids, rows, **how)
+        # Hashes are not checked: reading the whole file would take longer than the answer.
+        check_manifest(folder, hashes=False)
+    tensors = tensor_places(weights)
+    for name in TABLES:
+        if name in tensors:
+            return name
+    raise Unsupported(
+        f"{folder} is a model without a table of words; take word vectors (pre-train them with "
+        "`recipe='word2vec-sg-ns'`, or import some) or a BERT, or compare whole texts by their embeddings."
+    )
 
 
 def reads_lowercase(tokenizer: Tokenizer) -> bool:
+    """Whether the tokenizer lower-cases its texts."""
     settings = getattr(tokenizer, "config", None) or getattr(tokenizer, "rules", None)
     return bool(getattr(settings, "lowercase", False))
 
 
-def _composed(tokenizer: Subwords, rows: np.ndarray) -> Callable[[str], np.ndarray | None]:
-    """A function that gives the mean of a word's parts, listed or not."""
+def _composer(tokenizer: Subwords, rows_VD: np.ndarray) -> Callable[[str], np.ndarray | None]:
+    """A function that gives the mean vector of a word's parts; None for a word without parts."""
 
     def compose(word: str) -> np.ndarray | None:
-        parts = tokenizer.word_parts(word.lower() if tokenizer.config.lowercase else word)
-        return np.asarray(rows[parts].mean(0)) if parts else None
+        if tokenizer.config.lowercase:
+            word = word.lower()
+        parts = tokenizer.word_parts(word)
+        if not parts:
+            return None
+        return np.asarray(rows_VD[parts].mean(0))
 
     return compose

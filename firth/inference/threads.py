@@ -1,4 +1,5 @@
-"""Batches side by side where there are many: threads that share a batch wait for each other at every step of it."""
+"""Several batches at a time, each on its share of the cores: threads that share a batch wait for each other at every
+operation, threads with a batch each do not."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -7,43 +8,53 @@ from typing import TypeVar
 
 import torch
 
-T = TypeVar("T")
-ENOUGH = 4
-"""Batches for each of those side by side at least: with fewer, cores would be idle while the last ones end."""
+BatchT = TypeVar("BatchT")
+MIN_BATCHES_PER_THREAD = 4
+"""With fewer batches for each thread, cores would be idle while the last batches end."""
 _STARTING = Lock()
 
 
-def side_by_side(compute: Callable[[T], None], batches: Sequence[T]) -> None:
-    """Computes every batch: several at a time that share the cores out, or one after another, each on all cores."""
-    pool = _pool(len(batches) // ENOUGH)
+def compute_in_parallel(compute: Callable[[BatchT], None], batches: Sequence[BatchT]) -> None:
+    """Calls `compute` for every batch, given in order of length.
+
+    Many batches are computed several at a time, each on a part of the cores. Few are computed one after another, each
+    on all cores.
+    """
+    pool = _start_pool(len(batches) // MIN_BATCHES_PER_THREAD)
     if pool is None:
         for batch in batches:
             compute(batch)
         return
     with pool:
-        list(pool.map(compute, reversed(batches)))  # long sequences come last and take longest, so they begin first
+        # The longest sequences come last and take longest, so they are started first.
+        results = pool.map(compute, reversed(batches))
+        # Reading the results raises the error of a batch that failed.
+        list(results)
 
 
-def _pool(most: int) -> ThreadPoolExecutor | None:
-    """Threads that have their share of the caller's cores each; None where one thread would be left.
+def _start_pool(max_threads: int) -> ThreadPoolExecutor | None:
+    """Threads that divide the caller's cores among them; None if there would be only one thread.
 
-    A thread keeps torch's number of cores from its first use on, but setting it in one thread is also setting it for
-    those to come: hence all threads begin together, and the number is put back before anything else goes on.
+    A thread keeps torch's number of cores from its first use of torch. But setting that number in one thread also sets
+    it for threads that start later. Hence all threads start together, and the number is restored before anything else.
     """
     with _STARTING:
-        cores = torch.get_num_threads()
-        lanes = min(cores, most)
-        if lanes < 2:
+        num_cores = torch.get_num_threads()
+        num_threads = min(num_cores, max_threads)
+        if num_threads < 2:
             return None
-        pool, all_there = ThreadPoolExecutor(lanes), Barrier(lanes, timeout=60)
+        pool = ThreadPoolExecutor(num_threads)
+        all_started = Barrier(num_threads, timeout=60)
 
-        def begin(_: int) -> None:
-            torch.get_num_threads()  # a first use, which would take the number for those to come
-            torch.set_num_threads(cores // lanes)
-            all_there.wait()  # so that no thread begins twice
+        def start(_: int) -> None:
+            # The first use of torch in a thread takes the number set by others, so it comes before `set_num_threads`.
+            torch.get_num_threads()
+            torch.set_num_threads(num_cores // num_threads)
+            # Waiting keeps a fast thread from taking two of these calls.
+            all_started.wait()
 
         try:
-            list(pool.map(begin, range(lanes)))
+            list(pool.map(start, range(num_threads)))
         finally:
-            torch.set_num_threads(cores)
+            torch.set_num_threads(num_cores)
         return pool

@@ -1,140 +1,238 @@
-"""Questions that came one by one, computed together: jobs in, answers out, each as if it had been alone.
+"""Requests that arrive one by one, computed together: payloads in, results out, each as if it had been computed alone.
 
-There is no waiting for company: an idle worker starts at once with what is there, and what arrives while it computes is
-its next batch. So a lone request never waits, and under load batches fill by themselves. A batch is the oldest job and
-those of its lane that are most like it in length, within a budget of tokens; packed batches need no padding.
+Nothing waits for a batch to fill. An idle worker starts at once with what is queued, and what arrives while it computes
+is its next batch. So a single request never waits, and under load batches fill by themselves. A batch is the oldest
+request and those with the same operation that are closest to it in length, within a budget of tokens. Packed batches
+need no padding.
 """
 
 import asyncio
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from itertools import chain
+from typing import Any, Generic, Protocol, TypeVar
 
-from firth.inference.model import BATCH_TOKENS
+import numpy as np
+
+from firth.data.items import Item
+from firth.inference.embedding import BATCH_TOKENS, Embedder, TokenizedTexts
+from firth.inference.filling import MaskedText, MaskFiller
+from firth.inference.model import Model
 from firth.serving.limits import Limits
-from firth.serving.prometheus import Meters
-from firth.serving.responses import Refusal, overloaded
+from firth.serving.prometheus import ServerMetrics
+from firth.serving.responses import HttpError, overloaded
+from firth.types import Fill, Prediction
+
+PayloadT = TypeVar("PayloadT")
+ResultT = TypeVar("ResultT")
+_PayloadT_contra = TypeVar("_PayloadT_contra", contravariant=True)
+_ResultT_co = TypeVar("_ResultT_co", covariant=True)
 
 
-class Lane(Protocol):
-    """What may share a batch: equal lanes are one. A model, what is asked of it and with which settings."""
+class BatchOperation(Protocol[_PayloadT_contra, _ResultT_co]):
+    """What a batch computes: a model, what it does and with which settings. Equal operations can share a batch."""
 
-    def compute(self, payloads: Sequence[Any]) -> Sequence[Any]:
-        """An answer for each payload, in order."""
+    def compute(self, payloads: Sequence[_PayloadT_contra]) -> Sequence[_ResultT_co]:
+        """A result for each payload, in order."""
         ...
 
 
+@dataclass(frozen=True)
+class EmbedOperation:
+    embedder: Embedder
+    pooling: str | None = None
+    normalise: bool | None = None
+
+    def compute(self, payloads: Sequence[TokenizedTexts]) -> list[np.ndarray]:
+        return self.embedder.embed_tokenized(payloads, pooling=self.pooling, normalise=self.normalise)
+
+
+@dataclass(frozen=True)
+class FillOperation:
+    mask_filler: MaskFiller
+    top: int
+
+    def compute(self, payloads: Sequence[MaskedText]) -> list[list[Fill]]:
+        return self.mask_filler.fill_batch(payloads, top=self.top)
+
+
+@dataclass(frozen=True)
+class PredictOperation:
+    model: Model
+    task: str
+
+    def compute(self, payloads: Sequence[Sequence[Item]]) -> list[list[Prediction]]:
+        all_items = list(chain.from_iterable(payloads))
+        predictions = self.model.predict_items(all_items, task=self.task)
+        # The predictions are dealt back to the requests they belong to.
+        results = []
+        start = 0
+        for items in payloads:
+            end = start + len(items)
+            results.append(predictions[start:end])
+            start = end
+        return results
+
+
+@dataclass(frozen=True, eq=False)
+class UnsharedOperation(Generic[ResultT]):
+    """A function that shares its batch with no other request: it is equal to no other operation."""
+
+    function: Callable[[], ResultT]
+
+    def compute(self, payloads: Sequence[None]) -> list[ResultT]:
+        return [self.function() for _ in payloads]
+
+
 @dataclass(eq=False)
-class Job:
-    lane: Lane
-    payload: Any
+class QueuedRequest:
+    """A request that waits for its batch. Only `Batcher.submit` knows the types of its payload and result."""
+
+    operation: BatchOperation[Any, object]
+    payload: object
     tokens: int
-    answer: "asyncio.Future[Any]"
-    since: float = field(default_factory=time.perf_counter)
+    result: "asyncio.Future[Any]"
+    queued_at: float = field(default_factory=time.perf_counter)
 
 
 class Batcher:
-    """Worker threads and the jobs that wait for them."""
+    """A queue of requests and the worker threads that compute them."""
 
-    def __init__(self, limits: Limits, meters: Meters, *, workers: int = 1, threads: int | None = None) -> None:
-        self.limits, self.meters, self.threads = limits, meters, threads
-        self.waiting: list[Job] = []
-        self.ready = threading.Condition()
-        self.closed = False
-        self.tokens_a_second = 10_000.0
+    def __init__(
+        self, limits: Limits, metrics: ServerMetrics, *, workers: int = 1, torch_threads: int | None = None
+    ) -> None:
+        self.limits = limits
+        self.metrics = metrics
+        self.torch_threads = torch_threads
+        self.queue: list[QueuedRequest] = []
+        self.condition = threading.Condition()
+        """Guards the queue; workers wait for it."""
+        self.is_closed = False
+        self.tokens_per_second = 10_000.0
         """A first guess; every batch corrects it."""
-        self.workers = [threading.Thread(target=self._work, name=f"batches-{i}", daemon=True) for i in range(workers)]
+        self.workers: list[threading.Thread] = []
+        for number in range(workers):
+            worker = threading.Thread(target=self._work, name=f"batches-{number}", daemon=True)
+            self.workers.append(worker)
         for worker in self.workers:
             worker.start()
 
-    async def ask(self, lane: Lane, payload: Any, *, tokens: int) -> Any:
-        """The lane's answer; whoever stops awaiting it takes the job out of the queue."""
-        job = Job(lane, payload, tokens, asyncio.get_running_loop().create_future())
-        with self.ready:
-            self._admit(tokens)
-            self.waiting.append(job)
-            self.ready.notify()
+    async def submit(self, operation: BatchOperation[PayloadT, ResultT], payload: PayloadT, *, tokens: int) -> ResultT:
+        """The operation's result for this payload. If the caller is cancelled, the request leaves the queue."""
+        # Workers are threads: the lock guards the queue, and the future brings the result back to this loop.
+        future = asyncio.get_running_loop().create_future()
+        request = QueuedRequest(operation, payload, tokens, future)
+        with self.condition:
+            self._check_load(tokens)
+            self.queue.append(request)
+            self.condition.notify()
         try:
-            return await job.answer
+            result: ResultT = await request.result
         except asyncio.CancelledError:
-            with self.ready:
-                if job in self.waiting:
-                    self.waiting.remove(job)
-                    self.meters.dropped.inc()
+            with self.condition:
+                # A worker may already have taken it.
+                if request in self.queue:
+                    self.queue.remove(request)
+                    self.metrics.dropped.inc()
             raise
+        return result
 
     def close(self) -> None:
-        """Lets the workers finish what waits, and ends them."""
-        with self.ready:
-            self.closed = True
-            self.ready.notify_all()
+        """Lets the workers finish what is queued, and ends them."""
+        with self.condition:
+            self.is_closed = True
+            self.condition.notify_all()
         for worker in self.workers:
             worker.join()
 
-    def _admit(self, tokens: int) -> None:
-        seconds = (sum(job.tokens for job in self.waiting) + tokens) / self.tokens_a_second
-        if self.closed:
-            raise Refusal(503, "stopping", "The server is stopping.")
-        if len(self.waiting) >= self.limits.queued or (self.waiting and seconds > self.limits.answer_seconds):
-            self.meters.turned_away.inc()
+    def _check_load(self, tokens: int) -> None:
+        """Refuses a request that the queue has no room for, or that would not be answered in time."""
+        if self.is_closed:
+            raise HttpError(503, "stopping", "The server is stopping.")
+        queued_tokens = sum(request.tokens for request in self.queue)
+        seconds = (queued_tokens + tokens) / self.tokens_per_second
+        is_full = len(self.queue) >= self.limits.queued
+        # A request that finds an empty queue is always accepted, however long it takes.
+        is_too_slow = bool(self.queue) and seconds > self.limits.answer_seconds
+        if is_full or is_too_slow:
+            self.metrics.turned_away.inc()
             raise overloaded("The server has more requests than it can answer in time; try again later.", seconds)
 
     def _work(self) -> None:
-        if self.threads:
+        """Computes one batch after another until the batcher is closed and its queue is empty."""
+        if self.torch_threads:
             import torch
 
-            torch.set_num_threads(self.threads)
+            torch.set_num_threads(self.torch_threads)
         while True:
-            with self.ready:
-                self.ready.wait_for(lambda: self.waiting or self.closed)
-                if not self.waiting:
+            with self.condition:
+                self.condition.wait_for(lambda: self.queue or self.is_closed)
+                if not self.queue:
                     return
-                batch = self._pick()
-            began = time.perf_counter()
-            answers = _answers(batch)
-            self._note(batch, began, time.perf_counter())
-            with suppress(RuntimeError):  # the loop has ended, and with it all who waited
-                batch[0].answer.get_loop().call_soon_threadsafe(_deliver, batch, answers)
+                batch = self._take_batch()
+            start = time.perf_counter()
+            results = _compute(batch)
+            self._record(batch, start, time.perf_counter())
+            loop = batch[0].result.get_loop()
+            # A loop that has ended raises, but then nobody waits for the results.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(_deliver, batch, results)
 
-    def _pick(self) -> list[Job]:
-        """The oldest job and its company, taken out of the queue."""
-        oldest, *others = self.waiting
+    def _take_batch(self) -> list[QueuedRequest]:
+        """The oldest request and those that share its batch, removed from the queue."""
+        oldest, *others = self.queue
         room = min(BATCH_TOKENS, self.limits.batch_tokens) - oldest.tokens
         batch = [oldest]
-        for job in sorted(others, key=lambda job: abs(job.tokens - oldest.tokens)):
-            if job.lane == oldest.lane and job.tokens <= room:
-                batch.append(job)
-                room -= job.tokens
+        # Sequences of similar length are computed with the least waste.
+        for request in sorted(others, key=lambda request: abs(request.tokens - oldest.tokens)):
+            if request.operation == oldest.operation and request.tokens <= room:
+                batch.append(request)
+                room -= request.tokens
         taken = set(batch)
-        self.waiting = [job for job in self.waiting if job not in taken]
+        self.queue = [request for request in self.queue if request not in taken]
         return batch
 
-    def _note(self, batch: Sequence[Job], began: float, ended: float) -> None:
-        tokens = sum(job.tokens for job in batch)
-        self.tokens_a_second += 0.1 * (len(self.workers) * tokens / max(ended - began, 1e-6) - self.tokens_a_second)
-        self.meters.batch_jobs.observe(len(batch))
-        self.meters.batch_tokens.observe(tokens)
-        self.meters.batch_seconds.observe(ended - began)
-        for job in batch:
-            self.meters.wait_seconds.observe(began - job.since)
+    def _record(self, batch: Sequence[QueuedRequest], start: float, end: float) -> None:
+        """Updates the metrics and the estimate of the speed after a batch."""
+        tokens = sum(request.tokens for request in batch)
+        seconds = end - start
+        # The workers compute at the same time, each at this speed.
+        speed = len(self.workers) * tokens / max(seconds, 1e-6)
+        # An exponential moving average.
+        self.tokens_per_second += 0.1 * (speed - self.tokens_per_second)
+        self.metrics.batch_jobs.observe(len(batch))
+        self.metrics.batch_tokens.observe(tokens)
+        self.metrics.batch_seconds.observe(seconds)
+        for request in batch:
+            self.metrics.wait_seconds.observe(start - request.queued_at)
 
 
-def _answers(batch: Sequence[Job]) -> Sequence[Any]:
-    """The lane's answers; where it fails on many, each is asked alone, so that none suffers from its company."""
+def _compute(batch: Sequence[QueuedRequest]) -> list[object]:
+    """A result or an exception for each request.
+
+    If a batch fails, each of its requests is computed alone, so that only the faulty one gets the error.
+    """
+    operation = batch[0].operation
     try:
-        return batch[0].lane.compute([job.payload for job in batch])
+        return list(operation.compute([request.payload for request in batch]))
     except Exception as error:
-        return [error] if len(batch) == 1 else [answer for job in batch for answer in _answers([job])]
+        if len(batch) == 1:
+            return [error]
+    results = []
+    for request in batch:
+        results += _compute([request])
+    return results
 
 
-def _deliver(batch: Sequence[Job], answers: Sequence[Any]) -> None:
-    for job, answer in zip(batch, answers, strict=True):
-        if job.answer.done():
+def _deliver(batch: Sequence[QueuedRequest], results: Sequence[object]) -> None:
+    """Runs in the event loop: hands the results to the callers that still wait."""
+    for request, result in zip(batch, results, strict=True):
+        if request.result.done():
             continue
-        if isinstance(answer, Exception):
-            job.answer.set_exception(answer)
+        if isinstance(result, Exception):
+            request.result.set_exception(result)
         else:
-            job.answer.set_result(answer)
+            request.result.set_result(result)

@@ -1,84 +1,107 @@
-"""What goes back to a client: a status, headers and bytes. Every refusal is `{"error": {"type", "message"}}`."""
+"""What goes back to a client: a status, headers and bytes. Every error is `{"error": {"type", "message"}}`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import orjson
 
 from firth.errors import FirthError, Unsupported
 
 JSON = "application/json"
-CSP = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-SAFE_HEADERS = {
-    "content-security-policy": CSP,
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""On every reply: nothing foreign is loaded, nothing inline runs, no other page may look in."""
+"""On every response: nothing is loaded from other sites, no inline script runs, no other page can embed this one."""
 
 
 @dataclass(frozen=True)
-class Reply:
+class HttpResponse:
+    """A response as it is sent."""
+
     body: bytes
     status: int = 200
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def raw_headers(self) -> list[tuple[bytes, bytes]]:
-        named = {
+        """All headers as ASGI takes them; those of this response replace the general ones."""
+        headers = {
             "content-type": self.content_type,
             "content-length": str(len(self.body)),
-            **SAFE_HEADERS,
+            **SECURITY_HEADERS,
             **self.headers,
         }
-        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in named.items()]
+        return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
 
 
-class Refusal(Exception):
-    """What a client is told instead of an answer."""
+class HttpError(Exception):
+    """An error for the client; `kind` is the error's type in the JSON body."""
 
     def __init__(self, status: int, kind: str, message: str, **headers: str) -> None:
         super().__init__(message)
-        self.status, self.kind, self.message = status, kind, message
+        self.status = status
+        self.kind = kind
+        self.message = message
+        # Keyword arguments cannot have dashes: `retry_after` is the header `retry-after`.
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
-    def reply(self) -> Reply:
+    def response(self) -> HttpResponse:
         body = {"error": {"type": self.kind, "message": self.message}}
-        return Reply(to_json(body), self.status, headers=self.headers)
+        return HttpResponse(to_json(body), self.status, headers=self.headers)
 
 
-def refusal_of(error: FirthError) -> Refusal:
-    """A mistake that a model found in a request."""
-    return Refusal(422, "unsupported" if isinstance(error, Unsupported) else "invalid_request", str(error))
+def invalid_request(message: str) -> HttpError:
+    return HttpError(422, "invalid_request", message)
 
 
-def too_large(message: str, **headers: str) -> Refusal:
-    return Refusal(413, "too_large", message, **headers)
+def unsupported(message: str) -> HttpError:
+    return HttpError(422, "unsupported", message)
 
 
-def overloaded(message: str, seconds: float) -> Refusal:
-    return Refusal(429, "overloaded", message, retry_after=str(max(1, round(seconds))))
+def not_found(message: str) -> HttpError:
+    return HttpError(404, "not_found", message)
 
 
-def to_json(value: Any) -> bytes:
-    """Arrays of numbers go as they are; what is not a number becomes null. A lone surrogate becomes a question mark."""
+def too_large(message: str) -> HttpError:
+    return HttpError(413, "too_large", message)
+
+
+def overloaded(message: str, seconds: float) -> HttpError:
+    """Too much load; the client may try again after some seconds."""
+    return HttpError(429, "overloaded", message, retry_after=str(max(1, round(seconds))))
+
+
+def http_error_from(error: FirthError) -> HttpError:
+    """A mistake in a request that the model found."""
+    if isinstance(error, Unsupported):
+        return unsupported(str(error))
+    return invalid_request(str(error))
+
+
+def to_json(value: object) -> bytes:
+    """Numpy arrays become lists, NaN becomes null, and a lone surrogate becomes a question mark."""
     options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
         return orjson.dumps(value, option=options)
     except TypeError:
-        return orjson.dumps(_writable(value), option=options)
+        # A lone surrogate cannot be written as UTF-8.
+        return orjson.dumps(_without_surrogates(value), option=options)
 
 
-def _writable(value: Any) -> Any:
+def _without_surrogates(value: object) -> object:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
-        return {_writable(name): _writable(inner) for name, inner in value.items()}
-    return [_writable(inner) for inner in value] if isinstance(value, list | tuple) else value
+        return {_without_surrogates(name): _without_surrogates(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(inner) for inner in value]
+    return value

@@ -1,288 +1,414 @@
-"""What each route does: a checked request in, an answer as plain values out. `TABLE` lists them all."""
+"""What each route does: a validated request in, a response as plain values out. `TABLE` lists them all."""
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from firth import __version__
 from firth.checkpoint import only_task
 from firth.config import to_dict
+from firth.data.items import Item
+from firth.inference.embedding import TokenizedTexts, unit_vectors
 from firth.inference.model import Model
-from firth.objectives.replaced_token import filler
-from firth.serving import schemas as shapes
-from firth.serving.lanes import FillLane, PredictLane, VectorLane
-from firth.serving.registry import House
-from firth.serving.responses import Refusal, Reply, too_large
+from firth.serving import schemas
+from firth.serving.batching import EmbedOperation, FillOperation, PredictOperation
+from firth.serving.responses import HttpError, HttpResponse, invalid_request, not_found, too_large, unsupported
+from firth.serving.server_state import ServerState
 from firth.serving.word_routes import meaning, neighbours
-from firth.types import Prediction
+from firth.types import Cell, Fill, Prediction, TaskInput
 
-Answer = dict[str, Any] | Reply
-
-
-async def openai_embeddings(house: House, asked: shapes.OpenAIEmbeddings) -> Answer:
-    name, model = house.model(asked.model)
-    if asked.dimensions is not None and asked.dimensions > model.width:
-        raise Refusal(422, "invalid_request", f"'dimensions' must be at most {model.width}, the model's width.")
-    inputs = _openai_inputs(asked.input)
-    if not inputs:  # OpenAI's status for it, so that their clients raise what they expect
-        raise Refusal(400, "invalid_request", "'input' must not be an empty list; give at least one text.")
-    if isinstance(inputs[0], str):
-        cut = await house.cut(model, inputs)
-    else:
-        house.check((), inputs=len(inputs))
-        cut = model.cut(_known_ids(inputs, model))
-    vectors = await house.compute(VectorLane(model), cut, tokens=cut.num_tokens)
-    if asked.dimensions is not None:
-        vectors = _shortened(vectors, asked.dimensions, normalise=model.checkpoint.embedding.normalise)
-    as_text = asked.encoding_format == "base64"
-    data = [
-        {"object": "embedding", "index": i, "embedding": base64.b64encode(row.tobytes()).decode() if as_text else row}
-        for i, row in enumerate(np.ascontiguousarray(vectors, "<f4"))
-    ]
-    usage = {"prompt_tokens": cut.num_tokens, "total_tokens": cut.num_tokens}
-    return {"object": "list", "data": data, "model": name, "usage": usage}
-
-
-async def embed(house: House, asked: shapes.Embed) -> Answer:
-    name, model = house.model(asked.model)
-    cut = await house.cut(model, _list(asked.texts))
-    lane = VectorLane(model, asked.pooling, asked.normalise)
-    vectors = await house.compute(lane, cut, tokens=cut.num_tokens) if cut.num_texts else _no_vectors(model)
-    return {"model": name, "width": model.width, "vectors": vectors, "tokens": cut.num_tokens}
-
-
-async def similarity(house: House, asked: shapes.Similarity) -> Answer:
-    name, model = house.model(asked.model)
-    vectors = await _unit_vectors(house, model, [*asked.texts, *(asked.others or ())])
-    first, others = np.split(vectors, [len(asked.texts)])
-    return {"model": name, "similarities": first @ (first if asked.others is None else others).T}
-
-
-async def rerank(house: House, asked: shapes.Rerank) -> Answer:
-    name, model = house.model(asked.model)
-    scores = await _relevance(house, model, asked.query, asked.documents)
-    order = np.argsort(-np.asarray(scores), kind="stable")[: asked.top].tolist()
-    results = [{"index": i, "score": float(scores[i]), "document": asked.documents[i]} for i in order]
-    return {"model": name, "results": results}
-
-
-async def predict(house: House, asked: shapes.Predict) -> Answer:
-    name, model = house.model(asked.model)
-    task, _ = only_task(model.checkpoint, "This model", asked.task)
-    predictions = await _predictions(house, model, task, asked.inputs)
-    rows = [
-        {
-            "label": row.label,
-            "probability": row.probability,
-            "probabilities": dict(row.probabilities),
-            "spans": [asdict(span) for span in row.spans],
-        }
-        for row in predictions
-    ]
-    return {"model": name, "task": task, "predictions": rows}
-
-
-async def fill(house: House, asked: shapes.Fill) -> Answer:
-    name, model = house.model(asked.model)
-    house.check([asked.text])
-    masked = await house.make_ready([asked.text], lambda: model.masked(asked.text))
-    house.check_fills(len(asked.text), len(masked.masks) * min(asked.top, len(model.tokenizer.vocab)))
-    rows = await house.compute(FillLane(model, asked.top), masked, tokens=len(masked.ids))
-    top = len(rows) // len(masked.masks)
-    masks = [
-        {"start": int(start), "end": int(end), "candidates": [asdict(row) for row in rows[i * top : (i + 1) * top]]}
-        for i, (start, end) in enumerate(masked.spans)
-    ]
-    return {"model": name, "masks": masks}
-
-
-async def tokenize(house: House, asked: shapes.Tokenize) -> Answer:
-    name, model = house.model(asked.model)
-    texts = _list(asked.texts)
-    house.check(texts)
-    encodings = await house.make_ready(texts, lambda: model.tokenizer.encode_batch(texts))
-    house.check_tokens(sum(map(len, encodings)))
-    rows = [
-        {"ids": one.ids, "tokens": one.tokens, "offsets": one.offsets, "word_starts": one.word_starts.tolist()}
-        for one in encodings
-    ]
-    return {"model": name, "texts": rows}
-
-
-async def attention(house: House, asked: shapes.Attention) -> Answer:
-    name, model = house.model(asked.model)
-    house.check([asked.text])
-    ids = await house.make_ready([asked.text], lambda: model.tokenizer.encode(asked.text).ids)
-    tokens, most = len(ids) + model.tokenizer.vocab.frame.size(), house.limits.attention_tokens
-    if tokens > most:
-        raise too_large(f"The text has {tokens} tokens; attention is shown of up to {most}. Shorten it.")
-    pieces, weights = await house.compute_alone(lambda: model.attention(asked.text), tokens=tokens)
-    layers = list(range(len(weights))) if asked.layer is None else [asked.layer]
-    if layers and layers[-1] >= len(weights):
-        raise Refusal(422, "invalid_request", f"'layer' must be at most {len(weights) - 1}, the model's last.")
-    shown = np.ascontiguousarray(weights[layers].round(4))
-    return {"model": name, "tokens": pieces, "layers": layers, "heads": weights.shape[1], "weights": shown}
-
-
-async def info(house: House, asked: None) -> Answer:
-    models = {name: {**model.info(), **_offers(house, name)} for name, model in house.models.items()}
-    limits = to_dict(house.limits)
-    has_runs = house.runs is not None
-    return {"firth": __version__, "default": house.default, "models": models, "limits": limits, "runs": has_runs}
-
-
-async def openai_models(house: House, asked: None) -> Answer:
-    rows = [{"id": name, "object": "model", "created": 0, "owned_by": "firth"} for name in house.models]
-    return {"object": "list", "data": rows}
-
-
-async def health(house: House, asked: None) -> Answer:
-    return {"status": "ok"}
-
-
-async def metrics(house: House, asked: None) -> Answer:
-    house.meters.queued.set(len(house.batcher.waiting))
-    return Reply(house.meters.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-async def runs(house: House, asked: None) -> Answer:
-    return {"runs": await asyncio.to_thread(house.runs.list) if house.runs else []}
-
-
-async def run_rows(house: House, asked: dict[str, Any]) -> Answer:
-    if house.runs is None:
-        raise Refusal(404, "not_found", "This server shows no runs; it was started without a folder of runs.")
-    return await asyncio.to_thread(house.runs.rows, asked["run"], asked["after"])
-
-
-def _offers(house: House, name: str) -> dict[str, Any]:
-    vocab = house.models[name].tokenizer.vocab
-    can = abilities(house, name)
-    return {"can": can, "mask": vocab.tokens[vocab.mask] if "fill" in can else None}
-
-
-def abilities(house: House, name: str) -> list[str]:
-    """Which of the routes this model can answer."""
-    checkpoint = house.models[name].checkpoint
-    has = {
-        **dict.fromkeys(("embed", "similarity", "rerank", "tokenize"), True),
-        "fill": filler(checkpoint.encoder, checkpoint.goals) is not None,
-        "predict": bool(checkpoint.tasks),
-        "attention": checkpoint.encoder.shows_attention and checkpoint.encoder.num_layers > 0,
-        "meaning": checkpoint.encoder.num_layers > 0,
-        "neighbours": name in house.lexicons,
-    }
-    return [ability for ability, there in has.items() if there]
+RequestT = TypeVar("RequestT")
+JsonResponse = Mapping[str, object]
+"""One of the typed dicts of `schemas`."""
 
 
 @dataclass(frozen=True)
-class Route:
-    run: Callable[[House, Any], Awaitable[Answer]]
+class Route(Generic[RequestT]):
+    """A row of the table: the function that answers, and what the OpenAPI document says about it."""
+
+    handle: Callable[[ServerState, RequestT], Awaitable[JsonResponse | HttpResponse]]
+    """Its name is the `operationId` of the OpenAPI document."""
     summary: str
-    answer: Any = None
-    """The shape of the answer; None where it is not JSON."""
-    asked: type[shapes.Asked] | None = None
-    query: tuple[tuple[str, type], ...] = ()
-    """Names and types of what stands behind the question mark."""
+    response: type | None = None
+    """The type of the response; None if it is not JSON."""
+    request: type[schemas.ModelRequest] | None = None
+    """The type of the JSON body; None for GET."""
+    query: type[schemas.RunRowsQuery] | None = None
+    """A dataclass of the parameters in the query string."""
 
 
-TABLE: dict[tuple[str, str], Route] = {
+async def openai_embeddings(
+    state: ServerState, request: schemas.OpenAIEmbeddingsRequest
+) -> schemas.OpenAIEmbeddingsResponse:
+    name, model = state.find_model(request.model)
+    if request.dimensions is not None and request.dimensions > model.width:
+        raise invalid_request(f"'dimensions' must be at most {model.width}, the model's width.")
+    tokenized = await _tokenize_openai_input(state, model, request.input)
+    vectors = await state.compute(EmbedOperation(model.embedder), tokenized, tokens=tokenized.num_tokens)
+    if request.dimensions is not None:
+        vectors = vectors[:, : request.dimensions]
+        # A part of a vector of length 1 is shorter.
+        if model.checkpoint.embedding.normalise:
+            vectors = unit_vectors(vectors)
+    data = []
+    # base64 is that of little-endian float32 numbers.
+    for index, vector in enumerate(np.ascontiguousarray(vectors, "<f4")):
+        embedding: np.ndarray | str = vector
+        if request.encoding_format == "base64":
+            embedding = base64.b64encode(vector.tobytes()).decode()
+        data.append(schemas.OpenAIEmbedding(object="embedding", index=index, embedding=embedding))
+    usage = schemas.TokenUsage(prompt_tokens=tokenized.num_tokens, total_tokens=tokenized.num_tokens)
+    return schemas.OpenAIEmbeddingsResponse(object="list", data=data, model=name, usage=usage)
+
+
+async def _tokenize_openai_input(
+    state: ServerState, model: Model, given: str | list[str] | list[int] | list[list[int]]
+) -> TokenizedTexts:
+    """OpenAI's input: a text, several texts, the ids of a text, or the ids of several texts."""
+    if isinstance(given, str):
+        return await state.tokenize(model, [given])
+    if not given:
+        # OpenAI's status for an empty list, so that their clients raise what they expect.
+        raise HttpError(400, "invalid_request", "'input' must not be an empty list; give at least one text.")
+    # Validation guarantees that all elements have the type of the first one.
+    if isinstance(given[0], str):
+        return await state.tokenize(model, [text for text in given if isinstance(text, str)])
+    id_lists = [ids for ids in given if isinstance(ids, list)]
+    if isinstance(given[0], int):
+        id_lists = [[token for token in given if isinstance(token, int)]]
+    state.check_texts((), inputs=len(id_lists))
+    return model.embedder.tokenize_ids(_checked_ids(id_lists, model))
+
+
+def _checked_ids(id_lists: list[list[int]], model: Model) -> list[np.ndarray]:
+    """The ids as arrays; refuses those that are not in the vocabulary."""
+    vocab_size = len(model.tokenizer.vocab)
+    if hasattr(model.tokenizer, "word_parts"):
+        raise unsupported("'input' must be texts: this model's tokens are more than ids.")
+    for ids in id_lists:
+        if any(not 0 <= token < vocab_size for token in ids):
+            raise invalid_request(f"'input' must have token ids from 0 to {vocab_size - 1}.")
+    return [np.array(ids, np.int64) for ids in id_lists]
+
+
+async def embed(state: ServerState, request: schemas.EmbedRequest) -> schemas.EmbedResponse:
+    name, model = state.find_model(request.model)
+    tokenized = await state.tokenize(model, _text_list(request.texts))
+    vectors = np.empty((0, model.width), np.float32)
+    if tokenized.num_texts:
+        operation = EmbedOperation(model.embedder, request.pooling, request.normalise)
+        vectors = await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
+    return schemas.EmbedResponse(model=name, width=model.width, vectors=vectors, tokens=tokenized.num_tokens)
+
+
+async def similarity(state: ServerState, request: schemas.SimilarityRequest) -> schemas.SimilarityResponse:
+    name, model = state.find_model(request.model)
+    others = request.others or []
+    vectors = await _unit_vectors(state, model, [*request.texts, *others])
+    text_vectors, other_vectors = np.split(vectors, [len(request.texts)])
+    if request.others is None:
+        other_vectors = text_vectors
+    return schemas.SimilarityResponse(model=name, similarities=text_vectors @ other_vectors.T)
+
+
+async def rerank(state: ServerState, request: schemas.RerankRequest) -> schemas.RerankResponse:
+    name, model = state.find_model(request.model)
+    scores = await _relevance(state, model, request.query, request.documents)
+    # A stable sort keeps the given order of equally relevant documents.
+    order = np.argsort(-scores, kind="stable")
+    results = []
+    for index in order[: request.top].tolist():
+        document = request.documents[index]
+        results.append(schemas.RankedDocument(index=index, score=float(scores[index]), document=document))
+    return schemas.RerankResponse(model=name, results=results)
+
+
+async def _relevance(state: ServerState, model: Model, query: str, documents: list[str]) -> np.ndarray:
+    """How relevant each document is: by a task that compares two texts if the model has one, otherwise by cosine."""
+    tasks = [name for name in model.checkpoint.tasks if name.startswith("compare")]
+    if tasks:
+        pairs = [[query, document] for document in documents]
+        predictions = await _predictions(state, model, tasks[0], pairs)
+        return np.asarray([prediction.label for prediction in predictions])
+    vectors = await _unit_vectors(state, model, [query, *documents])
+    query_vector = vectors[0]
+    document_vectors = vectors[1:]
+    return np.asarray(document_vectors @ query_vector)
+
+
+async def predict(state: ServerState, request: schemas.PredictRequest) -> schemas.PredictResponse:
+    name, model = state.find_model(request.model)
+    task, _ = only_task(model.checkpoint, "This model", request.task)
+    predictions = await _predictions(state, model, task, request.inputs)
+    rows = [_input_prediction(prediction) for prediction in predictions]
+    return schemas.PredictResponse(model=name, task=task, predictions=rows)
+
+
+def _input_prediction(prediction: Prediction) -> schemas.InputPrediction:
+    spans = []
+    for span in prediction.spans:
+        spans.append(
+            schemas.PredictedSpan(
+                label=span.label, start=span.start, end=span.end, text=span.text, probability=span.probability
+            )
+        )
+    return schemas.InputPrediction(
+        label=prediction.label,
+        probability=prediction.probability,
+        probabilities=dict(prediction.probabilities),
+        spans=spans,
+    )
+
+
+async def fill(state: ServerState, request: schemas.FillRequest) -> schemas.FillResponse:
+    name, model = state.find_model(request.model)
+    state.check_texts([request.text])
+    mask_filler = model.require_mask_filler()
+    masked_text = await state.prepare([request.text], lambda: mask_filler.tokenize(request.text))
+    num_masks = len(masked_text.masks)
+    num_candidates = num_masks * min(request.top, len(model.tokenizer.vocab))
+    state.check_fills(len(request.text), num_candidates)
+    operation = FillOperation(mask_filler, request.top)
+    fills = await state.compute(operation, masked_text, tokens=len(masked_text.ids))
+    # The candidates of all masks follow each other, the same number for each.
+    per_mask = len(fills) // num_masks
+    masks = []
+    for number, (start, end) in enumerate(masked_text.spans.tolist()):
+        first = number * per_mask
+        candidates = [_fill_candidate(fill) for fill in fills[first : first + per_mask]]
+        masks.append(schemas.FilledMask(start=start, end=end, candidates=candidates))
+    return schemas.FillResponse(model=name, masks=masks)
+
+
+def _fill_candidate(fill: Fill) -> schemas.FillCandidate:
+    return schemas.FillCandidate(token=fill.token, probability=fill.probability, text=fill.text)
+
+
+async def tokenize(state: ServerState, request: schemas.TokenizeRequest) -> schemas.TokenizeResponse:
+    name, model = state.find_model(request.model)
+    texts = _text_list(request.texts)
+    state.check_texts(texts)
+    encodings = await state.prepare(texts, lambda: model.tokenizer.encode_batch(texts))
+    state.check_tokens(sum(map(len, encodings)))
+    rows = []
+    for encoding in encodings:
+        row = schemas.TextTokens(
+            ids=encoding.ids,
+            tokens=list(encoding.tokens),
+            offsets=encoding.offsets,
+            word_starts=encoding.word_starts.tolist(),
+        )
+        rows.append(row)
+    return schemas.TokenizeResponse(model=name, texts=rows)
+
+
+async def attention(state: ServerState, request: schemas.AttentionRequest) -> schemas.AttentionResponse:
+    name, model = state.find_model(request.model)
+    state.check_texts([request.text])
+    ids = await state.prepare([request.text], lambda: model.tokenizer.encode(request.text).ids)
+    num_tokens = len(ids) + model.tokenizer.vocab.frame.size()
+    limit = state.limits.attention_tokens
+    if num_tokens > limit:
+        raise too_large(f"The text has {num_tokens} tokens; attention is shown of up to {limit}. Shorten it.")
+    # weights: layers x heads x tokens x tokens
+    tokens, weights = await state.compute_alone(lambda: model.attention(request.text), tokens=num_tokens)
+    num_layers, num_heads = weights.shape[:2]
+    layers = list(range(num_layers))
+    if request.layer is not None:
+        if request.layer >= num_layers:
+            raise invalid_request(f"'layer' must be at most {num_layers - 1}, the model's last.")
+        layers = [request.layer]
+    # Four digits keep the answer small.
+    shown = np.ascontiguousarray(weights[layers].round(4))
+    return schemas.AttentionResponse(model=name, tokens=tokens, layers=layers, heads=num_heads, weights=shown)
+
+
+async def info(state: ServerState, request: None) -> schemas.InfoResponse:
+    return schemas.InfoResponse(
+        firth=__version__,
+        default=state.default_model,
+        models={name: _model_info(state, name) for name in state.models},
+        limits=to_dict(state.limits),
+        runs=state.runs is not None,
+    )
+
+
+def _model_info(state: ServerState, name: str) -> schemas.ServedModelInfo:
+    """What a model is, and what it can do here."""
+    model = state.models[name]
+    described = model.info()
+    mask_token = None
+    if model.mask_filler is not None:
+        vocab = model.tokenizer.vocab
+        mask_token = vocab.tokens[vocab.mask]
+    return schemas.ServedModelInfo(
+        encoder=described.encoder,
+        parameters=described.parameters,
+        encoder_parameters=described.encoder_parameters,
+        vocabulary=described.vocabulary,
+        heads=described.heads,
+        tasks=described.tasks,
+        embedding=described.embedding,
+        training=described.training,
+        can=abilities(state, name),
+        mask=mask_token,
+    )
+
+
+def abilities(state: ServerState, name: str) -> list[str]:
+    """The routes that this model can answer."""
+    model = state.models[name]
+    has_layers = model.encoder.num_layers > 0
+    can = {
+        "embed": True,
+        "similarity": True,
+        "rerank": True,
+        "tokenize": True,
+        "fill": model.mask_filler is not None,
+        "predict": bool(model.checkpoint.tasks),
+        "attention": model.encoder.shows_attention and has_layers,
+        "meaning": has_layers,
+        "neighbours": name in state.lexicons,
+    }
+    return [route for route, is_able in can.items() if is_able]
+
+
+async def openai_models(state: ServerState, request: None) -> schemas.OpenAIModelsResponse:
+    models = []
+    for name in state.models:
+        models.append(schemas.OpenAIModel(id=name, object="model", created=0, owned_by="firth"))
+    return schemas.OpenAIModelsResponse(object="list", data=models)
+
+
+async def health(state: ServerState, request: None) -> schemas.HealthResponse:
+    return schemas.HealthResponse(status="ok")
+
+
+async def metrics(state: ServerState, request: None) -> HttpResponse:
+    state.metrics.queued.set(len(state.batcher.queue))
+    return HttpResponse(state.metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+async def runs(state: ServerState, request: None) -> schemas.RunsResponse:
+    if state.runs is None:
+        return schemas.RunsResponse(runs=[])
+    # Files are read in a thread, so that no other client waits for the disk.
+    return schemas.RunsResponse(runs=await asyncio.to_thread(state.runs.summaries))
+
+
+async def run_rows(state: ServerState, request: schemas.RunRowsQuery) -> schemas.RunRowsResponse:
+    if state.runs is None:
+        raise not_found("This server shows no runs; it was started without a folder of runs.")
+    return await asyncio.to_thread(state.runs.rows, request.run, request.after)
+
+
+# A table of different requests: only the app knows which type goes to which route.
+TABLE: dict[tuple[str, str], Route[Any]] = {
     ("POST", "/v1/embeddings"): Route(
-        openai_embeddings, "Vectors in OpenAI's shape.", shapes.OpenAIVectors, shapes.OpenAIEmbeddings
+        openai_embeddings,
+        "Vectors in OpenAI's shape.",
+        schemas.OpenAIEmbeddingsResponse,
+        schemas.OpenAIEmbeddingsRequest,
     ),
-    ("GET", "/v1/models"): Route(openai_models, "The models in OpenAI's shape.", shapes.ModelList),
-    ("POST", "/embed"): Route(embed, "A vector for each text.", shapes.Vectors, shapes.Embed),
+    ("GET", "/v1/models"): Route(openai_models, "The models in OpenAI's shape.", schemas.OpenAIModelsResponse),
+    ("POST", "/embed"): Route(embed, "A vector for each text.", schemas.EmbedResponse, schemas.EmbedRequest),
     ("POST", "/similarity"): Route(
-        similarity, "Cosines between texts, or between texts and others.", shapes.Similarities, shapes.Similarity
+        similarity,
+        "Cosines between texts, or between texts and others.",
+        schemas.SimilarityResponse,
+        schemas.SimilarityRequest,
     ),
     ("POST", "/rerank"): Route(
-        rerank, "Documents in the order of what they say on a query.", shapes.Ranking, shapes.Rerank
+        rerank, "Documents in the order of their relevance to a query.", schemas.RerankResponse, schemas.RerankRequest
     ),
-    ("POST", "/predict"): Route(predict, "What a fine-tuned model says of inputs.", shapes.Predictions, shapes.Predict),
-    ("POST", "/fill"): Route(fill, "The likeliest tokens for each mask of a text.", shapes.Fills, shapes.Fill),
+    ("POST", "/predict"): Route(
+        predict, "What a fine-tuned model predicts for inputs.", schemas.PredictResponse, schemas.PredictRequest
+    ),
+    ("POST", "/fill"): Route(
+        fill, "The most likely tokens for each mask of a text.", schemas.FillResponse, schemas.FillRequest
+    ),
     ("POST", "/tokenize"): Route(
-        tokenize, "The tokens of texts; offsets count Unicode characters.", shapes.Tokenizations, shapes.Tokenize
+        tokenize,
+        "The tokens of texts; offsets count Unicode characters.",
+        schemas.TokenizeResponse,
+        schemas.TokenizeRequest,
     ),
     ("POST", "/attention"): Route(
-        attention, "Who looks at whom: layers x heads x tokens x tokens.", shapes.AttentionWeights, shapes.Attention
+        attention,
+        "The attention weights of a text: layers x heads x tokens x tokens.",
+        schemas.AttentionResponse,
+        schemas.AttentionRequest,
     ),
     ("POST", "/neighbours"): Route(
-        neighbours, "The words with vectors most like a word's own.", shapes.NeighbourList, shapes.Neighbours
+        neighbours, "The words most similar to a word.", schemas.NeighboursResponse, schemas.NeighboursRequest
     ),
     ("POST", "/meaning"): Route(
-        meaning, "A word in several texts: how alike its places are, and a map.", shapes.Occurrences, shapes.Meaning
+        meaning,
+        "A word in several texts: how similar its occurrences are, and a map of them.",
+        schemas.MeaningResponse,
+        schemas.MeaningRequest,
     ),
-    ("GET", "/info"): Route(info, "The models, what each can do, and the limits.", shapes.Info),
-    ("GET", "/health"): Route(health, "Whether the server is up; needs no token.", shapes.Health),
+    ("GET", "/info"): Route(info, "The models, what each can do, and the limits.", schemas.InfoResponse),
+    ("GET", "/health"): Route(health, "Whether the server is up; needs no token.", schemas.HealthResponse),
     ("GET", "/metrics"): Route(metrics, "Counters for Prometheus."),
-    ("GET", "/runs"): Route(runs, "The training runs in the server's folder of runs.", shapes.RunList),
+    ("GET", "/runs"): Route(runs, "The training runs in the server's folder of runs.", schemas.RunsResponse),
     ("GET", "/runs/rows"): Route(
         run_rows,
-        "The rows of a run's metrics.jsonl behind a byte; `next` is the byte to ask for next.",
-        shapes.RunRows,
-        query=(("run", str), ("after", int)),
+        "The rows of a run's metrics.jsonl after a byte; `next` is the byte to ask for next.",
+        schemas.RunRowsResponse,
+        query=schemas.RunRowsQuery,
     ),
 }
 
 
-async def _unit_vectors(house: House, model: Model, texts: list[str]) -> np.ndarray:
-    cut = await house.cut(model, texts)
-    vectors: np.ndarray = await house.compute(VectorLane(model, None, True), cut, tokens=cut.num_tokens)
-    return vectors
+async def _unit_vectors(state: ServerState, model: Model, texts: list[str]) -> np.ndarray:
+    """The vectors of texts, scaled to length 1, by the model's own pooling."""
+    tokenized = await state.tokenize(model, texts)
+    operation = EmbedOperation(model.embedder, pooling=None, normalise=True)
+    return await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
 
 
-async def _relevance(house: House, model: Model, query: str, documents: list[str]) -> Any:
-    """By a task that compares two texts where the model has one, else by cosine."""
-    task = next((name for name in model.checkpoint.tasks if name.startswith("compare")), None)
-    if task is None:
-        query_vector, *vectors = await _unit_vectors(house, model, [query, *documents])
-        return np.stack(vectors) @ query_vector
-    pairs: list[Any] = [[query, document] for document in documents]
-    return [row.label for row in await _predictions(house, model, task, pairs)]
+async def _predictions(state: ServerState, model: Model, task: str, inputs: Sequence[TaskInput]) -> list[Prediction]:
+    """What the task predicts for each input, after all checks."""
+    texts: list[str] = []
+    for value in inputs:
+        texts += _texts_of(value)
+    state.check_texts(texts, inputs=len(inputs))
+
+    def encode() -> Sequence[Item]:
+        examples = model.examples(inputs, task=task)
+        return model.encode_examples(examples, task=task)
+
+    items = await state.prepare(texts, encode)
+    tokens = 0
+    for item in items:
+        tokens += sum(len(window.ids) for window in item.windows)
+    return await state.compute(PredictOperation(model, task), items, tokens=tokens)
 
 
-async def _predictions(house: House, model: Model, task: str, inputs: list[shapes.Input]) -> list[Prediction]:
-    texts = [text for value in inputs for text in _texts_of(value)]
-    house.check(texts, inputs=len(inputs))
-    items = await house.make_ready(texts, lambda: model.items(model.examples(inputs, task=task), task=task))
-    tokens = sum(len(window.ids) for item in items for window in item.windows)
-    predictions: list[Prediction] = await house.compute(PredictLane(model, task), items, tokens=tokens)
-    return predictions
+def _texts_of(value: TaskInput) -> list[str]:
+    """All texts of an input; numbers in its columns are not texts."""
+    if not isinstance(value, Mapping):
+        return _texts_of_cell(value)
+    texts = []
+    for cell in value.values():
+        texts += _texts_of_cell(cell)
+    return texts
 
 
-def _texts_of(value: Any) -> list[str]:
-    parts = value.values() if isinstance(value, dict) else [value]
-    return [text for part in parts for text in (part if isinstance(part, list) else [part]) if isinstance(text, str)]
+def _texts_of_cell(cell: Cell) -> list[str]:
+    if isinstance(cell, str):
+        return [cell]
+    if isinstance(cell, Sequence):
+        return [text for text in cell if isinstance(text, str)]
+    return []
 
 
-def _openai_inputs(given: Any) -> list[Any]:
-    """A list of texts, or a list of lists of ids."""
-    if isinstance(given, str):
-        return [given]
-    return [given] if given and isinstance(given[0], int) else given
-
-
-def _known_ids(inputs: list[list[int]], model: Model) -> list[np.ndarray]:
-    size = len(model.tokenizer.vocab)
-    if hasattr(model.tokenizer, "word_parts"):
-        raise Refusal(422, "unsupported", "'input' must be texts: this model's tokens are more than ids.")
-    if any(not 0 <= one < size for ids in inputs for one in ids):
-        raise Refusal(422, "invalid_request", f"'input' must have token ids from 0 to {size - 1}.")
-    return [np.array(ids, np.int64) for ids in inputs]
-
-
-def _shortened(vectors: np.ndarray, width: int, *, normalise: bool) -> np.ndarray:
-    cut = vectors[:, :width]
-    return cut / np.maximum(np.linalg.norm(cut, axis=1, keepdims=True), 1e-12) if normalise else cut
-
-
-def _no_vectors(model: Model) -> np.ndarray:
-    return np.empty((0, model.width), np.float32)
-
-
-def _list(texts: str | list[str]) -> list[str]:
-    return [texts] if isinstance(texts, str) else texts
+def _text_list(texts: str | list[str]) -> list[str]:
+    if isinstance(texts, str):
+        return [texts]
+    return texts

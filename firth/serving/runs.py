@@ -1,118 +1,169 @@
-"""Run folders for a page that watches them: which there are, and the rows that came since the last look."""
+"""Run folders for a page that watches them: which runs there are, and the rows written since the last request."""
 
 import json
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from firth.errors import FirthError
-from firth.files import MANIFEST, read_json
+from firth.files import MANIFEST, JsonObject, read_json
 from firth.run_folder import FinetuningSource, read_source
-from firth.serving.responses import Refusal
+from firth.serving.responses import not_found
+from firth.serving.schemas import RunRowsResponse, RunSummary
 
 METRICS = "metrics.jsonl"
-MOST_BYTES = 1_000_000
-"""Rows of one answer; the next look brings the next ones."""
-MOST_RUNS = 500
+MAX_BYTES = 1_000_000
+"""Bytes of rows in one response; the next request gets the next ones."""
+MAX_RUNS = 500
+MAX_DEPTH = 3
+"""Levels of folders that are searched for runs: a folder, its runs, and their seeds."""
 QUIET_SECONDS = 120.0
-"""After so long without a row an unfinished run counts as stopped."""
+"""An unfinished run that wrote no row for this long counts as stopped."""
+
+
+@dataclass(frozen=True)
+class _RunFacts:
+    """What the page shows of a run besides its metrics."""
+
+    unigram_floor: float | None = None
+    """The loss of a model that knows only how frequent each token is."""
+    steps: int | None = None
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs in a folder, in its folders, and in theirs (the seeds of a fine-tuning)."""
+    """The runs in a folder, in its subfolders, and in theirs (the seeds of a fine-tuning)."""
 
     root: Path
 
-    def list(self) -> list[dict[str, Any]]:
-        rows = list[dict[str, Any]]()
-        for name, path in self._found().items():
-            with suppress(OSError):  # removed since it was found
-                rows.append(self._row(name, path))
-        return sorted(rows, key=lambda row: -row["updated"])
+    def summaries(self) -> Sequence[RunSummary]:
+        """All runs, the most recently updated first."""
+        summaries = []
+        for name, path in self._metrics_files().items():
+            # A run may have been removed since it was found.
+            with suppress(OSError):
+                summaries.append(_summary(name, path))
+        return sorted(summaries, key=lambda summary: -summary["updated"])
 
-    def rows(self, name: str, after: int) -> dict[str, Any]:
-        """The whole lines behind byte `after`; a run that was resumed may have cut its file, then from the start."""
+    def rows(self, name: str, after: int) -> RunRowsResponse:
+        """The whole lines after byte `after`.
+
+        A run that was resumed may have shortened its file; then the rows begin at the start.
+        """
         try:
-            return self._rows(name, self._found()[name], after)
+            return _read_rows(name, self._metrics_files()[name], after)
         except (KeyError, OSError):
-            raise Refusal(404, "not_found", "There is no such run; GET /runs lists them.") from None
+            raise not_found("There is no such run; GET /runs lists them.") from None
 
-    def _rows(self, name: str, path: Path, after: int) -> dict[str, Any]:
-        restarted = after > path.stat().st_size
-        start = 0 if restarted else after
-        with path.open("rb") as file:
-            file.seek(start)
-            data = file.read(MOST_BYTES)
-        whole = data[: data.rfind(b"\n") + 1]
-        row = self._row(name, path)
-        return {
-            "run": name,
-            "rows": [value for line in whole.splitlines() if (value := _object(line)) is not None],
-            "next": start + len(whole),
-            "restarted": restarted,
-            "state": row["state"],
-            "floor": row["floor"],
-        }
-
-    def _found(self) -> dict[str, Path]:
-        """By name, which is only ever looked up here: no path is made of what a client says."""
+    def _metrics_files(self) -> Mapping[str, Path]:
+        """The metrics of each run by name. A client's name is only looked up here; no path is built from it."""
         found: dict[str, Path] = {}
-        level = [self.root]
-        for _ in range(3):
-            paths = [folder / METRICS for folder in level if (folder / METRICS).is_file()]
-            found |= {str(path.parent.relative_to(self.root)): path for path in paths}
-            level = [inner for folder in level for inner in _folders(folder)]
-        return {
-            (self.root.resolve().name if name == "." else name): path for name, path in islice(found.items(), MOST_RUNS)
-        }
+        folders = [self.root]
+        for _ in range(MAX_DEPTH):
+            subfolders = []
+            for folder in folders:
+                path = folder / METRICS
+                if path.is_file():
+                    found[self._run_name(folder)] = path
+                subfolders += _subfolders(folder)
+            folders = subfolders
+        return dict(islice(found.items(), MAX_RUNS))
 
-    def _row(self, name: str, path: Path) -> dict[str, Any]:
-        status = path.stat()
-        finished = (path.parent / MANIFEST).exists() or (path.parent.parent / MANIFEST).exists()
-        live = not finished and time.time() - status.st_mtime < QUIET_SECONDS
-        facts = _facts(path.parent)
-        return {
-            "name": name,
-            "state": "finished" if finished else "running" if live else "stopped",
-            "updated": status.st_mtime,
-            "floor": _number(facts.get("unigram_floor")),
-            "steps": facts.get("steps") if isinstance(facts.get("steps"), int) else None,
-            "bytes": status.st_size,
-        }
+    def _run_name(self, folder: Path) -> str:
+        if folder == self.root:
+            return self.root.resolve().name
+        return str(folder.relative_to(self.root))
 
 
-def _folders(folder: Path) -> list[Path]:
+def _read_rows(name: str, path: Path, after: int) -> RunRowsResponse:
+    restarted = after > path.stat().st_size
+    start = after
+    if restarted:
+        start = 0
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read(MAX_BYTES)
+    # The last line may not be complete yet.
+    complete = data[: data.rfind(b"\n") + 1]
+    rows = []
+    for line in complete.splitlines():
+        row = _parse_row(line)
+        if row is not None:
+            rows.append(row)
+    summary = _summary(name, path)
+    return RunRowsResponse(
+        run=name,
+        rows=rows,
+        next=start + len(complete),
+        restarted=restarted,
+        state=summary["state"],
+        floor=summary["floor"],
+    )
+
+
+def _summary(name: str, path: Path) -> RunSummary:
+    """A run's state and figures; `path` is its metrics file."""
+    status = path.stat()
+    folder = path.parent
+    # A seed has no manifest of its own; its fine-tuning has one.
+    is_finished = (folder / MANIFEST).exists() or (folder.parent / MANIFEST).exists()
+    state = "stopped"
+    if is_finished:
+        state = "finished"
+    elif time.time() - status.st_mtime < QUIET_SECONDS:
+        state = "running"
+    facts = _read_facts(folder)
+    return RunSummary(
+        name=name,
+        state=state,
+        updated=status.st_mtime,
+        floor=facts.unigram_floor,
+        steps=facts.steps,
+        bytes=status.st_size,
+    )
+
+
+def _subfolders(folder: Path) -> list[Path]:
     try:
         return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError:  # removed since it was found, or not for this user's eyes
+    except OSError:
+        # Removed since it was found, or not readable for this user.
         return []
 
 
-def _facts(run: Path) -> dict[str, Any]:
-    """What a finished run says of itself; of one that goes on, the floor of the text it reads."""
+def _read_facts(run: Path) -> _RunFacts:
+    """The figures of a finished run; of an unfinished one, the floor of the text it trains on."""
     try:
         if (run / "firth.json").exists():
-            return dict(read_json(run / "firth.json"))
+            info = dict(read_json(run / "firth.json"))
+            steps = info.get("steps")
+            if not isinstance(steps, int):
+                steps = None
+            return _RunFacts(_float_or_none(info.get("unigram_floor")), steps)
         source = read_source(run)
         if isinstance(source, FinetuningSource):
-            return {}
-        shards = Path(source.data) / "shards.json"
-        return {"unigram_floor": read_json(shards)["health"]["entropy_nats"]}
+            return _RunFacts()
+        shards = read_json(Path(source.data) / "shards.json")
+        return _RunFacts(_float_or_none(shards["health"]["entropy_nats"]))
     except (FirthError, OSError, KeyError, TypeError, ValueError):
-        return {}
+        return _RunFacts()
 
 
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+def _float_or_none(value: object) -> float | None:
+    if isinstance(value, int | float):
+        return float(value)
+    return None
 
 
-def _object(line: bytes) -> dict[str, Any] | None:
+def _parse_row(line: bytes) -> JsonObject | None:
+    """A row of metrics; None for a line that is not a JSON object."""
     try:
         value = json.loads(line)
     except ValueError:
         return None
-    return value if isinstance(value, dict) else None
+    if not isinstance(value, dict):
+        return None
+    return value

@@ -1,36 +1,66 @@
-"""The JSON that goes in and out of the server. A field's description is also the remedy in the error of a bad value:
-"'texts' must be a text or a list of texts." Answers are only described here, for the OpenAPI document."""
+"""The JSON bodies of requests and responses.
 
-from typing import Annotated, Any, Literal
+Requests are pydantic models that validate what clients send. A field's description is also the remedy in the error
+about a bad value: "'texts' must be a text or a list of texts." Responses are typed dicts that routes build. They are
+not validated, but the OpenAPI document describes them. Arrays stay numpy arrays until they are written as JSON.
+"""
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, FailFast, Field, GetPydanticSchema, JsonValue
 from typing_extensions import TypedDict
 
+from firth.files import JsonObject
 
-class First(FailFast):
-    """Of a million wrong elements only the first is looked at. Hashable, as unions of types ask."""
+# Types of fields
+
+
+class StopAtFirstError(FailFast):
+    """Of a million wrong elements only the first is reported. Hashable, because unions of types need that."""
 
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
-FIRST = First()
-Texts = Annotated[list[str], FIRST]
-Ids = Annotated[list[int], FIRST]
-IdLists = Annotated[list[Ids], FIRST]
-Cell = str | bool | int | float | None | Texts
-Input = str | Texts | dict[str, Cell]
+STOP_AT_FIRST_ERROR = StopAtFirstError()
+Texts = Annotated[list[str], STOP_AT_FIRST_ERROR]
+Ids = Annotated[list[int], STOP_AT_FIRST_ERROR]
+IdLists = Annotated[list[Ids], STOP_AT_FIRST_ERROR]
+CellValue = str | bool | int | float | None | Texts
+PredictInput = str | Texts | dict[str, CellValue]
 Pooling = Literal["mean", "cls", "last", "max"]
 OneText = Annotated[str, Field(description="a text")]
-SomeTexts = Annotated[str | Texts, Field(description="a text or a list of texts")]
-ManyTexts = Annotated[Texts, Field(description="a list of texts", min_length=1)]
+TextOrTexts = Annotated[str | Texts, Field(description="a text or a list of texts")]
+TextList = Annotated[Texts, Field(description="a list of texts", min_length=1)]
+Word = Annotated[str, Field(min_length=1, max_length=200, description="a word of 1 to 200 characters")]
 
 
-class Asked(BaseModel):
+def described_as(json_type: object) -> GetPydanticSchema:
+    """Lets the OpenAPI document describe a field as another type than it has in Python."""
+    return GetPydanticSchema(lambda _, handler: handler(json_type))
+
+
+# numpy arrays in Python, nested lists in JSON
+IdArray = Annotated[np.ndarray, described_as(list[int])]
+OffsetArray = Annotated[np.ndarray, described_as(list[list[int]])]
+Vector = Annotated[np.ndarray, described_as(list[float])]
+Matrix = Annotated[np.ndarray, described_as(list[list[float]])]
+AttentionArray = Annotated[np.ndarray, described_as(list[list[list[list[float]]]])]
+
+
+# Requests
+
+
+class ModelRequest(BaseModel):
+    """What all requests have in common."""
+
     model_config = ConfigDict(strict=True, extra="forbid")
     model: str | None = Field(None, description="the name of a model that `GET /info` lists, or nothing for the first")
 
 
-class OpenAIEmbeddings(Asked):
+class OpenAIEmbeddingsRequest(ModelRequest):
     """OpenAI's request; what else their clients send is ignored."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
@@ -41,99 +71,107 @@ class OpenAIEmbeddings(Asked):
     dimensions: int | None = Field(None, ge=1, description="how many numbers of each vector to keep, at least 1")
 
 
-class Embed(Asked):
-    texts: SomeTexts
+class EmbedRequest(ModelRequest):
+    texts: TextOrTexts
     pooling: Pooling | None = Field(None, description="mean, cls, last or max, or nothing for the model's own")
     normalise: bool | None = Field(None, description="true, false, or nothing for the model's own")
 
 
-class Similarity(Asked):
-    texts: ManyTexts
+class SimilarityRequest(ModelRequest):
+    texts: TextList
     others: Texts | None = Field(None, min_length=1, description="a list of texts, or nothing to compare texts alone")
 
 
-class Rerank(Asked):
+class RerankRequest(ModelRequest):
     query: OneText
-    documents: ManyTexts
+    documents: TextList
     top: int | None = Field(None, ge=1, description="how many documents to give back, at least 1")
 
 
-class Predict(Asked):
-    inputs: Annotated[list[Input], FIRST] = Field(
+class PredictRequest(ModelRequest):
+    inputs: Annotated[list[PredictInput], STOP_AT_FIRST_ERROR] = Field(
         min_length=1, description="a list; each of it a text, a list of texts, or an object with the task's columns"
     )
     task: str = Field("", description="the name of a task, where the model has several")
 
 
-class Fill(Asked):
+class FillRequest(ModelRequest):
     text: str = Field(description="a text with the model's mask token")
     top: int = Field(5, ge=1, le=100, description="how many candidates for each mask, from 1 to 100")
 
 
-class Tokenize(Asked):
-    texts: SomeTexts
+class TokenizeRequest(ModelRequest):
+    texts: TextOrTexts
 
 
-class Neighbours(Asked):
-    word: str = Field(min_length=1, max_length=200, description="a word of 1 to 200 characters")
+class NeighboursRequest(ModelRequest):
+    word: Word
     top: int = Field(10, ge=1, le=100, description="how many neighbours, from 1 to 100")
 
 
-class Attention(Asked):
+class AttentionRequest(ModelRequest):
     text: OneText
     layer: int | None = Field(None, ge=0, description="a layer, counted from 0, or nothing for all")
 
 
-class Meaning(Asked):
-    word: str = Field(min_length=1, max_length=200, description="a word of 1 to 200 characters")
-    texts: ManyTexts
+class MeaningRequest(ModelRequest):
+    word: Word
+    texts: TextList
 
 
-# Answers
+@dataclass(frozen=True)
+class RunRowsQuery:
+    """The query string of `GET /runs/rows`; a text is required, a number is 0 if it is not given."""
+
+    run: str
+    after: int
 
 
-class Vectors(TypedDict):
+# Responses
+
+
+class EmbedResponse(TypedDict):
     model: str
     width: int
-    vectors: list[list[float]]
+    vectors: Matrix
     tokens: int
 
 
-class OpenAIVector(TypedDict):
+class OpenAIEmbedding(TypedDict):
     object: str
     index: int
-    embedding: list[float] | str
+    embedding: Vector | str
 
 
-class Usage(TypedDict):
+class TokenUsage(TypedDict):
     prompt_tokens: int
     total_tokens: int
 
 
-class OpenAIVectors(TypedDict):
+class OpenAIEmbeddingsResponse(TypedDict):
     object: str
-    data: list[OpenAIVector]
+    data: list[OpenAIEmbedding]
     model: str
-    usage: Usage
+    usage: TokenUsage
 
 
-class Similarities(TypedDict):
+class SimilarityResponse(TypedDict):
     model: str
-    similarities: list[list[float]]
+    similarities: Matrix
 
 
-class Ranked(TypedDict):
+class RankedDocument(TypedDict):
     index: int
     score: float
     document: str
 
 
-class Ranking(TypedDict):
+class RerankResponse(TypedDict):
     model: str
-    results: list[Ranked]
+    results: list[RankedDocument]
 
 
-class SpanShape(TypedDict):
+class PredictedSpan(TypedDict):
     label: str
     start: int
     end: int
@@ -141,20 +179,20 @@ class SpanShape(TypedDict):
     probability: float
 
 
-class PredictionShape(TypedDict):
-    label: Any
+class InputPrediction(TypedDict):
+    label: JsonValue
     probability: float | None
     probabilities: dict[str, float | None]
-    spans: list[SpanShape]
+    spans: list[PredictedSpan]
 
 
-class Predictions(TypedDict):
+class PredictResponse(TypedDict):
     model: str
     task: str
-    predictions: list[PredictionShape]
+    predictions: list[InputPrediction]
 
 
-class Candidate(TypedDict):
+class FillCandidate(TypedDict):
     token: str
     probability: float
     text: str
@@ -163,46 +201,48 @@ class Candidate(TypedDict):
 class FilledMask(TypedDict):
     start: int
     end: int
-    candidates: list[Candidate]
+    candidates: list[FillCandidate]
 
 
-class Fills(TypedDict):
+class FillResponse(TypedDict):
     model: str
     masks: list[FilledMask]
 
 
-class Tokenized(TypedDict):
-    ids: list[int]
+class TextTokens(TypedDict):
+    ids: IdArray
     tokens: list[str]
-    offsets: list[list[int]]
+    offsets: OffsetArray
     word_starts: list[bool]
 
 
-class Tokenizations(TypedDict):
+class TokenizeResponse(TypedDict):
     model: str
-    texts: list[Tokenized]
+    texts: list[TextTokens]
 
 
-class Neighbour(TypedDict):
+class NeighbourWord(TypedDict):
     token: str
     similarity: float
 
 
-class NeighbourList(TypedDict):
+class NeighboursResponse(TypedDict):
     model: str
     word: str
-    neighbours: list[Neighbour]
+    neighbours: list[NeighbourWord]
 
 
-class AttentionWeights(TypedDict):
+class AttentionResponse(TypedDict):
     model: str
     tokens: list[str]
     layers: list[int]
     heads: int
-    weights: list[list[list[list[float]]]]
+    weights: AttentionArray
 
 
-class Occurrence(TypedDict):
+class OccurrencePoint(TypedDict):
+    """An occurrence of a word: the number of its text, its characters, and its place on the map."""
+
     text: int
     start: int
     end: int
@@ -210,38 +250,53 @@ class Occurrence(TypedDict):
     y: float
 
 
-class Occurrences(TypedDict):
+class MeaningResponse(TypedDict):
     model: str
-    occurrences: list[Occurrence]
-    similarities: list[list[float]]
-    neighbours: list[Neighbour]
+    occurrences: list[OccurrencePoint]
+    similarities: Matrix
+    neighbours: list[NeighbourWord]
 
 
-class Info(TypedDict):
+class ServedModelInfo(TypedDict):
+    """A model's `ModelInfo`, the routes that it can answer, and its mask token."""
+
+    encoder: JsonObject
+    parameters: int
+    encoder_parameters: int
+    vocabulary: int
+    heads: list[str]
+    tasks: dict[str, JsonObject]
+    embedding: JsonObject
+    training: JsonObject
+    can: list[str]
+    mask: str | None
+
+
+class InfoResponse(TypedDict):
     firth: str
     default: str
-    models: dict[str, Any]
+    models: dict[str, ServedModelInfo]
     limits: dict[str, float]
     runs: bool
 
 
-class Health(TypedDict):
+class HealthResponse(TypedDict):
     status: str
 
 
-class ModelRow(TypedDict):
+class OpenAIModel(TypedDict):
     id: str
     object: str
     created: int
     owned_by: str
 
 
-class ModelList(TypedDict):
+class OpenAIModelsResponse(TypedDict):
     object: str
-    data: list[ModelRow]
+    data: list[OpenAIModel]
 
 
-class RunRow(TypedDict):
+class RunSummary(TypedDict):
     name: str
     state: str
     updated: float
@@ -250,23 +305,23 @@ class RunRow(TypedDict):
     bytes: int
 
 
-class RunList(TypedDict):
-    runs: list[RunRow]
+class RunsResponse(TypedDict):
+    runs: Sequence[RunSummary]
 
 
-class RunRows(TypedDict):
+class RunRowsResponse(TypedDict):
     run: str
-    rows: list[dict[str, Any]]
+    rows: list[JsonObject]
     next: int
     restarted: bool
     state: str
     floor: float | None
 
 
-class ErrorBody(TypedDict):
+class ErrorDetail(TypedDict):
     type: str
     message: str
 
 
-class Error(TypedDict):
-    error: ErrorBody
+class ErrorResponse(TypedDict):
+    error: ErrorDetail

@@ -1,4 +1,4 @@
-"""The server's process: a socket opened, models loaded and warmed, requests answered, and an orderly end."""
+"""The server's process: opens a socket, loads and warms up models, answers requests, and stops in order."""
 
 import logging
 import os
@@ -26,27 +26,27 @@ except ImportError as error:
 
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.model import Model, load
-from firth.objectives.replaced_token import filler
 from firth.serving.app import App
 from firth.serving.batching import Batcher
-from firth.serving.connections import Patient
+from firth.serving.connections import TimeoutProtocol
 from firth.serving.limits import Limits
-from firth.serving.prometheus import Meters
-from firth.serving.registry import House
+from firth.serving.prometheus import ServerMetrics
 from firth.serving.runs import Runs
+from firth.serving.server_state import ServerState
 
 log = logging.getLogger(__name__)
 
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-HEAD_BYTES = 16_384
-TOKEN_CHARACTERS = 16
-MEMORIES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
-"""What oneDNN and torch keep of every shape of matrix product they met, 1,024 of them unless told otherwise. A server
-meets a new one with every batch: hundreds of megabytes that are not used again."""
-KEPT_SHAPES = "64"
-SEARCHED = 5_000
-"""Words among which near spellings of an unknown one are looked for: what others wait for, so few."""
-WARM_UP = "A first text, so that nothing is left to prepare. 第一段文字。"
+LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
+MAX_HEAD_BYTES = 16_384
+MIN_TOKEN_CHARACTERS = 16
+MAX_OPEN_FILES = 65_536
+KERNEL_CACHES = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY")
+"""Variables for how many kernels oneDNN and torch cache, one for every shape of a matrix product; 1,024 by default. A
+server has a new shape with almost every batch: hundreds of megabytes that are not used again."""
+CACHED_KERNELS = "64"
+SPELLING_CANDIDATES = 5_000
+"""Words that are searched for similar spellings; few, because other requests wait meanwhile."""
+WARM_UP_TEXT = "A first text, so that nothing is left to prepare. 第一段文字。"
 
 
 def serve(
@@ -60,32 +60,40 @@ def serve(
     precision: str = "fp32",
     stop: Event | None = None,
 ) -> None:
-    """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers what it has taken on."""
+    """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers the requests it has accepted."""
     if token is None and not _is_loopback(host):
         raise BadConfig(f"{host} can be reached from other machines: give a token with `token_file=` or FIRTH_TOKEN.")
-    if runs is not None and not runs.is_dir():
-        raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
-    for name in MEMORIES:
-        os.environ.setdefault(name, KEPT_SHAPES)
+    watched_runs = None
+    if runs is not None:
+        if not runs.is_dir():
+            raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
+        watched_runs = Runs(runs)
+    for name in KERNEL_CACHES:
+        os.environ.setdefault(name, CACHED_KERNELS)
     with _listen(host, port) as listener:
-        meters = Meters()
-        models = {name: _warm(load(folder, precision=precision)) for name, folder in folders.items()}
-        batcher = Batcher(limits, meters)
-        house = House(models, limits, meters, batcher, Runs(runs) if runs else None, _lexicons(folders))
-        app = App(house, token=token, hosts=LOOPBACK | {host.lower()})
+        metrics = ServerMetrics()
+        models = {}
+        for name, folder in folders.items():
+            models[name] = load(folder, precision=precision)
+            _warm_up(models[name])
+        batcher = Batcher(limits, metrics)
+        state = ServerState(models, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
+        app = App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
         try:
-            Server(_settings(app, limits), stop=stop).run([listener])
+            Server(_uvicorn_config(app, limits), stop=stop).run([listener])
         finally:
             batcher.close()
 
 
 def named_folders(models: Sequence[str]) -> dict[str, Path]:
-    """`NAME=PATH` or `PATH` for each model; a path alone gives its last part as the name."""
+    """Model folders by name, from `NAME=PATH` or `PATH` each; a path alone is named by its last part."""
     folders: dict[str, Path] = {}
     for text in models:
         name, equals, path = text.partition("=")
-        folder = Path(path if equals else text)
-        name = name if equals else folder.resolve().name
+        folder = Path(path)
+        if not equals:
+            folder = Path(text)
+            name = folder.resolve().name
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
             raise BadConfig(f"'{name}' cannot be a model's name: use letters, digits, points and dashes, as NAME=PATH.")
         if name in folders:
@@ -95,19 +103,25 @@ def named_folders(models: Sequence[str]) -> dict[str, Path]:
 
 
 def read_token(file: Path | None) -> str | None:
-    """The token of a file or of FIRTH_TOKEN; None where there is neither."""
-    if file is None and "FIRTH_TOKEN" not in os.environ:
+    """The token in a file or in FIRTH_TOKEN; None if there is neither."""
+    source = "FIRTH_TOKEN"
+    given = os.environ.get("FIRTH_TOKEN")
+    if file is not None:
+        source = str(file)
+        given = file.read_bytes().decode("utf-8", "replace")
+    if given is None:
         return None
-    given = file.read_bytes().decode("utf-8", "replace") if file else os.environ["FIRTH_TOKEN"]
     token = given.strip()
-    if len(token) < TOKEN_CHARACTERS or not token.isascii() or not token.isprintable() or " " in token:
-        where = file or "FIRTH_TOKEN"
-        raise BadConfig(f"{where} must hold a token of at least {TOKEN_CHARACTERS} letters and digits on one line.")
+    is_printable = token.isascii() and token.isprintable() and " " not in token
+    if len(token) < MIN_TOKEN_CHARACTERS or not is_printable:
+        raise BadConfig(
+            f"{source} must hold a token of at least {MIN_TOKEN_CHARACTERS} letters and digits on one line."
+        )
     return token
 
 
 class Server(uvicorn.Server):
-    """Says where it listens, and treats a signal as a wish to stop, not as a failure."""
+    """Says where it listens, and treats a signal as a request to stop, not as a failure."""
 
     def __init__(self, config: uvicorn.Config, *, stop: Event | None = None) -> None:
         super().__init__(config)
@@ -121,26 +135,34 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        host, port = (sockets or [])[0].getsockname()[:2]
-        log.info(f"Serving on http://{f'[{host}]' if ':' in host else host}:{port} (Ctrl-C stops).")
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            # An IPv6 address is in brackets in a URL.
+            if ":" in host:
+                host = f"[{host}]"
+            log.info(f"Serving on http://{host}:{port} (Ctrl-C stops).")
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        if current_thread() is not main_thread():  # only the main thread may handle signals
+        """uvicorn's own version raises the signal again after the server has stopped."""
+        # Only the main thread may handle signals.
+        if current_thread() is not main_thread():
             yield
             return
-        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        previous = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous[number] = signal.signal(number, self.handle_exit)
         try:
             yield
         finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
 
-def _settings(app: App, limits: Limits) -> uvicorn.Config:
-    settings = uvicorn.Config(
+def _uvicorn_config(app: App, limits: Limits) -> uvicorn.Config:
+    config = uvicorn.Config(
         app,
-        http=Patient,
+        http=TimeoutProtocol,
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -151,16 +173,16 @@ def _settings(app: App, limits: Limits) -> uvicorn.Config:
         proxy_headers=False,
         timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
         timeout_graceful_shutdown=limits.drain_seconds,  # type: ignore[arg-type]
-        h11_max_incomplete_event_size=HEAD_BYTES,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
     )
-    settings.limits = limits  # type: ignore[attr-defined]
-    return settings
+    # uvicorn hands its config to every connection, which needs the limits.
+    config.limits = limits  # type: ignore[attr-defined]
+    return config
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket before any model is loaded, so that a wrong address is told of at once."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 65_536)) if hard > 0 else 65_536, hard))
+    """A socket, opened before any model is loaded, so that a wrong address is reported at once."""
+    _raise_open_files_limit()
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
@@ -168,21 +190,32 @@ def _listen(host: str, port: int) -> socket.socket:
         raise BadConfig(f"{host}:{port} cannot be listened on ({error}); choose another `host=` or `port=`.") from None
 
 
-def _warm(model: Model) -> Model:
-    """Everything that is made when first needed, made now: packed weights, the choice of a precision, caches."""
-    model.embed([WARM_UP])
-    if filler(model.encoder, model.checkpoint.goals):
-        model.fill(model.tokenizer.vocab.tokens[model.tokenizer.vocab.mask])
+def _raise_open_files_limit() -> None:
+    """Every connection is an open file, and the usual limit is 1,024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_OPEN_FILES
+    # A negative hard limit means that there is none.
+    if hard > 0:
+        wanted = max(soft, min(hard, MAX_OPEN_FILES))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _warm_up(model: Model) -> None:
+    """Makes everything that is otherwise made when first needed: packed weights, the choice of a precision, caches."""
+    model.embed([WARM_UP_TEXT])
+    if model.mask_filler is not None:
+        vocab = model.tokenizer.vocab
+        model.fill(vocab.tokens[vocab.mask])
     torch.set_grad_enabled(False)
-    return model
 
 
-def _lexicons(folders: Mapping[str, Path]) -> dict[str, Lexicon]:
-    found = {}
+def _open_lexicons(folders: Mapping[str, Path]) -> dict[str, Lexicon]:
+    lexicons = {}
     for name, folder in folders.items():
-        with suppress(FirthError):  # a model without a table of words
-            found[name] = open_lexicon(folder, searched=SEARCHED)
-    return found
+        # A model without a table of words raises.
+        with suppress(FirthError):
+            lexicons[name] = open_lexicon(folder, spelling_candidates=SPELLING_CANDIDATES)
+    return lexicons
 
 
 def _is_loopback(host: str) -> bool:

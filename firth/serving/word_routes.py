@@ -1,66 +1,109 @@
-"""Routes about single words: their neighbours by word vectors, and what they mean in sentences."""
+"""Routes about single words: their neighbours by word vectors, and their meanings in sentences."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 
-from firth.inference.senses import Occurrence, occurrence_vectors, occurrences
-from firth.serving import schemas as shapes
-from firth.serving.registry import House
-from firth.serving.responses import Refusal
+from firth.inference.embedding import unit_vectors
+from firth.inference.word_senses import Occurrence, find_occurrences, occurrence_vectors
+from firth.serving.responses import invalid_request, unsupported
+from firth.serving.schemas import (
+    MeaningRequest,
+    MeaningResponse,
+    NeighboursRequest,
+    NeighboursResponse,
+    NeighbourWord,
+    OccurrencePoint,
+)
+from firth.serving.server_state import ServerState
 
-MOST_OCCURRENCES = 64
+MAX_OCCURRENCES = 64
 
 
-async def neighbours(house: House, asked: shapes.Neighbours) -> dict[str, Any]:
-    name, _ = house.model(asked.model)
-    lexicon = house.lexicons.get(name)
+async def neighbours(state: ServerState, request: NeighboursRequest) -> NeighboursResponse:
+    """The words most similar to a word."""
+    name, _ = state.find_model(request.model)
+    lexicon = state.lexicons.get(name)
     if lexicon is None:
-        raise Refusal(422, "unsupported", "This model has no table of words.")
-    found = await house.compute_alone(lambda: lexicon.neighbours(asked.word, top=asked.top), tokens=1)
-    return {"model": name, "word": asked.word, "neighbours": _rows(found)}
+        raise unsupported("This model has no table of words.")
+    found = await state.compute_alone(lambda: lexicon.neighbours(request.word, top=request.top), tokens=1)
+    return NeighboursResponse(model=name, word=request.word, neighbours=_neighbour_words(found))
 
 
-async def meaning(house: House, asked: shapes.Meaning) -> dict[str, Any]:
-    """Where a word stands in texts, how alike these places are, and where they lie on a map."""
-    name, model = house.model(asked.model)
-    house.check(asked.texts)
-    found = await house.make_ready(asked.texts, lambda: occurrences(asked.word, asked.texts, most=MOST_OCCURRENCES))
+async def meaning(state: ServerState, request: MeaningRequest) -> MeaningResponse:
+    """The occurrences of a word in texts, how similar they are to each other, and where they are on a map."""
+    name, model = state.find_model(request.model)
+    state.check_texts(request.texts)
+    texts = request.texts
+    found = await state.prepare(texts, lambda: find_occurrences(request.word, texts, limit=MAX_OCCURRENCES))
     if not found:
-        raise Refusal(422, "invalid_request", "None of the 'texts' has this 'word'.")
-    lengths = await house.make_ready(asked.texts, lambda: [len(ids) for ids in model.tokenizer.ids_batch(asked.texts)])
-    tokens = sum(min(lengths[one.line - 1] + 2, model.encoder.max_positions) for one in found)
-    vectors, alone = await house.compute_alone(
-        lambda: (occurrence_vectors(model, found, -1), _static(house, name, asked.word)), tokens=tokens
+        raise invalid_request("None of the 'texts' has this 'word'.")
+    id_lists = await state.prepare(texts, lambda: model.tokenizer.ids_batch(texts))
+
+    def compute() -> tuple[np.ndarray, list[NeighbourWord]]:
+        contextual_OD = occurrence_vectors(model, found, layer=-1)
+        return contextual_OD, _static_neighbours(state, name, request.word)
+
+    tokens = _num_tokens(found, id_lists, max_positions=model.encoder.max_positions)
+    vectors_OD, static = await state.compute_alone(compute, tokens=tokens)
+    return MeaningResponse(
+        model=name,
+        occurrences=_occurrence_points(found, vectors_OD),
+        similarities=_cosines(vectors_OD),
+        neighbours=static,
     )
-    centred = vectors - vectors.mean(0) if len(vectors) > 2 else vectors
-    unit = centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12)
-    places = [_place(one, *xy) for one, xy in zip(found, _map(vectors).tolist(), strict=True)]
-    return {
-        "model": name,
-        "occurrences": places,
-        "similarities": unit @ unit.T,
-        "neighbours": alone,
-    }
 
 
-def _static(house: House, name: str, word: str) -> list[dict[str, Any]]:
-    """The word's neighbours whatever stands around it; none where the model has no vector for the word alone."""
-    lexicon = house.lexicons.get(name)
-    return _rows(lexicon.neighbours(word)) if lexicon and lexicon.knows(word) else []
+def _num_tokens(found: Sequence[Occurrence], id_lists: Sequence[Sequence[int]], *, max_positions: int) -> int:
+    """How many tokens the model reads: the text of each occurrence, once for every occurrence."""
+    tokens = 0
+    for occurrence in found:
+        ids = id_lists[occurrence.line - 1]
+        # Two special tokens are added to each text, and a long one is cut.
+        tokens += min(len(ids) + 2, max_positions)
+    return tokens
 
 
-def _map(vectors: np.ndarray) -> np.ndarray:
-    """The two directions in which the vectors differ most (principal components), scaled to at most 1."""
-    left, scales, _ = np.linalg.svd(vectors - vectors.mean(0), full_matrices=False)
-    flat = np.zeros((len(vectors), 2), np.float32)
-    flat[:, : min(2, len(scales))] = (left * scales)[:, :2]
-    return flat / max(float(np.abs(flat).max()), 1e-12)
+def _cosines(vectors_OD: np.ndarray) -> np.ndarray:
+    """The cosines between all occurrences (O x O), without what they have in common."""
+    centred_OD = vectors_OD
+    # With only two occurrences the centred vectors would always be opposite.
+    if len(vectors_OD) > 2:
+        centred_OD = vectors_OD - vectors_OD.mean(0)
+    units_OD = unit_vectors(centred_OD)
+    return np.asarray(units_OD @ units_OD.T)
 
 
-def _place(one: Occurrence, x: float, y: float) -> dict[str, Any]:
-    return {"text": one.line - 1, "start": one.start, "end": one.end, "x": x, "y": y}
+def _static_neighbours(state: ServerState, name: str, word: str) -> list[NeighbourWord]:
+    """The word's neighbours without any context; none if the model has no vector for the word alone."""
+    lexicon = state.lexicons.get(name)
+    if lexicon is None or not lexicon.knows(word):
+        return []
+    return _neighbour_words(lexicon.neighbours(word))
 
 
-def _rows(found: list[tuple[str, float]]) -> list[dict[str, Any]]:
-    return [{"token": word, "similarity": cosine} for word, cosine in found]
+def _map_points(vectors_OD: np.ndarray) -> np.ndarray:
+    """The first two principal components of each vector (O x 2), scaled to at most 1."""
+    centred_OD = vectors_OD - vectors_OD.mean(0)
+    left, scales, _ = np.linalg.svd(centred_OD, full_matrices=False)
+    components = left * scales
+    # One vector has only one component; the other stays 0.
+    num_components = min(2, len(scales))
+    points_O2 = np.zeros((len(vectors_OD), 2), np.float32)
+    points_O2[:, :num_components] = components[:, :2]
+    largest = float(np.abs(points_O2).max())
+    return points_O2 / max(largest, 1e-12)
+
+
+def _occurrence_points(found: Sequence[Occurrence], vectors_OD: np.ndarray) -> list[OccurrencePoint]:
+    """Each occurrence with its place on the map."""
+    points = []
+    for occurrence, (x, y) in zip(found, _map_points(vectors_OD).tolist(), strict=True):
+        # Lines are counted from 1, texts from 0.
+        text = occurrence.line - 1
+        points.append(OccurrencePoint(text=text, start=occurrence.start, end=occurrence.end, x=x, y=y))
+    return points
+
+
+def _neighbour_words(found: list[tuple[str, float]]) -> list[NeighbourWord]:
+    return [NeighbourWord(token=word, similarity=cosine) for word, cosine in found]

@@ -12,7 +12,7 @@ import torch
 import firth
 from firth.data.packing import pack_tokens
 from firth.inference.model import Model
-from firth.inference.senses import senses
+from firth.inference.word_senses import find_senses
 
 GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden"))
 SPECIALS = 14
@@ -72,6 +72,6 @@ def test_the_page_tells_the_truth_about_chinese_senses(
 ) -> None:
     """In both files the first ten lines have one sense, the others the second."""
     lines = (Path(__file__).parents[2] / f"docs/senses/{file}.txt").read_text("utf-8").splitlines()
-    groups = senses(model, word, lines, count=2).groups
+    groups = find_senses(model, word, lines, count=2).groups
     assert sum(map(len, groups)) == total
     assert sum(max(sum(one.line <= 10 for one in g), sum(one.line > 10 for one in g)) for g in groups) == right

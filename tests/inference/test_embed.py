@@ -14,7 +14,8 @@ from firth import samples
 from firth.checkpoint import Checkpoint
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.inference import model as predictor
+from firth.inference import embedding
+from firth.inference.embedding import Embedder
 from firth.inference.model import Model
 from firth.tensors import Batch, States
 from firth.tokenizers.wordpiece import WordPiece
@@ -52,9 +53,9 @@ def test_any_company_gives_the_same_vector(make: Make, passages: list[str], pool
 def test_blocks_change_nothing(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     model = make()
     whole = model.embed(passages)
-    monkeypatch.setattr(predictor, "BLOCK_TEXTS", block)
+    monkeypatch.setattr(embedding, "BLOCK_TEXTS", block)
     assert np.abs(model.embed(passages) - whole).max() < 1e-6
-    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 50)
     assert np.abs(model.embed(passages) - whole).max() < 1e-6
 
 
@@ -63,19 +64,19 @@ def test_batches_side_by_side_change_nothing(
     make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch, precision: str
 ) -> None:
     model = make(precision=precision)
-    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 50)
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     alone = model.embed(passages)
     torch.set_num_threads(3)
     seen: set[tuple[str, int]] = set()
-    quick = model._quick
+    quick = model.embedder._fast_encoder
 
     def watched(batch: Batch) -> States:
         seen.add((threading.current_thread().name, torch.get_num_threads()))
         return quick(batch)
 
-    monkeypatch.setitem(model.__dict__, "_quick", watched)
+    monkeypatch.setitem(model.embedder.__dict__, "_fast_encoder", watched)
     try:
         together = model.embed(passages)
         assert torch.get_num_threads() == 3
@@ -90,15 +91,15 @@ def test_an_error_in_one_batch_reaches_the_caller(
     make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make()
-    quick, calls = model._quick, iter(range(1000))
+    quick, calls = model.embedder._fast_encoder, iter(range(1000))
 
     def failing(batch: Batch) -> States:
         if next(calls) == 5:
             raise MemoryError("no room")
         return quick(batch)
 
-    monkeypatch.setitem(model.__dict__, "_quick", failing)
-    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    monkeypatch.setitem(model.embedder.__dict__, "_fast_encoder", failing)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 50)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -113,26 +114,26 @@ def test_batches_have_few_sizes(make: Make, passages: list[str], monkeypatch: py
     """Every size is prepared for once and remembered, so sizes must not be as many as batches."""
     model = make()
     sizes: list[int] = []
-    quick = model._quick
+    quick = model.embedder._fast_encoder
 
     def watched(batch: Batch) -> States:
         sizes.append(batch.num_tokens)
         return quick(batch)
 
-    monkeypatch.setitem(model.__dict__, "_quick", watched)
-    monkeypatch.setattr(predictor, "BATCH_TOKENS", 200)
-    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    monkeypatch.setitem(model.embedder.__dict__, "_fast_encoder", watched)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 200)
+    monkeypatch.setattr(embedding, "MIN_ROUNDED_TOKENS", 1)
     for first in range(len(passages)):
         model.embed(passages[first:])
     assert len(sizes) > 200
-    assert all(size % predictor.ROUND_TOKENS == 0 for size in sizes)
+    assert all(size % embedding.ROUND_TOKENS == 0 for size in sizes)
     assert len(set(sizes)) > 3
 
 
 def test_few_positions_leave_no_room_for_filler(
     small_bert: Callable[..., Bert], tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    monkeypatch.setattr(embedding, "MIN_ROUNDED_TOKENS", 1)
     model = Model(Checkpoint(small_bert(max_positions=16).eval(), {}, tokenizer))
     for count in range(1, 30):
         assert model.embed(["frog"] * count).shape == (count, 32)
@@ -141,7 +142,7 @@ def test_few_positions_leave_no_room_for_filler(
 def test_callers_keep_their_number_of_threads(make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Those too that use torch for the first time while others go side by side."""
     model = make()
-    monkeypatch.setattr(predictor, "BATCH_TOKENS", 50)
+    monkeypatch.setattr(embedding, "BATCH_TOKENS", 50)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
 
@@ -160,11 +161,13 @@ def test_one_block_is_cut_ahead_and_no_more(make: Make, passages: list[str], mon
     """Memory: at no time are there more than two blocks of ids."""
     model = make()
     events: list[str] = []
-    cut, pooled = Model.cut, Model._pooled
+    tokenize, embed_tokenized = Embedder.tokenize, Embedder.embed_tokenized
     model.embed(passages[:1])
-    monkeypatch.setattr(predictor, "BLOCK_TEXTS", 10)
-    monkeypatch.setattr(Model, "cut", lambda *a: (events.append("cut"), cut(*a))[1])
-    monkeypatch.setattr(Model, "_pooled", lambda *a: (pooled(*a), events.append("computed"))[0])
+    monkeypatch.setattr(embedding, "BLOCK_TEXTS", 10)
+    monkeypatch.setattr(Embedder, "tokenize", lambda *a, **k: (events.append("cut"), tokenize(*a, **k))[1])
+    monkeypatch.setattr(
+        Embedder, "embed_tokenized", lambda *a, **k: (embed_tokenized(*a, **k), events.append("computed"))[0]
+    )
     model.embed(passages)
     assert events.count("cut") == events.count("computed") == 7
     ahead = np.cumsum([1 if event == "cut" else -1 for event in events])

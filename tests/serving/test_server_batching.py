@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from firth.inference.model import BATCH_TOKENS, Model
+from firth.inference.embedding import BATCH_TOKENS
+from firth.inference.model import Model
 from firth.serving import routes
 from firth.serving.app import App
 from firth.serving.batching import Batcher
 from firth.serving.limits import Limits
-from firth.serving.prometheus import Meters
-from firth.serving.registry import House
-from firth.serving.responses import Refusal
+from firth.serving.prometheus import ServerMetrics
+from firth.serving.responses import HttpError
+from firth.serving.server_state import ServerState
 
 
 @dataclass(eq=False)
@@ -44,7 +45,7 @@ def make() -> Iterator[Make]:
     made: list[Batcher] = []
 
     def build(**limits: Any) -> Batcher:
-        made.append(Batcher(Limits(**limits), Meters()))
+        made.append(Batcher(Limits(**limits), ServerMetrics()))
         return made[-1]
 
     yield build
@@ -54,7 +55,7 @@ def make() -> Iterator[Make]:
 
 async def begin(batcher: Batcher, lane: Slow) -> "asyncio.Task[Any]":
     """Occupies the worker, so that what comes now has to wait."""
-    task = asyncio.create_task(batcher.ask(lane, "first", tokens=1))
+    task = asyncio.create_task(batcher.submit(lane, "first", tokens=1))
     await asyncio.to_thread(lane.begun.wait, 20)
     return task
 
@@ -64,7 +65,7 @@ def test_what_waits_together_is_computed_together(make: Make) -> None:
 
     async def main() -> list[Any]:
         first = await begin(batcher, lane)
-        rest = [asyncio.create_task(batcher.ask(lane, i, tokens=10)) for i in range(50)]
+        rest = [asyncio.create_task(batcher.submit(lane, i, tokens=10)) for i in range(50)]
         await asyncio.sleep(0.05)
         lane.may.set()
         return await asyncio.gather(first, *rest)
@@ -80,7 +81,7 @@ def test_a_batch_keeps_its_budget_the_oldest_first_and_the_like_beside_it(make: 
     async def main() -> None:
         first = await begin(batcher, lane)
         jobs = [("a", half), ("b", 5), ("c", half), ("d", half + 1), ("e", 3 * BATCH_TOKENS)]
-        rest = [asyncio.create_task(batcher.ask(lane, name, tokens=tokens)) for name, tokens in jobs]
+        rest = [asyncio.create_task(batcher.submit(lane, name, tokens=tokens)) for name, tokens in jobs]
         await asyncio.sleep(0.05)
         lane.may.set()
         await asyncio.gather(first, *rest)
@@ -95,7 +96,7 @@ def test_lanes_do_not_mix(make: Make) -> None:
 
     async def main() -> None:
         first = await begin(batcher, one)
-        rest = [asyncio.create_task(batcher.ask(one if i % 2 else other, i, tokens=1)) for i in range(6)]
+        rest = [asyncio.create_task(batcher.submit(one if i % 2 else other, i, tokens=1)) for i in range(6)]
         await asyncio.sleep(0.05)
         one.may.set()
         await asyncio.gather(first, *rest)
@@ -109,7 +110,7 @@ def test_one_bad_job_does_not_spoil_its_batch(make: Make) -> None:
 
     async def main() -> list[Any]:
         first = await begin(batcher, lane)
-        rest = [asyncio.create_task(batcher.ask(lane, name, tokens=1)) for name in ("good", "bad", "fine")]
+        rest = [asyncio.create_task(batcher.submit(lane, name, tokens=1)) for name in ("good", "bad", "fine")]
         await asyncio.sleep(0.05)
         lane.may.set()
         return await asyncio.gather(first, *rest, return_exceptions=True)
@@ -124,18 +125,18 @@ def test_work_nobody_awaits_is_dropped(make: Make) -> None:
 
     async def main() -> None:
         first = await begin(batcher, lane)
-        rest = [asyncio.create_task(batcher.ask(lane, i, tokens=1)) for i in range(4)]
+        rest = [asyncio.create_task(batcher.submit(lane, i, tokens=1)) for i in range(4)]
         await asyncio.sleep(0.05)
         rest[1].cancel()
         rest[2].cancel()
         await asyncio.sleep(0.05)
-        assert len(batcher.waiting) == 2
+        assert len(batcher.queue) == 2
         lane.may.set()
         await asyncio.gather(first, rest[0], rest[3])
 
     asyncio.run(main())
     assert lane.batches == [["first"], [0, 3]]
-    assert b"firth_dropped_total 2.0" in batcher.meters.text()
+    assert b"firth_dropped_total 2.0" in batcher.metrics.text()
 
 
 def test_a_full_queue_turns_away(make: Make) -> None:
@@ -143,29 +144,29 @@ def test_a_full_queue_turns_away(make: Make) -> None:
 
     async def main() -> None:
         first = await begin(batcher, lane)
-        rest = [asyncio.create_task(batcher.ask(lane, i, tokens=1)) for i in range(3)]
+        rest = [asyncio.create_task(batcher.submit(lane, i, tokens=1)) for i in range(3)]
         await asyncio.sleep(0.05)
-        with pytest.raises(Refusal) as refused:
-            await batcher.ask(lane, "late", tokens=1)
+        with pytest.raises(HttpError) as refused:
+            await batcher.submit(lane, "late", tokens=1)
         assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "1")
         lane.may.set()
         await asyncio.gather(first, *rest)
-        assert await batcher.ask(lane, "later", tokens=1) == "answer to later"
+        assert await batcher.submit(lane, "later", tokens=1) == "answer to later"
 
     asyncio.run(main())
-    assert b"firth_turned_away_total 1.0" in batcher.meters.text()
+    assert b"firth_turned_away_total 1.0" in batcher.metrics.text()
 
 
 def test_what_cannot_be_answered_in_time_is_turned_away_at_once(make: Make) -> None:
     batcher, lane = make(answer_seconds=2.0), Slow()
-    batcher.tokens_a_second = 100.0
+    batcher.tokens_per_second = 100.0
 
     async def main() -> None:
         first = await begin(batcher, lane)
-        second = asyncio.create_task(batcher.ask(lane, "second", tokens=190))
+        second = asyncio.create_task(batcher.submit(lane, "second", tokens=190))
         await asyncio.sleep(0.05)
-        with pytest.raises(Refusal) as refused:
-            await batcher.ask(lane, "third", tokens=400)
+        with pytest.raises(HttpError) as refused:
+            await batcher.submit(lane, "third", tokens=400)
         assert (refused.value.status, refused.value.headers["retry-after"]) == (429, "6")
         lane.may.set()
         await asyncio.gather(first, second)
@@ -180,13 +181,13 @@ def test_what_cannot_be_answered_in_time_is_turned_away_at_once(make: Make) -> N
 def slow_app(models: dict[str, Model], make: Make, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[App, Slow]]:
     def build(**limits: Any) -> tuple[App, Slow]:
         batcher, lane = make(**limits), Slow()
-        house = House({"m": models["plain"]}, batcher.limits, batcher.meters, batcher)
+        state = ServerState({"m": models["plain"]}, batcher.limits, batcher.metrics, batcher)
 
-        async def ask(house: House, asked: Any) -> Any:
-            return {"answer": await house.compute(lane, asked.texts, tokens=1)}
+        async def ask(state: ServerState, asked: Any) -> Any:
+            return {"answer": await state.compute(lane, asked.texts, tokens=1)}
 
-        monkeypatch.setitem(routes.TABLE, ("POST", "/embed"), replace(routes.TABLE["POST", "/embed"], run=ask))
-        return App(house, hosts=frozenset({"localhost"})), lane
+        monkeypatch.setitem(routes.TABLE, ("POST", "/embed"), replace(routes.TABLE["POST", "/embed"], handle=ask))
+        return App(state, hosts=frozenset({"localhost"})), lane
 
     return build
 
@@ -230,7 +231,7 @@ def test_a_client_that_leaves_takes_its_work_along(slow_app: Callable[..., tuple
 
     asyncio.run(main())
     assert lane.batches == [["first"], ["stays"]]
-    assert app.held == 0
+    assert app.held_bytes == 0
 
 
 def test_an_answer_that_takes_too_long_is_given_up(slow_app: Callable[..., tuple[App, Slow]]) -> None:
@@ -258,4 +259,4 @@ def test_bytes_of_all_requests_are_counted(slow_app: Callable[..., tuple[App, Sl
         assert (await post(app, "c", size=3000))[0] == 200
 
     asyncio.run(main())
-    assert app.held == 0
+    assert app.held_bytes == 0

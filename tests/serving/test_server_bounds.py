@@ -12,57 +12,57 @@ import numpy as np
 import pytest
 
 from firth.config import describe
-from firth.inference import inputs
+from firth.inference import filling
+from firth.inference.embedding import BATCH_TOKENS
 from firth.inference.lexicon import Lexicon
-from firth.inference.model import BATCH_TOKENS, Model
-from firth.inference.senses import occurrences
+from firth.inference.model import Model
+from firth.inference.word_senses import find_occurrences
 from firth.objectives.masked_lm import MaskedLM
-from firth.serving import routes
-from firth.serving import schemas as shapes
+from firth.serving import routes, schemas
 from firth.serving import word_routes as words
 from firth.serving.app import App
 from firth.serving.batching import Batcher
 from firth.serving.limits import Limits
-from firth.serving.prometheus import Meters
-from firth.serving.registry import House
-from firth.serving.responses import Refusal
+from firth.serving.prometheus import ServerMetrics
+from firth.serving.responses import HttpError
 from firth.serving.runs import Runs
+from firth.serving.server_state import ServerState
 
-Make = Callable[..., House]
+Make = Callable[..., ServerState]
 
 
 @pytest.fixture
 def make(models: dict[str, Model]) -> Iterator[Make]:
     made: list[Batcher] = []
 
-    def build(*, runs: Runs | None = None, lexicon: Lexicon | None = None, **limits: Any) -> House:
-        made.append(Batcher(Limits(**limits), Meters()))
+    def build(*, runs: Runs | None = None, lexicon: Lexicon | None = None, **limits: Any) -> ServerState:
+        made.append(Batcher(Limits(**limits), ServerMetrics()))
         lexicons = {"m": lexicon} if lexicon else {}
-        return House({"m": models["plain"]}, made[-1].limits, made[-1].meters, made[-1], runs, lexicons)
+        return ServerState({"m": models["plain"]}, made[-1].limits, made[-1].metrics, made[-1], runs, lexicons)
 
     yield build
     for batcher in made:
         batcher.close()
 
 
-def refused(house: House, body: dict[str, Any]) -> Refusal:
-    with pytest.raises(Refusal) as found:
-        asyncio.run(routes.fill(house, shapes.Fill.model_validate(body)))
+def refused(state: ServerState, body: dict[str, Any]) -> HttpError:
+    with pytest.raises(HttpError) as found:
+        asyncio.run(routes.fill(state, schemas.FillRequest.model_validate(body)))
     return found.value
 
 
 def test_a_fill_has_so_many_candidates_and_characters(make: Make) -> None:
     text = "The [MASK] is [MASK]."
-    house = make(candidates=6, filled_characters=6 * len(text))
-    answer = asyncio.run(routes.fill(house, shapes.Fill.model_validate({"text": text, "top": 3})))
+    state = make(candidates=6, filled_characters=6 * len(text))
+    answer = asyncio.run(routes.fill(state, schemas.FillRequest.model_validate({"text": text, "top": 3})))
     assert isinstance(answer, dict)
     assert [len(mask["candidates"]) for mask in answer["masks"]] == [3, 3]
-    many = refused(house, {"text": text, "top": 4})
+    many = refused(state, {"text": text, "top": 4})
     assert (many.status, many.message) == (
         413,
         "The masks have 8 candidates in all, more than 6; ask for a smaller 'top'.",
     )
-    long = refused(house, {"text": text + " ", "top": 3})
+    long = refused(state, {"text": text + " ", "top": 3})
     assert (long.status, long.kind) == (413, "too_large")
     assert f"longer than {6 * len(text)} characters" in long.message
 
@@ -78,7 +78,7 @@ def test_a_small_request_has_no_huge_answer(served: Any) -> None:
 def test_masks_are_scored_some_at_a_time(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:
     text, sizes, scores = "The [MASK] is [MASK]. [MASK] [MASK] 这[MASK]门", list[int](), MaskedLM.scores
     whole = models["plain"].fill(text, top=4)
-    monkeypatch.setattr(inputs, "SCORED_MASKS", 2)
+    monkeypatch.setattr(filling, "MASKS_AT_ONCE", 2)
 
     def noted(head: MaskedLM, states: Any, rows: Any) -> Any:
         sizes.append(len(rows))
@@ -97,7 +97,7 @@ def test_held_bytes_are_counted_while_they_arrive(make: Make) -> None:
     taken, sent = list[int](), list[Any]()
 
     async def receive() -> Any:
-        taken.append(app.held)
+        taken.append(app.held_bytes)
         return {"type": "http.request", "body": b"a" * 1000, "more_body": len(taken) < 100}
 
     async def send(message: Any) -> None:
@@ -108,7 +108,7 @@ def test_held_bytes_are_counted_while_they_arrive(make: Make) -> None:
     asyncio.run(app(scope, receive, send))
     assert sent[0]["status"] == 429
     assert json.loads(sent[1]["body"])["error"]["type"] == "overloaded"
-    assert (len(taken), max(taken), app.held) == (6, 5000, 0)
+    assert (len(taken), max(taken), app.held_bytes) == (6, 5000, 0)
 
 
 class Watched(Lexicon):
@@ -122,17 +122,17 @@ class Watched(Lexicon):
         self.searches.append((word, threading.current_thread() is threading.main_thread()))
         return super().neighbours(word, top=top)
 
-    def near(self, word: str) -> str:
+    def spelling_hint(self, word: str) -> str:
         raise AssertionError("nobody asked for near spellings")
 
 
 def test_a_words_meaning_is_searched_beside_the_loop(make: Make) -> None:
     lexicon = Watched()
-    house = make(lexicon=lexicon)
+    state = make(lexicon=lexicon)
 
     async def ask(word: str) -> Any:
         return await words.meaning(
-            house, shapes.Meaning.model_validate({"word": word, "texts": ["a door or a gatehouse", "door"]})
+            state, schemas.MeaningRequest.model_validate({"word": word, "texts": ["a door or a gatehouse", "door"]})
         )
 
     assert [row["token"] for row in asyncio.run(ask("door"))["neighbours"]] == ["gate"]
@@ -141,30 +141,30 @@ def test_a_words_meaning_is_searched_beside_the_loop(make: Make) -> None:
 
 
 def test_only_the_first_places_of_a_word_are_made() -> None:
-    found = occurrences("的", ["的" * 1000, "是的"], most=5)
+    found = find_occurrences("的", ["的" * 1000, "是的"], limit=5)
     assert [(one.line, one.start) for one in found] == [(1, i) for i in range(5)]
-    assert len(occurrences("的", ["的" * 1000, "是的"])) == 1001
+    assert len(find_occurrences("的", ["的" * 1000, "是的"])) == 1001
 
 
 def test_tokens_of_tokenize_are_bounded(make: Make) -> None:
-    house = make(batch_tokens=10)
-    assert asyncio.run(routes.tokenize(house, shapes.Tokenize.model_validate({"texts": ["a " * 5, "b " * 5]})))
-    with pytest.raises(Refusal, match="11 tokens, more than 10"):
-        asyncio.run(routes.tokenize(house, shapes.Tokenize.model_validate({"texts": ["a " * 5, "b " * 6]})))
+    state = make(batch_tokens=10)
+    assert asyncio.run(routes.tokenize(state, schemas.TokenizeRequest.model_validate({"texts": ["a " * 5, "b " * 5]})))
+    with pytest.raises(HttpError, match="11 tokens, more than 10"):
+        asyncio.run(routes.tokenize(state, schemas.TokenizeRequest.model_validate({"texts": ["a " * 5, "b " * 6]})))
 
 
 def test_a_run_that_vanishes_is_left_out(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stays").mkdir()
     (tmp_path / "stays/metrics.jsonl").write_text('{"step": 1}\n')
     monkeypatch.setattr(
-        Runs, "_found", lambda self: {name: tmp_path / name / "metrics.jsonl" for name in ("gone", "stays")}
+        Runs, "_metrics_files", lambda self: {name: tmp_path / name / "metrics.jsonl" for name in ("gone", "stays")}
     )
-    house = make(runs=Runs(tmp_path))
-    found = asyncio.run(routes.runs(house, None))
+    state = make(runs=Runs(tmp_path))
+    found = asyncio.run(routes.runs(state, None))
     assert isinstance(found, dict)
     assert [row["name"] for row in found["runs"]] == ["stays"]
-    with pytest.raises(Refusal) as refusal:
-        asyncio.run(routes.run_rows(house, {"run": "gone", "after": 0}))
+    with pytest.raises(HttpError) as refusal:
+        asyncio.run(routes.run_rows(state, schemas.RunRowsQuery("gone", 0)))
     assert refusal.value.status == 404
 
 
@@ -172,21 +172,21 @@ def test_runs_are_found_three_levels_deep(tmp_path: Path) -> None:
     for name in (".", "b", "a/1", "a/2", "a/1/deep"):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "metrics.jsonl").write_text('{"step": 1}\n')
-    assert {row["name"] for row in Runs(tmp_path).list()} == {tmp_path.name, "b", "a/1", "a/2"}
+    assert {row["name"] for row in Runs(tmp_path).summaries()} == {tmp_path.name, "b", "a/1", "a/2"}
 
 
 def test_runs_are_read_beside_the_loop(make: Make, tmp_path: Path) -> None:
     threads = list[bool]()
 
     class Noted(Runs):
-        def _found(self) -> dict[str, Path]:
+        def _metrics_files(self) -> dict[str, Path]:
             threads.append(threading.current_thread() is threading.main_thread())
-            return super()._found()
+            return super()._metrics_files()
 
-    house = make(runs=Noted(tmp_path))
-    assert asyncio.run(routes.runs(house, None)) == {"runs": []}
-    with pytest.raises(Refusal):
-        asyncio.run(routes.run_rows(house, {"run": "none", "after": 0}))
+    state = make(runs=Noted(tmp_path))
+    assert asyncio.run(routes.runs(state, None)) == {"runs": []}
+    with pytest.raises(HttpError):
+        asyncio.run(routes.run_rows(state, schemas.RunRowsQuery("none", 0)))
     assert threads == [False, False]
 
 

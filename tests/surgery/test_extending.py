@@ -46,7 +46,7 @@ def test_rows_are_means_and_the_rest_is_unchanged(
             pieces = old.tokenizer.encode(word).ids
             assert len(pieces) > 1 or pieces[0] == old.tokenizer.vocab.unk
             assert torch.allclose(after[row], before[torch.from_numpy(pieces).long()].mean(0), atol=1e-7)
-    assert new.info()["training"]["extended_from"] == run.name
+    assert new.info().training["extended_from"] == run.name
 
 
 def test_an_extended_model_learns_on(run: Path, text: Path, tmp_path: Path, tiny: tuple[str, ...]) -> None:

@@ -129,7 +129,7 @@ def test_a_first_step_that_compiles_is_no_measure_of_the_others() -> None:
 
 def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
     firth.pretrain(data, out=tmp_path / "run", epochs=0.2, changes=tiny)
-    tokens = firth.load(tmp_path / "run").info()["training"]["tokens"]
+    tokens = firth.load(tmp_path / "run").info().training["tokens"]
     health = json.loads((data / "shards.json").read_text())["health"]
     assert tokens == pytest.approx(0.2 * health["tokens"], abs=512)
 
@@ -180,7 +180,7 @@ def test_parts_can_be_named_but_not_left_out(data: Path, tiny: tuple[str, ...], 
         "masked_lm",
         "masked_lm_accuracy",
     }
-    assert firth.load(tmp_path / "run").info()["heads"] == ["masked_lm"]
+    assert firth.load(tmp_path / "run").info().heads == ["masked_lm"]
 
 
 def test_a_limit_given_now_replaces_the_files(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:

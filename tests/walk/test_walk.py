@@ -54,7 +54,7 @@ def test_from_text_to_answers(text: Path, tmp_path: Path) -> None:
     figures = firth.evaluate(tmp_path / "run", data=tmp_path / "data")
     assert figures["perplexity"] == pytest.approx(np.exp(figures["masked_lm"]))
     assert 0 <= figures["next_sentence_accuracy"] <= 1
-    assert model.info()["vocabulary"] == 150
+    assert model.info().vocabulary == 150
 
     model.save(tmp_path / "copy")
     assert firth.load(tmp_path / "copy").fill("The [MASK] was open.", top=3) == model.fill(

@@ -23,7 +23,7 @@ from firth.checkpoint import save as save_checkpoint
 from firth.data.packing import pack_tokens
 from firth.encoders.gpt import GPT
 from firth.errors import BadConfig, Unsupported
-from firth.inference.generating import Options, generate
+from firth.inference.generation import GenerationOptions, generate
 from firth.nn.kv_cache import KeyValueCache
 from firth.nn.search import Choice, choose, repeats
 from firth.objectives.causal_lm import CausalLM
@@ -59,7 +59,7 @@ def model(request: pytest.FixtureRequest, tokenizer: BPE) -> Checkpoint:
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
 def test_the_cache_changes_nothing(model: Checkpoint, choice: Choice) -> None:
     """Texts of different lengths, over the model's reach, some of which end."""
-    options = Options(70, choice, seed=3)
+    options = GenerationOptions(70, choice, seed=3)
     found, wanted = (generate(model, PROMPTS, replace(options, use_cache=flag)) for flag in (True, False))
     assert found == wanted
     assert max(one.num_tokens for one in found) == 70
@@ -130,7 +130,7 @@ def test_runs_that_would_repeat() -> None:
 
 
 def test_chance_is_the_seeds(model: Checkpoint) -> None:
-    one, same, other = (generate(model, ["a"], Options(30, seed=seed))[0].text for seed in (1, 1, 2))
+    one, same, other = (generate(model, ["a"], GenerationOptions(30, seed=seed))[0].text for seed in (1, 1, 2))
     assert one == same
     assert one != other
 
@@ -144,7 +144,7 @@ def test_only_the_end_of_special_tokens_is_ever_written(texts: list[Path]) -> No
     checkpoint = Checkpoint(
         encoder, {"causal_lm": make_goal("causal_lm", CausalLM.Config(), encoder, roberta)}, roberta
     )
-    found = generate(checkpoint, ["x"] * 40, Options(60, Choice(temperature=5.0)))
+    found = generate(checkpoint, ["x"] * 40, GenerationOptions(60, Choice(temperature=5.0)))
     assert any(one.ended for one in found)
     assert not any(token in one.text for one in found for token in roberta.vocab.roles)
     assert all(one.ended == (one.num_tokens < 60) for one in found if one.num_tokens < 60)
@@ -156,7 +156,7 @@ def test_models_that_cannot(run: Path, model: Checkpoint) -> None:
     with pytest.raises(BadConfig, match="top-p"):
         Choice(top_p=0)
     with pytest.raises(BadConfig, match="max_tokens"):
-        Options(max_tokens=0)
+        GenerationOptions(max_tokens=0)
 
 
 def test_the_command(model: Checkpoint, tmp_path: Path, command: Callable[..., Any]) -> None:

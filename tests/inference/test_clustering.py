@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from firth import rng
-from firth.inference.grouping import _distances, group, kmeans, silhouette
+from firth.inference.clustering import _distances, cluster, kmeans, silhouette
 
 SKLEARN = pytest.importorskip("sklearn.metrics")
 
@@ -29,10 +29,10 @@ def test_silhouette_equals_scikit_learn(count: int) -> None:
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_clouds_apart_are_found(count: int) -> None:
     vectors, labels = clouds(count, apart=4.0)
-    found, score = group(vectors, most=6)
+    found, score = cluster(vectors, max_clusters=6)
     assert SKLEARN.adjusted_rand_score(labels, found) == 1
     assert score > 0.7
-    again, _ = group(vectors, most=6)
+    again, _ = cluster(vectors, max_clusters=6)
     assert np.array_equal(found, again)
 
 
@@ -47,11 +47,11 @@ def test_kmeans_is_as_tight_as_scikit_learns() -> None:
 
 def test_the_largest_group_comes_first() -> None:
     vectors = np.array([[0.0], [0.1], [9.0], [9.1], [9.2], [9.3]])
-    assert group(vectors, most=3)[0].tolist() == [1, 1, 0, 0, 0, 0]
+    assert cluster(vectors, max_clusters=3)[0].tolist() == [1, 1, 0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("vectors", [np.zeros((6, 3)), np.repeat(np.eye(2), 3, 0), np.ones((1, 2))])
 def test_too_few_different_vectors_are_one_group(vectors: np.ndarray) -> None:
-    labels, score = group(vectors, most=4)
+    labels, score = cluster(vectors, max_clusters=4)
     assert labels.tolist() == [0] * len(vectors)
     assert score == 0

@@ -12,7 +12,7 @@ from firth import rng
 from firth.convert.vectors import write_vectors
 from firth.errors import BadInput
 from firth.inference.lexicon import Lexicon
-from firth.inference.word_tests import judge
+from firth.inference.word_benchmarks import evaluate_word_file
 
 WORDS = ["love", "sex", "tiger", "cat", "book", "paper", "青蛙", "池塘"]
 PAIRS = [("love", "sex", "6.77"), ("tiger", "cat", "7.35"), ("book", "paper", "7.46"), ("青蛙", "池塘", "5.5")]
@@ -44,18 +44,18 @@ def test_a_line_that_names_the_columns_is_no_pair(
     lines = [f"{a}{between}{b}{between}{part}{score}" for a, b, score in PAIRS]
     (tmp_path / "named.txt").write_text("\n".join([header, *lines]), "utf-8")
     (tmp_path / "plain.txt").write_text("\n".join(lines), "utf-8")
-    found = judge(lexicon, tmp_path / "named.txt")
-    assert found == judge(lexicon, tmp_path / "plain.txt")
-    assert (found["pairs"], found["coverage"]) == (4, 1.0)
-    assert np.isfinite(found["spearman"])
+    found = evaluate_word_file(lexicon, tmp_path / "named.txt")
+    assert found == evaluate_word_file(lexicon, tmp_path / "plain.txt")
+    assert (found.pairs, found.coverage) == (4, 1.0)
+    assert np.isfinite(found.spearman)
 
 
 def test_an_answer_that_is_not_listed_cannot_be_right(rows: np.ndarray, tmp_path: Path) -> None:
     """As with fastText, where every word has a vector, but only listed words are given as answers."""
     made = Lexicon({word: i for i, word in enumerate(WORDS)}, rows, compose=lambda word: rows[len(word) % 8])
     (tmp_path / "questions.txt").write_text("love sex tiger unlisted\nunlisted sex tiger cat\nlove sex tiger cat\n")
-    found = judge(made, tmp_path / "questions.txt")
-    assert (found["questions"], found["coverage"]) == (3, pytest.approx(2 / 3))
+    found = evaluate_word_file(made, tmp_path / "questions.txt")
+    assert (found.questions, found.coverage) == (3, pytest.approx(2 / 3))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_an_answer_that_is_not_listed_cannot_be_right(rows: np.ndarray, tmp_path
 def test_what_gives_no_figure_is_refused(content: str, says: str, lexicon: Lexicon, tmp_path: Path) -> None:
     (tmp_path / "bad.txt").write_text(content)
     with pytest.raises(BadInput, match=rf"bad\.txt.*{says}"):
-        judge(lexicon, tmp_path / "bad.txt")
+        evaluate_word_file(lexicon, tmp_path / "bad.txt")
 
 
 def test_files_of_one_name_keep_their_own_figures(
@@ -95,10 +95,10 @@ def test_the_nearest_word_is_found_block_by_block(
     rows: np.ndarray, lexicon: Lexicon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, without = rows[[0, 5, 7]] + 0.1 * rows[[1, 2, 3]], [["love"], [], ["池塘", "nobody"]]
-    whole = lexicon.nearest_of(asked, without)
-    monkeypatch.setattr("firth.inference.lexicon._BLOCK", 3)
-    assert lexicon.nearest_of(asked, without) == whole
+    whole = lexicon.nearest_rows(asked, without)
+    monkeypatch.setattr("firth.inference.lexicon._BLOCK_ROWS", 3)
+    assert lexicon.nearest_rows(asked, without) == whole
     cosines = asked @ rows.T / np.linalg.norm(rows, axis=1)
     cosines[0, 0] = cosines[2, 7] = -9
     assert whole == cosines.argmax(1).tolist()
-    assert 0 not in Lexicon(lexicon.places, rows, hidden=[0]).nearest_of(rows[:1], [[]])
+    assert 0 not in Lexicon(lexicon.row_by_word, rows, hidden=[0]).nearest_rows(rows[:1], [[]])

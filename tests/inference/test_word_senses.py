@@ -14,7 +14,7 @@ from firth.checkpoint import Checkpoint
 from firth.encoders.static import Static
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.model import Model
-from firth.inference.senses import occurrence_vectors, occurrences, senses
+from firth.inference.word_senses import find_occurrences, find_senses, occurrence_vectors
 from firth.tokenizers.wordpiece import WordPiece
 
 BANK = Path(__file__).parents[2] / "docs/senses/bank.txt"
@@ -32,10 +32,10 @@ def minilm() -> Path:
 
 def test_occurrences_are_whole_words_in_any_case() -> None:
     lines = ["Bank and bank, not banks or embankment.", "一家bank，两家银行", "none", "银行里的银行"]
-    found = [(one.line, one.text[one.start : one.end]) for one in occurrences("bank", lines)]
+    found = [(one.line, one.text[one.start : one.end]) for one in find_occurrences("bank", lines)]
     assert found == [(1, "Bank"), (1, "bank"), (2, "bank")]
-    assert [(one.line, one.start) for one in occurrences("银行", lines)] == [(2, 9), (4, 0), (4, 4)]
-    assert len(occurrences("c++", ["C++ or c++11", "c"])) == 1
+    assert [(one.line, one.start) for one in find_occurrences("银行", lines)] == [(2, 9), (4, 0), (4, 4)]
+    assert len(find_occurrences("c++", ["C++ or c++11", "c"])) == 1
 
 
 @needs_minilm
@@ -59,7 +59,7 @@ def test_the_page_tells_the_truth_about_bank(minilm: Path, command: Callable[...
 @needs_minilm
 def test_before_any_context_the_senses_are_mixed(minilm: Path) -> None:
     model = firth.load(minilm)
-    mixed = senses(model, "bank", LINES, layer=0, count=2)
+    mixed = find_senses(model, "bank", LINES, layer=0, count=2)
     right = sum(max(sum(one.line <= 10 for one in g), sum(one.line > 10 for one in g)) for g in mixed.groups)
     assert right == 13
     occurring = [one for group in mixed.groups for one in group]
@@ -68,15 +68,15 @@ def test_before_any_context_the_senses_are_mixed(minilm: Path) -> None:
 
 def test_a_word_vector_has_no_senses(tokenizer: WordPiece, shrink: Callable[[Any], Any]) -> None:
     model = Model(Checkpoint(Static(shrink(Static.Config())).eval(), {}, tokenizer))
-    with pytest.raises(Unsupported, match="one vector whatever stands around it; take a BERT or an ELMo"):
-        senses(model, "the", ["the house", "in the long rain", "over the river and the bridge"])
+    with pytest.raises(Unsupported, match="one vector in every context; take a BERT or an ELMo"):
+        find_senses(model, "the", ["the house", "in the long rain", "over the river and the bridge"])
 
 
 def test_vectors_do_not_depend_on_what_is_far_away(run: Path) -> None:
     """Of a line longer than the model reads, the window around the word counts."""
     model = firth.load(run)
     long = "one two three " * 40 + "model " + "four five six " * 40
-    vectors = occurrence_vectors(model, occurrences("model", [long, f"{'nine ' * 100}{long}"]), -1)
+    vectors = occurrence_vectors(model, find_occurrences("model", [long, f"{'nine ' * 100}{long}"]), layer=-1)
     assert np.abs(vectors[0] - vectors[1]).max() < 1e-5
     assert np.abs(vectors).max() > 0.01
 
@@ -84,13 +84,13 @@ def test_vectors_do_not_depend_on_what_is_far_away(run: Path) -> None:
 def test_mistakes(run: Path, command: Callable[..., Any]) -> None:
     model = firth.load(run)
     with pytest.raises(BadInput, match="An empty word has no senses"):
-        senses(model, " ", LINES)
+        find_senses(model, " ", LINES)
     with pytest.raises(BadInput, match="'bank' occurs 1 times in the text"):
-        senses(model, "bank", LINES[:1])
+        find_senses(model, "bank", LINES[:1])
     with pytest.raises(BadConfig, match="can form 1 to 19 groups, not 20"):
-        senses(model, "bank", LINES, count=20)
+        find_senses(model, "bank", LINES, count=20)
     with pytest.raises(BadConfig, match="has the layers 0 to 2, not 3"):
-        senses(model, "bank", LINES, layer=3)
+        find_senses(model, "bank", LINES, layer=3)
     answer = command("senses", run, "--word", "bank", "--file", "absent.txt")
     assert answer.code == 2
     assert "absent.txt" in answer.err
@@ -106,5 +106,5 @@ def test_a_line_is_tokenised_once_however_often_it_has_the_word(run: Path, monke
 
     monkeypatch.setattr(WordPiece, "encode_batch", noted)
     lines = ["the door and the gate and the wall", "by the sea"]
-    assert len(occurrence_vectors(model, occurrences("the", lines), -1)) == 4
+    assert len(occurrence_vectors(model, find_occurrences("the", lines), layer=-1)) == 4
     assert asked == [lines]

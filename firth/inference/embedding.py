@@ -1,0 +1,283 @@
+"""Texts in, one vector for each out: the states of a text's tokens, pooled.
+
+Embedding has two steps, so that a server can compute many requests together: `Embedder.tokenize` cuts texts into the
+sequences that the model reads, `Embedder.embed_tokenized` computes their vectors. Blocks of texts bound the memory: one
+block is tokenized while the one before it is computed.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from firth.console import bar
+from firth.convert.sentences import Embedding
+from firth.data.items import Window, cut_window, pack_windows
+from firth.data.packing import pack_tokens
+from firth.errors import BadConfig
+from firth.inference.precision_choice import EncoderCall, check_precision, fast_encoder, sample_digest, sample_sequences
+from firth.inference.quantization import block_linears
+from firth.inference.threads import compute_in_parallel
+from firth.nn.blocks import first_rows
+from firth.nn.pooling import last_rows, max_rows, mean_rows
+from firth.tasks.predicting import token_batches, within
+from firth.tensors import Batch, Encoder
+from firth.tokenizers import Tokenizer
+from firth.tokenizers.vocab import windows
+from firth.types import Encoding
+
+log = logging.getLogger(__name__)
+
+POOLINGS = {"mean": mean_rows, "cls": first_rows, "last": last_rows, "max": max_rows}
+BATCH_TOKENS = 2048
+"""Tokens computed at once: enough to fill the matrix units, few enough to stay in the cache."""
+ROUND_TOKENS = 32
+"""Large batches are padded to a multiple of this, because oneDNN prepares and caches a kernel for every new shape."""
+MIN_ROUNDED_TOKENS = 512
+"""Smaller batches are not padded."""
+BLOCK_TEXTS = 2048
+"""Texts that are tokenized and sorted by length at once."""
+
+TokenSequence = np.ndarray | Window
+"""The ids of a sequence with its special tokens; a `Window` for a tokenizer whose tokens have parts (n-grams)."""
+
+
+@dataclass(frozen=True)
+class TokenizedTexts:
+    """Texts ready for `Embedder.embed_tokenized`."""
+
+    sequences: list[TokenSequence]
+    text_of_sequence: np.ndarray
+    """For each sequence the number of its text: a long text is read in several windows."""
+    num_texts: int
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(map(len, self.sequences))
+
+    def merge_windows(self, vectors: np.ndarray) -> np.ndarray:
+        """One vector for each text: the mean of its windows' vectors, weighted by their lengths."""
+        if len(self.text_of_sequence) == self.num_texts:
+            return vectors
+        # In double precision, because a long text has many windows.
+        weights = np.array([len(sequence) for sequence in self.sequences], np.float64)
+        sums = np.zeros((self.num_texts, vectors.shape[1]))
+        np.add.at(sums, self.text_of_sequence, vectors * weights[:, None])
+        total_weights = np.bincount(self.text_of_sequence, weights, self.num_texts)
+        return (sums / total_weights[:, None]).astype(np.float32)
+
+
+class Embedder:
+    """The part of a model that embeds; `settings` are those of the model's folder."""
+
+    def __init__(self, encoder: Encoder, tokenizer: Tokenizer, settings: Embedding, *, precision: str) -> None:
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        self.settings = settings
+        self.precision = check_precision(precision)
+
+    def embed(
+        self,
+        texts: Sequence[str],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        max_length: int | None = None,
+        specials: bool = False,
+    ) -> np.ndarray:
+        """One vector for each text, in order; see `Model.embed`."""
+        if pooling is None:
+            pooling = self.settings.pooling
+        if pooling not in POOLINGS:
+            raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
+        vectors = np.empty((len(texts), self.encoder.width), np.float32)
+        bounds = [*range(0, len(texts), BLOCK_TEXTS), len(texts)]
+        with bar("embedding", len(texts), unit="texts") as advance, ThreadPoolExecutor(1) as tokenizing_thread:
+
+            def start_tokenizing(start: int) -> "Future[TokenizedTexts]":
+                """Starts to tokenize the block that begins at text `start`."""
+                block = list(texts[start : start + BLOCK_TEXTS])
+                return tokenizing_thread.submit(self.tokenize, block, max_length=max_length, specials=specials)
+
+            if len(texts):
+                tokenizing = start_tokenizing(0)
+            for start, end in pairwise(bounds):
+                block = tokenizing.result()
+                # The next block is tokenized while this one is computed.
+                if end < len(texts):
+                    tokenizing = start_tokenizing(end)
+                [block_vectors] = self.embed_tokenized([block], pooling=pooling, normalise=normalise)
+                vectors[start:end] = block_vectors
+                advance(end, "")
+        return vectors
+
+    def tokenize(
+        self, texts: Sequence[str], *, max_length: int | None = None, specials: bool = False
+    ) -> TokenizedTexts:
+        """What `embed_tokenized` reads of these texts.
+
+        A text longer than `max_length` (or the folder's limit) is cut. Without a limit it is read in windows.
+        """
+        size = self._window_size(max_length)
+        is_limited = bool(max_length or self.settings.max_length)
+        encoded = self._encode(list(texts), specials=specials)
+        return self._split(encoded, size, first_window_only=is_limited)
+
+    def tokenize_ids(self, texts: Sequence[np.ndarray]) -> TokenizedTexts:
+        """The same for texts that are already ids, without special tokens."""
+        size = self._window_size(None)
+        return self._split(texts, size, first_window_only=bool(self.settings.max_length))
+
+    def embed_tokenized(
+        self, requests: Sequence[TokenizedTexts], *, pooling: str | None = None, normalise: bool | None = None
+    ) -> list[np.ndarray]:
+        """For each request one vector a text, all computed together."""
+        if normalise is None:
+            normalise = self.settings.normalise
+        sequences: list[TokenSequence] = []
+        for request in requests:
+            sequences += request.sequences
+        pooled = self._pooled_vectors(self._fast_encoder, sequences, pooling or self.settings.pooling)
+        # The vectors are dealt back to the requests they belong to.
+        counts = [len(request.sequences) for request in requests]
+        ends = np.cumsum(counts)
+        rows_by_request = np.split(pooled, ends[:-1])
+        vectors = []
+        for request, rows in zip(requests, rows_by_request, strict=True):
+            merged = request.merge_windows(rows)
+            if normalise:
+                merged = unit_vectors(merged)
+            vectors.append(merged)
+        return vectors
+
+    def warn_about_truncation(self, texts: Sequence[str]) -> None:
+        """Warns about texts that `embed` will cut.
+
+        Texts are cut only if the model's folder limits their length; otherwise long ones are read in windows.
+        """
+        limit = self.settings.max_length
+        if not limit:
+            return
+        size = limit - self.tokenizer.vocab.frame.size()
+        num_cut = 0
+        for start in range(0, len(texts), BLOCK_TEXTS):
+            block = list(texts[start : start + BLOCK_TEXTS])
+            lengths = map(len, self.tokenizer.ids_batch(block))
+            num_cut += sum(length > size for length in lengths)
+        if num_cut:
+            log.warning(
+                f"{num_cut:,} of {len(texts):,} texts are longer than the {limit:,} tokens this model reads and are "
+                "cut."
+            )
+
+    def _window_size(self, max_length: int | None) -> int:
+        """Tokens of a text that fit into one sequence."""
+        frame_size = self.tokenizer.vocab.frame.size()
+        max_positions = self.encoder.max_positions
+        limit = max_length or self.settings.max_length or max_positions
+        size = min(limit, max_positions) - frame_size
+        if size < 1 or max_length == 0:
+            raise BadConfig(f"max_length must be at least {frame_size + 1}; this model adds {frame_size} tokens.")
+        return size
+
+    def _encode(self, texts: list[str], *, specials: bool) -> Sequence[np.ndarray | Encoding]:
+        """The ids of each text; whole encodings where tokens have parts."""
+        # fastText's tokens have n-grams as parts, which ids alone do not give.
+        if hasattr(self.tokenizer, "word_parts"):
+            return self.tokenizer.encode_batch(texts)
+        if specials:
+            encodings = self.tokenizer.encode_batch(texts, specials=True)
+            return [encoding.ids for encoding in encodings]
+        return [np.array(ids, np.int64) for ids in self.tokenizer.ids_batch(texts)]
+
+    def _split(self, texts: Sequence[np.ndarray | Encoding], size: int, *, first_window_only: bool) -> TokenizedTexts:
+        """The texts as sequences of at most `size` tokens and the special ones."""
+        sequences: list[TokenSequence] = []
+        text_of_sequence: list[int] = []
+        for number, tokens in enumerate(texts):
+            # Tokens after the first window are cut, or form further windows.
+            spans = [(0, size)]
+            if not first_window_only:
+                spans = windows(len(tokens), size, size)
+            for start, end in spans:
+                sequences.append(self._sequence(tokens, start, end))
+                text_of_sequence.append(number)
+        return TokenizedTexts(sequences, np.array(text_of_sequence, np.int64), len(texts))
+
+    def _sequence(self, tokens: np.ndarray | Encoding, start: int, end: int) -> TokenSequence:
+        """Some tokens of a text with the special ones around them."""
+        vocab = self.tokenizer.vocab
+        if isinstance(tokens, Encoding):
+            return cut_window(vocab, (tokens, start, end))
+        return vocab.frame.join(tokens[start:end])
+
+    @cached_property
+    def _fast_encoder(self) -> EncoderCall:
+        """A copy of the encoder in the requested precision, made when first needed."""
+        sequences = sample_sequences(self.tokenizer, self.encoder.max_positions)
+        pooling = self.settings.pooling
+
+        def embed_sample(encoder: EncoderCall) -> np.ndarray:
+            return unit_vectors(self._pooled_vectors(encoder, sequences, pooling, padded=False))
+
+        digest = sample_digest(sequences, pooling)
+        with torch.inference_mode():
+            return fast_encoder(self.encoder, self.precision, embed_sample, sample=digest)
+
+    def _pooled_vectors(
+        self, encoder: EncoderCall, sequences: Sequence[TokenSequence], pooling: str, *, padded: bool = True
+    ) -> np.ndarray:
+        """One vector for each sequence; sequences of similar length share a batch."""
+        vectors = np.empty((len(sequences), self.encoder.width), np.float32)
+
+        @torch.inference_mode()
+        def compute(rows: list[int]) -> None:
+            batch = self._pack([sequences[row] for row in rows], padded=padded)
+            pooled_BD = pool(encoder(batch).last_ND, batch, pooling)
+            # Padding is one more sequence at the end.
+            vectors[rows] = pooled_BD[: len(rows)].numpy()
+
+        lengths = [len(sequence) for sequence in sequences]
+        budget = within(BATCH_TOKENS, self.encoder.width)
+        compute_in_parallel(compute, list(token_batches(lengths, budget)))
+        return vectors
+
+    def _pack(self, sequences: Sequence[TokenSequence], *, padded: bool) -> Batch:
+        """The sequences end to end, with padding as one more sequence where it is useful."""
+        # Either all sequences are windows, or none is.
+        token_windows = [sequence for sequence in sequences if isinstance(sequence, Window)]
+        if token_windows:
+            return pack_windows(token_windows)
+        ids = [sequence for sequence in sequences if isinstance(sequence, np.ndarray)]
+        if padded:
+            missing = self._num_padding(sum(map(len, ids)))
+            if missing:
+                ids.append(np.zeros(missing, np.int64))
+        return pack_tokens(ids)
+
+    def _num_padding(self, num_tokens: int) -> int:
+        """Tokens to add to a large batch, so that its size is a multiple of `ROUND_TOKENS`."""
+        if num_tokens < MIN_ROUNDED_TOKENS or self.encoder.max_positions < ROUND_TOKENS:
+            return 0
+        # Without matrix products (word vectors) no kernels are prepared.
+        if not block_linears(self.encoder):
+            return 0
+        return -num_tokens % ROUND_TOKENS
+
+
+def pool(states_ND: Tensor, batch: Batch, pooling: str) -> Tensor:
+    """One vector for each sequence of a batch."""
+    pool_rows: Callable[[Tensor, Tensor], Tensor] = POOLINGS[pooling]
+    return pool_rows(states_ND, batch.bounds_B1)
+
+
+def unit_vectors(vectors: np.ndarray) -> np.ndarray:
+    """The vectors scaled to length one; a vector of zeros stays as it is."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.asarray(vectors / np.maximum(lengths, 1e-12))

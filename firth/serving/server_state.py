@@ -1,0 +1,96 @@
+"""What all routes share: the models by name, the limits, the batcher, and the checks that every text goes through."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeVar
+
+from firth.inference.embedding import TokenizedTexts
+from firth.inference.lexicon import Lexicon
+from firth.inference.model import Model
+from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
+from firth.serving.limits import Limits
+from firth.serving.prometheus import ServerMetrics
+from firth.serving.responses import HttpError, too_large
+from firth.serving.runs import Runs
+
+T = TypeVar("T")
+MAX_LOOP_CHARACTERS = 4_000
+"""Characters that are tokenized in the event loop; more go to a thread, so that no other client waits for them."""
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """What a running server knows."""
+
+    models: Mapping[str, Model]
+    limits: Limits
+    metrics: ServerMetrics
+    batcher: Batcher
+    runs: Runs | None = None
+    lexicons: Mapping[str, Lexicon] = field(default_factory=dict)
+    """The words of those models that have a table of words."""
+
+    @cached_property
+    def default_model(self) -> str:
+        """The name of the first model, which answers requests that name none."""
+        return next(iter(self.models))
+
+    def find_model(self, name: str | None) -> tuple[str, Model]:
+        """The model with this name, and its name; the first one if the request names none."""
+        if name is None:
+            name = self.default_model
+        if name not in self.models:
+            known = ", ".join(self.models)
+            raise HttpError(404, "model_not_found", f"There is no such model here; there is {known}.")
+        return name, self.models[name]
+
+    def check_texts(self, texts: Sequence[str], *, inputs: int | None = None) -> None:
+        """Refuses more inputs and longer texts than the limits allow; an input may have several texts."""
+        num_inputs = inputs
+        if num_inputs is None:
+            num_inputs = len(texts)
+        if num_inputs > self.limits.inputs:
+            raise too_large(f"{num_inputs} inputs are more than the {self.limits.inputs} of one request; send several.")
+        longest = max(map(len, texts), default=0)
+        if longest > self.limits.characters:
+            raise too_large(f"A text has {longest} characters, more than {self.limits.characters}; shorten it.")
+
+    def check_tokens(self, tokens: int) -> None:
+        """Refuses more tokens than a batch may have."""
+        limit = self.limits.batch_tokens
+        if tokens > limit:
+            raise too_large(f"The request has {tokens} tokens, more than {limit}; send fewer or shorter texts.")
+
+    def check_fills(self, characters: int, candidates: int) -> None:
+        """Refuses too many candidates: each contains the whole text, so a small request could ask for gigabytes."""
+        limit = self.limits.candidates
+        if candidates > limit:
+            raise too_large(
+                f"The masks have {candidates} candidates in all, more than {limit}; ask for a smaller 'top'."
+            )
+        limit = self.limits.filled_characters
+        if candidates * characters > limit:
+            raise too_large(f"The filled texts would be longer than {limit} characters; shorten the text or 'top'.")
+
+    async def prepare(self, texts: Sequence[str], function: Callable[[], T]) -> T:
+        """The result of `function`, which tokenizes these texts; for long texts it runs in a thread."""
+        # For short texts a thread would take longer than the work.
+        if sum(map(len, texts)) <= MAX_LOOP_CHARACTERS:
+            return function()
+        return await asyncio.get_running_loop().run_in_executor(None, function)
+
+    async def tokenize(self, model: Model, texts: Sequence[str]) -> TokenizedTexts:
+        """Checked texts, ready to be embedded."""
+        self.check_texts(texts)
+        return await self.prepare(texts, lambda: model.embedder.tokenize(texts))
+
+    async def compute(self, operation: BatchOperation[PayloadT, ResultT], payload: PayloadT, *, tokens: int) -> ResultT:
+        """The operation's result, computed in a batch with other requests."""
+        self.check_tokens(tokens)
+        return await self.batcher.submit(operation, payload, tokens=tokens)
+
+    async def compute_alone(self, function: Callable[[], T], *, tokens: int) -> T:
+        """The result of `function`, computed in a worker thread without other requests."""
+        return await self.compute(UnsharedOperation(function), None, tokens=tokens)
