@@ -22,7 +22,7 @@ from firth.data.items import Item, cut_window, pack_items
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.tasks import options
-from firth.tasks.options import Choice
+from firth.tasks.options import MultipleChoice
 from firth.tasks.task import Balance, Head, Labels, Reader, Scorer, Task, TaskConfig
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
@@ -51,7 +51,7 @@ class ChooseConfig(TaskConfig):
 class ChooseReader(Reader):
     config: ChooseConfig
 
-    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Choice]:
+    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[MultipleChoice]:
         return options.read(path, self.config.format, problems, labelled=labelled)
 
     def group(self, example: Example) -> str:
@@ -78,7 +78,7 @@ class ChooseHead(Head):
     def encode(
         self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
     ) -> list[Item]:
-        choices = [example for example in examples if isinstance(example, Choice)]
+        choices = [example for example in examples if isinstance(example, MultipleChoice)]
         texts = list(dict.fromkeys(text for choice in choices for text in (choice.texts[0], *choice.endings)))
         read = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
         limit = self.config.max_windows if training else None
@@ -158,7 +158,7 @@ CHOOSE = Task(ChooseConfig, ChooseReader, ChooseHead, ChooseScorer)
 
 
 def _item(
-    choice: Choice,
+    choice: MultipleChoice,
     context: Encoding,
     endings: Sequence[Encoding],
     specials: Any,

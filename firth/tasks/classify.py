@@ -23,7 +23,7 @@ from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
-from firth.tasks import columns, glue, judged
+from firth.tasks import classify_scores, columns, glue
 from firth.tasks.task import Balance, Details, Head, Labels, Reader, Scorer, Task, TaskConfig
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
@@ -278,14 +278,14 @@ class ClassifyScorer(Scorer):
 
     def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
         gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
-        return judged.figures(gold, guessed, self.labels, kind=self.config.kind, positive=self.config.positive)
+        return classify_scores.figures(gold, guessed, self.labels, kind=self.config.kind, positive=self.config.positive)
 
     def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Details:
         gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
-        return judged.tables(gold, guessed, self.labels, kind=self.config.kind)
+        return classify_scores.tables(gold, guessed, self.labels, kind=self.config.kind)
 
     def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        usual = judged.usual([example.gold for example in train], self.labels, kind=self.config.kind)
+        usual = classify_scores.usual([example.gold for example in train], self.labels, kind=self.config.kind)
         return [Prediction(usual) for _ in examples]
 
     def error(self, prediction: Prediction, example: Example) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from firth.errors import BadInput
 from firth.tasks import glue
-from firth.tasks.tables import Rows, read_rows
+from firth.tasks.table_files import Rows, read_rows
 from firth.types import Example, Problem
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from firth import metrics
 from firth.errors import BadInput
-from firth.tasks.tables import MAX_ROW, read_text
+from firth.tasks.table_files import MAX_ROW, read_text
 from firth.tokenizers.units import normal
 from firth.tokenizers.words import CHINESE, has_chinese
 from firth.types import Example, Problem

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from firth.errors import BadConfig
-from firth.tasks.tables import Rows
+from firth.tasks.table_files import Rows
 
 
 @dataclass(frozen=True)

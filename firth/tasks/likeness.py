@@ -17,7 +17,7 @@ from firth import metrics, rng
 from firth.data.items import Item, Window, cut_window, text_items
 from firth.errors import BadConfig, BadInput
 from firth.tasks import columns
-from firth.tasks.tables import Rows, read_rows
+from firth.tasks.table_files import Rows, read_rows
 from firth.tokenizers.vocab import windows
 from firth.types import Example, Prediction, Problem
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import BadInput
-from firth.tasks.tables import MAX_ROW, Rows, read_rows, read_text
+from firth.tasks.table_files import MAX_ROW, Rows, read_rows, read_text
 from firth.types import Example, Problem
 
 CONTEXTS = ("sent1", "context", "passage", "article", "premise", "prompt", "dialogue", "text")
@@ -25,7 +25,7 @@ Row = tuple[int, Any]
 
 
 @dataclass(frozen=True)
-class Choice(Example):
+class MultipleChoice(Example):
     """`texts` are the context and the options; gold is the text of the right one."""
 
     stem: str = ""
@@ -36,7 +36,7 @@ class Choice(Example):
         return [f"{self.stem} {option}".strip() for option in self.texts[1:]]
 
 
-def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> list[Choice]:
+def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> list[MultipleChoice]:
     form = _guess(path) if form == "guess" else form
     rows = {"dream": _dream, "codah": _codah, "rows": _named}[form](path)
     examples = []
@@ -49,7 +49,7 @@ def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> l
     return examples
 
 
-def example(value: Any) -> Choice:
+def example(value: Any) -> MultipleChoice:
     """A row with names, or a list of the context and the options."""
     if isinstance(value, list | tuple):
         value = {"context": value[0] if value else "", "options": list(value[1:])}
@@ -117,7 +117,7 @@ def _dream(path: Path) -> Iterator[Row]:
 # A row
 
 
-def _choice(row: int, values: Any, *, labelled: bool) -> Choice | Problem:
+def _choice(row: int, values: Any, *, labelled: bool) -> MultipleChoice | Problem:
     if not isinstance(values, Mapping):
         return Problem(row, "not a JSON object", "write rows with a context, options and a label")
     context, stem = _first(values, CONTEXTS), _first(values, STEMS)
@@ -138,12 +138,12 @@ def _choice(row: int, values: Any, *, labelled: bool) -> Choice | Problem:
     if len(context) + len(stem) + sum(map(len, names)) > MAX_ROW:
         return Problem(row, f"a row of more than {MAX_ROW:,} characters", "split it")
     if not labelled:
-        return Choice((context, *names), None, row, stem)
+        return MultipleChoice((context, *names), None, row, stem)
     gold = _gold(_first(values, ANSWERS), names)
     if gold is None:
         what = f"the label {str(_first(values, ANSWERS))!r:.40} is none of the options"
         return Problem(row, what, "give the right option's text, letter or place from 0")
-    return Choice((context, *names), gold, row, stem)
+    return MultipleChoice((context, *names), gold, row, stem)
 
 
 def _gold(label: Any, names: Sequence[str]) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from firth.errors import BadInput
-from firth.tasks.tables import MAX_ROW, read_rows, read_text
+from firth.tasks.table_files import MAX_ROW, read_rows, read_text
 from firth.types import Example, Problem
 
 PASSAGES = ("context", "passage", "text")

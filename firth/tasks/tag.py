@@ -25,7 +25,7 @@ from firth.nn.recurrent import both_ways
 from firth.tasks import conll, segmenting
 from firth.tasks.conll import Sentence, spelled
 from firth.tasks.task import Balance, Details, Head, Labels, Reader, Scorer, Task, TaskConfig
-from firth.tasks.words import feature_items, in_word_order, word_item
+from firth.tasks.word_windows import feature_items, in_word_order, word_item
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.templates import Templates

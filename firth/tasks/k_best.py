@@ -16,7 +16,7 @@ from firth.errors import BadConfig, Unsupported
 from firth.tasks import segmenting
 from firth.tasks.tag import TagHead
 from firth.tasks.task import Head
-from firth.tasks.words import in_word_order
+from firth.tasks.word_windows import in_word_order
 from firth.types import Prediction
 
 MOST = 100
