@@ -1,7 +1,8 @@
 """The k best tag sequences of each text and how likely each is, by any tagger over `nn/chain.py`.
 
-In: items and what an encoder said of their windows. Out: for each item its predictions, the likeliest first. Where
-spaces part a text, a segmenter has several chains; the text's best paths are the best ways to put theirs together.
+In: items, and a tag head's outputs for their windows. Out: for each item its predictions, the likeliest first. Where
+spaces separate a text, a segmenter has several chains, and the best paths of the text are the best combinations of
+theirs.
 """
 
 from collections.abc import Sequence
@@ -13,35 +14,50 @@ import torch
 
 from firth.data.items import Item
 from firth.errors import BadConfig, Unsupported
-from firth.tasks import segmenting
 from firth.tasks.tag import TagHead
-from firth.tasks.task import Head
-from firth.tasks.word_windows import in_word_order
+from firth.tasks.task import Head, Items
+from firth.tasks.word_windows import word_scores
 from firth.types import Prediction
 
-MOST = 100
+MAX_K = 100
+
+Path = tuple[float, tuple[int, ...]]
+"""A probability, and the tags of a path."""
 
 
-def k_best(head: Head, items: Sequence[Item], outputs: Sequence[list[np.ndarray]], *, k: int) -> list[list[Prediction]]:
+def k_best(head: Head, items: Items, outputs: Sequence[list[np.ndarray]], *, k: int) -> list[list[Prediction]]:
     if not isinstance(head, TagHead):
         raise Unsupported("Only a tagger has several best answers to give.")
-    if not 1 <= k <= MOST:
-        raise BadConfig(f"A tagger gives 1 to {MOST} best sequences; {k} were asked for.")
-    return [_of_one(head, item, arrays, k) for item, arrays in zip(items, outputs, strict=True)]
+    if not 1 <= k <= MAX_K:
+        raise BadConfig(f"A tagger gives 1 to {MAX_K} best sequences; {k} were asked for.")
+    return [_k_best_of_item(head, item, arrays, k) for item, arrays in zip(items, outputs, strict=True)]
 
 
-def _of_one(head: TagHead, item: Item, arrays: list[np.ndarray], k: int) -> list[Prediction]:
-    unary = in_word_order(item, [scores[w.facts] for w, scores in zip(item.windows, arrays, strict=True)])
-    bounds = np.array([0, len(unary)])
-    bounds = np.union1d(bounds, segmenting.gaps([item], bounds)) if head.segments else bounds
+def _k_best_of_item(head: TagHead, item: Item, outputs: list[np.ndarray], k: int) -> list[Prediction]:
+    scores = word_scores(item, outputs)
+    bounds = head.chain_bounds([item], np.array([0, len(scores)]))
     device = head.known_words_U.device
-    scores_NT, bounds_B1 = torch.from_numpy(unary).to(device), torch.from_numpy(bounds.astype(np.int32)).to(device)
-    tags_KN, likely_BK = head.tagger.best_unary(scores_NT, bounds_B1, k=k)
-    paths: list[tuple[float, tuple[int, ...]]] = [(1.0, ())]
-    for likely_K, (first, last) in zip(likely_BK.tolist(), pairwise(bounds.tolist()), strict=True):
-        here = zip(likely_K, tags_KN[:, first:last].tolist(), strict=True)
-        own = [(likely, tuple(tags)) for likely, tags in here if min(tags, default=0) >= 0]
-        paths = nlargest(
-            k, ((p * q, left + right) for (p, left), (q, right) in product(paths, own)), key=lambda x: x[0]
-        )
-    return [head.prediction(item, np.array(tags, int), np.full(len(tags), likely)) for likely, tags in paths]
+    scores_NT = torch.from_numpy(scores).to(device)
+    bounds_B1 = torch.from_numpy(bounds.astype(np.int32)).to(device)
+    # Row i has the i-th best tags of every chain, end to end; -1 if a chain has fewer than i legal paths.
+    tags_KN, probabilities_BK = head.tagger.best_unary(scores_NT, bounds_B1, k=k)
+
+    paths: list[Path] = [(1.0, ())]
+    for probabilities_K, (first, last) in zip(probabilities_BK.tolist(), pairwise(bounds.tolist()), strict=True):
+        chain_paths: list[Path] = []
+        for probability, tags in zip(probabilities_K, tags_KN[:, first:last].tolist(), strict=True):
+            if min(tags, default=0) >= 0:
+                chain_paths.append((probability, tuple(tags)))
+        paths = _best_combinations(paths, chain_paths, k)
+
+    predictions = []
+    for probability, tags in paths:
+        confidence = np.full(len(tags), probability)
+        predictions.append(head.prediction(item, np.array(tags, int), confidence))
+    return predictions
+
+
+def _best_combinations(paths: Sequence[Path], continuations: Sequence[Path], k: int) -> list[Path]:
+    """The k likeliest paths that are one of `paths` followed by one of `continuations`."""
+    joined = ((left[0] * right[0], left[1] + right[1]) for left, right in product(paths, continuations))
+    return nlargest(k, joined, key=lambda path: path[0])

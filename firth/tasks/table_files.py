@@ -1,7 +1,8 @@
-"""Files of rows and columns -> dictionaries: TSV, CSV and JSON lines, with the quirks real files have.
+"""Files of rows and columns -> dictionaries: TSV, CSV and JSON lines, with the quirks of real files.
 
-In: a path and the columns wanted. Out: (row number, values by column). Tabs never need quotes; a comma file is read by
-the rules of CSV; a byte-order mark is dropped. A column named by a number counts the columns of a file without header.
+In: a path and the columns wanted. Out: (row number, values by column). A tab file has no quotes; a comma file is read
+by the rules of CSV; a byte-order mark is dropped. A column named by a number counts the columns of a file without
+header.
 """
 
 import csv
@@ -12,7 +13,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from firth.corpus.readers import conversion
 from firth.errors import BadInput
@@ -20,70 +20,87 @@ from firth.files import ending, open_binary
 from firth.types import Problem
 
 MAX_ROW = 1_000_000
-"""Characters of the longest row that is taken for a row and not for a mistake."""
+"""Characters of the longest row; a longer one is taken for a mistake."""
 _JSON = (".json", ".jsonl")
+
+Fields = list[str] | Mapping[str, object] | Problem
+"""A row of a table, a JSON object, or what is wrong with the row."""
+Line = tuple[int, Fields]
+"""The number of a row, as editors count, and its fields."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """A file's lines cut into fields."""
+    """A file's rows, cut into fields."""
 
     path: Path
     columns: Sequence[str]
     """Names from the header, or the keys of the first JSON row."""
-    lines: Sequence[tuple[int, Any]]
-    """Row number and its fields: a list (also the header's), a dict, or a `Problem`."""
+    lines: Sequence[Line]
+    """All rows of the file, the header included."""
     quoted: Mapping[int, int] = field(default_factory=dict)
-    """Columns cut at tabs whose cells a spreadsheet seems to have put in quotes, each with the first such row."""
+    """Columns of a tab file whose cells a spreadsheet seems to have put in quotes, each with the first such row."""
 
-    def layout(self, wanted: Sequence[str]) -> bool:
+    def has_columns(self, wanted: Sequence[str]) -> bool:
         """Whether these columns can be read here."""
         return all(_is_number(name) or name in self.columns for name in wanted)
 
-    def take(self, wanted: Sequence[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, Any]]]:
+    def take(self, wanted: Sequence[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, object]]]:
         """The wanted columns of every row; rows that lack one go to the problems."""
-        by_number = [name for name in wanted if _is_number(name)]
-        if by_number and len(by_number) < len([name for name in wanted if name]):
+        numbers = [name for name in wanted if _is_number(name)]
+        names = [name for name in wanted if name]
+        if numbers and len(numbers) < len(names):
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
-        missing = [name for name in wanted if not self.layout([name])]
+        missing = [name for name in wanted if not self.has_columns([name])]
         if missing:
             raise BadInput(f"{self.path} has no column '{missing[0]}'; its columns are {', '.join(self.columns)}.")
-        for number, fields in self._body(header=not by_number):
-            taken = self._row(number, fields, wanted)
+        for number, fields in self._body(has_header=not numbers):
+            taken = self._values(number, fields, wanted)
             if isinstance(taken, Problem):
                 problems.append(taken)
             else:
                 yield number, taken
-        problems += [
-            Problem(
-                self.quoted[place],
-                f"cells of column '{name}' stand in quotes, which are read as part of the text",
-                "if a spreadsheet put them there, save the table as .csv with commas",
-                bad=False,
-            )
-            for name in wanted
-            if (place := self._place(name)) in self.quoted
-        ]
+        problems += self._quote_warnings(wanted)
+
+    def _quote_warnings(self, wanted: Sequence[str]) -> list[Problem]:
+        """A warning for each wanted column whose cells have quotes."""
+        warnings = []
+        for name in wanted:
+            place = self._place(name)
+            if place in self.quoted:
+                what = f"cells of column '{name}' are in quotes, which are read as part of the text"
+                remedy = "if a spreadsheet put them there, save the table as .csv with commas"
+                warnings.append(Problem(self.quoted[place], what, remedy, bad=False))
+        return warnings
 
     def _place(self, name: str) -> int:
-        return int(name) - 1 if _is_number(name) else self.columns.index(name)
+        """The column's index."""
+        if _is_number(name):
+            return int(name) - 1
+        return self.columns.index(name)
 
-    def _body(self, *, header: bool) -> Sequence[tuple[int, Any]]:
+    def _body(self, *, has_header: bool) -> Sequence[Line]:
+        """The rows without the header."""
         is_table = bool(self.lines) and isinstance(self.lines[0][1], list)
-        return self.lines[1:] if header and is_table else self.lines
+        if has_header and is_table:
+            return self.lines[1:]
+        return self.lines
 
-    def _row(self, number: int, fields: Any, wanted: Sequence[str]) -> dict[str, Any] | Problem:
+    def _values(self, number: int, fields: Fields, wanted: Sequence[str]) -> dict[str, object] | Problem:
+        """The wanted columns of one row."""
         if isinstance(fields, Problem):
             return fields
         if isinstance(fields, Mapping):
-            lacking = next((name for name in wanted if fields.get(name) is None), None)
-            if lacking is not None:
-                return Problem(number, f"the row has no '{lacking}'", "add it or remove the row")
+            lacking = [name for name in wanted if fields.get(name) is None]
+            if lacking:
+                return Problem(number, f"the row has no '{lacking[0]}'", "add it or remove the row")
             return {name: fields[name] for name in wanted}
-        numbered = any(_is_number(name) for name in wanted)
-        places = list(map(self._place, wanted))
-        expected, exact = max(places) + 1 if numbered else len(self.columns), not numbered
-        if len(fields) < max(places) + 1 or (exact and len(fields) > expected):
+        places = [self._place(name) for name in wanted]
+        needed = max(places) + 1
+        # Counted columns may be followed by others; under a header every row has as many columns as the header.
+        is_counted = any(_is_number(name) for name in wanted)
+        expected = needed if is_counted else len(self.columns)
+        if len(fields) < needed or (not is_counted and len(fields) > expected):
             return Problem(number, f"the number of columns is {len(fields)}, not {expected}", "mend or remove the row")
         return {name: fields[place] for name, place in zip(wanted, places, strict=True)}
 
@@ -94,39 +111,57 @@ def _is_number(name: str) -> bool:
 
 
 def read_rows(path: Path) -> Rows:
-    """Cuts a file into rows; its ending says how, and a comma file without commas in its header is cut at tabs."""
+    """Cuts a file into rows by its ending. A comma file without commas in its header is cut at tabs."""
     text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; give it one example a row.")
     if ending(path) in _JSON:
         return _json_rows(path, text)
-    first = text.split("\n", 1)[0]
-    comma = ending(path) == ".csv" and "\t" not in first
-    lines = list(_comma_lines(text) if comma else _tab_lines(text))
+    header = text.split("\n", 1)[0]
+    has_commas = ending(path) == ".csv" and "\t" not in header
+    lines = list(_comma_lines(text) if has_commas else _tab_lines(text))
     if not lines:
         raise BadInput(f"{path} has only empty rows; give it one example a row.")
-    columns = [str(name).strip() for name in lines[0][1]] if isinstance(lines[0][1], list) else []
-    return Rows(path, columns, lines, {} if comma else _quoted(lines))
+    _, first = lines[0]
+    columns: list[str] = []
+    if isinstance(first, list):
+        columns = [name.strip() for name in first]
+    return Rows(path, columns, lines, {} if has_commas else _quoted_columns(lines))
 
 
-def _quoted(lines: Sequence[tuple[int, Any]]) -> dict[int, int]:
-    """Columns in which a spreadsheet put quotes around cells, each with the first such row.
-
-    Around most cells; or around some whose own quotes are doubled; or around all that have a comma.
-    """
+def _quoted_columns(lines: Sequence[Line]) -> dict[int, int]:
+    """Columns in which a spreadsheet put quotes around cells, each with the first such row."""
     found: dict[int, int] = {}
     rows = [(number, fields) for number, fields in lines if isinstance(fields, list)]
-    for place in range(max((len(fields) for _, fields in rows), default=0)):
+    num_columns = max((len(fields) for _, fields in rows), default=0)
+    for place in range(num_columns):
         cells = [(number, fields[place]) for number, fields in rows if place < len(fields)]
-        within = [(number, cell) for number, cell in cells if len(cell) > 2 and cell[0] == cell[-1] == '"']
-        with_comma = [cell for _, cell in within if "," in cell]
-        commas = len(with_comma) > 1 and len(with_comma) == sum("," in cell for _, cell in cells)
-        if 2 * len(within) > len(cells) or commas or any('""' in cell[1:-1] for _, cell in within):
-            found[place] = within[0][0]
+        in_quotes = [(number, cell) for number, cell in cells if _is_in_quotes(cell)]
+        if _are_spreadsheet_quotes([cell for _, cell in cells], [cell for _, cell in in_quotes]):
+            first_row, _ = in_quotes[0]
+            found[place] = first_row
     return found
 
 
+def _is_in_quotes(cell: str) -> bool:
+    return len(cell) > 2 and cell[0] == cell[-1] == '"'
+
+
+def _are_spreadsheet_quotes(cells: Sequence[str], in_quotes: Sequence[str]) -> bool:
+    """Whether a spreadsheet put the quotes around some cells of a column, not the author of the text."""
+    if 2 * len(in_quotes) > len(cells):
+        return True
+    # A spreadsheet quotes exactly the cells with a comma ...
+    num_commas = sum("," in cell for cell in cells)
+    num_quoted_commas = sum("," in cell for cell in in_quotes)
+    if num_quoted_commas > 1 and num_quoted_commas == num_commas:
+        return True
+    # ... and doubles the quotes inside a cell.
+    return any('""' in cell[1:-1] for cell in in_quotes)
+
+
 def read_text(path: Path) -> str:
+    """A whole file as text, decompressed if its ending says so."""
     try:
         with open_binary(path) as file:
             data = file.read()
@@ -139,49 +174,59 @@ def read_text(path: Path) -> str:
         raise BadInput(f"{path}, row {line}: not UTF-8; {conversion(data)}.") from None
 
 
-def _tab_lines(text: str) -> Iterator[tuple[int, Any]]:
+def _tab_lines(text: str) -> Iterator[Line]:
     for number, line in enumerate(text.split("\n"), 1):
         line = line.removesuffix("\r")
         if line.strip():
             yield number, _too_long(number, len(line)) or line.split("\t")
 
 
-def _comma_lines(text: str) -> Iterator[tuple[int, Any]]:
+def _comma_lines(text: str) -> Iterator[Line]:
     csv.field_size_limit(1 << 30)
     reader = csv.reader(io.StringIO(text, newline=""))
-    before = 0
+    last_line = 0
     for fields in reader:
-        number, before = before + 1, reader.line_num
-        if any(field.strip() for field in fields):
-            yield number, _too_long(number, sum(map(len, fields))) or fields
+        # A cell may have line breaks: a row begins after the last line of the row before it.
+        number = last_line + 1
+        last_line = reader.line_num
+        if any(cell.strip() for cell in fields):
+            size = sum(map(len, fields))
+            yield number, _too_long(number, size) or fields
 
 
 def _json_rows(path: Path, text: str) -> Rows:
+    """One JSON object a line, or a list of objects."""
+    values: list[tuple[int, object]]
     if text.lstrip().startswith("["):
         try:
-            lines = list(enumerate(json.loads(text), 1))
+            values = list(enumerate(json.loads(text), 1))
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
     else:
-        lines = [(n, _json_row(n, line)) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-    if not lines:
+        numbered = enumerate(text.split("\n"), 1)
+        values = [(number, _json_row(number, line)) for number, line in numbered if line.strip()]
+    if not values:
         raise BadInput(f"{path} has no rows; give it one example a row.")
-    checked = [(n, row if isinstance(row, dict | Problem) else _not_an_object(n)) for n, row in lines]
-    columns = next((list(row) for _, row in checked if isinstance(row, dict)), [])
-    return Rows(path, columns, checked)
+    lines: list[Line] = []
+    for number, value in values:
+        if isinstance(value, dict | Problem):
+            lines.append((number, value))
+        else:
+            remedy = 'write rows such as {"text": "...", "label": "..."}'
+            lines.append((number, Problem(number, "not a JSON object", remedy)))
+    objects = [value for _, value in values if isinstance(value, dict)]
+    columns = list(objects[0]) if objects else []
+    return Rows(path, columns, lines)
 
 
-def _json_row(number: int, line: str) -> Any:
-    if long := _too_long(number, len(line)):
-        return long
+def _json_row(number: int, line: str) -> object:
+    too_long = _too_long(number, len(line))
+    if too_long:
+        return too_long
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
         return Problem(number, f"broken JSON ({error})", "mend or remove the row")
-
-
-def _not_an_object(number: int) -> Problem:
-    return Problem(number, "not a JSON object", 'write rows such as {"text": "...", "label": "..."}')
 
 
 def _too_long(number: int, size: int) -> Problem | None:
