@@ -34,6 +34,8 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
+    different_texts,
+    gold_labels,
     most_frequent,
 )
 from firth.tensors import Batch, Encoder, Loss, States
@@ -78,7 +80,8 @@ class AnswerConfig(TaskConfig):
     """Spans that are given with their probabilities, the best first."""
 
     def __post_init__(self) -> None:
-        if self.overlap < 0 or self.max_question < 1 or self.max_answer < 0 or not 0 < self.num_candidates <= BEST:
+        are_sizes_legal = self.overlap >= 0 and self.max_question >= 1 and self.max_answer >= 0
+        if not are_sizes_legal or not 0 < self.num_candidates <= BEST:
             raise BadConfig(f"answer needs overlap >= 0, max_question >= 1 and 1 to {BEST} num_candidates.")
 
 
@@ -126,6 +129,10 @@ class AnswerReader(Reader):
         return squad.question(value)
 
 
+TokenSpan = tuple[int, int]
+"""The first and the last token of a span."""
+
+
 class WindowFacts(NamedTuple):
     """What the head knows of a window: rows count its tokens, special ones included."""
 
@@ -149,7 +156,7 @@ class AnswerHead(Head):
 
     def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
         # A passage has many questions but is encoded once.
-        texts = list(dict.fromkeys(text for example in examples for text in example.texts))
+        texts = different_texts(examples)
         encoded = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
         items = []
         for example in examples:
@@ -173,7 +180,9 @@ class AnswerHead(Head):
             if answer and start <= answer[0] and answer[1] < end:
                 shift = first_row - start
                 facts = facts._replace(answer_first=answer[0] + shift, answer_last=answer[1] + shift)
-            cuts.append(cut_window(vocab, (question, 0, num_question), (passage, start, end), start=start, facts=facts))
+            # The start counts tokens of the passage, so that spans of different windows can be compared.
+            stretches = ((question, 0, num_question), (passage, start, end))
+            cuts.append(cut_window(vocab, *stretches, start=start, facts=facts))
         total = len(question) + len(passage)
         return Item(example, tuple(cuts), total, len(question) - num_question, passage.offsets)
 
@@ -195,8 +204,9 @@ class AnswerHead(Head):
     def loss(self, states: States, batch: Batch) -> Loss:
         legal_N = batch.targets["legal_N"]
         spans_B2 = batch.targets["spans_B2"]
-        scores_N2 = self.head(states.last_ND).float().masked_fill(~legal_N[:, None], -torch.inf)
-        scores_BL2 = _padded(scores_N2, batch)
+        scores_N2: Tensor = self.head(states.last_ND).float()
+        legal_scores_N2 = scores_N2.masked_fill(~legal_N[:, None], -torch.inf)
+        scores_BL2 = _padded(legal_scores_N2, batch)
         # The mean of the losses of beginning and end.
         total = F.cross_entropy(scores_BL2, spans_B2, reduction="sum") / 2
         is_right_B = (scores_BL2.argmax(1) == spans_B2).all(1)
@@ -213,12 +223,15 @@ class AnswerHead(Head):
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         found = self._span_scores(item, outputs)
+        # The best spans; of equal scores the earlier place is first.
         places = sorted(found, key=lambda place: (-found[place], place))[:BEST]
-        # The score of no answer is that of [CLS]; the window with the lowest speaks for the passage.
+        # The score of no answer is that of [CLS]; the lowest of all windows counts.
         no_answer = min(float(scores_L2[0].sum()) for scores_L2 in outputs)
-        scores = np.array([*(found[place] for place in places), no_answer])
+        span_scores = [found[place] for place in places]
+        scores = np.array([*span_scores, no_answer])
         if self.config.unanswerable != "yes" and places:
             scores[-1] = -np.inf
+        # A softmax over the spans and no answer.
         probabilities = np.exp(scores - scores.max())
         probabilities /= probabilities.sum()
 
@@ -229,16 +242,16 @@ class AnswerHead(Head):
             start = int(offsets[first][0])
             end = int(offsets[last][1])
             spans.append(Span("answer", start, end, passage[start:end], float(probability)))
+        # Without any span there is no doubt that there is no answer.
         doubt = no_answer - scores[0] if places else 1e9
         candidates = tuple(spans[: self.config.num_candidates])
-        return self._with_label(
-            Answered("", candidates=candidates, nothing=float(probabilities[-1]), doubt=float(doubt))
-        )
+        found_answer = Answered("", candidates=candidates, nothing=float(probabilities[-1]), doubt=float(doubt))
+        return self._with_label(found_answer)
 
-    def _span_scores(self, item: Item, outputs: list[np.ndarray]) -> dict[tuple[int, int], float]:
+    def _span_scores(self, item: Item, outputs: list[np.ndarray]) -> dict[TokenSpan, float]:
         """The best spans of all windows, by their first and last token in the passage."""
         max_answer = self.config.max_answer or MAX_ANSWER["squad"]
-        found: dict[tuple[int, int], float] = {}
+        found: dict[TokenSpan, float] = {}
         for window, scores_L2 in zip(item.windows, outputs, strict=True):
             facts: WindowFacts = window.facts
             passage_scores_L2 = scores_L2[facts.passage_start : facts.passage_end]
@@ -261,7 +274,7 @@ class AnswerHead(Head):
         found = [prediction for prediction in predictions if isinstance(prediction, Answered)]
         if self.config.unanswerable != "yes" or not found:
             return list(predictions)
-        golds = [example.gold for example in examples]
+        golds = gold_labels(examples)
         texts = [prediction.candidates[0].text if prediction.candidates else "" for prediction in found]
         figures = em_and_f1(golds, texts, rules=self.config.rules)
         _, threshold = metrics.null_threshold(
@@ -274,14 +287,17 @@ class AnswerHead(Head):
         return [self._with_label(prediction) for prediction in found]
 
 
-def _token_span(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
+def _token_span(example: Example, offsets: np.ndarray) -> TokenSpan | None:
     """First and last token of the first answer whose place is known."""
     if not isinstance(example, Question) or not example.gold:
         return None
-    known = [(start, text) for start, text in zip(example.starts, example.gold, strict=True) if start >= 0]
-    start, text = known[0]
+    # The reader refuses a question whose answers are all at unknown places.
+    known = [i for i, start in enumerate(example.starts) if start >= 0]
+    start = example.starts[known[0]]
+    end = start + len(example.gold[known[0]])
+    # The first token that ends behind the start, and the last one that starts before the end.
     first = int(np.searchsorted(offsets[:, 1], start, side="right"))
-    last = int(np.searchsorted(offsets[:, 0], start + len(text), side="left")) - 1
+    last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
     if first > last:
         return None
     return first, last
@@ -310,7 +326,8 @@ def best_spans(scores_L2: np.ndarray, max_answer: int) -> Iterator[tuple[int, in
         return
     width = min(max_answer, size)
     # Row i of the sums has the scores of the spans that begin at token i; -inf beyond the end of the passage.
-    ends = np.concatenate([scores_L2[:, 1], np.full(width, -np.inf, scores_L2.dtype)])
+    padding = np.full(width, -np.inf, scores_L2.dtype)
+    ends = np.concatenate([scores_L2[:, 1], padding])
     end_scores = np.lib.stride_tricks.sliding_window_view(ends, width)[:size]
     sums = scores_L2[:, :1] + end_scores
     flat = sums.ravel()
@@ -328,7 +345,7 @@ class AnswerScorer(Scorer):
 
     def score(self, predictions: Predictions, examples: Examples) -> Figures:
         """EM and F1 of all questions; if some have no answer, also of those with and those without."""
-        golds = [example.gold for example in examples]
+        golds = gold_labels(examples)
         texts = [str(prediction.label) for prediction in predictions]
         each = em_and_f1(golds, texts, rules=self.config.rules)
         has_answer = np.array([bool(gold) for gold in golds])

@@ -35,7 +35,9 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
+    gold_labels,
     most_frequent,
+    predicted_labels,
 )
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
@@ -118,7 +120,9 @@ class ChooseHead(Head):
         packed, _ = pack_items(items)
         num_options_E = [len(item.example.texts) - 1 for item in items]
         # All options of an example have the same number of windows.
-        num_windows_E = [len(item.windows) // count for item, count in zip(items, num_options_E, strict=True)]
+        num_windows_E = []
+        for item, num_options in zip(items, num_options_E, strict=True):
+            num_windows_E.append(len(item.windows) // num_options)
         num_windows_O = np.repeat(num_windows_E, num_options_E)
         targets = {
             "options_B": np.repeat(np.arange(len(num_windows_O)), num_windows_O),
@@ -163,6 +167,7 @@ class ChooseHead(Head):
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         names = item.example.texts[1:]
+        # The windows of each option, then the mean over them.
         scores_T = np.array(outputs, np.float64).reshape(len(names), -1).mean(1)
         probabilities_T = np.exp(scores_T - scores_T.max())
         probabilities_T /= probabilities_T.sum()
@@ -202,8 +207,8 @@ class ChooseScorer(Scorer):
     main_metric = "accuracy"
 
     def score(self, predictions: Predictions, examples: Examples) -> Figures:
-        gold = [example.gold for example in examples]
-        predicted = [prediction.label for prediction in predictions]
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
         return {"accuracy": metrics.accuracy(gold, predicted)}
 
     def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:

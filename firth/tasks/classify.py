@@ -38,7 +38,10 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
+    gold_labels,
+    index_of,
     most_frequent,
+    predicted_labels,
 )
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
@@ -113,6 +116,11 @@ class ClassifyConfig(TaskConfig):
         )
 
     @property
+    def scale(self) -> float:
+        """The divisor of numbers; 1 before it is learned."""
+        return self.spread or 1.0
+
+    @property
     def groups(self) -> tuple[str, ...]:
         """The groups of labels: the label columns, or one group without them."""
         return self.label_columns or ("label",)
@@ -132,7 +140,7 @@ class ClassifyReader(Reader):
         """Of numbers, the config with their mean and deviation."""
         if self.config.kind != "number" or self.config.spread:
             return self.config
-        golds = np.array([example.gold for example in examples], np.float64)
+        golds = np.array(gold_labels(examples), np.float64)
         return replace(self.config, centre=float(golds.mean()), spread=float(golds.std()) or 1.0)
 
     def labels_of(self, examples: Examples) -> Labels:
@@ -140,7 +148,8 @@ class ClassifyReader(Reader):
             return {}
         found: dict[str, set[str]] = {group: set() for group in self.config.groups}
         for example in examples:
-            for names, gold in zip(found.values(), _names_by_group(example.gold, self.config), strict=True):
+            golds = _names_by_group(example.gold, self.config)
+            for names, gold in zip(found.values(), golds, strict=True):
                 names |= gold
         for group, names in found.items():
             if len(names) < 2:
@@ -149,7 +158,7 @@ class ClassifyReader(Reader):
 
     def _in_order(self, names: Iterable[str]) -> Names:
         """The names in the order of `label_names`, then those that it does not have."""
-        order = {name: i for i, name in enumerate(self.config.label_names)}
+        order = index_of(self.config.label_names)
         return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
     def problems(self, examples: Examples, labels: Labels) -> Iterator[Problem]:
@@ -168,7 +177,8 @@ class ClassifyReader(Reader):
             return {}
         counts: dict[str, Counter[str]] = {group: Counter() for group in self.config.groups}
         for example in examples:
-            for counter, names in zip(counts.values(), _names_by_group(example.gold, self.config), strict=True):
+            golds = _names_by_group(example.gold, self.config)
+            for counter, names in zip(counts.values(), golds, strict=True):
                 counter.update(names)
         return {group: dict(sorted(counter.items())) for group, counter in counts.items()}
 
@@ -228,13 +238,14 @@ class ClassifyHead(Head):
 
     def _number_targets(self, golds: Sequence[float]) -> Tensor:
         """E standardised numbers."""
-        values_E = (np.array(golds, np.float64) - self.config.centre) / (self.config.spread or 1.0)
+        golds_E = np.array(golds, np.float64)
+        values_E = (golds_E - self.config.centre) / self.config.scale
         return torch.from_numpy(values_E).float()
 
     def _many_targets(self, golds: Sequence[Names]) -> Tensor:
         """E x T: 1 for each name that a row has."""
         (names,) = self.labels.values()
-        index = {name: i for i, name in enumerate(names)}
+        index = index_of(names)
         targets_ET = torch.zeros(len(golds), len(names))
         for row, gold in enumerate(golds):
             targets_ET[row, [index[name] for name in gold]] = 1
@@ -242,7 +253,8 @@ class ClassifyHead(Head):
 
     def _one_targets(self, golds: Sequence[str | Names]) -> Tensor:
         """E x groups: the index of a row's name within each group."""
-        indices = [{name: i for i, name in enumerate(names)} for names in self.labels.values()]
+        indices = [index_of(names) for names in self.labels.values()]
+        # One name for each label column.
         rows = []
         for gold in golds:
             names = (gold,) if isinstance(gold, str) else gold
@@ -266,7 +278,8 @@ class ClassifyHead(Head):
                 counts.update(_names_by_group(example.gold, self.config)[group])
             # Every name gets the same total; the mean weight over the rows is 1.
             total = sum(counts.values())
-            weights += [total / (len(names) * max(counts[name], 1)) for name in names]
+            for name in names:
+                weights.append(total / (len(names) * max(counts[name], 1)))
         self.weights_T.copy_(torch.tensor(weights))
 
     def loss(self, states: States, batch: Batch) -> Loss:
@@ -281,6 +294,7 @@ class ClassifyHead(Head):
 
     def _many_loss(self, scores_ET: Tensor, gold_ET: Tensor) -> Loss:
         smoothing = self.config.label_smoothing
+        # Each name is a choice of two: half of the smoothed weight goes to either.
         smooth_ET = gold_ET * (1 - smoothing) + smoothing / 2
         each_ET = F.binary_cross_entropy_with_logits(scores_ET, smooth_ET, weight=self.weights_T, reduction="none")
         is_given_ET = scores_ET > _logit(self.config.threshold)
@@ -318,7 +332,8 @@ class ClassifyHead(Head):
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         scores_T = np.mean(outputs, 0)
         if self.config.kind == "number":
-            return Prediction(float(scores_T[0]) * (self.config.spread or 1.0) + self.config.centre)
+            # The head learned standardised numbers.
+            return Prediction(float(scores_T[0]) * self.config.scale + self.config.centre)
         if self.config.kind == "many":
             return self._decide_many(scores_T)
         return self._decide_one(scores_T)
@@ -329,7 +344,9 @@ class ClassifyHead(Head):
         probabilities_T = 1 / (1 + np.exp(-scores_T.astype(np.float64)))
         probabilities = dict(zip(names, probabilities_T.tolist(), strict=True))
         chosen = tuple(name for name in names if probabilities[name] > self.config.threshold)
-        confidence = math.prod(p if name in chosen else 1 - p for name, p in probabilities.items())
+        confidence = 1.0
+        for name, probability in probabilities.items():
+            confidence *= probability if name in chosen else 1 - probability
         return Prediction(chosen, confidence, probabilities)
 
     def _decide_one(self, scores_T: np.ndarray) -> Prediction:
@@ -339,7 +356,9 @@ class ClassifyHead(Head):
         confidence = 1.0
         probabilities: dict[str, float] = {}
         for (group, names), part in zip(self.labels.items(), self.slices, strict=True):
-            probabilities_T = np.exp(scores_T[part] - scores_T[part].max(), dtype=np.float64)
+            # A softmax within the group.
+            group_T = scores_T[part]
+            probabilities_T = np.exp(group_T - group_T.max(), dtype=np.float64)
             probabilities_T /= probabilities_T.sum()
             chosen.append(names[int(probabilities_T.argmax())])
             confidence *= float(probabilities_T.max())
@@ -373,8 +392,8 @@ class ClassifyScorer(Scorer):
         return self.config.metric or default[self.config.kind]
 
     def score(self, predictions: Predictions, examples: Examples) -> Figures:
-        gold = [example.gold for example in examples]
-        predicted = [prediction.label for prediction in predictions]
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
         if self.config.kind == "number":
             return classify_scores.number_figures(gold, predicted)
         if self.config.kind == "many":
@@ -386,8 +405,8 @@ class ClassifyScorer(Scorer):
     def details(self, predictions: Predictions, examples: Examples) -> Details:
         if self.config.kind == "number" or len(self.labels) > 1:
             return {}
-        gold = [example.gold for example in examples]
-        predicted = [prediction.label for prediction in predictions]
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
         (names,) = self.labels.values()
         if self.config.kind == "many":
             return classify_scores.many_details(gold, predicted, names)
@@ -395,7 +414,7 @@ class ClassifyScorer(Scorer):
 
     def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
         """The mean, the most frequent set of names, or the most frequent name of each group."""
-        golds = [example.gold for example in train]
+        golds = gold_labels(train)
         if self.config.kind == "number":
             label: object = float(np.mean(golds))
         elif len(self.labels) > 1:

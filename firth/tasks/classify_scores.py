@@ -41,6 +41,7 @@ def one_figures(gold: Sequence[str], predicted: Sequence[str], *, positive: str)
     table = metrics.f1(gold, predicted)
     figures = {"accuracy": metrics.accuracy(gold, predicted), "macro_f1": table.macro.f1}
     if positive:
+        # Neither gold nor predictions may have the name.
         row = table.rows.get(positive)
         figures["f1"] = row.f1 if row else 0.0
     figures["matthews"] = metrics.matthews(gold, predicted)
@@ -56,7 +57,8 @@ def grouped_figures(gold: Sequence[Names], predicted: Sequence[Names], labels: L
         by_group[group] = one_figures(gold_names, predicted_names, positive=positive)
     figures: dict[str, float] = {}
     for key in ("accuracy", "macro_f1"):
-        figures[key] = float(np.mean([group_figures[key] for group_figures in by_group.values()]))
+        values = [group_figures[key] for group_figures in by_group.values()]
+        figures[key] = float(np.mean(values))
     for group, group_figures in by_group.items():
         for key, value in group_figures.items():
             figures[f"{group}_{key}"] = value

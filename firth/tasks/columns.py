@@ -13,7 +13,7 @@ from typing import Protocol
 from firth.errors import BadInput
 from firth.tasks import glue
 from firth.tasks.glue import TextsAndLabels
-from firth.tasks.table_files import Rows, read_rows
+from firth.tasks.table_files import Rows, as_texts, read_rows
 from firth.types import Example, Problem
 
 
@@ -49,7 +49,8 @@ def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool) -> Texts
         texts = _only_reading(rows, readings, "the text", option="--text-column" if labelled else "")
     labels = config.label_columns
     if labelled and not labels:
-        known = [(name,) for name in glue.LABELS if name in rows.columns]
+        # Each known name is one possible reading.
+        known = [(name,) for name in _known_labels(rows)]
         labels = _only_reading(rows, known, "the label", option="--label-column")
     return texts, labels
 
@@ -59,6 +60,7 @@ def text_column(path: Path, config: ColumnSettings) -> str:
     if config.preset or config.text_column or config.second_column:
         return config.text_column
     rows = read_rows(path)
+    # A well-known name is found again in every file, so it need not be saved.
     if glue.known_columns(tuple(rows.columns)):
         return ""
     for (name,) in _only_other_column(rows, config):
@@ -68,12 +70,17 @@ def text_column(path: Path, config: ColumnSettings) -> str:
 
 def _only_other_column(rows: Rows, config: ColumnSettings) -> list[tuple[str]]:
     """The only column that is not a label, as a reading; none if no label is found or several columns are left."""
-    labels = config.label_columns or tuple(name for name in glue.LABELS if name in rows.columns)
+    labels = config.label_columns or _known_labels(rows)
     has_labels = bool(labels) and all(name in rows.columns for name in labels)
     others = [name for name in rows.columns if name and name not in labels]
     if has_labels and len(others) == 1:
         return [(others[0],)]
     return []
+
+
+def _known_labels(rows: Rows) -> tuple[str, ...]:
+    """The columns with a well-known name of a label."""
+    return tuple(name for name in glue.LABELS if name in rows.columns)
 
 
 def _only_reading(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, *, option: str) -> tuple[str, ...]:
@@ -120,14 +127,15 @@ def read(path: Path, config: ColumnSettings, problems: list[Problem], *, labelle
 def example(value: object, config: ColumnSettings) -> Example:
     """A text, a pair of texts, or a row with named columns."""
     if isinstance(value, Mapping):
+        # The keys are searched like the header of a file.
         rows = Rows(Path("the input"), list(value), ())
         names, _ = find_columns(rows, config, labelled=False)
         missing = [name for name in names if name not in value]
         if missing:
             raise BadInput(f"An input has no '{missing[0]}' but {', '.join(map(str, value))}.")
         value = [value[name] for name in names]
-    texts = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
+    texts = (value,) if isinstance(value, str) else as_texts(value)
+    if texts is None or len(texts) not in (1, 2):
         raise BadInput(f"An input must be a text or a pair of texts; it is {value!r:.80}.")
     return Example(texts)
 

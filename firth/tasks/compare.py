@@ -28,7 +28,22 @@ from firth.tasks import compare_files, compare_scores, glue
 from firth.tasks.compare_files import Kind
 from firth.tasks.compare_scores import Similarity, Whitening, unit_vectors, with_vectors
 from firth.tasks.pair_windows import joined_items, separate_items
-from firth.tasks.task import Examples, Figures, Head, Items, Labels, Predictions, Reader, Scorer, Task, TaskConfig
+from firth.tasks.task import (
+    Examples,
+    Figures,
+    Head,
+    Items,
+    Labels,
+    Predictions,
+    Reader,
+    Scorer,
+    Task,
+    TaskConfig,
+    different_texts,
+    gold_labels,
+    index_of,
+    predicted_labels,
+)
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
@@ -99,7 +114,8 @@ class CompareConfig(TaskConfig):
         return ","
 
     def __post_init__(self) -> None:
-        if self.way != "pooled" and (self.whiten or (self.way == "siamese" and self.pooling == "first-last")):
+        has_pooled_settings = self.whiten or (self.way == "siamese" and self.pooling == "first-last")
+        if self.way != "pooled" and has_pooled_settings:
             raise BadConfig("whiten and pooling=first-last go with way=pooled.")
         if len(self.label_columns) > 1:
             raise BadConfig("compare reads one label column.")
@@ -249,7 +265,9 @@ class CompareHead(Head):
         """T counts the texts of all examples, E the examples, C the texts that are compared with a first text."""
         packed, _ = pack_items(items)
         # The windows of each text, or of each pair for a cross-encoder.
-        num_windows = [count for item in items for count in item.facts]
+        num_windows: list[int] = []
+        for item in items:
+            num_windows += item.facts
         gold_E = torch.tensor([self._learned_target(item.example) for item in items], dtype=torch.float32)
         targets = {
             "texts_B": torch.from_numpy(np.repeat(np.arange(len(num_windows)), num_windows)),
@@ -275,11 +293,14 @@ class CompareHead(Head):
     def loss(self, states: States, batch: Batch) -> Loss:
         gold_E = batch.targets["gold_E"]
         if self.config.way == "cross":
-            scores_EKO = self._pair_scores(states, batch).float().view(len(gold_E), -1, self._num_orders)
-            scores_EK = scores_EKO.mean(2)
+            scores_B = self._pair_scores(states, batch).float()
+            # K pairs of an example, each in O orders whose scores are averaged.
+            scores_EK = scores_B.view(len(gold_E), -1, self._num_orders).mean(2)
             return Loss({self.name: similarity.cross(scores_EK, gold_E, kind=self.config.kind)})
         texts_TD = text_vectors(self._pooled(states, batch), batch)
-        unit_EKD = F.normalize(texts_TD, dim=1).view(len(gold_E), -1, texts_TD.shape[1])
+        # K texts of an example: two, or three of a triplet.
+        unit_TD = F.normalize(texts_TD, dim=1)
+        unit_EKD = unit_TD.view(len(gold_E), -1, texts_TD.shape[1])
         if self.compares_within_batch:
             ignored_EC = batch.targets["ignored_EC"]
             total, right = similarity.ranking(unit_EKD, gold_E > 0.5, ignored_EC=ignored_EC, scale=self.config.scale)
@@ -320,7 +341,8 @@ class CompareHead(Head):
         bounds = np.cumsum([0, *item.facts]).tolist()
         vectors = []
         for start, end in pairwise(bounds):
-            vectors.append(np.average(outputs[start:end], axis=0, weights=lengths[start:end]))
+            vector = np.average(outputs[start:end], axis=0, weights=lengths[start:end])
+            vectors.append(vector)
         return self._by_vectors(tuple(vectors))
 
     def _decide_by_scores(self, outputs: list[np.ndarray]) -> Prediction:
@@ -349,7 +371,7 @@ class CompareHead(Head):
             self.whitening = compare_scores.fit_whitening(vectors_ND, self.config.whiten_width)
             found = [self._by_vectors(made.vectors) for made in found if isinstance(made, Similarity)]
         if self.config.kind == "one":
-            similarities = [prediction.label for prediction in found]
+            similarities = predicted_labels(found)
             _, threshold = metrics.best_accuracy(_are_alike(examples, self.config), similarities)
             self.config = replace(self.config, threshold=threshold)
         return found
@@ -370,16 +392,18 @@ def ignored_negatives(examples: Examples, is_alike_E: np.ndarray) -> np.ndarray:
     The candidates are all second texts, then all third ones. An example ignores copies of its own texts, and texts that
     another example says are like its first text.
     """
-    all_texts = dict.fromkeys(text for example in examples for text in example.texts)
-    index = {text: i for i, text in enumerate(all_texts)}
+    index = index_of(different_texts(examples))
     num_examples = len(examples)
-    num_texts = len(examples[0].texts)
-    ids_KE = np.array([[index[example.texts[k]] for example in examples] for k in range(num_texts)])
-    firsts_E = ids_KE[0]
-    seconds_E = ids_KE[1]
-    candidates_C = ids_KE[1:].ravel()
-    ignored_EC = (candidates_C[None] == seconds_E[:, None]) | (candidates_C[None] == firsts_E[:, None])
-    ignored_EC[:, :num_examples] |= (firsts_E[None] == firsts_E[:, None]) & is_alike_E[None]
+    ids_EK = np.array([[index[text] for text in example.texts] for example in examples])
+    firsts_E = ids_EK[:, 0]
+    seconds_E = ids_EK[:, 1]
+    candidates_C = ids_EK[:, 1:].T.ravel()
+    is_second_EC = candidates_C[None] == seconds_E[:, None]
+    is_first_EC = candidates_C[None] == firsts_E[:, None]
+    ignored_EC = is_second_EC | is_first_EC
+    # Examples with the same first text: what one says is like it is no negative of the others.
+    same_first_EE = firsts_E[None] == firsts_E[:, None]
+    ignored_EC[:, :num_examples] |= same_first_EE & is_alike_E[None]
     # Its own second text is the answer.
     rows = np.arange(num_examples)
     ignored_EC[rows, rows] = False
@@ -402,9 +426,9 @@ class CompareScorer(Scorer):
         return {"number": "spearman", "one": "auc", "positives": "mrr", "triplets": "accuracy"}[self.config.kind]
 
     def score(self, predictions: Predictions, examples: Examples) -> Figures:
-        similarities = np.array([prediction.label for prediction in predictions], np.float64)
+        similarities = np.array(predicted_labels(predictions), np.float64)
         if self.config.kind == "number":
-            gold = [example.gold for example in examples]
+            gold = gold_labels(examples)
             return {"spearman": metrics.spearman(similarities, gold), "pearson": metrics.pearson(similarities, gold)}
         figures: dict[str, float] = {}
         if self.config.kind == "one":

@@ -15,7 +15,7 @@ import numpy as np
 from firth.errors import BadInput
 from firth.tasks import columns
 from firth.tasks.columns import ColumnSettings
-from firth.tasks.table_files import Rows, read_rows
+from firth.tasks.table_files import Rows, as_texts, read_rows
 from firth.types import Example, Problem
 
 TRIPLET = ("anchor", "positive", "negative")
@@ -36,6 +36,7 @@ def read(path: Path, config: TripletColumns, problems: list[Problem], *, labelle
     rows = read_rows(path)
     text_columns = _columns_without_label(rows, config, labelled=labelled)
     if text_columns:
+        # The columns themselves say which texts are alike.
         return _read_unlabelled(rows, text_columns, problems)
     examples = []
     for example in columns.read(path, config, problems, labelled=labelled):
@@ -80,15 +81,17 @@ def example(value: object, config: TripletColumns) -> Example:
         if not names:
             names, _ = columns.find_columns(rows, config, labelled=False)
         value = [value.get(name) for name in names]
-    if not isinstance(value, list | tuple) or len(value) not in (2, 3) or not all(isinstance(t, str) for t in value):
+    texts = as_texts(value)
+    if texts is None or len(texts) not in (2, 3):
         raise BadInput(f"An input must be two texts to compare; it is {value!r:.80}.")
-    return Example(tuple(value))
+    return Example(texts)
 
 
 def _columns_without_label(rows: Rows, config: TripletColumns, *, labelled: bool) -> tuple[str, ...]:
     """The text columns of a file whose rows need no label; none if there is a label to read."""
     all_columns = (config.text_column, config.second_column, config.third_column)
     named = tuple(name for name in all_columns if name)
+    # What the user named comes first, then the usual names.
     triplet = named if config.third_column else TRIPLET
     pair = TRIPLET[:2]
     may_be_triplets = config.kind in ("guess", "triplets") and (config.third_column or not named)

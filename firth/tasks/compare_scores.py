@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from firth import metrics, rng
-from firth.tasks.task import Examples, Figures, Predictions
+from firth.tasks.task import Examples, Figures, Predictions, index_of
 from firth.types import Prediction
 
 MAX_RANK = 100
@@ -56,8 +56,9 @@ def fit_whitening(vectors_ND: np.ndarray, width: int = 0) -> Whitening:
     covariance_DD = np.cov((vectors_ND - mean_D).T.astype(np.float64))
     variances_D, directions_DD = np.linalg.eigh(covariance_DD)
     # Directions without variance cannot be scaled to the variance 1.
-    strongest = [i for i in np.argsort(-variances_D) if variances_D[i] > variances_D.max() * 1e-7]
-    kept = strongest[: width or None]
+    order_D = np.argsort(-variances_D)
+    has_variance_D = variances_D[order_D] > variances_D.max() * 1e-7
+    kept = order_D[has_variance_D][: width or None]
     return mean_D, directions_DD[:, kept] / np.sqrt(variances_D[kept])
 
 
@@ -101,8 +102,12 @@ def ranking_figures(vectors: Mapping[str, np.ndarray], examples: Examples, is_al
 
     `vectors` have length 1; without any there are no figures.
     """
-    candidates = list(dict.fromkeys(text for example in examples for text in example.texts[1:]))
-    index = {text: i for i, text in enumerate(candidates)}
+    candidates: list[str] = []
+    for example in examples:
+        candidates += example.texts[1:]
+    candidates = list(dict.fromkeys(candidates))
+    index = index_of(candidates)
+    # For each first text the candidates that are like it.
     alike: dict[str, set[int]] = defaultdict(set)
     for example, alike_row in zip(examples, is_alike, strict=True):
         if alike_row:
@@ -122,7 +127,7 @@ def _ranked(
     alike: Mapping[str, set[int]], vectors: Mapping[str, np.ndarray], candidates: Sequence[str]
 ) -> Iterator[list[int]]:
     """For each text of `alike` the candidates with the highest cosines, the best first."""
-    index = {text: i for i, text in enumerate(candidates)}
+    index = index_of(candidates)
     candidates_CD = np.stack([vectors[text] for text in candidates])
     texts = list(alike)
     for start in range(0, len(texts), BLOCK):

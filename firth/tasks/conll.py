@@ -21,7 +21,10 @@ MAX_WORDS = 5_000
 """Words of the longest sentence; a longer one has a missing blank line."""
 MAX_CHARACTERS = 100_000
 """Characters of the longest line of segmented text."""
+OUTSIDE = "O"
+"""The tag of words that belong to no entity."""
 _SLASH_TAG = re.compile(r"/[A-Za-z]+$")
+# A Chinese character; letters and digits with hyphens and the like inside; or any other single character.
 _WORD = re.compile(rf"[{CHINESE}]|(?:(?![{CHINESE}])\w)+(?:['’.-](?:(?![{CHINESE}])\w)+)*|\S")
 _UNITS = {"character": re.compile(r"\S"), "space": re.compile(r"\S+")}
 
@@ -78,8 +81,10 @@ def repaired(example: Sentence, scheme: str) -> Sentence:
     tags: Sequence[str] = example.gold
     fixed: list[str] = []
     for place, tag in enumerate(tags):
-        is_first = place == 0 or not _continues(tags[place - 1], tag)
-        is_last = place + 1 == len(tags) or not _continues(tag, tags[place + 1])
+        before = tags[place - 1] if place else OUTSIDE
+        after = tags[place + 1] if place + 1 < len(tags) else OUTSIDE
+        is_first = not _continues(before, tag)
+        is_last = not _continues(tag, after)
         prefix, kind = metrics.split_tag(tag)
         prefix = _repaired_prefix(prefix, scheme, is_first=is_first, is_last=is_last)
         fixed.append(f"{prefix}-{kind}" if kind else prefix)
@@ -114,7 +119,9 @@ def read_columns(
     path: Path, problems: list[Problem], *, word_column: int, tag_column: int, word_index: bool, labelled: bool
 ) -> Iterator[Sentence]:
     """Columns are counted from 1; the tag's may be counted from the end, as -1."""
-    needed = max(word_column, 2, abs(tag_column)) if labelled else word_column
+    needed = word_column
+    if labelled:
+        needed = max(word_column, 2, abs(tag_column))
     first_width = 0
     for row, lines in _blocks(path):
         first_width = first_width or len(lines[0])
@@ -123,6 +130,7 @@ def read_columns(
             problems.append(problem)
             continue
         words = [line[word_column - 1] for line in lines]
+        # CoNLL-2003 marks the start of a document so.
         if words[0] == "-DOCSTART-":
             continue
         if word_index:
@@ -187,6 +195,7 @@ def read_words(path: Path, problems: list[Problem], *, drop_tags: bool = False) 
     """Segmented text: every character is tagged with the part of its word that it is."""
     for row, words in _lines(path, problems):
         if drop_tags:
+            # A word that is nothing but a slash and letters stays as it is.
             words = [_SLASH_TAG.sub("", word) or word for word in words]
         text = "".join(words)
         tags = "".join(segment_tags(len(word)) for word in words)

@@ -30,7 +30,10 @@ def k_best(head: Head, items: Items, outputs: Sequence[list[np.ndarray]], *, k: 
         raise Unsupported("Only a tagger has several best answers to give.")
     if not 1 <= k <= MAX_K:
         raise BadConfig(f"A tagger gives 1 to {MAX_K} best sequences; {k} were asked for.")
-    return [_k_best_of_item(head, item, arrays, k) for item, arrays in zip(items, outputs, strict=True)]
+    found = []
+    for item, arrays in zip(items, outputs, strict=True):
+        found.append(_k_best_of_item(head, item, arrays, k))
+    return found
 
 
 def _k_best_of_item(head: TagHead, item: Item, outputs: list[np.ndarray], k: int) -> list[Prediction]:
@@ -42,6 +45,7 @@ def _k_best_of_item(head: TagHead, item: Item, outputs: list[np.ndarray], k: int
     # Row i has the i-th best tags of every chain, end to end; -1 if a chain has fewer than i legal paths.
     tags_KN, probabilities_BK = head.tagger.best_unary(scores_NT, bounds_B1, k=k)
 
+    # The chains of a text are independent: the probability of a combination is the product.
     paths: list[Path] = [(1.0, ())]
     for probabilities_K, (first, last) in zip(probabilities_BK.tolist(), pairwise(bounds.tolist()), strict=True):
         chain_paths: list[Path] = []
@@ -59,5 +63,7 @@ def _k_best_of_item(head: TagHead, item: Item, outputs: list[np.ndarray], k: int
 
 def _best_combinations(paths: Sequence[Path], continuations: Sequence[Path], k: int) -> list[Path]:
     """The k likeliest paths that are one of `paths` followed by one of `continuations`."""
-    joined = ((left[0] * right[0], left[1] + right[1]) for left, right in product(paths, continuations))
+    joined: list[Path] = []
+    for (left_probability, left), (right_probability, right) in product(paths, continuations):
+        joined.append((left_probability * right_probability, left + right))
     return nlargest(k, joined, key=lambda path: path[0])

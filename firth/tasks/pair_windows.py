@@ -4,7 +4,7 @@ In: examples of two or three texts. Out: items whose facts count the windows of 
 """
 
 from firth.data.items import Item, Window, cut_window, text_items
-from firth.tasks.task import Examples
+from firth.tasks.task import Examples, different_texts
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import windows
 from firth.types import Example
@@ -16,22 +16,27 @@ def separate_items(examples: Examples, tokenizer: Tokenizer, *, max_length: int,
     num_specials = vocab.frame.size()
     size = max_length - num_specials
     # A text that occurs in several examples is encoded once.
-    texts = list(dict.fromkeys(text for example in examples for text in example.texts))
+    texts = different_texts(examples)
     windows_of: dict[str, list[Window]] = {}
     length_of: dict[str, int] = {}
     for text, encoding in zip(texts, tokenizer.encode_batch(texts), strict=True):
         spans = windows(len(encoding), size, size)[:max_windows]
-        windows_of[text] = [cut_window(vocab, (encoding, start, end)) for start, end in spans]
+        windows_of[text] = []
+        for start, end in spans:
+            windows_of[text].append(cut_window(vocab, (encoding, start, end)))
         length_of[text] = len(encoding)
     items = []
     for example in examples:
         cuts: list[Window] = []
+        counts = []
+        total = 0
         for text in example.texts:
             cuts += windows_of[text]
-        total = sum(length_of[text] for text in example.texts)
+            counts.append(len(windows_of[text]))
+            total += length_of[text]
+        # Windows do not overlap here, so their tokens can be added.
         num_read = sum(len(window.ids) - num_specials for window in cuts)
-        counts = tuple(len(windows_of[text]) for text in example.texts)
-        items.append(Item(example, tuple(cuts), total, total - num_read, counts))
+        items.append(Item(example, tuple(cuts), total, total - num_read, tuple(counts)))
     return items
 
 
@@ -44,12 +49,16 @@ def joined_items(examples: Examples, tokenizer: Tokenizer, *, max_length: int, b
     pair_items = iter(text_items(pairs, tokenizer, max_length=max_length, both_orders=both_orders))
     items = []
     for example in examples:
-        parts = [next(pair_items) for _ in example.texts[1:]]
         cuts: list[Window] = []
-        for part in parts:
-            cuts += part.windows
-        total = sum(part.tokens for part in parts)
-        num_cut = sum(part.cut for part in parts)
-        counts = tuple(len(part.windows) for part in parts)
-        items.append(Item(example, tuple(cuts), total, num_cut, counts))
+        counts = []
+        total = 0
+        num_cut = 0
+        # The pairs of an example, put together again.
+        for _ in example.texts[1:]:
+            pair = next(pair_items)
+            cuts += pair.windows
+            counts.append(len(pair.windows))
+            total += pair.tokens
+            num_cut += pair.cut
+        items.append(Item(example, tuple(cuts), total, num_cut, tuple(counts)))
     return items

@@ -32,10 +32,17 @@ BLOCK = 4096
 def words_of(example: Sentence, tags: Sequence[str]) -> list[str]:
     """The characters of a sentence, joined to words by their tags."""
     text = example.texts[0]
-    units = [text[start:end] for start, end in example.words]
-    word_ends = [place + 1 for place, tag in enumerate(tags) if tag in _WORD_ENDS]
-    bounds = sorted({0, len(units), *word_ends})
-    return ["".join(units[start:end]) for start, end in pairwise(bounds)]
+    words = []
+    word = ""
+    for (start, end), tag in zip(example.words, tags, strict=True):
+        word += text[start:end]
+        if tag in _WORD_ENDS:
+            words.append(word)
+            word = ""
+    if word:
+        # The tags end inside a word.
+        words.append(word)
+    return words
 
 
 @torch.inference_mode()
@@ -59,7 +66,9 @@ def _segment_block(
     plain = ["".join(parts) for parts in runs]
     parts_M, part_bounds_N1 = templates.parts(plain)
     unary_NT = _feature_sums(bag.table.weight, torch.from_numpy(parts_M), torch.from_numpy(part_bounds_N1))
-    run_lengths = [len(run) for parts in runs for run in parts]
+    run_lengths: list[int] = []
+    for parts in runs:
+        run_lengths += [len(run) for run in parts]
     chain_bounds = np.cumsum([0, *run_lengths])
     tags_N = tagger.best(unary_NT, torch.from_numpy(chain_bounds)).numpy()
 

@@ -11,10 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.errors import BadInput
-from firth.tasks.table_files import MAX_ROW, read_rows, read_text
+from firth.tasks.table_files import MAX_ROW, as_texts, read_rows, read_text
 from firth.types import Example, Problem
 
 PASSAGES = ("context", "passage", "text")
+"""The names that files give the passage."""
+GivenAnswer = tuple[str, int | None]
+"""An answer's text, and where the file says it begins."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +30,7 @@ class Question(Example):
 
 def read(path: Path, problems: list[Problem], *, labelled: bool) -> list[Question]:
     examples = []
-    is_jsonl = ".jsonl" in path.suffixes[-2:]
-    found: Iterable[tuple[int, object]] = read_rows(path).lines if is_jsonl else enumerate(_questions(path), 1)
-    for row, value in found:
+    for row, value in _rows(path):
         made = value if isinstance(value, Problem) else _question(row, value, labelled=labelled)
         if isinstance(made, Problem):
             problems.append(made)
@@ -38,13 +39,22 @@ def read(path: Path, problems: list[Problem], *, labelled: bool) -> list[Questio
     return examples
 
 
+def _rows(path: Path) -> Iterable[tuple[int, object]]:
+    """Each question with its number."""
+    # The ending before a compressed file's, such as .jsonl.gz, counts too.
+    if ".jsonl" in path.suffixes[-2:]:
+        return read_rows(path).lines
+    return enumerate(_questions(path), 1)
+
+
 def question(value: object) -> Question:
     """A question with its passage, as a pair or a row with names."""
     if isinstance(value, Mapping):
         value = (value.get("question"), _passage(value))
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+    texts = as_texts(value)
+    if texts is None or len(texts) != 2:
         raise BadInput(f"An input must be a question and its passage; it is {value!r:.80}.")
-    return Question(tuple(value))
+    return Question(texts)
 
 
 def _questions(path: Path) -> Iterator[object]:
@@ -85,6 +95,7 @@ def _question(row: int, found: object, *, labelled: bool) -> Question | Problem:
     if isinstance(passage, Problem):
         return passage
     if not labelled:
+        # The gold of an unlabelled row is None; that of a question without answer is an empty tuple.
         return Question((asked, passage), None, row)
     if found.get("is_impossible") is True:
         return Question((asked, passage), (), row)
@@ -106,12 +117,13 @@ def _checked(row: int, name: str, text: object) -> str | Problem:
     return text
 
 
-def _placed(row: int, asked: str, passage: str, answers: list[tuple[str, int | None]]) -> Question | Problem:
+def _placed(row: int, asked: str, passage: str, answers: list[GivenAnswer]) -> Question | Problem:
     """The question with the places of its answers; at least one must be right."""
     texts = []
     starts = []
     for text, start in answers:
         if start is None:
+            # Without an offset the first occurrence counts.
             start = passage.find(text)
         is_there = start >= 0 and passage[start : start + len(text)] == text
         texts.append(text)
@@ -123,7 +135,7 @@ def _placed(row: int, asked: str, passage: str, answers: list[tuple[str, int | N
     return Question((asked, passage), tuple(texts), row, tuple(starts))
 
 
-def _answers(found: object) -> list[tuple[str, int | None]] | None:
+def _answers(found: object) -> list[GivenAnswer] | None:
     """Texts and offsets, from a list of both or from two lists; None if they are neither."""
     if isinstance(found, Mapping) and isinstance(found.get("text"), list):
         texts = found["text"]
@@ -131,7 +143,7 @@ def _answers(found: object) -> list[tuple[str, int | None]] | None:
         found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if not isinstance(found, list):
         return None
-    answers: list[tuple[str, int | None]] = []
+    answers: list[GivenAnswer] = []
     for answer in found:
         text: object = None
         start: object = None

@@ -10,6 +10,7 @@ import io
 import json
 import lzma
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,14 +48,15 @@ class Rows:
 
     def take(self, wanted: Sequence[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, object]]]:
         """The wanted columns of every row; rows that lack one go to the problems."""
-        numbers = [name for name in wanted if _is_number(name)]
-        names = [name for name in wanted if name]
-        if numbers and len(numbers) < len(names):
+        num_counted = sum(_is_number(name) for name in wanted)
+        num_named = sum(bool(name) for name in wanted) - num_counted
+        if num_counted and num_named:
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
-        missing = [name for name in wanted if not self.has_columns([name])]
-        if missing:
-            raise BadInput(f"{self.path} has no column '{missing[0]}'; its columns are {', '.join(self.columns)}.")
-        for number, fields in self._body(has_header=not numbers):
+        for name in wanted:
+            if not self.has_columns([name]):
+                raise BadInput(f"{self.path} has no column '{name}'; its columns are {', '.join(self.columns)}.")
+        # Counted columns are those of a file without header.
+        for number, fields in self._body(has_header=not num_counted):
             taken = self._values(number, fields, wanted)
             if isinstance(taken, Problem):
                 problems.append(taken)
@@ -90,11 +92,13 @@ class Rows:
         """The wanted columns of one row."""
         if isinstance(fields, Problem):
             return fields
+        values: dict[str, object] = {}
         if isinstance(fields, Mapping):
-            lacking = [name for name in wanted if fields.get(name) is None]
-            if lacking:
-                return Problem(number, f"the row has no '{lacking[0]}'", "add it or remove the row")
-            return {name: fields[name] for name in wanted}
+            for name in wanted:
+                values[name] = fields.get(name)
+                if values[name] is None:
+                    return Problem(number, f"the row has no '{name}'", "add it or remove the row")
+            return values
         places = [self._place(name) for name in wanted]
         needed = max(places) + 1
         # Counted columns may be followed by others; under a header every row has as many columns as the header.
@@ -102,7 +106,18 @@ class Rows:
         expected = needed if is_counted else len(self.columns)
         if len(fields) < needed or (not is_counted and len(fields) > expected):
             return Problem(number, f"the number of columns is {len(fields)}, not {expected}", "mend or remove the row")
-        return {name: fields[place] for name, place in zip(wanted, places, strict=True)}
+        for name, place in zip(wanted, places, strict=True):
+            values[name] = fields[place]
+        return values
+
+
+def as_texts(value: object) -> tuple[str, ...] | None:
+    """The texts of a list or a tuple; None if it is neither or holds something else."""
+    if not isinstance(value, list | tuple):
+        return None
+    if not all(isinstance(text, str) for text in value):
+        return None
+    return tuple(value)
 
 
 def _is_number(name: str) -> bool:
@@ -131,14 +146,20 @@ def read_rows(path: Path) -> Rows:
 
 def _quoted_columns(lines: Sequence[Line]) -> dict[int, int]:
     """Columns in which a spreadsheet put quotes around cells, each with the first such row."""
+    cells: dict[int, list[str]] = defaultdict(list)
+    in_quotes: dict[int, list[str]] = defaultdict(list)
+    first_rows: dict[int, int] = {}
+    for number, fields in lines:
+        if not isinstance(fields, list):
+            continue
+        for place, cell in enumerate(fields):
+            cells[place].append(cell)
+            if _is_in_quotes(cell):
+                in_quotes[place].append(cell)
+                first_rows.setdefault(place, number)
     found: dict[int, int] = {}
-    rows = [(number, fields) for number, fields in lines if isinstance(fields, list)]
-    num_columns = max((len(fields) for _, fields in rows), default=0)
-    for place in range(num_columns):
-        cells = [(number, fields[place]) for number, fields in rows if place < len(fields)]
-        in_quotes = [(number, cell) for number, cell in cells if _is_in_quotes(cell)]
-        if _are_spreadsheet_quotes([cell for _, cell in cells], [cell for _, cell in in_quotes]):
-            first_row, _ = in_quotes[0]
+    for place, first_row in first_rows.items():
+        if _are_spreadsheet_quotes(cells[place], in_quotes[place]):
             found[place] = first_row
     return found
 
@@ -196,27 +217,29 @@ def _comma_lines(text: str) -> Iterator[Line]:
 
 def _json_rows(path: Path, text: str) -> Rows:
     """One JSON object a line, or a list of objects."""
-    values: list[tuple[int, object]]
+    values: list[tuple[int, object]] = []
     if text.lstrip().startswith("["):
         try:
-            values = list(enumerate(json.loads(text), 1))
+            values += enumerate(json.loads(text), 1)
         except (ValueError, RecursionError) as error:
             raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
     else:
-        numbered = enumerate(text.split("\n"), 1)
-        values = [(number, _json_row(number, line)) for number, line in numbered if line.strip()]
+        for number, line in enumerate(text.split("\n"), 1):
+            if line.strip():
+                values.append((number, _json_row(number, line)))
     if not values:
         raise BadInput(f"{path} has no rows; give it one example a row.")
     lines: list[Line] = []
+    columns: list[str] | None = None
     for number, value in values:
+        if isinstance(value, dict) and columns is None:
+            columns = list(value)
         if isinstance(value, dict | Problem):
             lines.append((number, value))
         else:
             remedy = 'write rows such as {"text": "...", "label": "..."}'
             lines.append((number, Problem(number, "not a JSON object", remedy)))
-    objects = [value for _, value in values if isinstance(value, dict)]
-    columns = list(objects[0]) if objects else []
-    return Rows(path, columns, lines)
+    return Rows(path, columns or [], lines)
 
 
 def _json_row(number: int, line: str) -> object:

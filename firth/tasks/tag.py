@@ -9,7 +9,7 @@ from the window that shows most of its surroundings, and the whole text is decod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Literal, Self
 
@@ -38,7 +38,10 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
+    gold_labels,
+    index_of,
     most_frequent,
+    predicted_labels,
 )
 from firth.tasks.word_windows import feature_items, in_word_order, word_item, word_scores
 from firth.tensors import Batch, Encoder, Loss, States
@@ -99,7 +102,9 @@ class TagConfig(TaskConfig):
     def __post_init__(self) -> None:
         if self.word_column < 1 or self.tag_column == 0:
             raise BadConfig("Columns are counted from 1; tag_column=-1 is the last.")
-        if min(self.l1, self.l2, self.smoothing) < 0 or min(self.iterations, self.lstm_width) < 1:
+        smallest_factor = min(self.l1, self.l2, self.smoothing)
+        smallest_count = min(self.iterations, self.lstm_width)
+        if smallest_factor < 0 or smallest_count < 1:
             raise BadConfig("l1, l2 and smoothing must be at least 0, iterations and lstm_width at least 1.")
         check_shares(dropout=self.dropout)
 
@@ -150,6 +155,7 @@ class TagReader(Reader):
         for example in examples:
             if isinstance(example, Sentence):
                 lengths += [end - start for start, end in example.words]
+        # Words of one character are Chinese text, cut into characters.
         share_of_single = float(np.mean(np.array(lengths) == 1))
         return "character" if share_of_single > 0.9 else "word"
 
@@ -167,7 +173,7 @@ class TagReader(Reader):
 
     def problems(self, examples: Examples, labels: Labels) -> Iterator[Problem]:
         (tags,) = labels.values()
-        index = {tag: i for i, tag in enumerate(tags)}
+        index = index_of(tags)
         legal = schemes.legal_transitions(tags, self.config.scheme, forbidden=self.config.forbidden)
         for example in examples:
             unknown = [place for place, tag in enumerate(example.gold) if tag not in index]
@@ -176,6 +182,7 @@ class TagReader(Reader):
                 what = f"the tag '{example.gold[place]}' never occurs in training"
                 yield self._problem_at(place, example, what, "add training rows with it or remove the sentence")
                 continue
+            # The first place where the scheme is broken, if there is one.
             tags_N = torch.tensor([index[tag] for tag in example.gold])
             illegal = legal.first_break(tags_N)
             if illegal is not None:
@@ -278,7 +285,7 @@ class TagHead(Head):
 
     def batch(self, items: Items) -> Batch:
         packed, _ = pack_items(items)
-        index = {tag: i for i, tag in enumerate(self.tags)}
+        index = index_of(self.tags)
         window_starts = iter(packed.bounds_B1.tolist())
         rows: list[np.ndarray] = []
         tags: list[int] = []
@@ -340,8 +347,9 @@ class TagHead(Head):
         # Items are decoded together until they have CHUNK words.
         chunk_numbers = np.cumsum([len(item_scores) for item_scores in scores]) // CHUNK
         chunk_starts = np.flatnonzero(np.diff(chunk_numbers)) + 1
-        for chunk in np.split(np.arange(len(scores)), chunk_starts):
-            predictions += self._decode([items[i] for i in chunk], [scores[i] for i in chunk])
+        chunk_bounds = [0, *chunk_starts.tolist(), len(scores)]
+        for start, end in pairwise(chunk_bounds):
+            predictions += self._decode(items[start:end], scores[start:end])
         return predictions
 
     def _decode(self, items: Items, scores: Sequence[np.ndarray]) -> list[Prediction]:
@@ -389,7 +397,8 @@ class TagHead(Head):
             start = example.words[first][0]
             end = example.words[last - 1][1]
             text = example.texts[0][start:end]
-            spans.append(Span(kind, start, end, text, min(confidence[first:last].tolist())))
+            probability = float(confidence[first:last].min())
+            spans.append(Span(kind, start, end, text, probability))
         return spans
 
 
@@ -414,8 +423,8 @@ class TagScorer(Scorer):
         return "accuracy" if self.config.scheme == "none" else "f1"
 
     def score(self, predictions: Predictions, examples: Examples) -> Figures:
-        gold = [example.gold for example in examples]
-        predicted = [prediction.label for prediction in predictions]
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
         accuracy = metrics.token_accuracy(gold, predicted)
         if self.config.scheme == "none":
             return {"accuracy": accuracy}
@@ -427,8 +436,8 @@ class TagScorer(Scorer):
         return {"f1": row.f1, "precision": row.precision, "recall": row.recall, "accuracy": accuracy}
 
     def details(self, predictions: Predictions, examples: Examples) -> Details:
-        gold = [example.gold for example in examples]
-        predicted = [prediction.label for prediction in predictions]
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
         if self.config.scheme == "none":
             gold_tags = list(chain.from_iterable(gold))
             predicted_tags = list(chain.from_iterable(predicted))
@@ -449,8 +458,9 @@ class TagScorer(Scorer):
         """The share of wrong tags."""
         if not example.gold:
             return 0.0
-        is_wrong = [gold != predicted for gold, predicted in zip(example.gold, prediction.label, strict=True)]
-        return float(np.mean(is_wrong))
+        gold = np.array(example.gold)
+        predicted = np.array(prediction.label)
+        return float(np.mean(gold != predicted))
 
 
 TAG = Task(TagConfig, TagReader, TagHead, TagScorer)

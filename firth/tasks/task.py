@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import numpy as np
 
@@ -189,6 +189,30 @@ class Scorer:
     def perfect(self, example: Example) -> Prediction:
         """The prediction that is exactly the gold label."""
         return Prediction(example.gold)
+
+
+# Small things that several tasks need
+
+
+def gold_labels(examples: Examples) -> list[Any]:
+    return [example.gold for example in examples]
+
+
+def predicted_labels(predictions: Predictions) -> list[Any]:
+    return [prediction.label for prediction in predictions]
+
+
+def different_texts(examples: Examples) -> list[str]:
+    """All texts of some examples, each once, in order."""
+    texts: dict[str, None] = {}
+    for example in examples:
+        texts.update(dict.fromkeys(example.texts))
+    return list(texts)
+
+
+def index_of(names: Sequence[str]) -> dict[str, int]:
+    """The place of each name."""
+    return dict(zip(names, range(len(names)), strict=True))
 
 
 Name = TypeVar("Name", bound=str | int | tuple[str, ...])

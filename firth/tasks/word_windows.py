@@ -27,7 +27,9 @@ def word_item(example: Sentence, encoding: Encoding, vocab: Vocab, *, max_length
     num_pieces = [len(rows) for rows in pieces]
     ends = np.cumsum(num_pieces)
     spans = word_windows(ends, size)
-    windows = [_window(first, last, pieces, ends, encoding, vocab) for first, last in spans]
+    windows = []
+    for first, last in spans:
+        windows.append(_window(first, last, pieces, ends, encoding, vocab))
     total = len(encoding.ids)
     num_cut = max(0, total - sum(num_pieces))
     return Item(example, tuple(windows), total, num_cut, _chosen_windows(spans, len(pieces)))
@@ -155,5 +157,8 @@ def in_word_order(item: Item, values: Sequence[np.ndarray]) -> np.ndarray:
 
 def word_scores(item: Item, outputs: Sequence[np.ndarray]) -> np.ndarray:
     """A head's scores of all tokens of an item's windows -> the scores of its words."""
-    first_pieces = [scores[window.facts] for window, scores in zip(item.windows, outputs, strict=True)]
-    return in_word_order(item, first_pieces)
+    by_window = []
+    for window, scores in zip(item.windows, outputs, strict=True):
+        first_pieces: np.ndarray = window.facts
+        by_window.append(scores[first_pieces])
+    return in_word_order(item, by_window)
