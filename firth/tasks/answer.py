@@ -38,7 +38,7 @@ from firth.tasks.task import (
     gold_labels,
     most_frequent,
 )
-from firth.tensors import Batch, Encoder, Loss, States
+from firth.tensors import Batch, Encoder, Loss, States, as_tensors
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab, windows
 from firth.tokenizers.words import has_chinese
@@ -197,7 +197,7 @@ class AnswerHead(Head):
                 spans.append((facts.answer_first, facts.answer_last))
         legal_N = np.concatenate(legal)
         spans_B2 = np.array(spans, np.int64)
-        return replace(packed, targets={"legal_N": torch.from_numpy(legal_N), "spans_B2": torch.from_numpy(spans_B2)})
+        return replace(packed, targets=as_tensors({"legal_N": legal_N, "spans_B2": spans_B2}))
 
     # Learning
 

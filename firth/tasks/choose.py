@@ -39,7 +39,7 @@ from firth.tasks.task import (
     most_frequent,
     predicted_labels,
 )
-from firth.tensors import Batch, Encoder, Loss, States
+from firth.tensors import Batch, Encoder, Loss, States, as_tensors
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab, windows
 from firth.types import Encoding, Example, Prediction, Problem
@@ -130,7 +130,7 @@ class ChooseHead(Head):
             "places_O": np.concatenate([np.arange(count) for count in num_options_E]),
             "gold_E": np.array([_right_index(item.example) for item in items]),
         }
-        return replace(packed, targets={name: torch.from_numpy(values) for name, values in targets.items()})
+        return replace(packed, targets=as_tensors(targets))
 
     # Learning
 
