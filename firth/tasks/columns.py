@@ -46,12 +46,12 @@ def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool) -> Texts
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
         readings = glue.known_columns(tuple(rows.columns)) or _only_other_column(rows, config)
-        texts = _only_reading(rows, readings, "the text", option="--text-column" if labelled else "")
+        texts = _only_reading(rows, readings, "the text", option="`text_column=`" if labelled else "")
     labels = config.label_columns
     if labelled and not labels:
         # Each known name is one possible reading.
         known = [(name,) for name in _known_labels(rows)]
-        labels = _only_reading(rows, known, "the label", option="--label-column")
+        labels = _only_reading(rows, known, "the label", option="`label_columns=`")
     return texts, labels
 
 

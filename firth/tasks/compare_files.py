@@ -44,7 +44,7 @@ def read(path: Path, config: TripletColumns, problems: list[Problem], *, labelle
             examples.append(example)
         else:
             what = "one text where two are compared"
-            problems.append(Problem(example.row, what, "name the second with --second-column"))
+            problems.append(Problem(example.row, what, "name the second with `second_column=`"))
     if config.kind == "guess":
         return _with_scores(examples)
     return examples
