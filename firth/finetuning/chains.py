@@ -27,7 +27,7 @@ from firth.nn import hmm
 from firth.tasks.conll import Sentence
 from firth.tasks.tag import TagConfig, TagHead
 from firth.tasks.task import Head, TaskConfig
-from firth.tasks.words import units_of
+from firth.tasks.word_windows import units_of
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.templates import Templates

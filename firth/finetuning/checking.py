@@ -14,7 +14,7 @@ from firth.finetuning import labelled
 from firth.finetuning.figures import readable, short
 from firth.finetuning.labelled import Labelled, Lengths
 from firth.tasks import resolve
-from firth.tasks.options import Choice
+from firth.tasks.options import MultipleChoice
 from firth.tasks.task import Balance, Reader, Scorer, TaskConfig
 from firth.types import Example, Problem
 
@@ -137,7 +137,7 @@ def _leaks(examples: Sequence[Example], training_rows: Mapping[str, int]) -> lis
 def _key(example: Example) -> str:
     """The texts of an example, without differences of spaces and case."""
     texts = example.texts
-    if isinstance(example, Choice):
+    if isinstance(example, MultipleChoice):
         texts = (*texts, example.stem)
     return "\t".join(" ".join(text.split()).casefold() for text in texts)
 

@@ -32,7 +32,7 @@ from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.nn.search import Choice
 from firth.objectives.replaced_token import filler
 from firth.tasks import reader_of
-from firth.tasks.paths import k_best
+from firth.tasks.k_best import k_best
 from firth.tasks.predicting import outputs_of, predict
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import TagHead

@@ -1,15 +1,15 @@
-"""Answer a question by a stretch of a passage (Devlin et al. 2018, sections 4.2 and 4.3).
+"""Answer a question with a span of a passage (Devlin et al. 2018, sections 4.2 and 4.3).
 
 In: questions with their passages, as SQuAD and CMRC write them. Each window `[CLS] question [SEP] passage [SEP]` gets
 two scores a token, for beginning and ending the answer; a window without the answer points at [CLS]. Out: the best
-legal span over all windows as characters of the passage, or nothing where [CLS] beats it by more than a threshold.
+legal span over all windows as characters of the passage, or nothing if [CLS] beats it by more than a threshold.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -22,17 +22,32 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.tasks import squad
 from firth.tasks.squad import Question
-from firth.tasks.task import Balance, Head, Labels, Reader, Scorer, Task, TaskConfig
-from firth.tensors import Batch, Encoder, Loss, States
+from firth.tasks.task import (
+    Balance,
+    Examples,
+    Figures,
+    Head,
+    Items,
+    Labels,
+    Predictions,
+    Reader,
+    Scorer,
+    Task,
+    TaskConfig,
+    different_texts,
+    gold_labels,
+    most_frequent,
+)
+from firth.tensors import Batch, Encoder, Loss, States, as_tensors
 from firth.tokenizers import Tokenizer
-from firth.tokenizers.vocab import windows
+from firth.tokenizers.vocab import Vocab, windows
 from firth.tokenizers.words import has_chinese
 from firth.types import Encoding, Example, Prediction, Problem, Span
 
 BEST = 20
-"""Spans that share the probability."""
-LONGEST = {"squad": 30, "cmrc": 64}
-"""Tokens of an answer at most, where nothing else is said: of 100 Chinese answers 99 are shorter."""
+"""Spans among which the probability is divided."""
+MAX_ANSWER = {"squad": 30, "cmrc": 64}
+"""Tokens of the longest answer by default: of 100 Chinese answers 99 are shorter."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +59,7 @@ class Answered(Prediction):
     nothing: float = 0.0
     """The probability that there is no answer."""
     doubt: float = 0.0
-    """How far the score of no answer lies above that of the best span."""
+    """The score of no answer minus that of the best span."""
 
 
 @dataclass(frozen=True)
@@ -62,10 +77,11 @@ class AnswerConfig(TaskConfig):
     max_answer: int = 0
     """Tokens of the longest answer that is given; 0 is 30, and 64 by the rules of CMRC."""
     num_candidates: int = 5
-    """Spans that are told with their probabilities, the best first."""
+    """Spans that are given with their probabilities, the best first."""
 
     def __post_init__(self) -> None:
-        if self.overlap < 0 or self.max_question < 1 or self.max_answer < 0 or not 0 < self.num_candidates <= BEST:
+        are_sizes_legal = self.overlap >= 0 and self.max_question >= 1 and self.max_answer >= 0
+        if not are_sizes_legal or not 0 < self.num_candidates <= BEST:
             raise BadConfig(f"answer needs overlap >= 0, max_question >= 1 and 1 to {BEST} num_candidates.")
 
 
@@ -76,15 +92,19 @@ class AnswerReader(Reader):
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Question]:
         return squad.read(path, problems, labelled=labelled)
 
-    def learn(self, examples: Sequence[Example]) -> AnswerConfig:
-        chinese = sum(has_chinese(example.texts[0]) for example in examples) > len(examples) / 2
-        rules = ("cmrc" if chinese else "squad") if self.config.rules == "guess" else self.config.rules
-        empty = "yes" if any(not example.gold for example in examples) else "no"
-        unanswerable = empty if self.config.unanswerable == "guess" else self.config.unanswerable
-        longest = self.config.max_answer or LONGEST[rules]
-        return replace(self.config, rules=rules, unanswerable=unanswerable, max_answer=longest)  # type: ignore[arg-type]
+    def learn(self, examples: Examples) -> AnswerConfig:
+        """The config with the language's rules, and whether a question may have no answer."""
+        rules = self.config.rules
+        if rules == "guess":
+            num_chinese = sum(has_chinese(example.texts[0]) for example in examples)
+            rules = "cmrc" if num_chinese > len(examples) / 2 else "squad"
+        unanswerable = self.config.unanswerable
+        if unanswerable == "guess":
+            unanswerable = "no" if all(example.gold for example in examples) else "yes"
+        max_answer = self.config.max_answer or MAX_ANSWER[rules]
+        return replace(self.config, rules=rules, unanswerable=unanswerable, max_answer=max_answer)
 
-    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterator[Problem]:
+    def problems(self, examples: Examples, labels: Labels) -> Iterator[Problem]:
         for example in examples:
             if self.config.unanswerable == "no" and not example.gold:
                 yield Problem(
@@ -93,19 +113,34 @@ class AnswerReader(Reader):
                     "add training rows without answer, use tasks.answer.unanswerable=yes, or remove the question",
                 )
             if isinstance(example, Question) and example.gold and min(example.starts) < 0:
-                number = sum(start < 0 for start in example.starts)
-                what = f"{number} of {len(example.starts)} answers do not stand where their offsets say"
+                num_wrong = sum(start < 0 for start in example.starts)
+                what = f"{num_wrong} of {len(example.starts)} answers are not at their offsets"
                 yield Problem(example.row, what, "mend answer_start", bad=False)
 
     def group(self, example: Example) -> str:
+        """The passage."""
         return example.texts[1]
 
-    def balance(self, examples: Sequence[Example]) -> Balance:
+    def balance(self, examples: Examples) -> Balance:
         counts = Counter("answered" if example.gold else "without answer" for example in examples)
         return {"question": dict(sorted(counts.items()))}
 
     def example(self, value: object) -> Example:
         return squad.question(value)
+
+
+TokenSpan = tuple[int, int]
+"""The first and the last token of a span."""
+
+
+class WindowFacts(NamedTuple):
+    """What the head knows of a window: rows count its tokens, special ones included."""
+
+    passage_start: int
+    passage_end: int
+    answer_first: int = 0
+    """The first row of the answer; 0, the row of [CLS], if the window does not hold it."""
+    answer_last: int = 0
 
 
 class AnswerHead(Head):
@@ -117,99 +152,190 @@ class AnswerHead(Head):
         self.head = nn.Linear(encoder.width, 2)
         initialise(self.head, std=encoder.init_std)
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
-    ) -> list[Item]:
-        texts = list(dict.fromkeys(text for example in examples for text in example.texts))
+    # Sequences
+
+    def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
+        # A passage has many questions but is encoded once.
+        texts = different_texts(examples)
         encoded = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
-        return [
-            self._item(example, *(encoded[text] for text in example.texts), specials=tokenizer.vocab, size=max_length)
-            for example in examples
-        ]
+        items = []
+        for example in examples:
+            question, passage = (encoded[text] for text in example.texts)
+            items.append(self._item(example, question, passage, vocab=tokenizer.vocab, max_length=max_length))
+        return items
 
-    def _item(self, example: Example, question: Encoding, passage: Encoding, *, specials: Any, size: int) -> Item:
-        frame, space = specials.frame, size - specials.frame.size(2)
-        asked = min(len(question), self.config.max_question, space // 2)
-        room, first = space - asked, len(frame.opening) + asked + len(frame.between)
-        span = _token_span(example, passage.offsets)
+    def _item(self, example: Example, question: Encoding, passage: Encoding, *, vocab: Vocab, max_length: int) -> Item:
+        """Windows of the question and a stretch of the passage each; the item's facts are the passage's offsets."""
+        frame = vocab.frame
+        space = max_length - frame.size(2)
+        num_question = min(len(question), self.config.max_question, space // 2)
+        size = space - num_question
+        stride = max(size - self.config.overlap, (size + 1) // 2)
+        # The row of the passage's first token in every window.
+        first_row = len(frame.opening) + num_question + len(frame.between)
+        answer = _token_span(example, passage.offsets)
         cuts: list[Window] = []
-        for start, end in windows(len(passage), room, max(room - self.config.overlap, (room + 1) // 2)):
-            inside = span is not None and start <= span[0] and span[1] < end
-            rows = (span[0] - start + first, span[1] - start + first) if span and inside else (0, 0)
-            pair, facts = ((question, 0, asked), (passage, start, end)), (first, first + end - start, *rows)
-            cuts.append(cut_window(specials, *pair, start=start, facts=facts))
+        for start, end in windows(len(passage), size, stride):
+            facts = WindowFacts(first_row, first_row + end - start)
+            if answer and start <= answer[0] and answer[1] < end:
+                shift = first_row - start
+                facts = facts._replace(answer_first=answer[0] + shift, answer_last=answer[1] + shift)
+            # The start counts tokens of the passage, so that spans of different windows can be compared.
+            stretches = ((question, 0, num_question), (passage, start, end))
+            cuts.append(cut_window(vocab, *stretches, start=start, facts=facts))
         total = len(question) + len(passage)
-        return Item(example, tuple(cuts), total, len(question) - asked, passage.offsets)
+        return Item(example, tuple(cuts), total, len(question) - num_question, passage.offsets)
 
-    def batch(self, items: Sequence[Item]) -> Batch:
+    def batch(self, items: Items) -> Batch:
         packed, _ = pack_items(items)
-        cuts = [w for item in items for w in item.windows]
-        legal_N = np.concatenate([_legal(len(w.ids), *w.facts[:2]) for w in cuts])
-        spans_B2 = np.array([w.facts[2:] for w in cuts], np.int64)
-        return replace(packed, targets={"legal_N": torch.from_numpy(legal_N), "spans_B2": torch.from_numpy(spans_B2)})
+        legal = []
+        spans = []
+        for item in items:
+            for window in item.windows:
+                facts: WindowFacts = window.facts
+                legal.append(_legal_rows(len(window.ids), facts))
+                spans.append((facts.answer_first, facts.answer_last))
+        legal_N = np.concatenate(legal)
+        spans_B2 = np.array(spans, np.int64)
+        return replace(packed, targets=as_tensors({"legal_N": legal_N, "spans_B2": spans_B2}))
+
+    # Learning
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        legal_N, spans_B2 = batch.targets["legal_N"], batch.targets["spans_B2"]
-        scores_N2 = self.head(states.last_ND).float().masked_fill(~legal_N[:, None], -torch.inf)
-        scores_BL2 = _padded(scores_N2, batch)
+        legal_N = batch.targets["legal_N"]
+        spans_B2 = batch.targets["spans_B2"]
+        scores_N2: Tensor = self.head(states.last_ND).float()
+        legal_scores_N2 = scores_N2.masked_fill(~legal_N[:, None], -torch.inf)
+        scores_BL2 = _padded(legal_scores_N2, batch)
+        # The mean of the losses of beginning and end.
         total = F.cross_entropy(scores_BL2, spans_B2, reduction="sum") / 2
-        right = (scores_BL2.argmax(1) == spans_B2).all(1).sum()
-        return Loss({self.name: total}, {f"{self.name}_correct": right})
+        is_right_B = (scores_BL2.argmax(1) == spans_B2).all(1)
+        return Loss({self.name: total}, {f"{self.name}_correct": is_right_B.sum()})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["spans_B2"])}
+
+    # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         scores_N2: Tensor = self.head(states.last_ND).float()
         return np.split(scores_N2.cpu().numpy(), batch.bounds_B1[1:-1].tolist())
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
-        found: dict[tuple[int, int], float] = {}
-        longest = self.config.max_answer or LONGEST["squad"]
-        for cut, scores_L2 in zip(item.windows, outputs, strict=True):
-            for start, end, score in best_spans(scores_L2[slice(*cut.facts[:2])], longest):
-                place = cut.start + start, cut.start + end
-                found[place] = max(score, found.get(place, score))
+        found = self._span_scores(item, outputs)
+        # The best spans; of equal scores the earlier place is first.
         places = sorted(found, key=lambda place: (-found[place], place))[:BEST]
-        # The window that sees least reason to say nothing speaks for the passage.
-        nothing = min(float(scores_L2[0].sum()) for scores_L2 in outputs)
-        scores = np.array([*(found[place] for place in places), nothing])
+        # The score of no answer is that of [CLS]; the lowest of all windows counts.
+        no_answer = min(float(scores_L2[0].sum()) for scores_L2 in outputs)
+        span_scores = [found[place] for place in places]
+        scores = np.array([*span_scores, no_answer])
         if self.config.unanswerable != "yes" and places:
             scores[-1] = -np.inf
-        shares = np.exp(scores - scores.max())
-        shares /= shares.sum()
-        passage, offsets = item.example.texts[1], item.facts
-        spans = []
-        for (first, last), share in zip(places, shares, strict=False):
-            start, end = int(offsets[first][0]), int(offsets[last][1])
-            spans.append(Span("answer", start, end, passage[start:end], float(share)))
-        doubt = nothing - scores[0] if places else 1e9
-        kept = tuple(spans[: self.config.num_candidates])
-        return self._settled(Answered("", candidates=kept, nothing=float(shares[-1]), doubt=float(doubt)))
+        # A softmax over the spans and no answer.
+        probabilities = np.exp(scores - scores.max())
+        probabilities /= probabilities.sum()
 
-    def _settled(self, found: Answered) -> Answered:
-        """The best candidate, or nothing where the doubt is too great."""
-        too_great = self.config.unanswerable == "yes" and found.doubt > self.config.threshold
-        if too_great or not found.candidates:
+        passage = item.example.texts[1]
+        offsets: np.ndarray = item.facts
+        spans = []
+        for (first, last), probability in zip(places, probabilities, strict=False):
+            start = int(offsets[first][0])
+            end = int(offsets[last][1])
+            spans.append(Span("answer", start, end, passage[start:end], float(probability)))
+        # Without any span there is no doubt that there is no answer.
+        doubt = no_answer - scores[0] if places else 1e9
+        candidates = tuple(spans[: self.config.num_candidates])
+        found_answer = Answered("", candidates=candidates, nothing=float(probabilities[-1]), doubt=float(doubt))
+        return self._with_label(found_answer)
+
+    def _span_scores(self, item: Item, outputs: list[np.ndarray]) -> dict[TokenSpan, float]:
+        """The best spans of all windows, by their first and last token in the passage."""
+        max_answer = self.config.max_answer or MAX_ANSWER["squad"]
+        found: dict[TokenSpan, float] = {}
+        for window, scores_L2 in zip(item.windows, outputs, strict=True):
+            facts: WindowFacts = window.facts
+            passage_scores_L2 = scores_L2[facts.passage_start : facts.passage_end]
+            for first, last, score in best_spans(passage_scores_L2, max_answer):
+                place = (window.start + first, window.start + last)
+                # Windows overlap: of the scores of one span the highest counts.
+                found[place] = max(score, found.get(place, score))
+        return found
+
+    def _with_label(self, found: Answered) -> Answered:
+        """The best candidate as the label, or no answer if the doubt is above the threshold."""
+        is_doubtful = self.config.unanswerable == "yes" and found.doubt > self.config.threshold
+        if is_doubtful or not found.candidates:
             return replace(found, label="", probability=found.nothing, spans=())
         best = found.candidates[0]
         return replace(found, label=best.text, probability=best.probability, spans=(best,))
 
-    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
-        """Finds the threshold with the best F1."""
+    def tune(self, predictions: Predictions, examples: Examples) -> list[Prediction]:
+        """Finds the threshold of doubt with the best F1."""
         found = [prediction for prediction in predictions if isinstance(prediction, Answered)]
         if self.config.unanswerable != "yes" or not found:
             return list(predictions)
-        texts = [p.candidates[0].text if p.candidates else "" for p in found]
-        figures = each([example.gold for example in examples], texts, rules=self.config.rules)
+        golds = gold_labels(examples)
+        texts = [prediction.candidates[0].text if prediction.candidates else "" for prediction in found]
+        figures = em_and_f1(golds, texts, rules=self.config.rules)
         _, threshold = metrics.null_threshold(
-            [p.doubt for p in found],
+            [prediction.doubt for prediction in found],
             figures[:, 1],
-            answerable=[bool(example.gold) for example in examples],
+            answerable=[bool(gold) for gold in golds],
             answered=[bool(text) for text in texts],
         )
         self.config = replace(self.config, threshold=threshold)
-        return [self._settled(prediction) for prediction in found]
+        return [self._with_label(prediction) for prediction in found]
+
+
+def _token_span(example: Example, offsets: np.ndarray) -> TokenSpan | None:
+    """First and last token of the first answer whose place is known."""
+    if not isinstance(example, Question) or not example.gold:
+        return None
+    # The reader refuses a question whose answers are all at unknown places.
+    known = [i for i, start in enumerate(example.starts) if start >= 0]
+    start = example.starts[known[0]]
+    end = start + len(example.gold[known[0]])
+    # The first token that ends behind the start, and the last one that starts before the end.
+    first = int(np.searchsorted(offsets[:, 1], start, side="right"))
+    last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
+    if first > last:
+        return None
+    return first, last
+
+
+def _legal_rows(length: int, facts: WindowFacts) -> np.ndarray:
+    """Where an answer may begin or end: in the passage, or at the first token if there is none."""
+    legal = np.zeros(length, bool)
+    legal[0] = True
+    legal[facts.passage_start : facts.passage_end] = True
+    return legal
+
+
+def _padded(scores_N2: Tensor, batch: Batch) -> Tensor:
+    """The scores of each sequence as a row of a padded tensor; -inf at padding."""
+    lengths_B = batch.bounds_B1.long().diff()
+    owners_N = torch.repeat_interleave(torch.arange(len(lengths_B), device=scores_N2.device), lengths_B)
+    empty_BL2 = scores_N2.new_full((len(lengths_B), batch.max_length, 2), -torch.inf)
+    return empty_BL2.index_put((owners_N, batch.positions_N), scores_N2)
+
+
+def best_spans(scores_L2: np.ndarray, max_answer: int) -> Iterator[tuple[int, int, float]]:
+    """The best (first, last, score) of a window's passage, in tokens: last >= first, at most `max_answer` tokens."""
+    size = len(scores_L2)
+    if not size:
+        return
+    width = min(max_answer, size)
+    # Row i of the sums has the scores of the spans that begin at token i; -inf beyond the end of the passage.
+    padding = np.full(width, -np.inf, scores_L2.dtype)
+    ends = np.concatenate([scores_L2[:, 1], padding])
+    end_scores = np.lib.stride_tricks.sliding_window_view(ends, width)[:size]
+    sums = scores_L2[:, :1] + end_scores
+    flat = sums.ravel()
+    best = np.argpartition(-flat, min(BEST, flat.size - 1))[:BEST]
+    for place in best.tolist():
+        if np.isfinite(flat[place]):
+            first, more = divmod(place, width)
+            yield first, first + more, float(flat[place])
 
 
 @dataclass(frozen=True)
@@ -217,76 +343,51 @@ class AnswerScorer(Scorer):
     config: AnswerConfig
     main_metric = "f1"
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
-        figures = each([e.gold for e in examples], [str(p.label) for p in predictions], rules=self.config.rules)
-        has = np.array([bool(example.gold) for example in examples])
-        groups = {"": has | True} | ({"has_": has, "no_": ~has} if has.any() and not has.all() else {})
-        return {
-            f"{group}{name}": float(figures[chosen, column].mean())
-            for group, chosen in groups.items()
-            for column, name in enumerate(("em", "f1"))
-        }
-
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        counts = Counter(example.gold[0] if example.gold else "" for example in train)
-        return [Prediction(min(counts, key=lambda text: (-counts[text], text)))] * len(examples)
+    def score(self, predictions: Predictions, examples: Examples) -> Figures:
+        """EM and F1 of all questions; if some have no answer, also of those with and those without."""
+        golds = gold_labels(examples)
+        texts = [str(prediction.label) for prediction in predictions]
+        each = em_and_f1(golds, texts, rules=self.config.rules)
+        has_answer = np.array([bool(gold) for gold in golds])
+        groups = {"": np.ones(len(golds), bool)}
+        if has_answer.any() and not has_answer.all():
+            groups["has_"] = has_answer
+            groups["no_"] = ~has_answer
+        figures: dict[str, float] = {}
+        for group, chosen in groups.items():
+            figures[f"{group}em"] = float(each[chosen, 0].mean())
+            figures[f"{group}f1"] = float(each[chosen, 1].mean())
+        return figures
 
     def perfect(self, example: Example) -> Prediction:
-        return Prediction(example.gold[0] if example.gold else "")
+        return Prediction(_first_answer(example))
+
+    def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
+        answer = most_frequent(_first_answer(example) for example in train)
+        return [Prediction(answer) for _ in examples]
 
     def error(self, prediction: Prediction, example: Example) -> float:
-        wrong = 1 - float(each([example.gold], [str(prediction.label)], rules=self.config.rules)[0, 1])
+        each = em_and_f1([example.gold], [str(prediction.label)], rules=self.config.rules)
+        wrong = 1 - float(each[0, 1])
         return wrong * prediction.probability
 
 
-ANSWER = Task(AnswerConfig, AnswerReader, AnswerHead, AnswerScorer)
+def _first_answer(example: Example) -> str:
+    return str(example.gold[0]) if example.gold else ""
 
 
-def each(golds: Sequence[Sequence[str]], texts: Sequence[str], *, rules: str) -> np.ndarray:
-    """EM and F1 of every question, against the answer that fits best."""
+def em_and_f1(golds: Sequence[Sequence[str]], texts: Sequence[str], *, rules: str) -> np.ndarray:
+    """EM and F1 of every question, against the gold answer that fits best."""
     if rules != "cmrc":
         return np.stack(metrics.squad_each(golds, texts), 1)
-    rows = [
-        tuple(metrics.cmrc([gold], [text]).values()) if gold else (float(not text),) * 2
-        for gold, text in zip(golds, texts, strict=True)
-    ]
+    rows = []
+    for gold, text in zip(golds, texts, strict=True):
+        if gold:
+            rows.append(tuple(metrics.cmrc([gold], [text]).values()))
+        else:
+            is_right = float(not text)
+            rows.append((is_right, is_right))
     return np.array(rows, np.float64).reshape(-1, 2)
 
 
-def best_spans(scores_L2: np.ndarray, longest: int) -> Iterator[tuple[int, int, float]]:
-    """The best (start, end, score) of a window's passage: end >= start, at most `longest` tokens."""
-    size = len(scores_L2)
-    if not size:
-        return
-    width = min(longest, size)
-    ends = np.concatenate([scores_L2[:, 1], np.full(width, -np.inf, scores_L2.dtype)])
-    sums = scores_L2[:, :1] + np.lib.stride_tricks.sliding_window_view(ends, width)[:size]
-    flat = sums.ravel()
-    for place in np.argpartition(-flat, min(BEST, flat.size - 1))[:BEST].tolist():
-        if np.isfinite(flat[place]):
-            start, more = divmod(place, width)
-            yield start, start + more, float(flat[place])
-
-
-def _token_span(example: Example, offsets: np.ndarray) -> tuple[int, int] | None:
-    """First and last token of the first answer whose place is known."""
-    if not isinstance(example, Question) or not example.gold:
-        return None
-    start, text = next((start, text) for start, text in zip(example.starts, example.gold, strict=True) if start >= 0)
-    first = int(np.searchsorted(offsets[:, 1], start, side="right"))
-    last = int(np.searchsorted(offsets[:, 0], start + len(text), side="left")) - 1
-    return (first, last) if first <= last else None
-
-
-def _legal(length: int, first: int, end: int) -> np.ndarray:
-    """Where an answer may begin or end: the passage, and the first token for none."""
-    legal = np.zeros(length, bool)
-    legal[0] = legal[first:end] = True
-    return legal
-
-
-def _padded(scores_N2: Tensor, batch: Batch) -> Tensor:
-    lengths_B = batch.bounds_B1.long().diff()
-    owners_N = torch.repeat_interleave(torch.arange(len(lengths_B), device=scores_N2.device), lengths_B)
-    empty_BL2 = scores_N2.new_full((len(lengths_B), batch.max_length, 2), -torch.inf)
-    return empty_BL2.index_put((owners_N, batch.positions_N), scores_N2)
+ANSWER = Task(AnswerConfig, AnswerReader, AnswerHead, AnswerScorer)

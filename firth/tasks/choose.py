@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,11 +22,26 @@ from firth.data.items import Item, cut_window, pack_items
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.tasks import options
-from firth.tasks.options import Choice
-from firth.tasks.task import Balance, Head, Labels, Reader, Scorer, Task, TaskConfig
-from firth.tensors import Batch, Encoder, Loss, States
+from firth.tasks.options import MultipleChoice
+from firth.tasks.task import (
+    Balance,
+    Examples,
+    Figures,
+    Head,
+    Items,
+    Labels,
+    Predictions,
+    Reader,
+    Scorer,
+    Task,
+    TaskConfig,
+    gold_labels,
+    most_frequent,
+    predicted_labels,
+)
+from firth.tensors import Batch, Encoder, Loss, States, as_tensors
 from firth.tokenizers import Tokenizer
-from firth.tokenizers.vocab import windows
+from firth.tokenizers.vocab import Vocab, windows
 from firth.types import Encoding, Example, Prediction, Problem
 
 
@@ -35,8 +50,8 @@ class ChooseConfig(TaskConfig):
     format: Literal["guess", "rows", "dream", "codah"] = "guess"
     """The file's form: rows with named columns (SWAG's too), DREAM's JSON or CODAH's table without header."""
     pooling: Literal["cls", "mean", "last"] = "cls"
-    """What stands for a sequence: its first token (through the model's pooler, if it has one; of causal models the
-    last) or the mean."""
+    """A sequence's vector: its first token (through the model's pooler, if it has one; of causal models the last
+    token) or the mean."""
     dropout: float = 0.1
     """Share of the pooled vector set to zero in training."""
     max_windows: int = 2
@@ -51,18 +66,24 @@ class ChooseConfig(TaskConfig):
 class ChooseReader(Reader):
     config: ChooseConfig
 
-    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Choice]:
+    def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[MultipleChoice]:
         return options.read(path, self.config.format, problems, labelled=labelled)
 
     def group(self, example: Example) -> str:
+        """The context."""
         return example.texts[0]
 
-    def balance(self, examples: Sequence[Example]) -> Balance:
-        counts = Counter(f"option {_place(example) + 1}" for example in examples)
+    def balance(self, examples: Examples) -> Balance:
+        counts = Counter(f"option {_right_index(example) + 1}" for example in examples)
         return {"right one": dict(sorted(counts.items()))}
 
     def example(self, value: object) -> Example:
         return options.example(value)
+
+
+def _right_index(example: Example) -> int:
+    """Which option is right, counted from 0."""
+    return example.texts[1:].index(example.gold)
 
 
 class ChooseHead(Head):
@@ -75,66 +96,109 @@ class ChooseHead(Head):
         self.head = nn.Linear(encoder.width, 1)
         initialise(self.head, std=encoder.init_std)
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
-    ) -> list[Item]:
-        choices = [example for example in examples if isinstance(example, Choice)]
-        texts = list(dict.fromkeys(text for choice in choices for text in (choice.texts[0], *choice.endings)))
-        read = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
-        limit = self.config.max_windows if training else None
-        return [
-            _item(
-                choice,
-                read[choice.texts[0]],
-                [read[text] for text in choice.endings],
-                tokenizer.vocab,
-                max_length,
-                limit,
-            )
-            for choice in choices
-        ]
+    # Sequences
 
-    def batch(self, items: Sequence[Item]) -> Batch:
+    def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
+        choices = [example for example in examples if isinstance(example, MultipleChoice)]
+        # Questions may share a context, which is encoded once.
+        texts: dict[str, None] = {}
+        for choice in choices:
+            texts[choice.texts[0]] = None
+            texts.update(dict.fromkeys(choice.endings))
+        encoded = dict(zip(texts, tokenizer.encode_batch(list(texts)), strict=True))
+        max_windows = self.config.max_windows if training else None
+        items = []
+        for choice in choices:
+            context = encoded[choice.texts[0]]
+            endings = [encoded[text] for text in choice.endings]
+            item = _item(choice, context, endings, tokenizer.vocab, max_length=max_length, max_windows=max_windows)
+            items.append(item)
+        return items
+
+    def batch(self, items: Items) -> Batch:
+        """O counts the options of all examples, E the examples."""
         packed, _ = pack_items(items)
-        counts = [len(item.example.texts) - 1 for item in items]
-        repeats = [len(item.windows) // count for item, count in zip(items, counts, strict=True)]
+        num_options_E = [len(item.example.texts) - 1 for item in items]
+        # All options of an example have the same number of windows.
+        num_windows_E = []
+        for item, num_options in zip(items, num_options_E, strict=True):
+            num_windows_E.append(len(item.windows) // num_options)
+        num_windows_O = np.repeat(num_windows_E, num_options_E)
         targets = {
-            "options_B": np.repeat(np.arange(sum(counts)), np.repeat(repeats, counts)),
-            "owners_O": np.repeat(np.arange(len(items)), counts),
-            "places_O": np.concatenate([np.arange(count) for count in counts]),
-            "gold_E": np.array([_place(item.example) for item in items]),
+            "options_B": np.repeat(np.arange(len(num_windows_O)), num_windows_O),
+            "owners_O": np.repeat(np.arange(len(items)), num_options_E),
+            "places_O": np.concatenate([np.arange(count) for count in num_options_E]),
+            "gold_E": np.array([_right_index(item.example) for item in items]),
         }
-        return replace(packed, targets={name: torch.from_numpy(values) for name, values in targets.items()})
+        return replace(packed, targets=as_tensors(targets))
+
+    # Learning
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        targets, gold_E = batch.targets, batch.targets["gold_E"]
-        scores_B, options_B = self.scores(states, batch).float(), targets["options_B"]
-        totals_O = scores_B.new_zeros(len(targets["owners_O"])).index_add(0, options_B, scores_B)
+        options_B = batch.targets["options_B"]
+        owners_O = batch.targets["owners_O"]
+        places_O = batch.targets["places_O"]
+        gold_E = batch.targets["gold_E"]
+        # An option's score is the mean over its windows.
+        scores_B = self.scores(states, batch).float()
+        totals_O = scores_B.new_zeros(len(owners_O)).index_add(0, options_B, scores_B)
         means_O = totals_O / torch.bincount(options_B)
-        scores_ET = means_O.new_full((len(gold_E), int(targets["places_O"].max()) + 1), -torch.inf)
-        scores_ET = scores_ET.index_put((targets["owners_O"], targets["places_O"]), means_O)
+        # A row for each example; -inf where it has fewer options than another.
+        max_options = int(places_O.max()) + 1
+        scores_ET = means_O.new_full((len(gold_E), max_options), -torch.inf)
+        scores_ET = scores_ET.index_put((owners_O, places_O), means_O)
         total = F.cross_entropy(scores_ET, gold_E, reduction="sum")
-        return Loss({self.name: total}, {f"{self.name}_correct": (scores_ET.argmax(1) == gold_E).sum()})
+        is_right_E = scores_ET.argmax(1) == gold_E
+        return Loss({self.name: total}, {f"{self.name}_correct": is_right_E.sum()})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["gold_E"])}
 
     def scores(self, states: States, batch: Batch) -> Tensor:
-        """The head's score of every sequence."""
+        """The score of every sequence."""
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.config.pooling)
         scores_B1: Tensor = self.head(self.dropout(pooled_BD))
         return scores_B1[:, 0]
+
+    # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         return list(self.scores(states, batch).float().cpu().numpy())
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         names = item.example.texts[1:]
+        # The windows of each option, then the mean over them.
         scores_T = np.array(outputs, np.float64).reshape(len(names), -1).mean(1)
-        shares_T = np.exp(scores_T - scores_T.max())
-        shares_T /= shares_T.sum()
-        best = int(shares_T.argmax())
-        return Prediction(names[best], float(shares_T[best]), dict(zip(names, shares_T.tolist(), strict=True)))
+        probabilities_T = np.exp(scores_T - scores_T.max())
+        probabilities_T /= probabilities_T.sum()
+        best = int(probabilities_T.argmax())
+        probabilities = dict(zip(names, probabilities_T.tolist(), strict=True))
+        return Prediction(names[best], float(probabilities_T[best]), probabilities)
+
+
+def _item(
+    choice: MultipleChoice,
+    context: Encoding,
+    endings: Sequence[Encoding],
+    vocab: Vocab,
+    *,
+    max_length: int,
+    max_windows: int | None,
+) -> Item:
+    """All windows of the first option, then all of the second ...; the windows of the context are the same for all."""
+    room = max_length - vocab.frame.size(2)
+    # An ending keeps two thirds of the room at most; the context gets what the longest one leaves.
+    kept = [min(len(ending), max(1, room * 2 // 3)) for ending in endings]
+    size = room - max(kept)
+    stride = max(1, size * 3 // 4)
+    spans = windows(len(context), size, stride)[:max_windows]
+    cuts = []
+    for ending, num_kept in zip(endings, kept, strict=True):
+        for start, end in spans:
+            cuts.append(cut_window(vocab, (context, start, end), (ending, 0, num_kept)))
+    total = len(context) + sum(map(len, endings))
+    _, last_end = spans[-1]
+    return Item(choice, tuple(cuts), total, total - last_end - sum(kept))
 
 
 @dataclass(frozen=True)
@@ -142,42 +206,24 @@ class ChooseScorer(Scorer):
     config: ChooseConfig
     main_metric = "accuracy"
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
-        return {"accuracy": metrics.accuracy([e.gold for e in examples], [p.label for p in predictions])}
+    def score(self, predictions: Predictions, examples: Examples) -> Figures:
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
+        return {"accuracy": metrics.accuracy(gold, predicted)}
 
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        counts = Counter(_place(example) for example in train)
-        usual = min(counts, key=lambda place: (-counts[place], place))
-        return [Prediction(example.texts[1:][min(usual, len(example.texts) - 2)]) for example in examples]
+    def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
+        """The option that is right most often, by its index; the last one if an example has fewer."""
+        index = most_frequent(_right_index(example) for example in train)
+        predictions = []
+        for example in examples:
+            names = example.texts[1:]
+            predictions.append(Prediction(names[min(index, len(names) - 1)]))
+        return predictions
 
     def error(self, prediction: Prediction, example: Example) -> float:
-        return 0.0 if prediction.label == example.gold else prediction.probability
+        if prediction.label == example.gold:
+            return 0.0
+        return prediction.probability
 
 
 CHOOSE = Task(ChooseConfig, ChooseReader, ChooseHead, ChooseScorer)
-
-
-def _item(
-    choice: Choice,
-    context: Encoding,
-    endings: Sequence[Encoding],
-    specials: Any,
-    max_length: int,
-    limit: int | None,
-) -> Item:
-    """All windows of the first option, then all of the second ...; every option sees the same windows."""
-    total, room = len(context) + sum(map(len, endings)), max_length - specials.frame.size(2)
-    kept = [min(len(ending), max(1, room * 2 // 3)) for ending in endings]
-    size = room - max(kept)
-    spans = windows(len(context), size, max(1, size * 3 // 4))[:limit]
-    cuts = tuple(
-        cut_window(specials, (context, a, b), (ending, 0, size))
-        for ending, size in zip(endings, kept, strict=True)
-        for a, b in spans
-    )
-    return Item(choice, cuts, total, total - spans[-1][1] - sum(kept))
-
-
-def _place(example: Example) -> int:
-    """Which option is right, counted from 0."""
-    return example.texts[1:].index(example.gold)

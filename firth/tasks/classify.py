@@ -7,10 +7,10 @@ overlapping windows; the scores of its windows are averaged, in training as in p
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -23,13 +23,31 @@ from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
-from firth.tasks import columns, glue, judged
-from firth.tasks.task import Balance, Details, Head, Labels, Reader, Scorer, Task, TaskConfig
+from firth.tasks import classify_scores, columns, glue
+from firth.tasks.classify_scores import Names
+from firth.tasks.task import (
+    Balance,
+    Details,
+    Examples,
+    Figures,
+    Head,
+    Items,
+    Labels,
+    Predictions,
+    Reader,
+    Scorer,
+    Task,
+    TaskConfig,
+    gold_labels,
+    index_of,
+    most_frequent,
+    predicted_labels,
+)
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
 
-HEADS: dict[str, Any] = {"linear": nn.Linear, "tree": TreeHead}
+HEADS: dict[str, type[nn.Linear] | type[TreeHead]] = {"linear": nn.Linear, "tree": TreeHead}
 
 
 @dataclass(frozen=True)
@@ -47,13 +65,13 @@ class ClassifyConfig(TaskConfig):
     kind: Literal["one", "many", "number"] = "one"
     """What a label is: one name, any number of names, or a number."""
     label_separator: str = ","
-    """What stands between the names of a label of kind many."""
+    """The text between the names of a label of kind many."""
     pooling: Literal["cls", "mean", "last", "concat"] = "cls"
-    """What stands for a text: its first token (through the model's pooler, if it has one; of causal models the
-    last), the mean, or last token, maximum and mean side by side."""
+    """A text's vector: its first token (through the model's pooler, if it has one; of causal models the last token),
+    the mean, or last token, maximum and mean side by side."""
     both_orders: bool | None = None
-    """Read a pair in both orders, in training and prediction, and average the scores, as GPT does where the order
-    says nothing; by default only with the presets mrpc, stsb and qqp."""
+    """Read a pair in both orders, in training and prediction, and average the scores, as GPT does if the order has no
+    meaning; by default only with the presets mrpc, stsb and qqp."""
     head: Literal["linear", "tree"] = "linear"
     """What scores the names: a row each, or choices on the way down a Huffman tree."""
     dropout: float = 0.1
@@ -89,9 +107,23 @@ class ClassifyConfig(TaskConfig):
         if not self.preset:
             return self
         preset = glue.preset(self.preset)
-        metric, positive = self.metric or preset.main, self.positive or preset.positive
-        orders = preset.symmetric if self.both_orders is None else self.both_orders
-        return replace(self, kind=preset.kind, metric=metric, positive=positive, both_orders=orders)  # type: ignore[arg-type]
+        return replace(
+            self,
+            kind=preset.kind,
+            metric=self.metric or preset.main,
+            positive=self.positive or preset.positive,
+            both_orders=preset.symmetric if self.both_orders is None else self.both_orders,
+        )
+
+    @property
+    def scale(self) -> float:
+        """The divisor of numbers; 1 before it is learned."""
+        return self.spread or 1.0
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of labels: the label columns, or one group without them."""
+        return self.label_columns or ("label",)
 
 
 @dataclass(frozen=True)
@@ -104,144 +136,195 @@ class ClassifyReader(Reader):
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
         return columns.read(path, self.config, problems, labelled=labelled)
 
-    def learn(self, examples: Sequence[Example]) -> ClassifyConfig:
+    def learn(self, examples: Examples) -> ClassifyConfig:
+        """Of numbers, the config with their mean and deviation."""
         if self.config.kind != "number" or self.config.spread:
             return self.config
-        golds = np.array([example.gold for example in examples], np.float64)
+        golds = np.array(gold_labels(examples), np.float64)
         return replace(self.config, centre=float(golds.mean()), spread=float(golds.std()) or 1.0)
 
-    def labels_of(self, examples: Sequence[Example]) -> Labels:
+    def labels_of(self, examples: Examples) -> Labels:
         if self.config.kind == "number":
             return {}
-        groups = self.config.label_columns or ("label",)
-        found: list[set[str]] = [set() for _ in groups]
+        found: dict[str, set[str]] = {group: set() for group in self.config.groups}
         for example in examples:
-            for names, gold in zip(found, _groups(example.gold, self.config), strict=True):
+            golds = _names_by_group(example.gold, self.config)
+            for names, gold in zip(found.values(), golds, strict=True):
                 names |= gold
-        for group, names in zip(groups, found, strict=True):
+        for group, names in found.items():
             if len(names) < 2:
                 raise BadInput(f"All rows have the same {group} ({', '.join(names)}); there is nothing to learn.")
-        order = {name: i for i, name in enumerate(self.config.label_names)}
-        return {
-            group: tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
-            for group, names in zip(groups, found, strict=True)
-        }
+        return {group: self._in_order(names) for group, names in found.items()}
 
-    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterator[Problem]:
-        for example in examples if labels else ():
-            for group, known, gold in zip(labels, labels.values(), _groups(example.gold, self.config), strict=True):
-                if strange := sorted(gold - {*known}):
-                    yield Problem(
-                        example.row,
-                        f"the {group} '{strange[0]}' never occurs in training",
-                        "add training rows with it or remove the row",
-                    )
+    def _in_order(self, names: Iterable[str]) -> Names:
+        """The names in the order of `label_names`, then those that it does not have."""
+        order = index_of(self.config.label_names)
+        return tuple(sorted(names, key=lambda name: (order.get(name, len(order)), name)))
 
-    def balance(self, examples: Sequence[Example]) -> Balance:
+    def problems(self, examples: Examples, labels: Labels) -> Iterator[Problem]:
+        if not labels:
+            return
+        for example in examples:
+            golds = _names_by_group(example.gold, self.config)
+            for (group, known), gold in zip(labels.items(), golds, strict=True):
+                unknown = sorted(gold - {*known})
+                if unknown:
+                    what = f"the {group} '{unknown[0]}' never occurs in training"
+                    yield Problem(example.row, what, "add training rows with it or remove the row")
+
+    def balance(self, examples: Examples) -> Balance:
         if self.config.kind == "number":
             return {}
-        counts: list[Counter[str]] = [Counter() for _ in self.config.label_columns or ("label",)]
+        counts: dict[str, Counter[str]] = {group: Counter() for group in self.config.groups}
         for example in examples:
-            for count, names in zip(counts, _groups(example.gold, self.config), strict=True):
-                count.update(names)
-        return dict(
-            zip(self.config.label_columns or ("label",), (dict(sorted(c.items())) for c in counts), strict=True)
-        )
+            golds = _names_by_group(example.gold, self.config)
+            for counter, names in zip(counts.values(), golds, strict=True):
+                counter.update(names)
+        return {group: dict(sorted(counter.items())) for group, counter in counts.items()}
 
     def example(self, value: object) -> Example:
         return columns.example(value, self.config)
 
 
+def _names_by_group(gold: str | Names, config: ClassifyConfig) -> list[set[str]]:
+    """The names that a row has in each label column."""
+    if isinstance(gold, str):
+        return [{gold}]
+    if config.kind == "many":
+        return [set(gold)]
+    return [{name} for name in gold]
+
+
 class ClassifyHead(Head):
     name = "classify"
     config: ClassifyConfig
+    weights_T: Tensor
+    """The weight of each name in the loss."""
 
     def __init__(self, config: ClassifyConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
         self.dropout = nn.Dropout(config.dropout)
+        # The scores of all groups of names lie side by side; a number is one score.
         sizes = [len(names) for names in labels.values()] or [1]
-        width = encoder.width * (3 if config.pooling == "concat" else 1)
-        self.head = HEADS[config.head](width, sum(sizes))
+        self.slices = []
+        end = 0
+        for size in sizes:
+            self.slices.append(slice(end, end + size))
+            end += size
+        width = encoder.width
+        if config.pooling == "concat":
+            width = 3 * width
+        self.head: nn.Linear | TreeHead = HEADS[config.head](width, sum(sizes))
         initialise(self.head, std=encoder.init_std)
-        self.slices = [slice(end - size, end) for size, end in zip(sizes, np.cumsum(sizes).tolist(), strict=True)]
         self.register_buffer("weights_T", torch.ones(sum(sizes)), persistent=False)
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
-    ) -> list[Item]:
-        limit = self.config.max_windows if training else None
-        orders = bool(self.config.both_orders)
-        return text_items(examples, tokenizer, max_length=max_length, max_windows=limit, both_orders=orders)
+    # Sequences
 
-    def batch(self, items: Sequence[Item]) -> Batch:
+    def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
+        max_windows = self.config.max_windows if training else None
+        both_orders = bool(self.config.both_orders)
+        return text_items(examples, tokenizer, max_length=max_length, max_windows=max_windows, both_orders=both_orders)
+
+    def batch(self, items: Items) -> Batch:
         packed, owners_B = pack_items(items)
         golds = [item.example.gold for item in items]
-        return replace(packed, targets={"owners_B": owners_B, "gold_E": self._targets(golds)})
-
-    def _targets(self, golds: Sequence[Any]) -> Tensor:
-        """E numbers, E x T marks, or E x groups indices within each group."""
         if self.config.kind == "number":
-            values = (np.array(golds, np.float64) - self.config.centre) / (self.config.spread or 1.0)
-            return torch.from_numpy(values).float()
-        indices = [{name: i for i, name in enumerate(names)} for names in self.labels.values()]
-        if self.config.kind == "one":
-            rows = [
-                [index[name] for index, (name,) in zip(indices, _groups(gold, self.config), strict=True)]
-                for gold in golds
-            ]
-            return torch.tensor(rows)
-        marks_ET = torch.zeros(len(golds), len(indices[0]))
-        for row, gold in enumerate(golds):
-            marks_ET[row, [indices[0][name] for name in gold]] = 1
-        return marks_ET
+            gold = self._number_targets(golds)
+        elif self.config.kind == "many":
+            gold = self._many_targets(golds)
+        else:
+            gold = self._one_targets(golds)
+        return replace(packed, targets={"owners_B": owners_B, "gold_E": gold})
 
-    def before_training(self, examples: Sequence[Example]) -> None:
-        """Sets the weight of every name from how often it occurs; the mean over the rows is 1."""
+    def _number_targets(self, golds: Sequence[float]) -> Tensor:
+        """E standardised numbers."""
+        golds_E = np.array(golds, np.float64)
+        values_E = (golds_E - self.config.centre) / self.config.scale
+        return torch.from_numpy(values_E).float()
+
+    def _many_targets(self, golds: Sequence[Names]) -> Tensor:
+        """E x T: 1 for each name that a row has."""
+        (names,) = self.labels.values()
+        index = index_of(names)
+        targets_ET = torch.zeros(len(golds), len(names))
+        for row, gold in enumerate(golds):
+            targets_ET[row, [index[name] for name in gold]] = 1
+        return targets_ET
+
+    def _one_targets(self, golds: Sequence[str | Names]) -> Tensor:
+        """E x groups: the index of a row's name within each group."""
+        indices = [index_of(names) for names in self.labels.values()]
+        # One name for each label column.
+        rows = []
+        for gold in golds:
+            names = (gold,) if isinstance(gold, str) else gold
+            rows.append([index[name] for index, name in zip(indices, names, strict=True)])
+        return torch.tensor(rows)
+
+    # Learning
+
+    def before_training(self, examples: Examples) -> None:
+        """Builds the Huffman tree, and sets the weight of every name, from how often the names occur."""
         if isinstance(self.head, TreeHead):
-            tally = Counter(example.gold for example in examples)
-            self.head.plant(np.array([tally[name] for names in self.labels.values() for name in names]))
+            (names,) = self.labels.values()
+            counts = Counter(example.gold for example in examples)
+            self.head.plant(np.array([counts[name] for name in names]))
         if self.config.class_weights == "none":
             return
         weights: list[float] = []
-        for at, names in enumerate(self.labels.values()):
-            counts = Counter(name for example in examples for name in _groups(example.gold, self.config)[at])
-            weights += [sum(counts.values()) / (len(names) * max(counts[name], 1)) for name in names]
-        self.get_buffer("weights_T").copy_(torch.tensor(weights))
+        for group, names in enumerate(self.labels.values()):
+            counts = Counter()
+            for example in examples:
+                counts.update(_names_by_group(example.gold, self.config)[group])
+            # Every name gets the same total; the mean weight over the rows is 1.
+            total = sum(counts.values())
+            for name in names:
+                weights.append(total / (len(names) * max(counts[name], 1)))
+        self.weights_T.copy_(torch.tensor(weights))
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        gold, weights_T = batch.targets["gold_E"], self.get_buffer("weights_T")
-        scores_ET = self._merged(self.scores(states, batch), batch.targets["owners_B"], len(gold)).float()
+        gold = batch.targets["gold_E"]
+        scores_BT = self.scores(states, batch)
+        scores_ET = _means_of_windows(scores_BT, batch.targets["owners_B"], len(gold)).float()
         if self.config.kind == "number":
             return Loss({self.name: F.mse_loss(scores_ET[:, 0], gold, reduction="sum")})
-        smoothing = self.config.label_smoothing
         if self.config.kind == "many":
-            smooth = gold * (1 - smoothing) + smoothing / 2
-            each_ET = F.binary_cross_entropy_with_logits(scores_ET, smooth, weight=weights_T, reduction="none")
-            right = ((scores_ET > _logit(self.config.threshold)) == (gold > 0.5)).float().mean(1)
-            return Loss({self.name: each_ET.mean(1).sum()}, {f"{self.name}_correct": right.sum()})
-        total, right = scores_ET.new_zeros(()), scores_ET.new_zeros(len(gold))
-        for at, part in enumerate(self.slices):
-            group_ET, gold_E = scores_ET[:, part], gold[:, at]
+            return self._many_loss(scores_ET, gold)
+        return self._one_loss(scores_ET, gold)
+
+    def _many_loss(self, scores_ET: Tensor, gold_ET: Tensor) -> Loss:
+        smoothing = self.config.label_smoothing
+        # Each name is a choice of two: half of the smoothed weight goes to either.
+        smooth_ET = gold_ET * (1 - smoothing) + smoothing / 2
+        each_ET = F.binary_cross_entropy_with_logits(scores_ET, smooth_ET, weight=self.weights_T, reduction="none")
+        is_given_ET = scores_ET > _logit(self.config.threshold)
+        right_E = (is_given_ET == (gold_ET > 0.5)).float().mean(1)
+        return Loss({self.name: each_ET.mean(1).sum()}, {f"{self.name}_correct": right_E.sum()})
+
+    def _one_loss(self, scores_ET: Tensor, gold_EG: Tensor) -> Loss:
+        """The cross-entropies of all groups, summed; a row counts as right by the share of its right groups."""
+        smoothing = self.config.label_smoothing
+        total = scores_ET.new_zeros(())
+        right_E = scores_ET.new_zeros(len(gold_EG))
+        for group, part in enumerate(self.slices):
+            group_ET = scores_ET[:, part]
+            gold_E = gold_EG[:, group]
             each_E = F.cross_entropy(group_ET, gold_E, reduction="none", label_smoothing=smoothing)
-            total = total + (each_E * weights_T[part][gold_E]).sum()
-            right = right + (group_ET.argmax(1) == gold_E) / len(self.slices)
-        return Loss({self.name: total}, {f"{self.name}_correct": right.sum()})
+            weights_E = self.weights_T[part][gold_E]
+            total = total + (each_E * weights_E).sum()
+            right_E = right_E + (group_ET.argmax(1) == gold_E) / len(self.slices)
+        return Loss({self.name: total}, {f"{self.name}_correct": right_E.sum()})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["gold_E"])}
 
     def scores(self, states: States, batch: Batch) -> Tensor:
-        """The head's scores of every sequence."""
+        """The scores of every sequence."""
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.config.pooling)
         scores_BT: Tensor = self.head(self.dropout(pooled_BD))
         return scores_BT
 
-    @staticmethod
-    def _merged(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> Tensor:
-        if len(scores_BT) == num_examples:
-            return scores_BT
-        totals_ET = scores_BT.new_zeros(num_examples, scores_BT.shape[1]).index_add(0, owners_B, scores_BT)
-        return totals_ET / torch.bincount(owners_B, minlength=num_examples)[:, None]
+    # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         return list(self.scores(states, batch).float().cpu().numpy())
@@ -249,22 +332,54 @@ class ClassifyHead(Head):
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         scores_T = np.mean(outputs, 0)
         if self.config.kind == "number":
-            return Prediction(float(scores_T[0]) * (self.config.spread or 1.0) + self.config.centre)
-        (group, names), *others = self.labels.items()
+            # The head learned standardised numbers.
+            return Prediction(float(scores_T[0]) * self.config.scale + self.config.centre)
         if self.config.kind == "many":
-            shares = 1 / (1 + np.exp(-scores_T.astype(np.float64)))
-            every = {name: float(share) for name, share in zip(names, shares, strict=True)}
-            chosen = tuple(name for name in names if every[name] > self.config.threshold)
-            sure = math.prod(p if name in chosen else 1 - p for name, p in every.items())
-            return Prediction(chosen, sure, every)
-        picks, sure, every = [], 1.0, {}
+            return self._decide_many(scores_T)
+        return self._decide_one(scores_T)
+
+    def _decide_many(self, scores_T: np.ndarray) -> Prediction:
+        """The names whose probability is above the threshold; the confidence is that of all these choices together."""
+        (names,) = self.labels.values()
+        probabilities_T = 1 / (1 + np.exp(-scores_T.astype(np.float64)))
+        probabilities = dict(zip(names, probabilities_T.tolist(), strict=True))
+        chosen = tuple(name for name in names if probabilities[name] > self.config.threshold)
+        confidence = 1.0
+        for name, probability in probabilities.items():
+            confidence *= probability if name in chosen else 1 - probability
+        return Prediction(chosen, confidence, probabilities)
+
+    def _decide_one(self, scores_T: np.ndarray) -> Prediction:
+        """The likeliest name of each group."""
+        has_groups = len(self.labels) > 1
+        chosen = []
+        confidence = 1.0
+        probabilities: dict[str, float] = {}
         for (group, names), part in zip(self.labels.items(), self.slices, strict=True):
-            shares = np.exp(scores_T[part] - scores_T[part].max(), dtype=np.float64)
-            shares /= shares.sum()
-            picks.append(names[int(shares.argmax())])
-            sure *= float(shares.max())
-            every |= {f"{group}={n}" if others else n: float(s) for n, s in zip(names, shares, strict=True)}
-        return Prediction(tuple(picks) if others else picks[0], sure, every)
+            # A softmax within the group.
+            group_T = scores_T[part]
+            probabilities_T = np.exp(group_T - group_T.max(), dtype=np.float64)
+            probabilities_T /= probabilities_T.sum()
+            chosen.append(names[int(probabilities_T.argmax())])
+            confidence *= float(probabilities_T.max())
+            for name, probability in zip(names, probabilities_T.tolist(), strict=True):
+                shown = f"{group}={name}" if has_groups else name
+                probabilities[shown] = probability
+        label = tuple(chosen) if has_groups else chosen[0]
+        return Prediction(label, confidence, probabilities)
+
+
+def _means_of_windows(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> Tensor:
+    """The mean over the windows of each example; `owners_B` says whose each window is."""
+    if len(scores_BT) == num_examples:
+        return scores_BT
+    totals_ET = scores_BT.new_zeros(num_examples, scores_BT.shape[1]).index_add(0, owners_B, scores_BT)
+    num_windows_E = torch.bincount(owners_B, minlength=num_examples)
+    return totals_ET / num_windows_E[:, None]
+
+
+def _logit(probability: float) -> float:
+    return math.log(probability / (1 - probability))
 
 
 @dataclass(frozen=True)
@@ -273,36 +388,47 @@ class ClassifyScorer(Scorer):
 
     @property
     def main_metric(self) -> str:
-        usual = {"one": "accuracy", "many": "micro_f1", "number": "spearman"}
-        return self.config.metric or usual[self.config.kind]
+        default = {"one": "accuracy", "many": "micro_f1", "number": "spearman"}
+        return self.config.metric or default[self.config.kind]
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
-        gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
-        return judged.figures(gold, guessed, self.labels, kind=self.config.kind, positive=self.config.positive)
+    def score(self, predictions: Predictions, examples: Examples) -> Figures:
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
+        if self.config.kind == "number":
+            return classify_scores.number_figures(gold, predicted)
+        if self.config.kind == "many":
+            return classify_scores.many_figures(gold, predicted, self.labels)
+        if len(self.labels) == 1:
+            return classify_scores.one_figures(gold, predicted, positive=self.config.positive)
+        return classify_scores.grouped_figures(gold, predicted, self.labels, positive=self.config.positive)
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Details:
-        gold, guessed = [e.gold for e in examples], [p.label for p in predictions]
-        return judged.tables(gold, guessed, self.labels, kind=self.config.kind)
+    def details(self, predictions: Predictions, examples: Examples) -> Details:
+        if self.config.kind == "number" or len(self.labels) > 1:
+            return {}
+        gold = gold_labels(examples)
+        predicted = predicted_labels(predictions)
+        (names,) = self.labels.values()
+        if self.config.kind == "many":
+            return classify_scores.many_details(gold, predicted, names)
+        return classify_scores.one_details(gold, predicted, names)
 
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        usual = judged.usual([example.gold for example in train], self.labels, kind=self.config.kind)
-        return [Prediction(usual) for _ in examples]
+    def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
+        """The mean, the most frequent set of names, or the most frequent name of each group."""
+        golds = gold_labels(train)
+        if self.config.kind == "number":
+            label: object = float(np.mean(golds))
+        elif len(self.labels) > 1:
+            label = classify_scores.most_frequent_names(golds)
+        else:
+            label = most_frequent(golds)
+        return [Prediction(label) for _ in examples]
 
     def error(self, prediction: Prediction, example: Example) -> float:
         if self.config.kind == "number":
             return abs(float(prediction.label) - float(example.gold))
-        return 0.0 if prediction.label == example.gold else prediction.probability
+        if prediction.label == example.gold:
+            return 0.0
+        return prediction.probability
 
 
 CLASSIFY = Task(ClassifyConfig, ClassifyReader, ClassifyHead, ClassifyScorer)
-
-
-def _groups(gold: Any, config: ClassifyConfig) -> list[set[str]]:
-    """The names of each label column."""
-    if config.kind == "many":
-        return [set(gold)]
-    return [{name} for name in gold] if len(config.label_columns) > 1 else [{gold}]
-
-
-def _logit(share: float) -> float:
-    return math.log(share / (1 - share))

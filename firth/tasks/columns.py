@@ -1,22 +1,24 @@
 """Which columns of a table are texts and labels, and the examples they make; shared by tasks that read tables.
 
-Names are taken from the config or the preset; without either, only well-known names are used, and only when one
-reading is possible: otherwise the columns are listed and the person chooses. Beside the label, a single other column is
-the text whatever its name.
+Names come from the config or the preset. Without either, well-known names are used, but only if there is one possible
+reading: otherwise the error lists the columns and the user chooses. If there is a label and a single other column, that
+column is the text whatever its name.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from firth.errors import BadInput
 from firth.tasks import glue
-from firth.tasks.tables import Rows, read_rows
+from firth.tasks.glue import TextsAndLabels
+from firth.tasks.table_files import Rows, as_texts, read_rows
 from firth.types import Example, Problem
 
 
-class Named(Protocol):
-    """The fields of a config that say where texts and labels stand."""
+class ColumnSettings(Protocol):
+    """The fields of a config that say which columns are texts and labels, and what a label is."""
 
     @property
     def preset(self) -> str: ...
@@ -34,76 +36,61 @@ class Named(Protocol):
     def label_separator(self) -> str: ...
 
 
-def read(path: Path, config: Named, problems: list[Problem], *, labelled: bool) -> list[Example]:
-    """The rows as examples: one or two texts, and names, numbers or tuples of names as gold."""
-    rows = read_rows(path)
-    texts, labels = find(rows, config, labelled=labelled)
-    examples: list[Example] = []
-    for row, values in rows.take([*texts, *(labels if labelled else ())], problems):
-        golds = [values[column] for column in labels] if labelled else []
-        made = _example(row, [values[column] for column in texts], golds, config)
-        if isinstance(made, Problem):
-            problems.append(made)
-        else:
-            examples.append(made)
-    return examples
+# Which columns
 
 
-def find(rows: Rows, config: Named, *, labelled: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool) -> TextsAndLabels:
     """The text columns and the label columns of a file."""
     if config.preset:
         return glue.preset_columns(rows, config.preset, labelled=labelled)
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
-        option = "`text_column=`" if labelled else ""
-        readings = glue.known_columns(tuple(rows.columns)) or _beside_label(rows, config)
-        texts = _only(rows, readings, "the text", option)
+        readings = glue.known_columns(tuple(rows.columns)) or _only_other_column(rows, config)
+        texts = _only_reading(rows, readings, "the text", option="`text_column=`" if labelled else "")
     labels = config.label_columns
-    if not labels and labelled:
-        known = tuple((name,) for name in glue.LABELS if name in rows.columns)
-        labels = _only(rows, known, "the label", "`label_columns=`")
+    if labelled and not labels:
+        # Each known name is one possible reading.
+        known = [(name,) for name in _known_labels(rows)]
+        labels = _only_reading(rows, known, "the label", option="`label_columns=`")
     return texts, labels
 
 
-def text_column(path: Path, config: Named) -> str:
-    """The text column to remember: the config's, or one of no well-known name that is alone beside the label."""
+def text_column(path: Path, config: ColumnSettings) -> str:
+    """The text column to save in the config: the one it has, or the only column that is not the label."""
     if config.preset or config.text_column or config.second_column:
         return config.text_column
     rows = read_rows(path)
+    # A well-known name is found again in every file, so it need not be saved.
     if glue.known_columns(tuple(rows.columns)):
         return ""
-    return next((name for (name,) in _beside_label(rows, config)), "")
+    for (name,) in _only_other_column(rows, config):
+        return name
+    return ""
 
 
-def _beside_label(rows: Rows, config: Named) -> tuple[tuple[str, ...], ...]:
+def _only_other_column(rows: Rows, config: ColumnSettings) -> list[tuple[str]]:
     """The only column that is not a label, as a reading; none if no label is found or several columns are left."""
-    labels = config.label_columns or tuple(name for name in glue.LABELS if name in rows.columns)
+    labels = config.label_columns or _known_labels(rows)
     has_labels = bool(labels) and all(name in rows.columns for name in labels)
     others = [name for name in rows.columns if name and name not in labels]
-    return ((others[0],),) if has_labels and len(others) == 1 else ()
+    if has_labels and len(others) == 1:
+        return [(others[0],)]
+    return []
 
 
-def example(value: Any, config: Named) -> Example:
-    """A text, a pair of texts, or a row with named columns."""
-    if isinstance(value, Mapping):
-        rows = Rows(Path("the input"), list(value), ())
-        texts, _ = find(rows, config, labelled=False)
-        if missing := [name for name in texts if name not in value]:
-            raise BadInput(f"An input has no '{missing[0]}' but {', '.join(map(str, value))}.")
-        value = [value[name] for name in texts]
-    texts = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not 1 <= len(texts) <= 2 or not all(isinstance(text, str) for text in texts):
-        raise BadInput(f"An input must be a text or a pair of texts; it is {value!r:.80}.")
-    return Example(texts)
+def _known_labels(rows: Rows) -> tuple[str, ...]:
+    """The columns with a well-known name of a label."""
+    return tuple(name for name in glue.LABELS if name in rows.columns)
 
 
-def _only(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, option: str) -> tuple[str, ...]:
+def _only_reading(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, *, option: str) -> tuple[str, ...]:
+    """The only possible reading; raises if there is none or several, and names the option that decides, if any."""
     if len(readings) == 1:
         return readings[0]
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
-    if rows.columns and all(str(name)[:1] == str(name)[-1:] == '"' for name in rows.columns):
-        raise BadInput(f"{rows.path}: the names of its columns stand in quotes ({names}); save the table as .csv.")
+    if rows.columns and all(_is_quoted(name) for name in rows.columns):
+        raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
     if not option:
         raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
     raise BadInput(
@@ -112,41 +99,91 @@ def _only(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, option: st
     )
 
 
-def _example(row: int, texts: list[Any], labels: list[Any], config: Named) -> Example | Problem:
+def _is_quoted(name: str) -> bool:
+    return name[:1] == name[-1:] == '"'
+
+
+# Examples
+
+
+def read(path: Path, config: ColumnSettings, problems: list[Problem], *, labelled: bool) -> list[Example]:
+    """The rows as examples: one or two texts, and names, numbers or tuples of names as gold."""
+    rows = read_rows(path)
+    text_names, label_names = find_columns(rows, config, labelled=labelled)
+    if not labelled:
+        label_names = ()
+    examples: list[Example] = []
+    for row, values in rows.take([*text_names, *label_names], problems):
+        texts = [values[name] for name in text_names]
+        labels = [values[name] for name in label_names]
+        made = _example(row, texts, labels, config)
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            examples.append(made)
+    return examples
+
+
+def example(value: object, config: ColumnSettings) -> Example:
+    """A text, a pair of texts, or a row with named columns."""
+    if isinstance(value, Mapping):
+        # The keys are searched like the header of a file.
+        rows = Rows(Path("the input"), list(value), ())
+        names, _ = find_columns(rows, config, labelled=False)
+        missing = [name for name in names if name not in value]
+        if missing:
+            raise BadInput(f"An input has no '{missing[0]}' but {', '.join(map(str, value))}.")
+        value = [value[name] for name in names]
+    texts = (value,) if isinstance(value, str) else as_texts(value)
+    if texts is None or len(texts) not in (1, 2):
+        raise BadInput(f"An input must be a text or a pair of texts; it is {value!r:.80}.")
+    return Example(texts)
+
+
+def _example(row: int, texts: Sequence[object], labels: Sequence[object], config: ColumnSettings) -> Example | Problem:
+    """The example that the cells of a row make, or what is wrong with them."""
+    stripped = []
     for text in texts:
         if not isinstance(text, str):
             return Problem(row, f"the text is {type(text).__name__}, not text", "mend or remove the row")
         if not text.strip():
             return Problem(row, "an empty text", "fill it in or remove the row")
-    gold: Any = None
-    if labels:
-        try:
-            golds = [_gold(label, config) for label in labels]
-        except ValueError as error:
-            return Problem(row, str(error), "mend or remove the row")
-        gold = tuple(golds) if len(golds) > 1 else golds[0]
-    return Example(tuple(text.strip() for text in texts), gold, row)
+        stripped.append(text.strip())
+    try:
+        golds = [_gold(label, config) for label in labels]
+    except ValueError as error:
+        return Problem(row, str(error), "mend or remove the row")
+    if not golds:
+        return Example(tuple(stripped), None, row)
+    gold = tuple(golds) if len(golds) > 1 else golds[0]
+    return Example(tuple(stripped), gold, row)
 
 
-def _gold(label: Any, config: Named) -> Any:
+def _gold(label: object, config: ColumnSettings) -> str | float | tuple[str, ...]:
+    """A cell as a name, a number or several names; raises ValueError if it is none."""
     if config.kind == "number":
-        try:
-            number = float(label)
-        except (TypeError, ValueError):
-            raise ValueError(f"the label {str(label)!r:.40} is not a number") from None
-        if abs(number) == float("inf") or number != number:
-            raise ValueError(f"the label {label} is not a finite number")
-        return number
+        return _number(label)
     if config.kind == "many":
         parts = label if isinstance(label, list) else str(label).split(config.label_separator)
-        names = sorted({_name(part, config) for part in parts if str(part).strip()})
-        return tuple(names)
+        names = {_name(part, config) for part in parts if str(part).strip()}
+        return tuple(sorted(names))
     if isinstance(label, list | dict):
         raise ValueError("the label is a list or an object; choose kind=many or another column")
     return _name(label, config)
 
 
-def _name(label: Any, config: Named) -> str:
+def _number(label: object) -> float:
+    try:
+        number = float(label)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise ValueError(f"the label {str(label)!r:.40} is not a number") from None
+    if not math.isfinite(number):
+        raise ValueError(f"the label {label} is not a finite number")
+    return number
+
+
+def _name(label: object, config: ColumnSettings) -> str:
+    """A label's name; a number counts `label_names` from 0 if there are any."""
     text = str(label).strip()
     if not text:
         raise ValueError("an empty label")

@@ -2,11 +2,11 @@
 
 In: pairs with scores or labels, pairs that belong together, or triplets (a text, one like it, one less like it). Out:
 a similarity. Three ways: a siamese encoder, whose vectors' cosine is the similarity (Reimers & Gurevych 2019); a
-cross-encoder, which reads both texts at once; or the pooled vectors of a model as it is, on request whitened (Su et al.
+cross-encoder, which reads both texts at once; or the pooled vectors of a model as it is, optionally whitened (Su et al.
 2021), which needs no training. A text longer than the model is read in windows whose vectors are averaged by length.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -20,16 +20,42 @@ from torch.nn import functional as F
 from firth import metrics
 from firth.config import check_counts, check_shares
 from firth.data.items import Item, pack_items
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.nn import similarity
 from firth.nn.blocks import initialise
 from firth.nn.pooling import layered_rows, pooled_rows
-from firth.tasks import glue, likeness
-from firth.tasks.likeness import Compared, with_vectors
-from firth.tasks.task import Head, Labels, Reader, Scorer, Task, TaskConfig
+from firth.tasks import compare_files, compare_scores, glue
+from firth.tasks.compare_files import Kind
+from firth.tasks.compare_scores import Similarity, Whitening, unit_vectors, with_vectors
+from firth.tasks.pair_windows import joined_items, separate_items
+from firth.tasks.task import (
+    Examples,
+    Figures,
+    Head,
+    Items,
+    Labels,
+    Predictions,
+    Reader,
+    Scorer,
+    Task,
+    TaskConfig,
+    different_texts,
+    gold_labels,
+    index_of,
+    predicted_labels,
+)
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
+
+LossName = Literal["regression", "contrastive", "ranking"]
+LOSSES: dict[Kind, tuple[LossName, ...]] = {
+    "number": ("regression",),
+    "one": ("contrastive", "regression", "ranking"),
+    "positives": ("ranking",),
+    "triplets": ("ranking",),
+}
+"""The losses that fit each kind of rows, the default first."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +87,7 @@ class CompareConfig(TaskConfig):
     pooling: Literal["mean", "cls", "last", "max", "first-last"] = "mean"
     """A text's vector: mean, first or last token, maximum, or the mean over the first and the last layer."""
     whiten: bool = False
-    """Turn and stretch the vectors until their covariance is the unit matrix; for way=pooled."""
+    """Whiten the vectors: turn and scale them until their covariance is the unit matrix; for way=pooled."""
     whiten_width: int = 0
     """Directions kept by whitening, the strongest first; 0 keeps all."""
     margin: float = 0.5
@@ -75,11 +101,11 @@ class CompareConfig(TaskConfig):
     max_windows: int = 4
     """Windows of a long text used in training; prediction reads all."""
     both_orders: bool | None = None
-    """Of way=cross, read a pair in both orders, in training and prediction, and average the scores; by default only
-    with a preset. The other ways do not know an order."""
+    """With way=cross, read a pair in both orders, in training and prediction, and average the scores; by default only
+    with a preset. The order makes no difference to the other ways."""
     centre: float = 0.0
-    """Of a cross-encoder for scores, what is subtracted from a similarity before it is learned; found on the
-    training rows."""
+    """With way=cross and scores, what is subtracted from a similarity before it is learned; found on the training
+    rows."""
     spread: float = 0.0
     """What the rest is divided by; 0 takes mean and deviation of the training rows."""
 
@@ -88,7 +114,8 @@ class CompareConfig(TaskConfig):
         return ","
 
     def __post_init__(self) -> None:
-        if self.way != "pooled" and (self.whiten or (self.way == "siamese" and self.pooling == "first-last")):
+        has_pooled_settings = self.whiten or (self.way == "siamese" and self.pooling == "first-last")
+        if self.way != "pooled" and has_pooled_settings:
             raise BadConfig("whiten and pooling=first-last go with way=pooled.")
         if len(self.label_columns) > 1:
             raise BadConfig("compare reads one label column.")
@@ -99,9 +126,12 @@ class CompareConfig(TaskConfig):
         if not self.preset:
             return self
         preset = glue.preset(self.preset)
-        positive = preset.positive or self.positive
-        orders = preset.symmetric if self.both_orders is None else self.both_orders
-        return replace(self, kind=preset.kind, positive=positive, both_orders=orders)  # type: ignore[arg-type]
+        return replace(
+            self,
+            kind=preset.kind,
+            positive=preset.positive or self.positive,
+            both_orders=preset.symmetric if self.both_orders is None else self.both_orders,
+        )
 
 
 @dataclass(frozen=True)
@@ -109,23 +139,64 @@ class CompareReader(Reader):
     config: CompareConfig
 
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
-        return likeness.read(path, self.config, problems, labelled=labelled)
+        return compare_files.read(path, self.config, problems, labelled=labelled)
 
-    def learn(self, examples: Sequence[Example]) -> CompareConfig:
-        config = replace(self.config, **likeness.learned(self.config, examples))
-        if config.way != "cross" or config.kind != "number" or config.spread:
+    def learn(self, examples: Examples) -> CompareConfig:
+        """The config with the kind of the rows, the loss for it, and the range of the scores."""
+        kind = self.config.kind
+        if kind == "guess":
+            kind = compare_files.kind_of(examples[0])
+        loss = self._loss_for(kind)
+        if kind == "one":
+            self._check_positive(examples)
+        config = replace(self.config, kind=kind, loss=loss)
+        if kind != "number":
+            return config
+        config = replace(config, highest=self._highest(examples))
+        if config.way != "cross" or config.spread:
             return config
         targets = np.array([_similarity(example.gold, config) for example in examples])
         return replace(config, centre=float(targets.mean()), spread=float(targets.std()) or 1.0)
 
-    def labels_of(self, examples: Sequence[Example]) -> Labels:
+    def _loss_for(self, kind: Kind) -> LossName:
+        """The loss for rows of this kind; raises if the config does not fit them."""
+        suitable = LOSSES[kind]
+        loss = self.config.loss
+        if loss == "guess":
+            loss = suitable[0]
+        if self.config.way == "siamese" and loss not in suitable:
+            raise BadConfig(f"Rows of kind {kind} do not go with loss={loss} but with {', '.join(suitable)}.")
+        if self.config.way == "cross" and kind == "positives":
+            raise BadConfig("Pairs without labels cannot teach a cross-encoder; use way=siamese or add pairs unlike.")
+        return loss
+
+    def _check_positive(self, examples: Examples) -> None:
+        """Raises if no row has the label of texts that are alike."""
+        names = {example.gold for example in examples if isinstance(example.gold, str)}
+        if self.config.positive not in names:
+            raise BadInput(
+                f"No row has the label '{self.config.positive}' for texts that are alike; name it with "
+                f"tasks.compare.positive=NAME (the labels are {', '.join(sorted(names)[:10])})."
+            )
+
+    def _highest(self, examples: Examples) -> float:
+        """The score of texts that say the same."""
+        if self.config.highest:
+            return self.config.highest
+        highest = max(float(example.gold) for example in examples)
+        if highest <= self.config.lowest:
+            raise BadInput(f"No score is above {self.config.lowest}; set tasks.compare.lowest and highest.")
+        return highest
+
+    def labels_of(self, examples: Examples) -> Labels:
         if self.config.kind != "one":
             return {}
         return {"label": tuple(sorted({example.gold for example in examples}))}
 
-    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterator[Problem]:
+    def problems(self, examples: Examples, labels: Labels) -> Iterator[Problem]:
         for example in examples:
-            if (kind := likeness.kind_of(example)) != self.config.kind:
+            kind = compare_files.kind_of(example)
+            if kind != self.config.kind:
                 what = f"a row of kind {kind} where {self.config.kind} is wanted"
                 yield Problem(example.row, what, f"mend the row or say `kind='{kind}'`")
             elif labels and example.gold not in labels["label"]:
@@ -133,7 +204,26 @@ class CompareReader(Reader):
                 yield Problem(example.row, what, "add training rows with it or remove the row")
 
     def example(self, value: object) -> Example:
-        return likeness.example(value, self.config)
+        return compare_files.example(value, self.config)
+
+
+def _similarity(score: float, config: CompareConfig) -> float:
+    """A score on the rows' scale as a similarity from 0 to 1."""
+    return float((score - config.lowest) / (config.highest - config.lowest))
+
+
+def _target(example: Example, config: CompareConfig) -> float:
+    """The gold similarity, from 0 to 1."""
+    if config.kind == "number":
+        return _similarity(example.gold, config)
+    if config.kind == "one":
+        return float(example.gold == config.positive)
+    return 1.0
+
+
+def _are_alike(examples: Examples, config: CompareConfig) -> list[bool]:
+    """For each example whether its first two texts are alike."""
+    return [_target(example, config) > 0.5 for example in examples]
 
 
 class CompareHead(Head):
@@ -142,65 +232,78 @@ class CompareHead(Head):
 
     def __init__(self, config: CompareConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
-        self.whitening: likeness.Whitening | None = None
-        self.reads = "last" if encoder.causal else "cls"
+        self.whitening: Whitening | None = None
+        self.needs_layers = self.config.pooling == "first-last"
+        if config.way == "siamese":
+            self.embeds = self.config.pooling
         if config.way == "cross":
+            # The first token of a causal encoder has read neither text.
+            self.pair_pooling = "last" if encoder.causal else "cls"
             self.dropout = nn.Dropout(config.dropout)
             self.head = nn.Linear(encoder.width, 1)
             initialise(self.head, std=encoder.init_std)
 
     @property
-    def needs_layers(self) -> bool:  # type: ignore[override]
-        return bool(self.config.pooling == "first-last")
-
-    @property
-    def embeds(self) -> str:  # type: ignore[override]
-        return str(self.config.pooling) if self.config.way == "siamese" else ""
-
-    @property
     def compares_within_batch(self) -> bool:
-        return bool(self.config.way == "siamese" and self.config.loss == "ranking")
+        """Whether the other texts of a batch are negatives, so that the loss depends on the whole batch."""
+        return self.config.way == "siamese" and self.config.loss == "ranking"
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
-    ) -> list[Item]:
+    @property
+    def _num_orders(self) -> int:
+        return 2 if self.config.both_orders else 1
+
+    # Sequences
+
+    def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
         if self.config.way == "cross":
-            orders = bool(self.config.both_orders)
-            return likeness.together(examples, tokenizer, max_length=max_length, both_orders=orders)
-        limit = self.config.max_windows if training else None
-        return likeness.apart(examples, tokenizer, max_length=max_length, max_windows=limit)
+            both_orders = bool(self.config.both_orders)
+            return joined_items(examples, tokenizer, max_length=max_length, both_orders=both_orders)
+        max_windows = self.config.max_windows if training else None
+        return separate_items(examples, tokenizer, max_length=max_length, max_windows=max_windows)
 
-    def batch(self, items: Sequence[Item]) -> Batch:
+    def batch(self, items: Items) -> Batch:
+        """T counts the texts of all examples, E the examples, C the texts that are compared with a first text."""
         packed, _ = pack_items(items)
-        counts = [count for item in items for count in item.facts]
+        # The windows of each text, or of each pair for a cross-encoder.
+        num_windows: list[int] = []
+        for item in items:
+            num_windows += item.facts
+        gold_E = torch.tensor([self._learned_target(item.example) for item in items], dtype=torch.float32)
         targets = {
-            "texts_B": torch.from_numpy(np.repeat(np.arange(len(counts)), counts)),
-            "gold_E": torch.tensor([self._learned(item.example) for item in items], dtype=torch.float32),
+            "texts_B": torch.from_numpy(np.repeat(np.arange(len(num_windows)), num_windows)),
+            "gold_E": gold_E,
         }
         if self.compares_within_batch:
-            rows = [item.example for item in items]
-            targets["ignored_EC"] = torch.from_numpy(likeness.ignored(rows, targets["gold_E"].numpy() > 0.5))
+            examples = [item.example for item in items]
+            ignored_EC = ignored_negatives(examples, gold_E.numpy() > 0.5)
+            targets["ignored_EC"] = torch.from_numpy(ignored_EC)
         return replace(packed, targets=targets)
 
-    def _learned(self, example: Example) -> float:
-        """The same as the loss sees it: standardised where it is a cross-encoder's number."""
-        return float((_target(example, self.config) - self.config.centre) / (self.config.spread or 1.0))
+    def _learned_target(self, example: Example) -> float:
+        """The gold similarity as the loss uses it: a cross-encoder learns standardised scores."""
+        spread = self.config.spread or 1.0
+        return float((_target(example, self.config) - self.config.centre) / spread)
 
-    def before_training(self, examples: Sequence[Example]) -> None:
+    # Learning
+
+    def before_training(self, examples: Examples) -> None:
         if self.config.way == "pooled":
             raise BadConfig("way=pooled needs no training; measure it with `evaluate` and `task='compare'`.")
 
     def loss(self, states: States, batch: Batch) -> Loss:
         gold_E = batch.targets["gold_E"]
         if self.config.way == "cross":
-            scores_EKO = self._scores(states, batch).float().view(len(gold_E), -1, self._num_orders)
-            scores_EK = scores_EKO.mean(2)
+            scores_B = self._pair_scores(states, batch).float()
+            # K pairs of an example, each in O orders whose scores are averaged.
+            scores_EK = scores_B.view(len(gold_E), -1, self._num_orders).mean(2)
             return Loss({self.name: similarity.cross(scores_EK, gold_E, kind=self.config.kind)})
-        texts_TD = self._texts(self._pooled(states, batch), batch)
-        unit_EKD = F.normalize(texts_TD, dim=1).view(len(gold_E), -1, texts_TD.shape[1])
+        texts_TD = text_vectors(self._pooled(states, batch), batch)
+        # K texts of an example: two, or three of a triplet.
+        unit_TD = F.normalize(texts_TD, dim=1)
+        unit_EKD = unit_TD.view(len(gold_E), -1, texts_TD.shape[1])
         if self.compares_within_batch:
-            asks_E, ignored_EC = gold_E > 0.5, batch.targets["ignored_EC"]
-            total, right = similarity.ranking(unit_EKD, asks_E, ignored_EC=ignored_EC, scale=self.config.scale)
+            ignored_EC = batch.targets["ignored_EC"]
+            total, right = similarity.ranking(unit_EKD, gold_E > 0.5, ignored_EC=ignored_EC, scale=self.config.scale)
             return Loss({self.name: total}, {f"{self.name}_correct": right})
         cosine_E = (unit_EKD[:, 0] * unit_EKD[:, 1]).sum(1)
         if self.config.loss == "regression":
@@ -209,70 +312,109 @@ class CompareHead(Head):
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         gold_E = batch.targets["gold_E"]
-        return {self.name: int((gold_E > 0.5).sum()) if self.compares_within_batch else len(gold_E)}
+        if self.compares_within_batch:
+            return {self.name: int((gold_E > 0.5).sum())}
+        return {self.name: len(gold_E)}
 
-    @property
-    def _num_orders(self) -> int:
-        return 2 if self.config.both_orders else 1
-
-    def _scores(self, states: States, batch: Batch) -> Tensor:
-        pooled_BD = pooled_rows(states, batch.bounds_B1, self.reads)
+    def _pair_scores(self, states: States, batch: Batch) -> Tensor:
+        """A cross-encoder's score of every sequence."""
+        pooled_BD = pooled_rows(states, batch.bounds_B1, self.pair_pooling)
         scores_B1: Tensor = self.head(self.dropout(pooled_BD))
         return scores_B1[:, 0]
 
     def _pooled(self, states: States, batch: Batch) -> Tensor:
+        """A vector for every sequence."""
         return layered_rows(states, batch.bounds_B1, self.config.pooling)
 
-    @staticmethod
-    def _texts(vectors_BD: Tensor, batch: Batch) -> Tensor:
-        """A vector for each text: its windows' mean, weighted by their lengths."""
-        texts_B, weights_B1 = batch.targets["texts_B"], batch.bounds_B1.diff()[:, None].float()
-        empty_TD = vectors_BD.new_zeros(int(texts_B[-1]) + 1, vectors_BD.shape[1])
-        return empty_TD.index_add(0, texts_B, vectors_BD * weights_B1)  # only its direction matters
+    # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
-        made = self._scores(states, batch) if self.config.way == "cross" else self._pooled(states, batch)
-        return list(made.float().cpu().numpy())
+        if self.config.way == "cross":
+            return list(self._pair_scores(states, batch).float().cpu().numpy())
+        return list(self._pooled(states, batch).float().cpu().numpy())
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         if self.config.way == "cross":
-            scores = np.reshape(outputs, (-1, self._num_orders)).mean(1).tolist()
-            if len(scores) > 1:
-                return Prediction(scores[0] - scores[1])
-            if self.config.kind == "number":
-                return Prediction(scores[0] * (self.config.spread or 1.0) + self.config.centre)
-            return Prediction(float(1 / (1 + np.exp(-scores[0]))))
-        lengths = np.array([len(w.ids) for w in item.windows], np.float32)
+            return self._decide_by_scores(outputs)
+        # A text's vector is the mean of its windows', weighted by their lengths.
+        lengths = np.array([len(window.ids) for window in item.windows], np.float32)
         bounds = np.cumsum([0, *item.facts]).tolist()
-        return self._compared(
-            tuple(np.average(outputs[a:b], axis=0, weights=lengths[a:b]) for a, b in pairwise(bounds))
-        )
+        vectors = []
+        for start, end in pairwise(bounds):
+            vector = np.average(outputs[start:end], axis=0, weights=lengths[start:end])
+            vectors.append(vector)
+        return self._by_vectors(tuple(vectors))
 
-    def _compared(self, vectors: tuple[np.ndarray, ...]) -> Compared:
-        """Of a triplet, how much more like the second text is than the third."""
-        first, *others = _directions(np.stack(vectors), self.whitening)
+    def _decide_by_scores(self, outputs: list[np.ndarray]) -> Prediction:
+        scores = np.reshape(outputs, (-1, self._num_orders)).mean(1).tolist()
+        if len(scores) > 1:
+            # Of a triplet, how much more like the first the second text is than the third.
+            return Prediction(scores[0] - scores[1])
+        if self.config.kind == "number":
+            return Prediction(scores[0] * (self.config.spread or 1.0) + self.config.centre)
+        return Prediction(float(1 / (1 + np.exp(-scores[0]))))
+
+    def _by_vectors(self, vectors: tuple[np.ndarray, ...]) -> Similarity:
+        """The cosine of two texts; of a triplet, the difference of two."""
+        first, *others = unit_vectors(np.stack(vectors), self.whitening)
         cosines = [float(first @ other) for other in others]
-        return with_vectors(cosines[0] if len(cosines) == 1 else cosines[0] - cosines[1], vectors)
+        similarity_of_texts = cosines[0]
+        if len(cosines) > 1:
+            similarity_of_texts -= cosines[1]
+        return with_vectors(similarity_of_texts, vectors)
 
-    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
+    def tune(self, predictions: Predictions, examples: Examples) -> list[Prediction]:
         """Finds the whitening (which needs no labels) and the threshold with the best accuracy."""
         found = list(predictions)
         if self.config.whiten:
-            texts = np.stack(list(likeness.by_text(found, examples).values()))
-            self.whitening = likeness.whitening(texts, self.config.whiten_width)
-            found = [self._compared(p.vectors) for p in found if isinstance(p, Compared)]
+            vectors_ND = np.stack(list(compare_scores.vectors_by_text(found, examples).values()))
+            self.whitening = compare_scores.fit_whitening(vectors_ND, self.config.whiten_width)
+            found = [self._by_vectors(made.vectors) for made in found if isinstance(made, Similarity)]
         if self.config.kind == "one":
-            alike = [_target(example, self.config) > 0.5 for example in examples]
-            threshold = metrics.best_accuracy(alike, [p.label for p in found])[1]
+            similarities = predicted_labels(found)
+            _, threshold = metrics.best_accuracy(_are_alike(examples, self.config), similarities)
             self.config = replace(self.config, threshold=threshold)
         return found
+
+
+def text_vectors(vectors_BD: Tensor, batch: Batch) -> Tensor:
+    """A vector for each text: the sum of its windows', weighted by their lengths. Only its direction matters."""
+    texts_B = batch.targets["texts_B"]
+    weights_B1 = batch.bounds_B1.diff()[:, None].float()
+    num_texts = int(texts_B[-1]) + 1
+    zeros_TD = vectors_BD.new_zeros(num_texts, vectors_BD.shape[1])
+    return zeros_TD.index_add(0, texts_B, vectors_BD * weights_B1)
+
+
+def ignored_negatives(examples: Examples, is_alike_E: np.ndarray) -> np.ndarray:
+    """E x C: which texts of a batch are no negatives of which example.
+
+    The candidates are all second texts, then all third ones. An example ignores copies of its own texts, and texts that
+    another example says are like its first text.
+    """
+    index = index_of(different_texts(examples))
+    num_examples = len(examples)
+    ids_EK = np.array([[index[text] for text in example.texts] for example in examples])
+    firsts_E = ids_EK[:, 0]
+    seconds_E = ids_EK[:, 1]
+    candidates_C = ids_EK[:, 1:].T.ravel()
+    is_second_EC = candidates_C[None] == seconds_E[:, None]
+    is_first_EC = candidates_C[None] == firsts_E[:, None]
+    ignored_EC = is_second_EC | is_first_EC
+    # Examples with the same first text: what one says is like it is no negative of the others.
+    same_first_EE = firsts_E[None] == firsts_E[:, None]
+    ignored_EC[:, :num_examples] |= same_first_EE & is_alike_E[None]
+    # Its own second text is the answer.
+    rows = np.arange(num_examples)
+    ignored_EC[rows, rows] = False
+    return np.asarray(ignored_EC)
 
 
 @dataclass(frozen=True)
 class CompareScorer(Scorer):
     config: CompareConfig
-    whitening: likeness.Whitening | None = None
-    """The map that vectors go through before their cosines, if there is one."""
+    whitening: Whitening | None = None
+    """The whitening of the vectors before their cosines, if there is one."""
 
     @classmethod
     def of(cls, head: Head) -> Self:
@@ -283,63 +425,55 @@ class CompareScorer(Scorer):
     def main_metric(self) -> str:
         return {"number": "spearman", "one": "auc", "positives": "mrr", "triplets": "accuracy"}[self.config.kind]
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
-        values = np.array([p.label for p in predictions], np.float64)
-        kind = self.config.kind
-        if kind == "number":
-            gold = [example.gold for example in examples]
-            return {"spearman": metrics.spearman(values, gold), "pearson": metrics.pearson(values, gold)}
+    def score(self, predictions: Predictions, examples: Examples) -> Figures:
+        similarities = np.array(predicted_labels(predictions), np.float64)
+        if self.config.kind == "number":
+            gold = gold_labels(examples)
+            return {"spearman": metrics.spearman(similarities, gold), "pearson": metrics.pearson(similarities, gold)}
         figures: dict[str, float] = {}
-        if kind == "one":
-            alike = np.array([_target(example, self.config) > 0.5 for example in examples])
-            figures = likeness.figures(alike, values, self.config.threshold)
-        if kind == "triplets":
-            figures = {"accuracy": float(((values > 0) + 0.5 * (values == 0)).mean())}
+        if self.config.kind == "one":
+            is_alike = np.array(_are_alike(examples, self.config))
+            figures = compare_scores.pair_figures(is_alike, similarities, self.config.threshold)
+        if self.config.kind == "triplets":
+            # A tie is half right.
+            points = (similarities > 0) + 0.5 * (similarities == 0)
+            figures = {"accuracy": float(points.mean())}
         return figures | self._rankings(predictions, examples)
 
-    def _rankings(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
-        """Where each text finds its likes among all the others of the file."""
-        vectors = likeness.by_text(predictions, examples)
-        unit: dict[str, np.ndarray] = {}
+    def _rankings(self, predictions: Predictions, examples: Examples) -> Figures:
+        """How early each text finds the texts like it among all the others of the file."""
+        vectors = compare_scores.vectors_by_text(predictions, examples)
         if vectors:
-            directions = _directions(np.stack(list(vectors.values())), self.whitening)
-            unit = dict(zip(vectors, directions, strict=True))
-        return likeness.rankings(unit, examples, [_target(example, self.config) > 0.5 for example in examples])
+            unit_ND = unit_vectors(np.stack(list(vectors.values())), self.whitening)
+            vectors = dict(zip(vectors, unit_ND, strict=True))
+        return compare_scores.ranking_figures(vectors, examples, _are_alike(examples, self.config))
 
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
-        usual = float(np.mean([_target(example, self.config) for example in train]))
-        constant = {"number": usual, "one": float(usual >= 0.5)}.get(self.config.kind, 0.0)
-        return [Prediction(constant) for _ in examples]
+    def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
+        mean = float(np.mean([_target(example, self.config) for example in train]))
+        label = 0.0
+        if self.config.kind == "number":
+            label = mean
+        elif self.config.kind == "one":
+            label = float(mean >= 0.5)
+        return [Prediction(label) for _ in examples]
 
     def perfect(self, example: Example) -> Prediction:
-        own = likeness.own_direction(example.texts[0])
-        return with_vectors(_target(example, self.config), (own, own) if self.config.kind == "positives" else ())
+        vectors: tuple[np.ndarray, ...] = ()
+        if self.config.kind == "positives":
+            # Both texts of a pair have the same vector, and no other text is near it.
+            vector = compare_scores.random_direction(example.texts[0])
+            vectors = (vector, vector)
+        return with_vectors(_target(example, self.config), vectors)
 
     def error(self, prediction: Prediction, example: Example) -> float:
+        predicted = float(prediction.label)
         if self.config.kind == "triplets":
-            return max(0.0, -float(prediction.label))
-        wanted, got = _target(example, self.config), float(prediction.label)
-        right = self.config.kind == "one" and (got >= self.config.threshold) == (wanted > 0.5)
-        return 0.0 if right else abs(got - wanted)
+            return max(0.0, -predicted)
+        gold = _target(example, self.config)
+        is_right = (predicted >= self.config.threshold) == (gold > 0.5)
+        if self.config.kind == "one" and is_right:
+            return 0.0
+        return abs(predicted - gold)
 
 
 COMPARE = Task(CompareConfig, CompareReader, CompareHead, CompareScorer, untrained={"way": "pooled"})
-
-
-def _similarity(score: float, config: CompareConfig) -> float:
-    """A score of the rows' own scale, from 0 to 1."""
-    return float((score - config.lowest) / (config.highest - config.lowest))
-
-
-def _target(example: Example, config: CompareConfig) -> float:
-    """The similarity that people meant, from 0 to 1."""
-    if config.kind == "number":
-        return _similarity(example.gold, config)
-    return float(example.gold == config.positive) if config.kind == "one" else 1.0
-
-
-def _directions(vectors: np.ndarray, whitening: likeness.Whitening | None) -> np.ndarray:
-    """Unit vectors, after whitening where it was asked for."""
-    if whitening is not None:
-        vectors = (vectors - whitening[0]) @ whitening[1]
-    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))

@@ -1,20 +1,30 @@
-"""Where the GLUE files (Wang et al. 2018), as published, keep their texts and labels, and how each is judged."""
+"""The GLUE sets (Wang et al. 2018): the columns of their published files, and the metric of each.
+
+In: the columns of a file. Out: which of them are texts and which are labels.
+"""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from firth.errors import BadConfig
-from firth.tasks.tables import Rows
+from firth.tasks.table_files import Rows
+
+TextsAndLabels = tuple[tuple[str, ...], tuple[str, ...]]
+"""The names of the text columns, and those of the label columns."""
 
 
 @dataclass(frozen=True)
 class Preset:
+    """How one set is read and scored."""
+
     layouts: tuple[tuple[str, ...], ...]
     """Columns (label, text[, second text]) of each published form; the first that fits a file is used."""
     main: str = "accuracy"
-    kind: str = "one"
+    """The metric that GLUE reports."""
+    kind: Literal["one", "number"] = "one"
     positive: str = ""
     symmetric: bool = False
-    """Whether the order of the two texts says nothing."""
+    """Whether the order of the two texts has no meaning."""
 
 
 PRESETS = {
@@ -39,8 +49,11 @@ PAIRS = (
     ("query0", "query1"),
     ("premise", "hypothesis"),
 )
+"""Well-known names of the columns of a pair."""
 SINGLES = ("text", "sentence", "text_a")
+"""Well-known names of the column of a single text."""
 LABELS = ("label", "labels", "score")
+"""Well-known names of the column of the label."""
 
 
 def preset(name: str) -> Preset:
@@ -49,19 +62,22 @@ def preset(name: str) -> Preset:
     return PRESETS[name]
 
 
-def preset_columns(rows: Rows, name: str, *, labelled: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(text columns, label columns) of a GLUE file; a test file has no label."""
-    for label, *texts in preset(name).layouts:
-        if rows.layout([label, *texts] if labelled else texts):
+def preset_columns(rows: Rows, name: str, *, labelled: bool) -> TextsAndLabels:
+    """The columns of a GLUE file; a test file has no label."""
+    layouts = preset(name).layouts
+    for label, *texts in layouts:
+        wanted = [label, *texts] if labelled else texts
+        if rows.has_columns(wanted):
             return tuple(texts), (label,)
-    label, *texts = preset(name).layouts[0]
     raise BadConfig(
-        f"{rows.path} does not look like {name}: it has no columns {', '.join([label, *texts])} "
+        f"{rows.path} does not look like {name}: it has no columns {', '.join(layouts[0])} "
         f"but {', '.join(rows.columns)}; name the columns instead of `preset=`."
     )
 
 
 def known_columns(columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """The text columns that go by a well-known name: one reading, several, or none."""
+    """All pairs of text columns with well-known names; if there are none, all such single text columns."""
     pairs = [pair for pair in PAIRS if set(pair) <= set(columns)]
-    return tuple(pairs) or tuple((name,) for name in SINGLES if name in columns)
+    if pairs:
+        return tuple(pairs)
+    return tuple((name,) for name in SINGLES if name in columns)

@@ -1,46 +1,51 @@
 """Files of prompts with options -> examples: SWAG's CSV, rows of JSON, DREAM's dialogues, CODAH's table.
 
-In: rows that name a context and perhaps a stem (a question, the beginning of the sentence to be ended), their options
-as a list or as columns `ending0`, `ending1` ..., and the right one as its text, its letter or its place from 0. Out:
-choices whose gold is the text of the right option.
+In: rows that name a context and perhaps a stem (a question, or the beginning of the sentence to be completed), their
+options as a list or as columns `ending0`, `ending1` ..., and the right one as its text, its letter or its index from 0.
+Out: examples whose gold is the text of the right option.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from firth.errors import BadInput
-from firth.tasks.tables import MAX_ROW, Rows, read_rows, read_text
+from firth.tasks.table_files import MAX_ROW, Rows, read_rows, read_text
 from firth.types import Example, Problem
 
 CONTEXTS = ("sent1", "context", "passage", "article", "premise", "prompt", "dialogue", "text")
 STEMS = ("sent2", "question", "stem", "ctx_b")
 OPTIONS = ("options", "choices", "endings", "choice")
 ANSWERS = ("label", "answer", "gold")
-_numbered = re.compile(r"(?:ending|option|choice|answer)_?\d+")
-Row = tuple[int, Any]
+"""The names that real files use, the first one found counts."""
+_NUMBERED = re.compile(r"(?:ending|option|choice|answer)_?\d+")
+
+Values = Mapping[str, object]
+Row = tuple[int, object]
+"""The number of a row, and its values by name or what is wrong with it."""
 
 
 @dataclass(frozen=True)
-class Choice(Example):
+class MultipleChoice(Example):
     """`texts` are the context and the options; gold is the text of the right one."""
 
     stem: str = ""
-    """What stands between the context and each option."""
+    """The text between the context and each option."""
 
     @property
     def endings(self) -> list[str]:
+        """The options, each after the stem."""
         return [f"{self.stem} {option}".strip() for option in self.texts[1:]]
 
 
-def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> list[Choice]:
-    form = _guess(path) if form == "guess" else form
-    rows = {"dream": _dream, "codah": _codah, "rows": _named}[form](path)
+def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> list[MultipleChoice]:
+    if form == "guess":
+        form = _guess_form(path)
+    readers: dict[str, Callable[[Path], Iterator[Row]]] = {"dream": _dream, "codah": _codah, "rows": _named}
     examples = []
-    for row, values in rows:
+    for row, values in readers[form](path):
         made = values if isinstance(values, Problem) else _choice(row, values, labelled=labelled)
         if isinstance(made, Problem):
             problems.append(made)
@@ -49,57 +54,69 @@ def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> l
     return examples
 
 
-def example(value: Any) -> Choice:
+def example(value: object) -> MultipleChoice:
     """A row with names, or a list of the context and the options."""
     if isinstance(value, list | tuple):
         value = {"context": value[0] if value else "", "options": list(value[1:])}
-    made = _choice(0, value, labelled=False) if isinstance(value, Mapping) else Problem(0, "it is a text alone")
+    made: MultipleChoice | Problem = Problem(0, "it is a text alone")
+    if isinstance(value, Mapping):
+        made = _choice(0, value, labelled=False)
     if isinstance(made, Problem):
         raise BadInput(f"An input must be a context and at least two options ({made.what}); it is {value!r:.80}.")
     return made
 
 
-# The forms
+# The forms of files
 
 
-def _guess(path: Path) -> str:
+def _guess_form(path: Path) -> str:
     if ".json" in path.suffixes[-2:]:
+        # DREAM's file is a list of lists.
         return "dream" if re.match(r"\s*\[\s*\[", read_text(path)) else "rows"
-    first = read_rows(path).lines[0][1]
+    _, first = read_rows(path).lines[0]
     is_codah = isinstance(first, list) and len(first) == 7 and first[-1].strip().isdigit()
     return "codah" if is_codah else "rows"
 
 
 def _named(path: Path) -> Iterator[Row]:
+    """Rows with names: of a table with a header, or of JSON."""
     rows = read_rows(path)
-    if not any(name in OPTIONS or _numbered.fullmatch(name) for name in rows.columns):
+    if not any(name in OPTIONS or _is_numbered(name) for name in rows.columns):
         raise BadInput(
             f"{path} has no options: give rows a list 'options' or columns ending0, ending1 ... "
             f"(it has {', '.join(rows.columns)})."
         )
-    is_table = isinstance(rows.lines[0][1], list)
-    for row, fields in rows.lines[1:] if is_table else rows.lines:
-        yield row, _by_name(row, fields, rows) if isinstance(fields, list) else fields
+    has_header = isinstance(rows.lines[0][1], list)
+    for row, fields in rows.lines[1:] if has_header else rows.lines:
+        if isinstance(fields, list):
+            yield row, _by_name(row, fields, rows)
+        else:
+            yield row, fields
 
 
-def _by_name(row: int, fields: Sequence[str], rows: Rows) -> Any:
-    if len(fields) != len(rows.columns):
-        return Problem(
-            row, f"the number of columns is {len(fields)}, not {len(rows.columns)}", "mend or remove the row"
-        )
+def _by_name(row: int, fields: Sequence[str], rows: Rows) -> Values | Problem:
+    num_columns = len(rows.columns)
+    if len(fields) != num_columns:
+        return _wrong_number_of_columns(row, len(fields), num_columns)
     return dict(zip(rows.columns, fields, strict=True))
 
 
+def _wrong_number_of_columns(row: int, number: int, wanted: int) -> Problem:
+    return Problem(row, f"the number of columns is {number}, not {wanted}", "mend or remove the row")
+
+
 def _codah(path: Path) -> Iterator[Row]:
-    """Category, prompt, four endings, the place of the right one."""
+    """A table without header: category, prompt, four endings, the index of the right one."""
     for row, fields in read_rows(path).lines:
-        if isinstance(fields, Problem):
+        if not isinstance(fields, list):
             yield row, fields
         elif len(fields) not in (6, 7):
-            yield row, Problem(row, f"the number of columns is {len(fields)}, not 7", "mend or remove the row")
+            yield row, _wrong_number_of_columns(row, len(fields), 7)
         else:
-            label = {"label": fields[6]} if len(fields) == 7 else {}
-            yield row, {"prompt": fields[1], "options": list(fields[2:6]), **label}
+            values: dict[str, object] = {"prompt": fields[1], "options": fields[2:6]}
+            if len(fields) == 7:
+                values["label"] = fields[6]
+            yield row, values
 
 
 def _dream(path: Path) -> Iterator[Row]:
@@ -107,9 +124,9 @@ def _dream(path: Path) -> Iterator[Row]:
     row = 0
     try:
         for turns, questions, *_ in json.loads(read_text(path)):
-            for asked in questions:
+            for question in questions:
                 row += 1
-                yield row, {"dialogue": "\n".join(turns), **asked}
+                yield row, {"dialogue": "\n".join(turns), **question}
     except (ValueError, TypeError, RecursionError) as error:
         raise BadInput(f"{path}: after question {row} it is not of DREAM's form ({error}); mend it.") from None
 
@@ -117,51 +134,89 @@ def _dream(path: Path) -> Iterator[Row]:
 # A row
 
 
-def _choice(row: int, values: Any, *, labelled: bool) -> Choice | Problem:
+def _choice(row: int, values: object, *, labelled: bool) -> MultipleChoice | Problem:
+    """A row's values as an example, or what is wrong with them."""
     if not isinstance(values, Mapping):
         return Problem(row, "not a JSON object", "write rows with a context, options and a label")
-    context, stem = _first(values, CONTEXTS), _first(values, STEMS)
-    given = _first(values, OPTIONS)
-    found = [values[name] for name in sorted(filter(_is_numbered, values), key=_number)] if given == "" else given
-    if not isinstance(found, list) or not all(isinstance(text, str) for text in (context, stem, *found)):
-        return Problem(row, "context, question or options are not texts", "mend or remove the row")
-    names = [text.strip() for text in found]
-    while given == "" and names and not names[-1]:
-        names.pop()  # a table has columns for the row with most options
-    if len(names) < 2 or not all(names):
-        return Problem(
-            row, "an empty option" if len(names) > 1 else "fewer than two options", "add it or remove the row"
-        )
-    context, stem = (context.strip(), stem.strip()) if context.strip() else (stem.strip(), "")
+    options = _options(row, values)
+    if isinstance(options, Problem):
+        return options
+    context = _first(values, CONTEXTS)
+    stem = _first(values, STEMS)
+    if not isinstance(context, str) or not isinstance(stem, str):
+        return _not_texts(row)
+    if len(options) < 2:
+        return Problem(row, "fewer than two options", "add it or remove the row")
+    if not all(options):
+        return Problem(row, "an empty option", "add it or remove the row")
+    context = context.strip()
+    stem = stem.strip()
+    if not context:
+        # A question alone is the context.
+        context = stem
+        stem = ""
     if not context:
         return Problem(row, "neither a context nor a question", "fill it in or remove the row")
-    if len(context) + len(stem) + sum(map(len, names)) > MAX_ROW:
+    if len(context) + len(stem) + sum(map(len, options)) > MAX_ROW:
         return Problem(row, f"a row of more than {MAX_ROW:,} characters", "split it")
-    if not labelled:
-        return Choice((context, *names), None, row, stem)
-    gold = _gold(_first(values, ANSWERS), names)
-    if gold is None:
-        what = f"the label {str(_first(values, ANSWERS))!r:.40} is none of the options"
-        return Problem(row, what, "give the right option's text, letter or place from 0")
-    return Choice((context, *names), gold, row, stem)
+    gold = None
+    if labelled:
+        label = _first(values, ANSWERS)
+        gold = _right_option(label, options)
+        if gold is None:
+            what = f"the label {str(label)!r:.40} is none of the options"
+            return Problem(row, what, "give the right option's text, letter or place from 0")
+    return MultipleChoice((context, *options), gold, row, stem)
 
 
-def _gold(label: Any, names: Sequence[str]) -> str | None:
-    """The right option by its text, its place from 0, or its letter."""
+def _options(row: int, values: Values) -> list[str] | Problem:
+    """The options of a row, from a list or from numbered columns."""
+    given = _first(values, OPTIONS)
+    if given != "":
+        if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
+            return _not_texts(row)
+        return [text.strip() for text in given]
+    numbered = sorted((name for name in values if _is_numbered(name)), key=_number)
+    options = []
+    for name in numbered:
+        text = values[name]
+        if not isinstance(text, str):
+            return _not_texts(row)
+        options.append(text.strip())
+    # A table has as many columns as the row with most options; other rows leave the last ones empty.
+    while options and not options[-1]:
+        options.pop()
+    return options
+
+
+def _not_texts(row: int) -> Problem:
+    return Problem(row, "context, question or options are not texts", "mend or remove the row")
+
+
+def _right_option(label: object, options: Sequence[str]) -> str | None:
+    """The right option by its text, its index from 0, or its letter."""
     text = str(label).strip()
-    if text in names and not isinstance(label, int):
+    # A whole number is an index, even if an option has the same text.
+    if text in options and not isinstance(label, int):
         return text
     if re.fullmatch(r"[A-Z]", text):
         text = str(ord(text) - ord("A"))
-    return names[int(text)] if text.isdecimal() and int(text) < len(names) else None
+    if text.isdecimal() and int(text) < len(options):
+        return options[int(text)]
+    return None
 
 
-def _first(values: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next((values[name] for name in names if values.get(name) is not None), "")
+def _first(values: Values, names: Sequence[str]) -> object:
+    """The value of the first of some names that a row has; empty if it has none."""
+    for name in names:
+        value = values.get(name)
+        if value is not None:
+            return value
+    return ""
 
 
 def _is_numbered(name: str) -> bool:
-    return _numbered.fullmatch(name) is not None
+    return _NUMBERED.fullmatch(name) is not None
 
 
 def _number(name: str) -> int:

@@ -18,65 +18,101 @@ from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.nn.taggers import Tagger
 from firth.tasks.conll import Sentence
-from firth.tasks.task import Head
+from firth.tasks.task import Figures, Head
 from firth.tokenizers.templates import Templates
 from firth.types import Example
 
 MARKS = frozenset("BMES")
-"""The tags of a plain segmenter."""
+"""The tags of a plain segmenter: begin, middle and end of a word, and a word of a single character."""
+_WORD_ENDS = frozenset("ES")
 BLOCK = 4096
-"""Texts cut at once."""
+"""Texts segmented at once."""
 
 
 def words_of(example: Sentence, tags: Sequence[str]) -> list[str]:
     """The characters of a sentence, joined to words by their tags."""
     text = example.texts[0]
-    units = [text[start:end] for start, end in example.words]
-    ends = {0, len(units), *(i + 1 for i, tag in enumerate(tags) if tag in "ES")}
-    return ["".join(units[start:end]) for start, end in pairwise(sorted(ends))]
+    words = []
+    word = ""
+    for (start, end), tag in zip(example.words, tags, strict=True):
+        word += text[start:end]
+        if tag in _WORD_ENDS:
+            words.append(word)
+            word = ""
+    if word:
+        # The tags end inside a word.
+        words.append(word)
+    return words
 
 
 @torch.inference_mode()
 def segment(texts: Sequence[str], head: Head, bag: Bag, *, templates: Templates) -> list[list[str]]:
-    """The words of each text by a tagger over features, without confidences: as fast as can be."""
+    """The words of each text by a tagger over features. Confidences are not computed, which makes it fast."""
     (tags,) = head.labels.values()
-    is_end_T = np.array([tag in "ES" for tag in tags])
+    is_end_T = np.array([tag in _WORD_ENDS for tag in tags])
     tagger = head.get_submodule("tagger")
     assert isinstance(tagger, Tagger)
     words: list[list[str]] = []
     for start in range(0, len(texts), BLOCK):
-        runs = [text.split() for text in texts[start : start + BLOCK]]
-        plain = ["".join(parts) for parts in runs]
-        parts, part_bounds = templates.parts(plain)
-        unary_NT = _sums(bag.table.weight, torch.from_numpy(parts), torch.from_numpy(part_bounds))
-        bounds = np.cumsum([0, *(len(run) for parts in runs for run in parts)])
-        tags_N = tagger.best(unary_NT, torch.from_numpy(bounds)).numpy()
-        ends = np.flatnonzero(is_end_T[tags_N]) + 1
-        starts = np.cumsum([0, *map(len, plain)])
-        places = np.split(ends, np.searchsorted(ends, starts[1:-1], side="right"))
-        for text, first, own in zip(plain, starts.tolist(), places, strict=False):
-            words.append([text[a:b] for a, b in pairwise([0, *(own - first).tolist()])])
+        words += _segment_block(texts[start : start + BLOCK], is_end_T, tagger, bag, templates)
     return words
 
 
-def _sums(table_RT: Tensor, parts_M: Tensor, bounds_N1: Tensor) -> Tensor:
-    if len(parts_M) == len(bounds_N1) - 1:  # every token has its own part, and an HMM's have no other
+def _segment_block(
+    texts: Sequence[str], is_end_T: np.ndarray, tagger: Tagger, bag: Bag, templates: Templates
+) -> list[list[str]]:
+    # Spaces are dropped; the characters between two spaces are one chain, because no word goes over a space.
+    runs = [text.split() for text in texts]
+    plain = ["".join(parts) for parts in runs]
+    parts_M, part_bounds_N1 = templates.parts(plain)
+    unary_NT = _feature_sums(bag.table.weight, torch.from_numpy(parts_M), torch.from_numpy(part_bounds_N1))
+    run_lengths: list[int] = []
+    for parts in runs:
+        run_lengths += [len(run) for run in parts]
+    chain_bounds = np.cumsum([0, *run_lengths])
+    tags_N = tagger.best(unary_NT, torch.from_numpy(chain_bounds)).numpy()
+
+    # The ends of all words, counted over all texts, then split into those of each text.
+    word_ends = np.flatnonzero(is_end_T[tags_N]) + 1
+    text_starts = np.cumsum([0, *map(len, plain)])
+    first_of_text = np.searchsorted(word_ends, text_starts[1:-1], side="right")
+    ends_by_text = np.split(word_ends, first_of_text)
+    words = []
+    for text, text_start, text_ends in zip(plain, text_starts.tolist(), ends_by_text, strict=False):
+        bounds = [0, *(text_ends - text_start).tolist()]
+        words.append([text[start:end] for start, end in pairwise(bounds)])
+    return words
+
+
+def _feature_sums(table_RT: Tensor, parts_M: Tensor, bounds_N1: Tensor) -> Tensor:
+    """For each character the sum of its features' rows."""
+    num_characters = len(bounds_N1) - 1
+    if len(parts_M) == num_characters:
+        # Every character has at least its own part, so here it has no other; an HMM's never have.
         return table_RT[parts_M.long()]
     return F.embedding_bag(parts_M, table_RT, bounds_N1, mode="sum", include_last_offset=True)
 
 
 def gaps(items: Iterable[Item], bounds: np.ndarray) -> np.ndarray:
-    """The places among all characters of the items that a space stands before: no word goes over them."""
+    """The places among all characters of the items that follow a space: no word goes over them.
+
+    `bounds` has the place of each item's first character.
+    """
     found = [np.empty(0, np.int64)]
-    for item, start in zip(items, bounds.tolist(), strict=False):
+    for item, item_start in zip(items, bounds.tolist(), strict=False):
         example = item.example
-        if isinstance(example, Sentence) and example.words and example.words[-1][1] > len(example.words):
+        if not isinstance(example, Sentence) or not example.words:
+            continue
+        _, last_end = example.words[-1]
+        if last_end > len(example.words):  # the text is longer than its characters, so it has spaces
             starts, ends = np.array(example.words).T
-            found.append(start + 1 + np.flatnonzero(starts[1:] > ends[:-1]))
+            after_space = np.flatnonzero(starts[1:] > ends[:-1]) + 1
+            found.append(item_start + after_space)
     return np.concatenate(found)
 
 
 def gold_words(examples: Iterable[Example]) -> Iterator[str]:
+    """The words of segmented text, by its gold tags."""
     for example in examples:
         if isinstance(example, Sentence):
             yield from words_of(example, example.gold)
@@ -85,40 +121,48 @@ def gold_words(examples: Iterable[Example]) -> Iterator[str]:
 def with_tags(example: Sentence, tags: Sequence[str]) -> str:
     """The words of a sentence as word/tag."""
     text = example.texts[0]
-    return " ".join(f"{text[start:end]}/{tag}" for (start, end), tag in zip(example.words, tags, strict=True))
+    tagged = []
+    for (start, end), tag in zip(example.words, tags, strict=True):
+        tagged.append(f"{text[start:end]}/{tag}")
+    return " ".join(tagged)
 
 
 def hashes(words: Iterable[str]) -> np.ndarray:
-    """Sorted 64-bit numbers, one for each different word."""
-    digests = (blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest() for word in set(words))
-    return np.unique(np.fromiter((int.from_bytes(digest, "little", signed=True) for digest in digests), np.int64))
+    """Sorted 64-bit hashes, one for each different word."""
+    return np.unique(np.fromiter((_hash(word) for word in set(words)), np.int64))
 
 
-class Known(Collection[str]):
-    """The words of the training text, as a vocabulary that holds only their numbers."""
+def _hash(word: str) -> int:
+    digest = blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
-    def __init__(self, numbers: np.ndarray) -> None:
-        self.numbers = frozenset(numbers.tolist())
+
+class HashedWords(Collection[str]):
+    """The words of the training text, as a vocabulary that holds only their hashes."""
+
+    def __init__(self, word_hashes: np.ndarray) -> None:
+        self.hashes = frozenset(word_hashes.tolist())
 
     def __contains__(self, word: object) -> bool:
-        return isinstance(word, str) and int(hashes([word])[0]) in self.numbers
+        return isinstance(word, str) and _hash(word) in self.hashes
 
     def __iter__(self) -> Iterator[str]:
-        raise TypeError("Only the numbers of the words are kept.")
+        raise TypeError("Only the hashes of the words are kept.")
 
     def __len__(self) -> int:
-        return len(self.numbers)
+        return len(self.hashes)
 
 
-def score(
-    golds: Sequence[Sentence], predicted: Sequence[Sequence[str]], *, known: np.ndarray | None
-) -> dict[str, float]:
-    """F, precision and recall over words; recall of known and unknown ones where the training's words are there."""
-    wanted = [words_of(example, example.gold) for example in golds]
-    guessed = [words_of(example, tags) for example, tags in zip(golds, predicted, strict=True)]
-    known = np.empty(0, np.int64) if known is None else known
-    found = metrics.segmentation(wanted, guessed, vocabulary=Known(known))
+def score(golds: Sequence[Sentence], predicted: Sequence[Sequence[str]], *, known: np.ndarray | None) -> Figures:
+    """F1, precision and recall over words; also the recall of known and unknown words if `known` has hashes."""
+    if known is None:
+        known = np.empty(0, np.int64)
+    gold_texts = [words_of(example, example.gold) for example in golds]
+    predicted_texts = [words_of(example, tags) for example, tags in zip(golds, predicted, strict=True)]
+    found = metrics.segmentation(gold_texts, predicted_texts, vocabulary=HashedWords(known))
     figures = {"f1": found.words.f1, "precision": found.words.precision, "recall": found.words.recall}
     if len(known):
-        figures |= {"oov_rate": found.oov_rate, "oov_recall": found.oov_recall, "iv_recall": found.iv_recall}
+        figures["oov_rate"] = found.oov_rate
+        figures["oov_recall"] = found.oov_recall
+        figures["iv_recall"] = found.iv_recall
     return figures

@@ -2,20 +2,22 @@
 
 In: `{"data": [{"paragraphs": [{"context", "qas": [{"question", "answers": [{"text", "answer_start"}]}]}]}]}`, or a row
 for each question with the same names. Out: questions counted from 1, each with its passage, the texts of its answers
-and where they stand. An answer that does not stand where its offset says is told of with its question.
+and their places. An answer that is not at its offset is reported with its question.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from firth.errors import BadInput
-from firth.tasks.tables import MAX_ROW, read_rows, read_text
+from firth.tasks.table_files import MAX_ROW, as_texts, read_rows, read_text
 from firth.types import Example, Problem
 
 PASSAGES = ("context", "passage", "text")
+"""The names that files give the passage."""
+GivenAnswer = tuple[str, int | None]
+"""An answer's text, and where the file says it begins."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,13 @@ class Question(Example):
     """`texts` are question and passage, gold the texts of the answers: none where there is no answer."""
 
     starts: tuple[int, ...] = ()
-    """Where each answer begins in the passage; -1 where the file is wrong about it."""
+    """Where each answer begins in the passage; -1 if the file is wrong about it."""
 
 
 def read(path: Path, problems: list[Problem], *, labelled: bool) -> list[Question]:
     examples = []
-    for row, found in enumerate(_rows(path), 1) if not _is_lines(path) else _lines(path):
-        made = found if isinstance(found, Problem) else _question(row, found, labelled=labelled)
+    for row, value in _rows(path):
+        made = value if isinstance(value, Problem) else _question(row, value, labelled=labelled)
         if isinstance(made, Problem):
             problems.append(made)
         else:
@@ -37,25 +39,26 @@ def read(path: Path, problems: list[Problem], *, labelled: bool) -> list[Questio
     return examples
 
 
-def question(value: Any) -> Question:
+def _rows(path: Path) -> Iterable[tuple[int, object]]:
+    """Each question with its number."""
+    # The ending before a compressed file's, such as .jsonl.gz, counts too.
+    if ".jsonl" in path.suffixes[-2:]:
+        return read_rows(path).lines
+    return enumerate(_questions(path), 1)
+
+
+def question(value: object) -> Question:
     """A question with its passage, as a pair or a row with names."""
     if isinstance(value, Mapping):
         value = (value.get("question"), _passage(value))
-    if not isinstance(value, list | tuple) or len(value) != 2 or not all(isinstance(text, str) for text in value):
+    texts = as_texts(value)
+    if texts is None or len(texts) != 2:
         raise BadInput(f"An input must be a question and its passage; it is {value!r:.80}.")
-    return Question(tuple(value))
+    return Question(texts)
 
 
-def _is_lines(path: Path) -> bool:
-    return ".jsonl" in path.suffixes[-2:]
-
-
-def _lines(path: Path) -> Iterator[tuple[int, Any]]:
-    yield from read_rows(path).lines
-
-
-def _rows(path: Path) -> Iterator[Any]:
-    """Each question with its passage put into it."""
+def _questions(path: Path) -> Iterator[object]:
+    """Each question of a JSON file, with its passage put into it."""
     text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; give it questions as SQuAD does.")
@@ -81,17 +84,18 @@ def _rows(path: Path) -> Iterator[Any]:
             ) from None
 
 
-def _question(row: int, found: Any, *, labelled: bool) -> Question | Problem:
+def _question(row: int, found: object, *, labelled: bool) -> Question | Problem:
+    """A row of a file as a question, or what is wrong with it."""
     if not isinstance(found, Mapping):
         return Problem(row, "not a JSON object", "write the question, its context and its answers")
-    asked: Any = found.get("question")
-    passage: Any = _passage(found)
-    for name, text in (("question", asked), ("passage", passage)):
-        if not isinstance(text, str) or not text.strip():
-            return Problem(row, f"an empty {name}" if text == "" else f"no {name}", "fill it in or remove the question")
-        if len(text) > MAX_ROW:
-            return Problem(row, f"a {name} of {len(text):,} characters", "split it")
+    asked = _checked(row, "question", found.get("question"))
+    if isinstance(asked, Problem):
+        return asked
+    passage = _checked(row, "passage", _passage(found))
+    if isinstance(passage, Problem):
+        return passage
     if not labelled:
+        # The gold of an unlabelled row is None; that of a question without answer is an empty tuple.
         return Question((asked, passage), None, row)
     if found.get("is_impossible") is True:
         return Question((asked, passage), (), row)
@@ -103,35 +107,59 @@ def _question(row: int, found: Any, *, labelled: bool) -> Question | Problem:
     return _placed(row, asked, passage, answers)
 
 
-def _placed(row: int, asked: str, passage: str, answers: list[tuple[str, int | None]]) -> Question | Problem:
+def _checked(row: int, name: str, text: object) -> str | Problem:
+    """A question or a passage, or what is wrong with it."""
+    if not isinstance(text, str) or not text.strip():
+        what = f"an empty {name}" if text == "" else f"no {name}"
+        return Problem(row, what, "fill it in or remove the question")
+    if len(text) > MAX_ROW:
+        return Problem(row, f"a {name} of {len(text):,} characters", "split it")
+    return text
+
+
+def _placed(row: int, asked: str, passage: str, answers: list[GivenAnswer]) -> Question | Problem:
     """The question with the places of its answers; at least one must be right."""
+    texts = []
     starts = []
     for text, start in answers:
-        start = passage.find(text) if start is None else start
-        starts.append(start if start >= 0 and passage[start : start + len(text)] == text else -1)
+        if start is None:
+            # Without an offset the first occurrence counts.
+            start = passage.find(text)
+        is_there = start >= 0 and passage[start : start + len(text)] == text
+        texts.append(text)
+        starts.append(start if is_there else -1)
     if answers and max(starts) < 0:
         text, start = answers[0]
-        where = f"does not stand at its answer_start {start}" if text in passage else "is not in its passage"
+        where = f"is not at its answer_start {start}" if text in passage else "is not in its passage"
         return Problem(row, f"the answer '{text:.40}' {where}", "mend or remove the question")
-    return Question((asked, passage), tuple(text for text, _ in answers), row, tuple(starts))
+    return Question((asked, passage), tuple(texts), row, tuple(starts))
 
 
-def _answers(found: Any) -> list[tuple[str, int | None]] | None:
-    """Texts and offsets, from a list of both or from two lists; None where they are neither."""
+def _answers(found: object) -> list[GivenAnswer] | None:
+    """Texts and offsets, from a list of both or from two lists; None if they are neither."""
     if isinstance(found, Mapping) and isinstance(found.get("text"), list):
-        places = found.get("answer_start") or [None] * len(found["text"])
-        found = [{"text": text, "answer_start": at} for text, at in zip(found["text"], places, strict=False)]
+        texts = found["text"]
+        starts = found.get("answer_start") or [None] * len(texts)
+        found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if not isinstance(found, list):
         return None
-    pairs: list[tuple[str, int | None]] = []
-    for one in found:
-        one = {"text": one} if isinstance(one, str) else one
-        text, start = (one.get("text"), one.get("answer_start")) if isinstance(one, Mapping) else (None, None)
+    answers: list[GivenAnswer] = []
+    for answer in found:
+        text: object = None
+        start: object = None
+        if isinstance(answer, str):
+            text = answer
+        elif isinstance(answer, Mapping):
+            text = answer.get("text")
+            start = answer.get("answer_start")
         if not isinstance(text, str) or not text.strip() or not isinstance(start, int | None):
             return None
-        pairs.append((text, start))
-    return pairs
+        answers.append((text, start))
+    return answers
 
 
-def _passage(found: Mapping[str, Any]) -> Any:
-    return next((found[name] for name in PASSAGES if name in found), None)
+def _passage(found: Mapping[str, object]) -> object:
+    for name in PASSAGES:
+        if name in found:
+            return found[name]
+    return None

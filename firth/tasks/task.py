@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict, TypeVar
 
 import numpy as np
 
@@ -18,6 +18,13 @@ from firth.errors import Unsupported
 from firth.tensors import Batch, Encoder, Goal, States
 from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
+
+Examples = Sequence[Example]
+Predictions = Sequence[Prediction]
+Items = Sequence[Item]
+
+Figures = dict[str, float]
+"""Metrics by name."""
 
 Labels = Mapping[str, tuple[str, ...]]
 """The names a task chooses from, by group; most tasks have one group, some have none."""
@@ -54,15 +61,15 @@ class Reader:
         """
         raise NotImplementedError
 
-    def learn(self, examples: Sequence[Example]) -> TaskConfig:
+    def learn(self, examples: Examples) -> TaskConfig:
         """The config with what only the training rows tell, such as a tag scheme."""
         return self.config
 
-    def labels_of(self, examples: Sequence[Example]) -> Labels:
+    def labels_of(self, examples: Examples) -> Labels:
         """The names that occur, in an order that depends on nothing but the names."""
         return {}
 
-    def problems(self, examples: Sequence[Example], labels: Labels) -> Iterable[Problem]:
+    def problems(self, examples: Examples, labels: Labels) -> Iterable[Problem]:
         """What else is wrong with examples once the labels are known; those of bad rows are not used."""
         return ()
 
@@ -70,7 +77,7 @@ class Reader:
         """Rows of one group are held out together or not at all: the same text, the same passage."""
         return example.texts
 
-    def balance(self, examples: Sequence[Example]) -> Balance:
+    def balance(self, examples: Examples) -> Balance:
         """How often each name occurs, by group."""
         names = Counter(example.gold for example in examples if isinstance(example.gold, str))
         if not names:
@@ -106,13 +113,11 @@ class Head(Goal):
         self.config = config
         self.labels = labels
 
-    def encode(
-        self, examples: Sequence[Example], tokenizer: Tokenizer, *, max_length: int, training: bool
-    ) -> Sequence[Item]:
+    def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> Sequence[Item]:
         """Examples -> items, one each: the windows the encoder will read."""
         raise NotImplementedError
 
-    def batch(self, items: Sequence[Item]) -> Batch:
+    def batch(self, items: Items) -> Batch:
         """Items with their gold -> one batch with the targets that `loss` needs."""
         raise NotImplementedError
 
@@ -124,14 +129,14 @@ class Head(Goal):
         """An item's prediction from the outputs of all its windows."""
         raise NotImplementedError
 
-    def decide_all(self, items: Sequence[Item], outputs: Sequence[list[np.ndarray]]) -> list[Prediction]:
+    def decide_all(self, items: Items, outputs: Sequence[list[np.ndarray]]) -> list[Prediction]:
         """All items' predictions; overridden if deciding many at once is faster."""
         return [self.decide(item, arrays) for item, arrays in zip(items, outputs, strict=True)]
 
-    def before_training(self, examples: Sequence[Example]) -> None:
+    def before_training(self, examples: Examples) -> None:
         """Called once with the training rows; learns from their labels what the loss needs, such as class weights."""
 
-    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> list[Prediction]:
+    def tune(self, predictions: Predictions, examples: Examples) -> list[Prediction]:
         """Finds on dev what gradients cannot (a threshold) and keeps it; returns the predictions with it."""
         return list(predictions)
 
@@ -167,23 +172,56 @@ class Scorer:
         """The figure of `score` that the best epoch is picked by; higher is better."""
         raise NotImplementedError
 
-    def score(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> dict[str, float]:
+    def score(self, predictions: Predictions, examples: Examples) -> Figures:
         raise NotImplementedError
 
-    def details(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Details:
+    def details(self, predictions: Predictions, examples: Examples) -> Details:
         return {}
 
     def error(self, prediction: Prediction, example: Example) -> float:
         """How wrong a prediction is, from 0 for right; reports show the worst."""
         raise NotImplementedError
 
-    def baseline(self, train: Sequence[Example], examples: Sequence[Example]) -> list[Prediction]:
+    def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
         """Predictions for `examples` made from the labels of `train` alone, without reading any text."""
         raise NotImplementedError
 
     def perfect(self, example: Example) -> Prediction:
         """The prediction that is exactly the gold label."""
         return Prediction(example.gold)
+
+
+# Small things that several tasks need
+
+
+def gold_labels(examples: Examples) -> list[Any]:
+    return [example.gold for example in examples]
+
+
+def predicted_labels(predictions: Predictions) -> list[Any]:
+    return [prediction.label for prediction in predictions]
+
+
+def different_texts(examples: Examples) -> list[str]:
+    """All texts of some examples, each once, in order."""
+    texts: dict[str, None] = {}
+    for example in examples:
+        texts.update(dict.fromkeys(example.texts))
+    return list(texts)
+
+
+def index_of(names: Sequence[str]) -> dict[str, int]:
+    """The place of each name."""
+    return dict(zip(names, range(len(names)), strict=True))
+
+
+Name = TypeVar("Name", bound=str | int | tuple[str, ...])
+
+
+def most_frequent(names: Iterable[Name]) -> Name:
+    """The most frequent of some names; of several equally frequent ones the first in sorted order."""
+    counts = Counter(names)
+    return min(counts, key=lambda name: (-counts[name], name))
 
 
 @dataclass(frozen=True)

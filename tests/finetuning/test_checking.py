@@ -77,7 +77,7 @@ def test_quotes_of_a_spreadsheet_are_told_wherever_rows_are_read(
 ) -> None:
     rows = [f'"Number {i}, a ""good"" one."\tgood\nNumber {i} was bad.\tbad' for i in range(12)]
     file = write(tmp_path / "rows.tsv", ["text\tlabel", *rows])
-    wanted = "cells of column 'text' stand in quotes"
+    wanted = "cells of column 'text' are in quotes"
     (line,) = [line for line in describe(firth.check(file, task="classify")) if wanted in line]
     assert line.strip().startswith("Warning: worth a look: row 2:")
     firth.finetune(run, task="classify", train=file, out=tmp_path / "tuned", changes=["epochs=1"], device="cpu")

@@ -76,7 +76,7 @@ def test_squad_files_become_questions_and_wrong_rows_are_told(tmp_path: Path) ->
     assert rows[0].starts == (PASSAGE.index("1820"), -1)
     assert rows[2].starts == (PASSAGE.index("Ann"),)
     assert {p.row: p.what for p in problems} == {
-        3: "the answer 'river' does not stand at its answer_start 4",
+        3: "the answer 'river' is not at its answer_start 4",
         4: "the answer 'Bob' is not in its passage",
         6: "no question",
         7: "no answer, though not marked as impossible",
@@ -211,7 +211,7 @@ def test_the_threshold_decides_between_answer_and_nothing(make: Make) -> None:
     assert task.config.unanswerable == "yes"
 
     def guess(text: str, doubt: float) -> Answered:
-        return task._settled(Answered("", candidates=(Span("answer", 0, 4, text, 0.7),), nothing=0.3, doubt=doubt))
+        return task._with_label(Answered("", candidates=(Span("answer", 0, 4, text, 0.7),), nothing=0.3, doubt=doubt))
 
     assert guess("1820", 0.5).label == ""
     assert guess("1820", 0.5).probability == 0.3

@@ -14,7 +14,7 @@ from firth.encoders.bert import Bert
 from firth.errors import BadInput
 from firth.tasks import scorer_of
 from firth.tasks.choose import ChooseConfig, ChooseHead, ChooseReader
-from firth.tasks.options import Choice
+from firth.tasks.options import MultipleChoice
 from firth.tasks.predicting import predict
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Prediction, Problem
@@ -30,8 +30,8 @@ DREAM = [
     [["M: Tea?", "W: No."], [{"question": "What?", "choice": ["Tea", "Nuts", "No"], "answer": "No"}] * 2, "2"],
 ]
 ROWS = [
-    Choice(("The sea is", "wet", "a lamp", "made of wood"), "wet", 1, "clearly"),
-    Choice(("Birds", "sing", "read"), "read", 2),
+    MultipleChoice(("The sea is", "wet", "a lamp", "made of wood"), "wet", 1, "clearly"),
+    MultipleChoice(("Birds", "sing", "read"), "read", 2),
 ]
 Make = Callable[..., tuple[ChooseHead, Bert]]
 
@@ -48,8 +48,8 @@ def make(small_bert: Callable[..., Bert]) -> Make:
 
 
 @pytest.fixture
-def read(tmp_path: Path) -> Callable[..., tuple[list[Choice], list[Problem]]]:
-    def call(name: str, text: str, *, labelled: bool = True) -> tuple[list[Choice], list[Problem]]:
+def read(tmp_path: Path) -> Callable[..., tuple[list[MultipleChoice], list[Problem]]]:
+    def call(name: str, text: str, *, labelled: bool = True) -> tuple[list[MultipleChoice], list[Problem]]:
         path, problems = tmp_path / name, list[Problem]()
         path.write_text(text)
         return ChooseReader(ChooseConfig()).read(path, problems, labelled=labelled), problems
@@ -72,10 +72,10 @@ def test_swag_as_published(read: Callable[..., Any]) -> None:
 def test_dream_and_codah_as_published(read: Callable[..., Any]) -> None:
     rows, problems = read("dream.json", json.dumps(DREAM))
     assert [row.row for row in rows] == [1, 2, 3]
-    assert rows[0] == Choice(("M: Is it late?\nW: Yes.", "Late.", "Early."), "Late.", 1, "Is it?")
+    assert rows[0] == MultipleChoice(("M: Is it late?\nW: Yes.", "Late.", "Early."), "Late.", 1, "Is it?")
     assert rows[2].gold == "No"
     rows, more = read("codah.tsv", "o\tI am\tglad.\t sad.\told.\tnew.\t3\nq\tYou\ta\tb\tc\td\t0\nbroken\trow\n")
-    assert rows[0] == Choice(("I am", "glad.", "sad.", "old.", "new."), "new.", 1)
+    assert rows[0] == MultipleChoice(("I am", "glad.", "sad.", "old.", "new."), "new.", 1)
     assert [row.gold for row in rows] == ["new.", "a"]
     assert not problems
     assert [p.row for p in more] == [3]
@@ -122,7 +122,7 @@ def test_each_option_is_a_sequence_after_the_same_context(make: Make, tokenizer:
 
 def test_a_long_context_is_read_in_windows_for_every_option(make: Make, tokenizer: WordPiece) -> None:
     task, encoder = make()
-    long = Choice(("the boats went down to the sea " * 20, "wet " * 10, "dry"), "dry", 3)
+    long = MultipleChoice(("the boats went down to the sea " * 20, "wet " * 10, "dry"), "dry", 3)
     (item,) = task.encode([long], tokenizer, max_length=64, training=False)
     (shorter,) = task.encode([long], tokenizer, max_length=64, training=True)
     assert item.cut == 0
@@ -164,7 +164,7 @@ def test_inputs_are_lists_or_rows() -> None:
     config = ChooseConfig()
     assert ChooseReader(config).example(["The sea is", "wet", "dry"]).texts == ("The sea is", "wet", "dry")
     row = ChooseReader(config).example({"context": "C", "question": "Q", "options": ["a", "b"]})
-    assert row == Choice(("C", "a", "b"), None, 0, "Q")
+    assert row == MultipleChoice(("C", "a", "b"), None, 0, "Q")
     for wrong in ("text", ["only", "one"], {"context": "C"}, []):
         with pytest.raises(BadInput, match="at least two options"):
             ChooseReader(config).example(wrong)

@@ -19,9 +19,9 @@ from firth.errors import BadConfig, BadInput, Unsupported
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.inference.model import load
-from firth.tasks import likeness, scorer_of
-from firth.tasks.compare import CompareConfig, CompareHead, CompareReader
-from firth.tasks.likeness import with_vectors
+from firth.tasks import scorer_of
+from firth.tasks.compare import CompareConfig, CompareHead, CompareReader, ignored_negatives, text_vectors
+from firth.tasks.compare_scores import fit_whitening, with_vectors
 from firth.tasks.predicting import predict
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Example, Prediction
@@ -132,7 +132,7 @@ def test_ranking_takes_the_other_texts_of_the_batch_but_never_a_like_one(make: M
     assert loss == pytest.approx(float(expected), abs=1e-3)
     assert [p.label for p in found] == pytest.approx([float(v[0] @ v[1] - v[0] @ v[2]) for v in unit], abs=1e-5)
     rows = [Example(("a", "b")), Example(("a", "c")), Example(("d", "b")), Example(("e", "a"))]
-    assert likeness.ignored(rows, np.array([True, False, True, True])).astype(int).tolist() == [
+    assert ignored_negatives(rows, np.array([True, False, True, True])).astype(int).tolist() == [
         [0, 0, 1, 1],
         [1, 0, 0, 1],
         [1, 0, 0, 0],
@@ -184,10 +184,10 @@ def test_pooled_vectors_need_no_training(make: Make, tokenizer: WordPiece, pooli
 
 def test_whitening_makes_the_covariance_the_unit_matrix(make: Make, tokenizer: WordPiece) -> None:
     vectors = np.random.default_rng(1).normal(size=(400, 6)) @ np.random.default_rng(2).normal(size=(6, 6)) + 3
-    mean, turn = likeness.whitening(vectors)
+    mean, turn = fit_whitening(vectors)
     assert np.allclose(np.cov(((vectors - mean) @ turn).T), np.eye(6), atol=1e-8)
-    assert likeness.whitening(vectors, 2)[1].shape == (6, 2)
-    assert likeness.whitening(vectors[:4])[1].shape == (6, 3)
+    assert fit_whitening(vectors, 2)[1].shape == (6, 2)
+    assert fit_whitening(vectors[:4])[1].shape == (6, 3)
     task, encoder, data = make(SCORES, way="pooled", whiten=True)
     rows = data.examples["train"]
     found = predict(encoder, task, task.encode(rows, tokenizer, max_length=64, training=False))
@@ -213,7 +213,7 @@ def test_long_texts_are_read_in_windows_as_embed_reads_them(make: Make, tokenize
     assert [p.label for p in model.predict([pair.texts for pair in pairs])] == pytest.approx(cosines.tolist(), abs=1e-5)
     batch = task.batch(items)
     with torch.no_grad():
-        unit = torch.nn.functional.normalize(task._texts(task._pooled(encoder(batch), batch), batch), dim=1)
+        unit = torch.nn.functional.normalize(text_vectors(task._pooled(encoder(batch), batch), batch), dim=1)
     assert np.allclose(unit.numpy(), vectors.reshape(4, -1), atol=1e-5)
 
 
@@ -247,7 +247,7 @@ def test_rankings_look_for_the_like_text_among_all_others(make: Make) -> None:
     assert figures["recall@1"] == pytest.approx(2 / 3)
     assert figures["recall@10"] == 1.0
     triple, _, data = make(TRIPLETS)
-    assert triple.score([Prediction(0.3), Prediction(0.0)], data.examples["train"]) == {"accuracy": 0.75}
+    assert scorer_of(triple).score([Prediction(0.3), Prediction(0.0)], data.examples["train"]) == {"accuracy": 0.75}
 
 
 def test_inputs_are_pairs_triplets_or_rows(make: Make) -> None:

@@ -27,12 +27,12 @@ def test_scores_by_hand() -> None:
     assert "oov_recall" not in segmenting.score(gold, guess, known=np.empty(0, np.int64))
 
 
-def test_known_words_are_told_by_their_numbers() -> None:
-    known = segmenting.Known(segmenting.hashes(["上海", "上海", "\ud800"]))
+def test_known_words_are_recognised_by_their_hashes() -> None:
+    known = segmenting.HashedWords(segmenting.hashes(["上海", "上海", "\ud800"]))
     assert len(known) == 2
     assert "上海" in known
     assert "北京" not in known
-    with pytest.raises(TypeError, match="numbers"):
+    with pytest.raises(TypeError, match="hashes"):
         list(known)
 
 

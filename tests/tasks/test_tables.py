@@ -67,7 +67,7 @@ def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
     [
         ("gj04\t1\t\tA sentence.\n", {}, r"no column is known to be the text.*`text_column=`.*gj04"),
         ("text\tsentence\tlabel\na\tb\tc\n", {}, r"several columns could be the text.*text, sentence, label"),
-        ('"text"\t"label"\n"a"\t"b"\n', {}, r"names of its columns stand in quotes .*; save the table as .csv"),
+        ('"text"\t"label"\n"a"\t"b"\n', {}, r"names of its columns are in quotes .*; save the table as .csv"),
         ("text\tkind\na\tb\n", {}, r"no column is known to be the label; name it with `label_columns=`"),
         ("text\tlabel\na\tb\n", {"text_column": "txt"}, r"has no column 'txt'; its columns are text, label"),
         ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
@@ -171,7 +171,7 @@ def test_cells_that_a_spreadsheet_quoted_are_worth_a_look(read: Reader) -> None:
     examples, (found,) = read(rows)
     assert [example.texts[0] for example in examples][1] == '"Say ""hello"", twice."'
     assert (found.row, found.bad) == (3, False)
-    assert "column 'text' stand in quotes" in found.what
+    assert "column 'text' are in quotes" in found.what
     assert ".csv with commas" in found.remedy
     quoted = 'text\tlabel\n"One."\t"x"\n"Two."\t"y"\n"Three."\t"x"\n'
     assert ["'text'" in problem.what for problem in read(quoted)[1]] == [True, False]

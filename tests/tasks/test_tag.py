@@ -19,7 +19,7 @@ from firth.nn import schemes
 from firth.tasks import conll, scorer_of
 from firth.tasks.predicting import predict
 from firth.tasks.tag import TagConfig, TagHead, TagReader
-from firth.tasks.words import word_windows
+from firth.tasks.word_windows import word_windows
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Problem
 
