@@ -190,10 +190,10 @@ def test_bad_input_is_told_with_its_line(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"encoder": "bag", "task": "classify"}, "use it with --task tag"),
-        ({"encoder": "static", "task": "classify"}, "use it with --task tag"),
-        ({"encoder": "static", "tagger": "hmm"}, "add --encoder bag"),
-        ({"tagger": "hmm"}, "add --encoder bag"),
+        ({"encoder": "bag", "task": "classify"}, "use it with `task='tag'`"),
+        ({"encoder": "static", "task": "classify"}, "use it with `task='tag'`"),
+        ({"encoder": "static", "tagger": "hmm"}, "add `encoder='bag'`"),
+        ({"tagger": "hmm"}, "add `encoder='bag'`"),
         ({"encoder": "bag", "tagger": "hmm", "changes": ["tasks.tag.solver=lbfgs"]}, "go together"),
         ({"encoder": "bag", "model": "somewhere"}, "leave one out"),
     ],
