@@ -205,7 +205,7 @@ class TrainingRun:
         # Logged first, so that the row shows which figure diverged.
         if not math.isfinite(sum(values.values())):
             raise FirthError(
-                f"The loss is not a number at step {progress.step}; lower train.optim.rate and start again."
+                f"The loss diverged (NaN or infinite) at step {progress.step}; lower train.optim.rate and start again."
             )
         # Rates differ from run to run, so they are not in the metrics.
         seconds = now - self._clock
