@@ -137,7 +137,7 @@ def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
-        ({"steps": 5, "minutes": 1.0}, "one of --steps, --epochs and --minutes"),
+        ({"steps": 5, "minutes": 1.0}, "one of `steps=`, `epochs=` and `minutes=`"),
         ({"steps": 0}, "above zero"),
         ({"minutes": -1.0}, "above zero"),
     ],
