@@ -137,6 +137,7 @@ def _source_values(path: Path) -> dict[str, Any]:
     values = read_json(path)
     if not isinstance(values, dict):
         raise Damaged(f"{path} does not say what the run is made from; begin the run again.")
+    # Each kind of source had a field that the others did not have.
     if "files" in values:
         guessed = "finetuning"
     elif "threads" in values:
@@ -271,6 +272,7 @@ class RunFolder:
         self.remove_leftovers((*WRITTEN, CONFIG, SOURCE, REPORT, DATA, *leftovers))
         if not self.begun:
             self._remove_other_text(source)
+        # The config comes last: a run has begun once it exists.
         write_json(self.path / SOURCE, to_dict(source))
         write_bytes(self.config_path, (to_toml(to_dict(config)) + "\n").encode())
 

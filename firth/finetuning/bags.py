@@ -85,6 +85,7 @@ def solve(
     part_bounds = np.cumsum([0, *map(len, parts)])
     bags = (np.concatenate(parts).astype(np.int32), part_bounds)
     golds = _gold_ids(head, items)
+    # With head=tree, a Huffman tree of the labels replaces the softmax.
     tree = Paths.none()
     if isinstance(head.head, TreeHead):
         (names,) = head.labels.values()
@@ -99,10 +100,12 @@ def solve(
     kernel = bag_kernels(encoder.width).classify
     texts_done = np.zeros(config.threads, np.int64)
     schedule = np.array([config.rate, 0.0, float(len(items) * epochs)])
+    # All threads share the tables without locks (Hogwild, Niu et al. 2011) and count their texts for the schedule.
     shared = (bags, golds, paths, x_in, x_out, schedule, texts_done)
     kernel(golds[:0], *shared, 0, sigmoid)  # compiles, in this thread
     for epoch in range(epochs):
         order = rng.permutation(rng.key(seed, "texts", epoch), len(items))
+        # Each thread reads its share of the texts in this order.
         calls = []
         for thread, share in enumerate(np.array_split(order, config.threads)):
             calls.append((share, *shared, thread, sigmoid))

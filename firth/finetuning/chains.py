@@ -94,6 +94,7 @@ def start_from_features(data: Mapping[str, Labelled], templates: Templates.Confi
     log.info(
         f"{len(tokenizer.vocab):,} units, {len(tokenizer.keys_F):,} features of {len(tokenizer.templates)} templates."
     )
+    # The bag starts at zero, and its width is one score for each tag.
     bag = Bag.Config(vocab_size=tokenizer.num_rows, width=len(tags), combine="sum", init_std=0.0)
     return Start("bag", bag, tokenizer)
 
@@ -105,6 +106,7 @@ def start_from_vectors(data: Mapping[str, Labelled], config: StaticConfig) -> St
         for row in part.examples["train"]:
             units = [normal(unit) for unit in _units(row)]
             texts.append(" ".join(units))
+    # The units are joined by spaces and split there again, so each becomes one word of the list.
     tokenizer = Words.train(texts, Words.Config(min_count=2, lowercase=False, split="spaces"))
     log.info(f"{len(tokenizer.vocab):,} units get vectors of {config.width}.")
     return Start("static", replace(config, vocab_size=len(tokenizer.vocab)), tokenizer)
@@ -169,6 +171,7 @@ def _tagged_tokens(head: TagHead, items: Sequence[Item]) -> _TaggedTokens:
                 part_sizes.append(window.part_sizes)
         tags += [ids[tag] for tag in item.example.gold]
         lengths.append(len(item.example.gold))
+    # M features, N tokens and B sentences in all.
     return _TaggedTokens(
         parts_M=_end_to_end(parts),
         part_bounds_N1=np.cumsum(np.concatenate([[0], *part_sizes])),
@@ -183,6 +186,7 @@ def _end_to_end(pieces: Sequence[np.ndarray]) -> np.ndarray:
     size = sum(len(piece) for piece in pieces)
     if whole is None or any(piece.base is not whole for piece in pieces) or len(whole) < size:
         return np.concatenate(pieces)
+    # Views of one array are neighbours if each begins where the one before it ends.
     filled = [piece for piece in pieces if len(piece)]
     if not filled:
         return np.concatenate(pieces)
@@ -199,9 +203,10 @@ def _end_to_end(pieces: Sequence[np.ndarray]) -> np.ndarray:
 def _count(head: TagHead, encoder: Bag, tokens: _TaggedTokens, templates: Templates) -> None:
     """An HMM from how often each unit has each tag.
 
-    The tags of rare units also count for their class, which stands for unknown units.
+    The tags of rare units also count for their class, by which unknown units are tagged.
     """
     num_tags = len(head.tags)
+    # Without templates a token's only feature is its unit: V units, T tags.
     counts = np.bincount(tokens.parts_M * num_tags + tokens.tags_N, minlength=encoder.vocab_size * num_tags)
     counts_VT = counts.reshape(encoder.vocab_size, -1).astype(float)
     for unit in range(templates.first_class):
@@ -228,6 +233,7 @@ def _minimise(head: TagHead, encoder: Bag, tokens: _TaggedTokens) -> None:
     assert config.tagger != "hmm"  # an HMM is counted
     legal = head.tagger.legal
     num_tags = len(head.tags)
+    # A pair of feature and tag that never occurs can still get a weight, a negative one.
     are_few = encoder.vocab_size * num_tags <= MOST_PAIRS
     function = LogLinear(
         tokens.parts_M,
@@ -251,6 +257,7 @@ def _minimise(head: TagHead, encoder: Bag, tokens: _TaggedTokens) -> None:
             scale=function.scale,
             report=lambda iteration, value: advance(iteration, f"loss {value / num_tokens:.4f}"),
         )
+    # The weights of pairs are the rows of the bag, the others the tagger's.
     weights = Weights.of(found, num_tags=num_tags)
     function.pairs.fill(weights.pairs_P, encoder.table.weight.detach().numpy())
     _fill_tagger(head.tagger, weights)

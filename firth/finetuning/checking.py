@@ -96,6 +96,7 @@ def inspect(name: str, data: Labelled) -> Findings:
     task = resolve(name)
     reader = task.reader(data.config)
     scorer = task.scorer(data.config, data.labels)
+    # No encoder is needed: readers and scorers know the labels.
     parts = {part: _part_findings(reader, scorer, data, part) for part in data.examples}
     training_rows = {_key(example): example.row for example in data.examples["train"]}
     for part, examples in data.examples.items():
@@ -168,7 +169,7 @@ def describe(findings: Findings) -> list[str]:
         for group, counts in found["balance"].items():
             lines.append(f"  {group}: {_balance_line(counts)}")
         baseline = found["baseline"].get(findings["main"], float("nan"))
-        is_undefined = baseline != baseline
+        is_undefined = baseline != baseline  # NaN
         shown = "undefined" if is_undefined else f"{baseline:.4f}"
         lines.append(f"  without reading the texts: {findings['main']} {shown}")
         if "lengths" in found:
@@ -236,6 +237,7 @@ def _row_warnings(heading: str, findings: Sequence[RowFinding]) -> Iterator[str]
 
 
 def _rare_name_warnings(balance: Balance) -> Iterator[str]:
+    # A group that is only a number has no name worth showing.
     for group, counts in balance.items():
         rare = [name for name, count in counts.items() if count < RARE]
         if rare:

@@ -38,6 +38,7 @@ def same_answer(predictions: Sequence[Prediction], examples: Sequence[Example]) 
         labels = [tag for tags in labels for tag in tags]
     if all(isinstance(label, float) for label in labels):
         return _same_number(labels, golds)
+    # If all golds agree, one answer for all is right.
     labels_differ = any(label != labels[0] for label in labels)
     golds_agree = all(gold == golds[0] for gold in golds)
     if not labels or labels_differ or golds_agree:

@@ -115,6 +115,7 @@ def _task_summary(
     predictions: Predictions,
     hashes: dict[str, str],
 ) -> TaskSummary:
+    # Details and mistakes come from the fairest rows there are.
     scorer = scorer_of(head)
     by_seed = _figures_by_seed(name, results)
     shown = "test" if "test" in by_seed else "dev"
@@ -254,6 +255,7 @@ def card(checkpoint: Checkpoint, summary: FinetuningSummary) -> str:
     """The model card of a fine-tuned model, as Markdown."""
     num_seeds = len(summary["seeds"])
     num_parameters = parameter_count([checkpoint.encoder, *checkpoint.tasks.values()])
+    # Random weights may have the shape of a model, as a control for it.
     start = summary["model"]
     if summary["random"] and start != "random weights":
         start += " (its shape, with random weights)"
@@ -276,6 +278,7 @@ def card(checkpoint: Checkpoint, summary: FinetuningSummary) -> str:
 def _task_sections(name: str, task: TaskSummary, head: Head, num_seeds: int) -> list[str]:
     """What a card says about one task."""
     sections = [f"## {name}\n"]
+    # Most tasks have one group of labels, some have none.
     label_groups = [f"{group}: {', '.join(labels)}" for group, labels in head.labels.items()]
     if label_groups:
         sections.append(f"Chooses from {'; '.join(label_groups)}.\n")

@@ -96,6 +96,7 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         data[name] = replace(rows, config=backbone.resolve_config(rows.config))
     if backbone.is_bag:
         _refuse_model_and_several_tasks(source.model, data)
+    # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
     start = backbone.start(data, config, source)
     for name, rows in data.items():
         data[name] = replace(rows, config=chains.with_head(rows.config, start, config.transfer))
@@ -169,6 +170,7 @@ def _with_changes(config: FinetuneConfig, changes: Iterable[str]) -> FinetuneCon
     for change in changes:
         key = change.partition("=")[0]
         owners = [name for name, task_config in config.tasks.items() if hasattr(task_config, key)]
+        # A field of the run itself comes before one of a task.
         is_short = len(owners) == 1 and not hasattr(config, key)
         full.append(f"tasks.{owners[0]}.{change}" if is_short else change)
     return override(config, full)
@@ -182,6 +184,7 @@ def _resolve_config(
     for rows in data.values():
         num_batches += math.ceil(len(rows.examples["train"]) / config.batch_size)
     steps_of_epoch = num_batches / config.train.accumulate
+    # 0 means that it was not said.
     epochs = config.epochs or BACKBONES[config.encoder].epochs or _usual_epochs(steps_of_epoch)
     resolved = replace(
         config,
@@ -189,6 +192,7 @@ def _resolve_config(
         train=_resolve_train(config.train, epochs, steps_of_epoch, rate=usual_rate(start, config.transfer)),
         tasks={name: rows.config for name, rows in data.items()},
     )
+    # Applied again, because a changed rate or number of steps was just overwritten.
     resolved = _with_changes(resolved, request.changes)
     positions = start.shape.max_positions
     if resolved.max_length and not 8 <= resolved.max_length <= positions:
@@ -290,7 +294,7 @@ def _refuse_other_source(folder: RunFolder, saved: FinetuningSource, request: Fi
 
 
 def _refuse_other_options(out: Path, saved: FinetuningSource, request: FinetuneRequest) -> None:
-    # A default cannot be told from an option that was left out, so it never differs.
+    # An option that was left out has its default, which therefore never differs.
     other_options = {
         "`seeds=`": request.seeds not in (1, saved.seeds),
         "`random=True`": request.random and not saved.random,

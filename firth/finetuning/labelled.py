@@ -79,6 +79,7 @@ def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: La
     task = resolve(name)
     config = config.with_preset()
     first_part, first_path = next(iter(files.items()))
+    # Columns are found in the training file, because a test file may have fewer.
     if labels is None:
         config = task.reader(config).locate(first_path)
     reader = task.reader(config)
@@ -89,10 +90,12 @@ def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: La
         examples[part] = reader.read(path, problems[part])
         if not examples[part]:
             raise BadInput(f"{path} has no row that can be used: {_first_problem(problems[part])}.")
+    # What only the training rows show: labels, a tag scheme, the mean of numbers.
     if labels is None:
         config = reader.learn(examples[first_part])
         reader = task.reader(config)
         labels = reader.labels_of(examples[first_part])
+    # Some problems show only once the labels are known.
     for part, path in files.items():
         found = list(reader.problems(examples[part], labels))
         problems[part] += found
@@ -155,17 +158,18 @@ def _chosen_groups(
     rows: Sequence[Example], group_of: Callable[[Example], Hashable], *, rate: float, seed: int
 ) -> set[Hashable]:
     """Groups drawn at random until they have as many rows as the rate asks for."""
-    wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
+    # At least one row, at most the limit.
+    num_wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
     sizes = Counter(group_of(row) for row in rows)
     # A text that fills half the file stays in training.
-    largest = max(2 * wanted, min(sizes.values()))
+    largest = max(2 * num_wanted, min(sizes.values()))
     chosen: set[Hashable] = set()
-    held = 0
+    num_held = 0
     for i in rng.permutation(rng.key(seed, "held-out rows"), len(rows)).tolist():
         group = group_of(rows[i])
-        if held < wanted and group not in chosen and sizes[group] <= largest:
+        if num_held < num_wanted and group not in chosen and sizes[group] <= largest:
             chosen.add(group)
-            held += sizes[group]
+            num_held += sizes[group]
     return chosen
 
 

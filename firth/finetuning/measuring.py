@@ -48,12 +48,14 @@ def evaluate(
         labelled.refuse_bad(rows, {PART: data})
     _warn_if_trained_on(model, data)
     examples = rows.examples[PART]
+    # Texts are cut as they were in fine-tuning.
     max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
     items = head.encode(examples, checkpoint.tokenizer, max_length=max_length, training=False)
     labelled.report_cuts(str(data), items)
     predictions = predict(checkpoint.reader or checkpoint.encoder, head, items)
     if is_untrained:
         predictions = head.tune(predictions, examples)
+    # The figures come in the order in which they are printed.
     figures: dict[str, float] = {"rows": len(items)}
     if skip_bad:
         figures["skipped"] = rows.num_skipped[PART]

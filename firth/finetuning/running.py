@@ -81,6 +81,7 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
     model = _build(job, best.seed)
     load_best(_seed_folder(out, best.seed), model.learner)
     _restore_configs(model.heads, best.configs)
+    # Heads keep what they learn here from the training rows, such as the words that are known.
     for name, head in model.heads.items():
         head.before_training(job.data[name].examples["train"])
     predictions = _predictions(job, model)
@@ -108,6 +109,7 @@ def _seed_folder(out: Path, seed: int) -> Path:
 
 def _build(job: FinetuneJob, seed: int) -> SeedModel:
     """SeedModel and heads as a seed begins."""
+    # All weights that are new are drawn after this: of adapters or features, then of the heads.
     reseed(seed, "initial weights")
     backbone = job.start.encoder(job.config.train.precision, job.device)
     encoder = adapt(backbone, job.config.transfer)
@@ -147,6 +149,7 @@ def _run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
         result = _solve_seed(job, folder, seed, model, items)
     else:
         result = _train_seed(job, run_folder, seed, model, items)
+    # A seed with a result is never trained again, so its states are not needed.
     if run_folder.is_main:
         write_json(folder / RESULT, to_dict(result))
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
@@ -179,6 +182,7 @@ def _train_seed(
     run.go()
     best = read_best(folder)
     assert best is not None
+    # Test rows are measured once, with the weights that were picked.
     load_best(folder, model.learner)
     warn_collapsed(seed, best.collapsed, rate=config.train.optim.rate, epochs=config.epochs)
     _restore_configs(model.heads, best.configs)
@@ -221,6 +225,7 @@ def _measure(job: FinetuneJob, model: SeedModel, items: Items, collapsed: dict[s
     main_figures: list[float] = []
     for name, head in model.heads.items():
         rows = job.data[name].examples["dev"]
+        # Tuned before scoring: a threshold is found on these rows.
         predictions = head.tune(predict(model.encoder, head, items[name]), rows)
         scorer = scorer_of(head)
         scores = scorer.score(predictions, rows)

@@ -56,6 +56,7 @@ def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
     if config.mode == "adapters":
         insert_adapters(encoder, config.adapter_width)
         for name, parameter in encoder.named_parameters():
+            # Adapters, and the norms they feed, learn; everything else is frozen.
             is_norm = ".norm." in f".{name}" or "_norm." in name
             is_adapter = "_slot." in name
             parameter.requires_grad_(is_adapter or is_norm)
@@ -82,6 +83,7 @@ def auxiliary_goals(start: Start, encoder: Encoder, config: TransferConfig) -> d
             "transfer.auxiliary_lm needs a model that predicts the next token, as gpt, gpt-2 and ulmfit do, with its "
             "own weights; leave it out."
         )
+    # A copy, because every seed starts from the trained head again.
     head = make_goal("causal_lm", trained.config, encoder, start.tokenizer)
     head.load_state_dict(trained.state_dict())
     assert isinstance(head, CausalLM)

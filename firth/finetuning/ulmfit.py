@@ -66,6 +66,7 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
     language_model = folder.path / LM
     if not (language_model / MANIFEST).exists():
         _train_language_model(folder, replace(request, changes=tuple(task_changes)), lm_changes, device=device)
+    # A resumed run keeps its numbers, so nothing is added to the request.
     usual: list[str] = []
     if not folder.begun:
         usual += TASK
@@ -112,6 +113,7 @@ def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
         # A run that was killed before it began left it, perhaps made from other rows.
         shutil.rmtree(data)
     path = data.parent / "text.txt"
+    # A line break inside a text would start another document.
     lines = [" ".join(text.split()) + "\n" for text in texts]
     write_bytes(path, "".join(lines).encode("utf-8", "replace"))
     preparation.prepare([path], data, tokenizer=start.tokenizer, documents="line", processes=0)
@@ -134,6 +136,7 @@ def _lm_settings(start: Checkpoint, shards: Shards) -> list[str]:
     head_config = to_dict(start.goals["causal_lm"].config)
     usual_length = int(start.info.get("max_length", 70))
     length = min(usual_length, max(8, shards.num_tokens // 8))
+    # About 64 sequences a step, fewer if the text is so small that an epoch would have under 50 steps.
     tokens = max(length, min(64 * length, shards.num_tokens // STEPS))
     return [
         *(f"objectives.causal_lm.{name}={json.dumps(value)}" for name, value in head_config.items()),

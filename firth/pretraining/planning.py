@@ -85,7 +85,7 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
     config = encoder.config
     pretraining_dropout = _dropout_of(recipe.encoder)
     if recipe.finetune_dropout is not None and pretraining_dropout is not None:
-        # The folder holds the dropout of fine-tuning; pre-training goes on with its own.
+        # The folder holds the dropout of fine-tuning; pre-training continues with its own.
         config = replace(config, dropout=pretraining_dropout)
     return replace(recipe, size=size, encoder={encoders.name_of(encoder): config})
 
@@ -138,6 +138,7 @@ def _with_limits(recipe: Recipe, request: PretrainRequest) -> Recipe:
         raise BadConfig("Give one of `steps=`, `epochs=` and `minutes=`, not several.")
     if limits and limits[0] <= 0:
         raise BadConfig("`steps=`, `epochs=` and `minutes=` must be above zero.")
+    # A limit replaces the other kind of limit in a config file.
     train = recipe.train
     if request.steps is not None:
         train = replace(train, steps=request.steps, minutes=0.0)

@@ -107,6 +107,7 @@ def _write_model(out: Path, recipe: Recipe, solver: Solver, solution: Solution, 
     Journal(out).timing(recipe.epochs, solution.timing | used_threads)
     tokenizer = tokenizers.load(out)
     ((name, config),) = recipe.encoder.items()
+    # The vectors of whole words, n-grams included, are written as well, so that reading them needs no sums.
     if isinstance(tokenizer, Subwords) and solver.fills == "bag":
         write_rows(out / WORD_ROWS, TABLE, word_rows(tokenizer, solution.arrays[ROWS]))
     info = {
@@ -172,6 +173,7 @@ def _solve(out: Path, recipe: Recipe, solver: Solver, shards: Shards, *, threads
             passes=Passes(out / PASSES),
         )
     if not _all_finite(arrays):
+        # A checkpoint of diverged vectors must not be resumed.
         (out / PASSES).unlink(missing_ok=True)
         (name,) = recipe.objectives
         raise BadConfig(f"The vectors of {recipe.recipe} diverged (NaN or infinite); lower objectives.{name}.rate.")
@@ -210,6 +212,7 @@ def resolve_config(recipe: Recipe, request: SolveRequest) -> Recipe:
     for option, value in (("threads", request.threads), ("min_count", request.min_count)):
         if value is not None and value < 1:
             raise BadConfig(f"`{option}=` must be at least 1; it is {value}.")
+    # Recipes take whole passes; 0 marks a number that is not whole, which is refused below.
     epochs = recipe.epochs if request.epochs is None else request.epochs
     is_whole = epochs % 1 == 0
     changed = replace(recipe, epochs=int(epochs) if is_whole else 0)
@@ -221,6 +224,7 @@ def resolve_config(recipe: Recipe, request: SolveRequest) -> Recipe:
     epochs_changed = request.epochs is not None or changed.epochs != recipe.epochs
     if epochs_changed and "epochs" not in _solver_parameters(recipe):
         raise BadConfig(f"{recipe.recipe} needs no passes over the text; leave out `epochs=`.")
+    # A recipe with 0 epochs leaves them to the width of the vectors.
     if recipe.epochs == 0 and request.epochs is None and changed.epochs == 0:
         (config,) = changed.encoder.values()
         changed = replace(changed, epochs=usual_epochs(config.width))
@@ -306,6 +310,7 @@ def open_words(folder: Path, min_count: int | None) -> tuple[Shards, Tokenizer]:
     fewer, new_ids = counted.at_least(min_count)
     if len(fewer.vocab) == len(fewer.vocab.specials):
         raise BadInput(f"{folder} has no word that occurs {min_count:,} times; lower `min_count=`.")
+    # Words that were left out become the unknown token.
     ids = new_ids.astype(shards.ids.dtype)[shards.ids]
     new_counts = np.bincount(ids, minlength=len(fewer.vocab))
     return replace(shards, ids=ids, counts=new_counts), fewer

@@ -80,12 +80,14 @@ def pretrain(
         recipe = with_epochs(recipe, request.epochs, parts.packs)
         if resumed and recipe != before:
             raise folder.refuse_other_numbers("leave out `epochs=`")
+    # Only now are all mistakes of a request known, also for a finished run.
     if folder.finished:
         folder.say_finished()
         return _figures(folder.path)
     if not resumed:
         parts.check()
     folder.begin(source, recipe, leftovers=[PLAN])
+    # The loss of a model that knows only how frequent each token is.
     floor = shards.info["health"]["entropy_nats"]
     run = _training_run(folder, parts, recipe, floor=floor, resume=resumed)
     run.go()
@@ -224,6 +226,7 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
     encoder: Encoder = encoders.resolve(name)(config)
     _check_lengths(recipe.batches, encoder.max_positions)
     goals = _make_goals(recipe, encoder, tokenizer)
+    # Objectives that the start does not have keep their new weights.
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
         for goal_name in goals.keys() & start.goals.keys():
@@ -291,6 +294,7 @@ def _checkpoint(parts: Parts, recipe: Recipe, *, steps: int, figures: Mapping[st
         "unigram_floor": floor,
         "held_out": figures,
     }
+    # On the CPU, so that a GPU holds no second copy while the folder is written.
     learner = parts.learner.cpu().eval()
     encoder = learner.encoder
     if recipe.finetune_dropout is not None:

@@ -33,6 +33,7 @@ class Journal:
         self.writes = writes
         if not writes:
             return
+        # Rows after the saved state are written again, byte for byte.
         saved_lengths = lengths or {}
         for name in self.FILES:
             path = folder / name
@@ -77,11 +78,11 @@ class Journal:
     def _append(self, name: str, row: Row) -> None:
         with (self.folder / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-            file.flush()
+            file.flush()  # so that a page can watch the run
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The rows of a log; none where there is no such file."""
+    """The rows of a log; none if there is no such file."""
     if not path.exists():
         return []
     lines = path.read_text("utf-8").splitlines()

@@ -91,6 +91,7 @@ def _pseudo_gradient(x: np.ndarray, gradient: np.ndarray, l1: float) -> np.ndarr
 
 def _times_inverse_curvature(slope: np.ndarray, steps: deque[_Step], scale: np.ndarray | float) -> np.ndarray:
     """The slope times the inverse curvature as the last steps estimate it: the two-loop recursion."""
+    # From the newest step to the oldest, then back; between them the curvature is `scale` alone.
     result = slope.copy()
     shares: list[float] = []
     for past in reversed(steps):
@@ -126,6 +127,7 @@ def _search(
         rate = 1.0 / float(np.sqrt(direction @ direction))
     side = None
     if l1:
+        # The orthant to stay in: that of the point, or of the downhill direction from zero.
         side = np.where(x == 0, -np.sign(slope), np.sign(x))
     for _ in range(MOST_HALVINGS):
         candidate = x + rate * direction
@@ -134,6 +136,7 @@ def _search(
         new_value, gradient = function(candidate)
         if l1:
             new_value = new_value + l1 * float(np.abs(candidate).sum())
+        # Armijo's condition: the value must fall by a share of what the slope promises.
         if new_value <= value + _SUFFICIENT_DECREASE * float(slope @ (candidate - x)):
             return _Point(candidate, new_value, gradient)
         rate /= 2

@@ -78,6 +78,7 @@ class TimeLimit:
             self._begin(step)
             self.compiled = self.warm
             return False
+        # Timing ends after many steps, after a tenth of the time, or after three tenths if steps are slow.
         spent = self._spent_since_compiled()
         if done >= LATEST_STEPS:
             return True
@@ -85,6 +86,7 @@ class TimeLimit:
             return True
         if done > 2 and spent >= 3 * SHARE:
             return True
+        # From here on caches are filled, so the steps before are not timed.
         if done == WARM_STEPS:
             self._begin(step)
         return False
@@ -106,7 +108,7 @@ class TimeLimit:
         self.warm_step = step
 
     def per_step(self, step: int) -> float:
-        """Seconds of a step, once the device has done all that was asked of it."""
+        """Seconds of a step, once the device has finished its work."""
         self.wait()
         return (time.perf_counter() - self.warm) / (step - self.warm_step)
 
@@ -115,7 +117,7 @@ class TimeLimit:
     ) -> StepPlan:
         """The steps that fit into the time that is left.
 
-        `evaluation` and `saving` are the seconds of one; `every` is how often the config asks for each.
+        `evaluation` and `saving` are the seconds of one; `every` is how often the config wants each.
         """
         left = self.seconds - (time.perf_counter() - self.started)
         evaluate_every = _spaced(every[0], cost=evaluation, per_step=per_step)
@@ -125,20 +127,20 @@ class TimeLimit:
         steps_left = max(1, int((left - last) / each))
         return StepPlan(step, step + steps_left, evaluate_every, checkpoint_every, held_out)
 
-    def describe(self, plan: StepPlan, *, per_step: float, share: float, asked: int) -> str:
-        """The plan as sentences for the user; `asked` is how often the config asks for evaluations."""
+    def describe(self, plan: StepPlan, *, per_step: float, share: float, requested: int) -> str:
+        """The plan as sentences for the user; `requested` is how often the config wants evaluations."""
         limit = "1 minute is" if self.minutes == 1 else f"{self.minutes:g} minutes are"
         text = f"{limit} {plan.steps:,} steps at {per_step:.3f} s a step."
         if share < 1:
             text += f" An evaluation reads only {share:.1%} of the held-out text, because all would take too long."
-        if asked < plan.evaluate_every < plan.steps:
-            text += f" Evaluations come every {plan.evaluate_every:,} steps, not {asked:,}, because they take long."
+        if requested < plan.evaluate_every < plan.steps:
+            text += f" Evaluations come every {plan.evaluate_every:,} steps, not {requested:,}, because they take long."
         return text
 
 
-def _spaced(asked: int, *, cost: float, per_step: float) -> int:
+def _spaced(requested: int, *, cost: float, per_step: float) -> int:
     """Steps between two evaluations or states, so that all of them take at most their share of the time."""
-    return max(asked, math.ceil(cost / (SHARE * per_step)))
+    return max(requested, math.ceil(cost / (SHARE * per_step)))
 
 
 def read_plan(folder: Path) -> StepPlan | None:

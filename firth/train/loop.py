@@ -118,8 +118,10 @@ def train(
     while progress.step < progress.steps:
         began = time.perf_counter()
         micro_batches = list(islice(batches, config.accumulate))
+        # Waiting for data shows in timing.jsonl if workers are too slow.
         progress.waited += time.perf_counter() - began
         _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, world)
+        # The norm is that before clipping; an infinite limit only measures it.
         norm = nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf"))
         rate = rate_at(progress.step, progress, config)
         for group in optimizer.param_groups:

@@ -38,6 +38,7 @@ def _parameter_groups(model: nn.Module, config: OptimConfig, scale: Callable[[st
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
+        # Biases and norms have one dimension.
         weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
         pieces = 0
         if config.optimizer == "muon":
@@ -69,6 +70,7 @@ def scheduled_rate(step: float, steps: int, config: OptimConfig) -> float:
         return config.rate * (1 + share * (SLANT - 1)) / SLANT
     if step < warmup:
         return config.rate * min(1.0, (step + 1) / warmup)
+    # The share of the steps after warm-up that are done.
     done = (step - warmup) / max(1, steps - warmup)
     if config.schedule == "linear":
         return config.rate * (1 - done)

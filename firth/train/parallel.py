@@ -56,7 +56,7 @@ class World:
 
 
 def current_world() -> World:
-    """The ranks of this process group; one rank where there is none."""
+    """The ranks of this process group; one rank if there is none."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return World()
     return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
@@ -107,7 +107,7 @@ def in_half(precision: str, device: torch.device) -> bool:
 
 
 def compiled(forward: Forward, config: TrainConfig, device: torch.device) -> Forward:
-    """The forward pass compiled where shapes are static: on a GPU in half precision."""
+    """The forward pass compiled if shapes are static: on a GPU in half precision."""
     is_half = in_half(config.precision, device)
     has_static_shapes = device.type == "cuda" and is_half
     if config.compile == "yes" and not has_static_shapes:

@@ -136,6 +136,7 @@ class TrainingRun:
             self._time_step(self.limit)
         elif step >= progress.planned_at:
             self._evaluate_and_save(step, is_last=is_last)
+        # Checked once, when a healthy run has passed the floor.
         if step == floor_step(progress.steps):
             self._warn_if_nothing_learned()
         self._show_progress()
@@ -201,10 +202,12 @@ class TrainingRun:
         values["gradient_norm"] = float(norm)
         self.journal.metrics(progress.step, "train", values)
         self.last |= values
+        # Logged first, so that the row shows which figure diverged.
         if not math.isfinite(sum(values.values())):
             raise FirthError(
-                f"The loss is not a number at step {progress.step}; lower train.optim.rate and start again."
+                f"The loss diverged (NaN or infinite) at step {progress.step}; lower train.optim.rate and start again."
             )
+        # Rates differ from run to run, so they are not in the metrics.
         seconds = now - self._clock
         timing = {
             "seconds": seconds,
@@ -237,12 +240,15 @@ class TrainingRun:
             every=(self.config.evaluate_every, self.config.checkpoint_every),
             held_out=self.extent.packs,
         )
+        # The evaluation and the state took time as well, so the schedule continues from now.
         self.progress.shares[-1] = limit.share(step)
         plan = replace(plan, shares=tuple(self.progress.shares))
         if self.world.is_main:
             write_json(self.folder / PLAN, asdict(plan))
         self._follow(plan)
-        self._inform(limit.describe(plan, per_step=per_step, share=self.extent.share, asked=self.config.evaluate_every))
+        self._inform(
+            limit.describe(plan, per_step=per_step, share=self.extent.share, requested=self.config.evaluate_every)
+        )
 
     def _follow(self, plan: StepPlan) -> None:
         self.progress.steps = plan.steps

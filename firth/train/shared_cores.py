@@ -45,7 +45,7 @@ def share_cores() -> Iterator[None]:
 
 
 def find_libgomp() -> ctypes.CDLL | None:
-    """The libgomp that torch uses; None where there is no such library."""
+    """The libgomp that torch uses; None if there is no such library."""
     try:
         lines = Path("/proc/self/maps").read_text().splitlines()
         paths = {line.split()[-1] for line in lines if "libgomp" in line}

@@ -64,6 +64,7 @@ def save(
         target = folder / f"step-{progress.step}"
         if not target.exists():
             _write(target, learner, optimizer=optimizer, progress=progress, files=files)
+        # Deleted only after the new state is complete.
         for old in _steps(folder)[:-keep]:
             shutil.rmtree(folder / f"step-{old}")
     world.wait()
@@ -141,6 +142,7 @@ def _remove_damaged(folder: Path, report: Report) -> None:
 
 def saved_tensors(learner: nn.Module) -> dict[str, Tensor]:
     """The tensors of a model that a state keeps: parameters, shared ones once, and buffers that are saved."""
+    # A tied parameter has several names in the state dict but one here.
     names_to_save = learner.state_dict().keys()
     tensors: dict[str, Tensor] = dict(learner.named_parameters())
     for name, buffer in learner.named_buffers():
@@ -171,6 +173,7 @@ def _load(
     device = next(learner.parameters()).device
     _report_other_environment(saved.environment, environment(device), report)
     weights = load_file(source / WEIGHTS)
+    # Strict: a state of another config is refused, not loaded in part.
     if weights.keys() != saved_tensors(learner).keys():
         raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
     load_tensors(learner, weights)

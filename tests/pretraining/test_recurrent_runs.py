@@ -168,7 +168,7 @@ def test_a_run_stopped_between_the_stages_ends_the_same(tuned: Path, runs: dict[
     shutil.copytree(tuned / "lm", out / "lm")
     changes = ["epochs=4", "lm.epochs=2", "lm.train.log_every=1"]
     rows = samples.labelled("classify", "en")
-    with pytest.raises(BadInput, match="holds no run to resume; give the whole command"):
+    with pytest.raises(BadInput, match="holds no run to resume; give all options"):
         firth.finetune(recipe="ulmfit", out=out, resume=True)
     firth.finetune(runs["ulmfit"], recipe="ulmfit", task="classify", train=rows, out=out, changes=changes)
     assert (out / "model.safetensors").read_bytes() == (tuned / "model.safetensors").read_bytes()
