@@ -28,7 +28,7 @@ from firth.train.loop import Learner, Progress, train
 from firth.train.optim import make_optimizer
 from firth.train.parallel import reseed
 from firth.train.settings import OptimConfig, TrainConfig
-from firth.types import Prediction
+from firth.types import Prediction, Problem
 
 CHOICES = [
     ("The kettle boiled, so she", ("made some tea.", "locked the piano.", "painted a ship."), 0),
@@ -196,6 +196,22 @@ def test_random_weights_do_not_depend_on_what_was_drawn_before(make: Callable[..
     pairs = zip(one.task.parameters(), other.task.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
     assert all(np.array_equal(a.windows[0].ids, b.windows[0].ids) for a, b in zip(one.items, other.items, strict=True))
+
+
+@pytest.mark.parametrize("name", tasks.TABLE)
+def test_the_parts_of_a_task_belong_together(name: str, tmp_path: Path) -> None:
+    task = tasks.resolve(name)
+    assert tasks.resolve(f"{name}-2") is task
+    assert task.head.name == name
+    reader = task.reader(task.Config())
+    problems: list[Problem] = []
+    rows = reader.read(labelled_file(name, tmp_path), problems)
+    assert rows
+    assert not problems
+    config = reader.learn(rows)
+    assert isinstance(config, task.Config)
+    scorer = task.scorer(config, task.reader(config).labels_of(rows))
+    assert scorer.main_metric in scorer.score(scorer.baseline(rows, rows), rows)
 
 
 @pytest.mark.parametrize("encoder_name", encoders.TABLE)
