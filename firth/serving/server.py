@@ -26,7 +26,7 @@ except ImportError as error:
 
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.model import Model, load
-from firth.serving.app import App
+from firth.serving.asgi import App
 from firth.serving.batching import Batcher
 from firth.serving.connections import TimeoutProtocol
 from firth.serving.limits import Limits

@@ -12,7 +12,7 @@ import pytest
 from firth.inference.embedding import BATCH_TOKENS
 from firth.inference.model import Model
 from firth.serving import routes
-from firth.serving.app import App
+from firth.serving.asgi import App
 from firth.serving.batching import Batcher
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics

@@ -20,7 +20,7 @@ from firth.inference.word_senses import find_occurrences
 from firth.objectives.masked_lm import MaskedLM
 from firth.serving import routes, schemas
 from firth.serving import word_routes as words
-from firth.serving.app import App
+from firth.serving.asgi import App
 from firth.serving.batching import Batcher
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
