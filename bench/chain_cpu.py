@@ -23,7 +23,7 @@ import firth
 from bench.table import Row
 from bench.texts import unpacked
 from firth import metrics
-from firth.nn.loglinear import LogLinear, Weights
+from firth.nn.loglinear import FeatureWeights, LogLinear
 from firth.nn.schemes import legal_transitions
 from firth.nn.taggers import CRFTagger
 from firth.tasks.conll import Sentence, read_words
@@ -118,7 +118,7 @@ def _firth(
         report=lambda _, v: course.append((time.perf_counter() - middle, v)),
     )
     ended = time.perf_counter()
-    weights = Weights.of(found, num_tags=len(TAGS))
+    weights = FeatureWeights.of(found, num_tags=len(TAGS))
     tagger = CRFTagger(len(TAGS), legal, linear=False)
     with torch.no_grad():
         for name, parameter in tagger.named_parameters():

@@ -22,7 +22,7 @@ from bench.texts import minilm, unpacked
 from firth import checkpoint as checkpoints
 from firth.checkpoint import make_head
 from firth.data.items import ItemBatches
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.finetuning import labelled
 from firth.tasks.classify import ClassifyConfig
 from firth.tensors import Batch
@@ -80,7 +80,7 @@ def measured(ours: Learner, theirs: Any, batches: ItemBatches, *, steps: int) ->
     their_optimizer = make_optimizer(theirs, OptimConfig(rate=RATE))
     clocks, apart, cells = [], 0.0, 0
     for step in range(-2, steps):  # the first ones warm up
-        batch = batches[Place(0, step % batches.num_packs(0))]
+        batch = batches[BatchAddress(0, step % batches.num_packs(0))]
         began = time.perf_counter()
         loss = ours(batch).sums["classify"] / len(batch.targets["gold_E"])
         _step(loss, our_optimizer)

@@ -16,7 +16,7 @@ from bench.table import Row
 from bench.texts import paragraphs
 from firth import lineage
 from firth.config import override
-from firth.data.loader import Packs, Place
+from firth.data.loader import BatchAddress, Packs
 from firth.data.shards import Shards
 from firth.lineage import Recipe
 from firth.objectives.masked_lm import MaskedLM
@@ -63,7 +63,7 @@ def measured(*, packs: int) -> Iterator[tuple[Row, float]]:
 
 def _rate(packs: Packs, which: range) -> float:
     began = time.perf_counter()
-    tokens = sum(packs[Place(0, index)].num_tokens for index in which)
+    tokens = sum(packs[BatchAddress(0, index)].num_tokens for index in which)
     return tokens / (time.perf_counter() - began)
 
 

@@ -90,7 +90,7 @@ def finetune(seconds: float) -> float:
     from firth import checkpoint as checkpoints
     from firth.checkpoint import make_head
     from firth.data.items import ItemBatches
-    from firth.data.loader import Place
+    from firth.data.loader import BatchAddress
     from firth.finetuning import labelled
     from firth.tasks.classify import ClassifyConfig
     from firth.train.loop import Learner
@@ -108,7 +108,7 @@ def finetune(seconds: float) -> float:
     optimizer = make_optimizer(learner, OptimConfig(rate=RATE))
 
     def step(number: int) -> int:
-        batch = batches[Place(0, number % batches.num_packs(0))]
+        batch = batches[BatchAddress(0, number % batches.num_packs(0))]
         loss = learner(batch).sums["classify"] / len(batch.targets["gold_E"])
         _step(loss, optimizer)
         return batch.num_tokens

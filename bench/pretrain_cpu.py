@@ -23,7 +23,7 @@ from bench.table import Row, peak_memory, say
 from bench.texts import paragraphs
 from firth import lineage
 from firth.config import override
-from firth.data.loader import Place, load, places
+from firth.data.loader import BatchAddress, load, places
 from firth.data.shards import Shards
 from firth.lineage import Recipe
 from firth.objectives.masked_lm import MaskedLM
@@ -51,7 +51,7 @@ def run_firth(data: Shards, plan: Recipe, steps: int) -> tuple[float, np.ndarray
 
     train(
         parts.learner,
-        load(parts.packs, places(parts.packs, Place()), workers=0),
+        load(parts.packs, places(parts.packs, BatchAddress()), workers=0),
         plan.train,
         optimizer=make_optimizer(parts.learner, plan.train.optim),
         progress=Progress(WARM + steps),
@@ -98,7 +98,7 @@ def rows_of(packs: Any, count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The masked sequences of the first packs, one by one, with their labels."""
     rows = []
     for index in range(count):
-        batch = packs[Place(0, index)]
+        batch = packs[BatchAddress(0, index)]
         labels = torch.full_like(batch.ids_N, -100)
         real = batch.targets["masked_lm_labels"] != -100
         labels[batch.targets["masked_lm_positions"][real]] = batch.targets["masked_lm_labels"][real]

@@ -27,7 +27,7 @@ import torch
 
 from firth import lineage
 from firth.config import override
-from firth.data.loader import Place, load, places
+from firth.data.loader import BatchAddress, load, places
 from firth.data.shards import Shards
 from firth.encoders.bert import Bert
 from firth.lineage import Recipe
@@ -143,7 +143,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
     try:
         train(
             parts.learner,
-            watched(load(parts.packs, places(parts.packs, Place()), workers=plan.batches.workers), gaps),
+            watched(load(parts.packs, places(parts.packs, BatchAddress()), workers=plan.batches.workers), gaps),
             plan.train,
             optimizer=optimizer,
             progress=progress,
@@ -190,7 +190,7 @@ def padded(parts: Parts, batch: int, steps: int) -> Iterator[tuple[dict[str, tor
     made = 0
     pool: list[tuple[np.ndarray, ...]] = []
     for index in range(len(packs)):
-        made_batch = parts.packs[Place(0, index)]
+        made_batch = parts.packs[BatchAddress(0, index)]
         bounds = made_batch.bounds_B1.numpy()[: len(packs[index]) + 1]
         labels = np.full(made_batch.num_tokens, -100)
         targets = {k: v.numpy() for k, v in made_batch.targets.items()}
@@ -277,7 +277,7 @@ def parity(data: Shards) -> None:
 
         train(
             parts.learner,
-            load(parts.packs, places(parts.packs, Place()), workers=0),
+            load(parts.packs, places(parts.packs, BatchAddress()), workers=0),
             plan.train,
             optimizer=make_optimizer(parts.learner, plan.train.optim),
             progress=Progress(4),

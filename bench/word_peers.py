@@ -27,11 +27,11 @@ def write_lines(shards_folder: Path, out: Path) -> None:
     """The chunks that our loops read, one a line; what is on no list is left out."""
     from firth import tokenizers
     from firth.data.shards import Shards
-    from firth.data.stream import Stream
+    from firth.data.stream import CorpusView
     from firth.objectives.hogwild import Text
 
     shards, listed = Shards.open(shards_folder), tokenizers.load(shards_folder / "tokenizer").vocab
-    text = Text.of(Stream(shards, np.arange(shards.num_documents)), len(listed), listed.specials)
+    text = Text.of(CorpusView(shards, np.arange(shards.num_documents)), len(listed), listed.specials)
     tokens = np.array(listed.tokens, object)
     with out.open("w") as file:
         for start, end in zip(text.starts_C.tolist(), text.ends_C.tolist(), strict=True):

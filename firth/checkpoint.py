@@ -183,7 +183,7 @@ def _load_goals(
             config = from_dict(resolve(name).Config, values)
         except BadConfig as error:
             raise Damaged(f"{folder}/firth.json was written by another version of firth: {error}") from None
-        goals[name] = make_goal(name, config, encoder, tokenizer)
+        goals[name] = make_objective(name, config, encoder, tokenizer)
         _load_weights(goals[name], tensors, folder)
     return goals
 
@@ -275,7 +275,7 @@ def make_head(
     return head.eval()
 
 
-def make_goal(
+def make_objective(
     name: str, config: Any, encoder: Encoder, tokenizer: Tokenizer, *, max_length: int = 0, seed: int = 0
 ) -> Objective:
     """An objective over an encoder, with new weights; a `max_length` of 0 means the encoder's."""
@@ -341,4 +341,4 @@ def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
     return {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
 
 
-__all__ = ["Checkpoint", "Embedding", "load", "make_goal", "make_head", "only_task", "save"]
+__all__ = ["Checkpoint", "Embedding", "load", "make_head", "make_objective", "only_task", "save"]

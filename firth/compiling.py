@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 
-def kept_on_disk(function: Any) -> Any:
+def cached_on_disk(function: Any) -> Any:
     """A compiled function that the next process need not compile again, where numba finds a folder to keep it in."""
     with suppress(RuntimeError):  # neither beside the file nor in the person's own cache
         function.enable_caching()

@@ -400,7 +400,7 @@ def import_model(
     from firth.inference.model import Model
     from firth.surgery import importing
 
-    said = importing.Said(unsafe_pickle, cased, skip_bad)
+    said = importing.ImportOptions(unsafe_pickle, cased, skip_bad)
     imported = importing.import_model(Path(source), Path(out), said=said)
     return asdict(Model(imported).info())
 

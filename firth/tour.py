@@ -156,7 +156,7 @@ def _compare_starts(folder: Path, seeds: int, tuning: Sequence[str]) -> list[str
     for task, kind in TASKS.items():
         for language in samples.LANGUAGES:
             # The demo's own split: the test rows are those that no training sees.
-            train, test = samples.parted(kind, language, folder / "labelled")
+            train, test = samples.split_train_test(kind, language, folder / "labelled")
             results = {}
             for start, subfolder in STARTS.items():
                 out = folder / subfolder / f"{task}-{language}"

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from firth.config import to_dict
 from firth.convert import NestedModel, Weights
-from firth.convert.huggingface import Layout
+from firth.convert.huggingface import HuggingFaceLayout
 from firth.errors import Unsupported
 from firth.objectives.replaced_token import ReplacedToken
 from firth.tensors import Encoder
@@ -28,7 +28,7 @@ CORRECTIVE = "corrective."
 """The prefix of the discriminator's own masked-LM head among the tensors of its objective."""
 
 
-class Electra(Layout):
+class Electra(HuggingFaceLayout):
     def read(self, folder: Path) -> Weights:
         """The discriminator, with the generator's tensors among those of its objective if there is a generator."""
         weights = super().read(folder)

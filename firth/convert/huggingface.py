@@ -1,7 +1,7 @@
 """Hugging Face model folders: `config.json` and `model.safetensors` with their names, read and written.
 
-A `Layout` says how a model type names the parts of one of firth's encoders; `layouts.py` has one for each type. Reading
-is strict: every tensor is used, or is on the short list of known extras, or is an error.
+A `HuggingFaceLayout` says how a model type names the parts of one of firth's encoders; `layouts.py` has one for each
+type. Reading is strict: every tensor is used, or is on the short list of known extras, or is an error.
 """
 
 import json
@@ -30,7 +30,7 @@ QKV_PARTS = ("query", "key", "value")
 
 
 @dataclass(frozen=True)
-class Layout:
+class HuggingFaceLayout:
     """A model type of Hugging Face's."""
 
     model_type: str

@@ -1,9 +1,9 @@
-"""How Hugging Face names the parts of BERT and the models based on it: one `Layout` for each model type."""
+"""How Hugging Face names the parts of BERT and the models based on it: one `HuggingFaceLayout` for each model type."""
 
 from dataclasses import replace
 
 from firth.convert.electra import Electra
-from firth.convert.huggingface import Layout
+from firth.convert.huggingface import HuggingFaceLayout
 
 _FIELDS = {
     "vocab_size": "vocab_size",
@@ -47,7 +47,7 @@ def _head(*, dense: str, norm: str, bias: str) -> dict[str, str]:
     }
 
 
-BERT = Layout(
+BERT = HuggingFaceLayout(
     model_type="bert",
     encoder="bert",
     prefix="bert.",
@@ -71,7 +71,7 @@ BERT = Layout(
     tied=("cls.predictions.decoder.weight",),
     extras=("embeddings.position_ids", "cls.predictions.decoder.bias"),
 )
-ROBERTA = Layout(
+ROBERTA = HuggingFaceLayout(
     model_type="roberta",
     encoder="bert",
     prefix="roberta.",
@@ -91,7 +91,7 @@ XLM_ROBERTA = replace(
     model_type="xlm-roberta",
     architectures={("masked_lm",): "XLMRobertaForMaskedLM", (): "XLMRobertaModel"},
 )
-DISTILBERT = Layout(
+DISTILBERT = HuggingFaceLayout(
     model_type="distilbert",
     encoder="bert",
     prefix="distilbert.",
@@ -151,7 +151,7 @@ ELECTRA = Electra(
     usual={"embedding_width": 128},
     settings={"masked_lm": {"activation": "gelu"}},
 )
-ALBERT = Layout(
+ALBERT = HuggingFaceLayout(
     model_type="albert",
     encoder="albert",
     prefix="albert.",

@@ -5,10 +5,10 @@
 import numba as nb
 import numpy as np
 
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 
 
-@kept_on_disk
+@cached_on_disk
 @nb.njit(nogil=True)
 def tally(row, start, window, vocab_size, keys, weights, used, limit):
     """Adds the pairs of a row from `start` on, until the table is full; returns where it stopped and the slots used.

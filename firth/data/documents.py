@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from firth.data.stream import Stream, ranges
+from firth.data.stream import CorpusView, ranges
 
 _BLOCK_TOKENS = 1 << 20
 """About the number of tokens that are counted at once: sorting needs memory."""
@@ -41,7 +41,7 @@ class Counts:
         return Counts(bounds, self.words_M[entries], self.counts_M[entries])
 
 
-def count_words(stream: Stream, vocab_size: int, *, without: frozenset[int]) -> Counts:
+def count_words(stream: CorpusView, vocab_size: int, *, without: frozenset[int]) -> Counts:
     """The words of every document of a view; those in `without` are left out, so a row may be empty."""
     sizes = [np.zeros(1, np.int64)]
     words = []
@@ -55,7 +55,7 @@ def count_words(stream: Stream, vocab_size: int, *, without: frozenset[int]) -> 
 
 
 def _blocks(
-    stream: Stream, vocab_size: int, *, without: frozenset[int]
+    stream: CorpusView, vocab_size: int, *, without: frozenset[int]
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """For some documents at a time: the number of entries of each, and the words and counts of all."""
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]

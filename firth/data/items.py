@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from firth import rng
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.data.packing import Specials, pack_tokens
 from firth.tensors import Batch
 from firth.tokenizers import Tokenizer
@@ -215,7 +215,7 @@ class ItemBatches:
         """The number of batches in an epoch."""
         return sum(-(-len(items) // self.size) for items in self.items.values())
 
-    def __getitem__(self, place: Place) -> Batch:
+    def __getitem__(self, place: BatchAddress) -> Batch:
         if self._plan is None or self._plan[0] != place.epoch:
             self._plan = (place.epoch, self._deal(place.epoch))
         _, dealt = self._plan

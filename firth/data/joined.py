@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +38,7 @@ class Joined:
         return ids, ~is_end, is_word_start
 
 
-def join(stream: Stream, *, end: int) -> Joined:
+def join(stream: CorpusView, *, end: int) -> Joined:
     """The documents of a view, joined by the token `end`."""
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
     ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]

@@ -1,4 +1,4 @@
-"""Streams -> batches, in this process or in workers, always the same ones in the same order.
+"""Views of a corpus -> batches, in this process or in workers, always the same ones in the same order.
 
 A batch is a pure function of (epoch, index): workers share nothing, and a resumed run continues at its place at once.
 """
@@ -16,13 +16,13 @@ from firth import rng
 from firth.data.order import deal
 from firth.data.packing import Pack, Plan, Specials, finish, lay_out, usual_sequences
 from firth.data.settings import BatchConfig
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadInput
 from firth.tensors import Batch
 
 
 @dataclass(frozen=True)
-class Place:
+class BatchAddress:
     """A batch's address: which epoch and which pack of it."""
 
     epoch: int = 0
@@ -35,13 +35,13 @@ class Batches(Protocol):
     workers: int
 
     def num_packs(self, epoch: int) -> int: ...
-    def __getitem__(self, place: Place, /) -> Batch: ...
+    def __getitem__(self, place: BatchAddress, /) -> Batch: ...
 
 
 class Corrupter(Protocol):
     """What the packs need of a pre-training objective (`firth.objectives.objective.Objective`)."""
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan: ...
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan: ...
     def corrupt(self, pack: Pack, epoch: int) -> None: ...
 
 
@@ -56,7 +56,7 @@ class Packs(Dataset[Batch]):
     """All the packs of all epochs, made on demand."""
 
     def __init__(
-        self, stream: Stream, objectives: Sequence[Corrupter], config: BatchConfig, *, specials: Specials, seed: int
+        self, stream: CorpusView, objectives: Sequence[Corrupter], config: BatchConfig, *, specials: Specials, seed: int
     ) -> None:
         self.stream = stream
         self.objectives = objectives
@@ -69,7 +69,7 @@ class Packs(Dataset[Batch]):
     def num_packs(self, epoch: int) -> int:
         return len(self._plan(epoch).packs)
 
-    def __getitem__(self, place: Place) -> Batch:  # type: ignore[override]
+    def __getitem__(self, place: BatchAddress) -> Batch:  # type: ignore[override]
         epoch = self._plan(place.epoch)
         pack = lay_out(
             self.stream.shards,
@@ -107,24 +107,24 @@ class Packs(Dataset[Batch]):
         return plan
 
 
-def places(packs: Batches, start: Place) -> Iterator[Place]:
+def places(packs: Batches, start: BatchAddress) -> Iterator[BatchAddress]:
     """Addresses from `start` on, epoch after epoch without end."""
     epoch = start.epoch
     first_index = start.index
     while True:
         num_packs = packs.num_packs(epoch)
         for index in range(first_index, num_packs):
-            yield Place(epoch, index)
+            yield BatchAddress(epoch, index)
         # A start behind the end of an epoch is a place in the next one: several ranks step over it together.
         first_index = max(0, first_index - num_packs)
         epoch += 1
 
 
 def load(
-    packs: Batches, addresses: Iterator[Place] | Sequence[Place], *, workers: int
-) -> Iterator[tuple[Place, Batch]]:
+    packs: Batches, addresses: Iterator[BatchAddress] | Sequence[BatchAddress], *, workers: int
+) -> Iterator[tuple[BatchAddress, Batch]]:
     """The batches at these addresses with their addresses, in order."""
-    loader: DataLoader[tuple[Place, Batch]] = DataLoader(
+    loader: DataLoader[tuple[BatchAddress, Batch]] = DataLoader(
         _Addressed(packs),
         batch_size=None,
         sampler=addresses,  # type: ignore[arg-type]
@@ -137,13 +137,13 @@ def load(
     return iter(loader)
 
 
-class _Addressed(Dataset[tuple[Place, Batch]]):
+class _Addressed(Dataset[tuple[BatchAddress, Batch]]):
     """Batches together with their addresses."""
 
     def __init__(self, packs: Batches) -> None:
         self.packs = packs
 
-    def __getitem__(self, place: Place) -> tuple[Place, Batch]:  # type: ignore[override]
+    def __getitem__(self, place: BatchAddress) -> tuple[BatchAddress, Batch]:  # type: ignore[override]
         return place, self.packs[place]
 
 

@@ -4,8 +4,8 @@ In: a view of documents. A plan says which tokens make up every sequence of an e
 sequences end to end with their special tokens, such as `[CLS] first [SEP] second [SEP]`. Out: batches of one fixed
 shape. The tail of a batch is filler that no target points to, so every row is defined.
 
-Suffixes besides those of `firth.tensors`: S sequences of a plan (of a `Stream`: its sentences), P pieces of a sequence,
-D documents.
+Suffixes besides those of `firth.tensors`: S sequences of a plan (of a `CorpusView`: its sentences), P pieces of a
+sequence, D documents.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ import torch
 from firth import rng
 from firth.data.joined import Joined
 from firth.data.shards import Shards
-from firth.data.stream import Stream, ranges
+from firth.data.stream import CorpusView, ranges
 from firth.tensors import Batch, as_tensors
 from firth.tokenizers.vocab import Frame
 
@@ -97,7 +97,7 @@ class Pack:
 
 
 def runs(
-    stream: Stream, max_length: int, *, frame: Frame, key: np.uint64 | None = None, pair_rate: float = 0.0
+    stream: CorpusView, max_length: int, *, frame: Frame, key: np.uint64 | None = None, pair_rate: float = 0.0
 ) -> Plan:
     """Every document of a view cut into runs that fit into `max_length` with their special tokens.
 
@@ -128,7 +128,7 @@ def runs(
     return Plan(_halves(stream, pieces_S12, key=key, pair_rate=pair_rate), frame=frame)
 
 
-def _halves(stream: Stream, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate: float) -> np.ndarray:
+def _halves(stream: CorpusView, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate: float) -> np.ndarray:
     """Runs split at the sentence border nearest to their middle; the second piece of an unsplit run is empty."""
     first_S = pieces_S12[:, 0, 0]
     last_S = pieces_S12[:, 0, 1]

@@ -17,7 +17,7 @@ HELD_OUT_LIMIT = 2_000
 
 
 @dataclass(frozen=True)
-class Stream:
+class CorpusView:
     """The sentences of `documents_D`, in order. Sentence s is tokens starts_S[s] to ends_S[s] of the shards."""
 
     shards: Shards
@@ -50,7 +50,7 @@ class Stream:
         return int((self.ends_S - self.starts_S).sum())
 
 
-def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[Stream, Stream]:
+def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[CorpusView, CorpusView]:
     """Training and held-out documents, drawn at random: the same for every run with this seed."""
     num_held_out = 0
     if held_out_rate > 0:
@@ -65,8 +65,8 @@ def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[Stream, S
     key = rng.key(seed, "held out")
     draws = rng.uniform(key, np.arange(shards.num_documents))
     order = np.argsort(draws, kind="stable")
-    held_out = Stream(shards, np.sort(order[:num_held_out]))
-    training = Stream(shards, np.sort(order[num_held_out:]))
+    held_out = CorpusView(shards, np.sort(order[:num_held_out]))
+    training = CorpusView(shards, np.sort(order[num_held_out:]))
     return training, held_out
 
 

@@ -70,7 +70,7 @@ class Elmo(Encoder):
         self.width = config.width
         self.vocab_size = config.vocab_size
         self.num_layers = config.num_layers
-        self.words = Words(config)
+        self.words = WordReader(config)
         half = config.width // 2
         self.blocks = nn.ModuleList()
         for _ in range(config.num_layers):
@@ -111,7 +111,7 @@ class Elmo(Encoder):
         return kept, memories
 
 
-class Words(nn.Module):
+class WordReader(nn.Module):
     """A word's vector from its characters: filters, the maximum over the word, highways, a projection."""
 
     def __init__(self, config: Elmo.Config) -> None:

@@ -37,7 +37,7 @@ from firth.train.lbfgs import minimise
 from firth.types import Example
 
 if TYPE_CHECKING:
-    from firth.nn.loglinear import Weights
+    from firth.nn.loglinear import FeatureWeights
 
 log = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ def _count(head: TagHead, encoder: Bag, tokens: _TaggedTokens, templates: Templa
 
 def _minimise(head: TagHead, encoder: Bag, tokens: _TaggedTokens) -> None:
     """A MEMM or CRF by L-BFGS."""
-    from firth.nn.loglinear import LogLinear, Weights
+    from firth.nn.loglinear import FeatureWeights, LogLinear
 
     config = head.config
     assert config.tagger != "hmm"  # an HMM is counted
@@ -258,12 +258,12 @@ def _minimise(head: TagHead, encoder: Bag, tokens: _TaggedTokens) -> None:
             report=lambda iteration, value: advance(iteration, f"loss {value / num_tokens:.4f}"),
         )
     # The weights of pairs are the rows of the bag, the others the tagger's.
-    weights = Weights.of(found, num_tags=num_tags)
+    weights = FeatureWeights.of(found, num_tags=num_tags)
     function.pairs.fill(weights.pairs_P, encoder.table.weight.detach().numpy())
     _fill_tagger(head.tagger, weights)
 
 
-def _fill_tagger(tagger: nn.Module, found: "hmm.HMM | Weights") -> None:
+def _fill_tagger(tagger: nn.Module, found: "hmm.HMM | FeatureWeights") -> None:
     """Fills the scores of starts, transitions and ends, as far as the tagger has them."""
     for name, parameter in tagger.named_parameters():
         _fill(parameter, getattr(found, name))

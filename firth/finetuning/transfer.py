@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import nn
 
-from firth.checkpoint import make_goal
+from firth.checkpoint import make_objective
 from firth.errors import BadConfig
 from firth.finetuning.start import Start
 from firth.nn.adapters import insert_adapters
@@ -84,7 +84,7 @@ def auxiliary_goals(start: Start, encoder: Encoder, config: TransferConfig) -> d
             "own weights; leave it out."
         )
     # A copy, because every seed starts from the trained head again.
-    head = make_goal("causal_lm", trained.config, encoder, start.tokenizer)
+    head = make_objective("causal_lm", trained.config, encoder, start.tokenizer)
     head.load_state_dict(trained.state_dict())
     assert isinstance(head, CausalLM)
     return {NAME: AuxiliaryLM(head, weight=config.auxiliary_lm)}

@@ -30,7 +30,7 @@ from firth.inference.generation import GenerationOptions, generate
 from firth.inference.inputs_file import read_inputs
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.nn.search import Choice
-from firth.objectives.replaced_token import filler
+from firth.objectives.replaced_token import mask_filler
 from firth.tasks import reader_of
 from firth.tasks.k_best import k_best
 from firth.tasks.predicting import outputs_of, predict
@@ -113,7 +113,7 @@ class Model:
     @cached_property
     def mask_filler(self) -> MaskFiller | None:
         """The part that fills masks; None for a model without a masked-LM head."""
-        found = filler(self.encoder, self.checkpoint.goals)
+        found = mask_filler(self.encoder, self.checkpoint.goals)
         if found is None:
             return None
         # ELECTRA's discriminator fills by its generator, so this encoder may be another one.

@@ -8,7 +8,7 @@ from firth.lineage import Recipe
 from firth.objectives.cbow import CBOW
 from firth.objectives.glove import Glove
 from firth.objectives.skip_gram import SkipGram
-from firth.objectives.subwords import Subwords
+from firth.objectives.subwords import SubwordSkipGram
 from firth.tokenizers import subwords
 from firth.tokenizers.word_list import Words
 
@@ -40,7 +40,9 @@ def fasttext(size: str) -> Recipe:
     """Skip-gram whose words are the mean of their character n-grams (Bojanowski et al. 2017)."""
     shape = BagConfig(width=WIDTHS.get(size, _WIDEST))
     tokenizer = {"subwords": subwords.Subwords.Config()}
-    return Recipe("fasttext", size, {"bag": shape}, {"subwords": Subwords.Config()}, epochs=5, tokenizer=tokenizer)
+    return Recipe(
+        "fasttext", size, {"bag": shape}, {"subwords": SubwordSkipGram.Config()}, epochs=5, tokenizer=tokenizer
+    )
 
 
 def glove(size: str) -> Recipe:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 from firth.errors import Unsupported
 
 try:
@@ -21,7 +21,7 @@ except ImportError:
 _VANISHED = 1e-250
 
 
-@kept_on_disk
+@cached_on_disk
 @njit
 def viterbi(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
     """The best path through each sequence; -1 where a sequence has none."""
@@ -53,7 +53,7 @@ def viterbi(unary_NT: Any, transitions_TT: Any, bounds_B1: Any) -> Any:
     return tags_N
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any, scale_B: Any) -> Any:
     """The log partition of each sequence, the marginals of each token, and the expected transitions of all together,
@@ -93,7 +93,7 @@ def forward_backward(unary_NT: Any, transitions_TT: Any, bounds_B1: Any, scale_B
     return log_z_B, marginals_NT, pairs_TT
 
 
-@kept_on_disk
+@cached_on_disk
 @njit
 def _arrive(alpha: Any, transitions_TT: Any, weights_TT: Any, shift: Any, weight: Any, out: Any) -> None:
     """log sum_i exp(alpha_i + transitions_ij) for every j."""
@@ -119,7 +119,7 @@ def _arrive(alpha: Any, transitions_TT: Any, weights_TT: Any, shift: Any, weight
             out[j] = best + math.log(total) if best > -np.inf else -np.inf
 
 
-@kept_on_disk
+@cached_on_disk
 @njit
 def _add_pairs(
     alpha: Any,

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 from firth.nn.chain_kernels import forward_backward, njit
 
 CHUNK = 1 << 13
@@ -62,7 +62,7 @@ class Pairs:
 
 
 @dataclass(frozen=True)
-class Weights:
+class FeatureWeights:
     """Views of one vector."""
 
     pairs_P: np.ndarray
@@ -71,7 +71,7 @@ class Weights:
     end_T: np.ndarray
 
     @classmethod
-    def of(cls, x: np.ndarray, *, num_tags: int) -> "Weights":
+    def of(cls, x: np.ndarray, *, num_tags: int) -> "FeatureWeights":
         rest = num_tags * (num_tags + 2)
         start, transitions, end = np.split(x[len(x) - rest :], [num_tags, rest - num_tags])
         return cls(x[: len(x) - rest], start, transitions.reshape(num_tags, num_tags), end)
@@ -118,7 +118,7 @@ class LogLinear:
         tally(self.parts_M, counts_R)
         scale_R = 1 / (DOUBT * counts_R + 2 * self.l2 + 1e-3)
         scale = np.full(self.num_weights, 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3), np.float32)
-        pair_scale_P = Weights.of(scale, num_tags=self.num_tags).pairs_P
+        pair_scale_P = FeatureWeights.of(scale, num_tags=self.num_tags).pairs_P
         pair_scale_P[:] = np.repeat(scale_R, np.diff(self.pairs.row_bounds_R1))
         return scale
 
@@ -130,7 +130,7 @@ class LogLinear:
         return list(pairwise(places))
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
-        weights = Weights.of(x, num_tags=self.num_tags)
+        weights = FeatureWeights.of(x, num_tags=self.num_tags)
         shares = [self._chunks[first::SHARES] for first in range(SHARES)]
         with ThreadPoolExecutor(self.threads) as pool:
             found = list(pool.map(lambda chunks: self._share(chunks, weights), shares))
@@ -140,10 +140,10 @@ class LogLinear:
             gradient += share_gradient
         return value, gradient
 
-    def _share(self, chunks: Sequence[tuple[int, int]], weights: Weights) -> tuple[float, np.ndarray]:
+    def _share(self, chunks: Sequence[tuple[int, int]], weights: FeatureWeights) -> tuple[float, np.ndarray]:
         """The loss of some chunks and its gradient."""
         gradient = np.zeros(self.num_weights)
-        slopes = Weights.of(gradient, num_tags=self.num_tags)
+        slopes = FeatureWeights.of(gradient, num_tags=self.num_tags)
         value = 0.0
         own = self._crf if self.kind == "crf" else self._local
         for first, last in chunks:
@@ -159,7 +159,7 @@ class LogLinear:
                 scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, slopes.pairs_P)
         return value, gradient
 
-    def unary(self, weights: Weights, parts_M: np.ndarray, part_bounds_N1: np.ndarray) -> np.ndarray:
+    def unary(self, weights: FeatureWeights, parts_M: np.ndarray, part_bounds_N1: np.ndarray) -> np.ndarray:
         """The scores of some tokens: the sums of their rows' weights."""
         unary_NT = np.zeros((len(part_bounds_N1) - 1, self.num_tags), weights.pairs_P.dtype)
         if self.all_pairs:
@@ -169,7 +169,9 @@ class LogLinear:
             gather(weights.pairs_P, pairs.row_bounds_R1, pairs.tags_P, parts_M, part_bounds_N1, unary_NT)
         return unary_NT
 
-    def _crf(self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: Weights, slopes: Weights) -> float:
+    def _crf(
+        self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: FeatureWeights, slopes: FeatureWeights
+    ) -> float:
         """The chunk's loss; leaves its slope in `unary_NT`."""
         may_start, may_follow, may_end = self.legal
         first, last, inner = _places(bounds)
@@ -186,7 +188,9 @@ class LogLinear:
         np.subtract.at(slopes.transitions_TT, (tags_N[inner - 1], tags_N[inner]), 1)
         return float(log_z_B.sum() - gold)
 
-    def _local(self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: Weights, slopes: Weights) -> float:
+    def _local(
+        self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: FeatureWeights, slopes: FeatureWeights
+    ) -> float:
         """Each token by itself, given the gold tag before it (MEMM) or not (softmax)."""
         first, _, inner = _places(bounds)
         before = tags_N[inner - 1]
@@ -213,7 +217,7 @@ def _places(bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return bounds[:-1][real], bounds[1:][real] - 1, np.flatnonzero(inner)
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def mark(parts_M: Any, part_bounds_N1: Any, tags_N: Any, seen_RT: Any) -> None:
     """Marks every pair of a token's row and its tag."""
@@ -222,7 +226,7 @@ def mark(parts_M: Any, part_bounds_N1: Any, tags_N: Any, seen_RT: Any) -> None:
             seen_RT[parts_M[m], tags_N[n]] = True
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def tally(parts_M: Any, counts_R: Any) -> None:
     """How often each row occurs."""
@@ -230,7 +234,7 @@ def tally(parts_M: Any, counts_R: Any) -> None:
         counts_R[parts_M[m]] += 1
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def add_rows(slope_NT: Any, rows: Any, owners: Any, out_TT: Any) -> None:
     """Adds each of these rows to the one that owns it; much faster than `np.add.at` where the types differ."""
@@ -239,7 +243,7 @@ def add_rows(slope_NT: Any, rows: Any, owners: Any, out_TT: Any) -> None:
             out_TT[owners[i], t] += slope_NT[rows[i], t]
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def gather(weights_P: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) -> None:
     """Adds the weights of each token's rows to its scores."""
@@ -250,7 +254,7 @@ def gather(weights_P: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_b
                 out_NT[n, tags_P[p]] += weights_P[p]
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def scatter(slope_NT: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_bounds_N1: Any, out_P: Any) -> None:
     """Adds each token's slope to the weights of all its rows."""
@@ -261,7 +265,7 @@ def scatter(slope_NT: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_b
                 out_P[p] += slope_NT[n, tags_P[p]]
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def gather_all(table_RT: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) -> None:
     """As `gather` where every pair has a weight."""
@@ -271,7 +275,7 @@ def gather_all(table_RT: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) ->
                 out_NT[n, t] += table_RT[parts_M[m], t]
 
 
-@kept_on_disk
+@cached_on_disk
 @njit(nogil=True)
 def scatter_all(slope_NT: Any, parts_M: Any, part_bounds_N1: Any, out_RT: Any) -> None:
     """As `scatter` where every pair has a weight."""

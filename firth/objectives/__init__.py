@@ -12,7 +12,7 @@ TABLE = {
     "nnlm": "firth.objectives.nnlm:Nnlm",
     "skip_gram": "firth.objectives.skip_gram:SkipGram",
     "cbow": "firth.objectives.cbow:CBOW",
-    "subwords": "firth.objectives.subwords:Subwords",
+    "subwords": "firth.objectives.subwords:SubwordSkipGram",
     "glove": "firth.objectives.glove:Glove",
     "causal_lm": "firth.objectives.causal_lm:CausalLM",
     "masked_lm": "firth.objectives.masked_lm:MaskedLM",

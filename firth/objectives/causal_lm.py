@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 from firth import rng
 from firth.data.joined import full_windows, join
 from firth.data.packing import Pack, Plan
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE, summed_cross_entropy
@@ -76,7 +76,7 @@ class CausalLM(Objective):
             # Scores get the scale of a state's columns.
             nn.init.normal_(self.out.weight, std=width**-0.5)
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         size = self.max_length - self.frame.size()
         shift = int(rng.below(rng.key(self.seed, "windows", epoch), size))
         joined = join(stream, end=self.end)

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from firth import rng
 from firth.data.packing import Pack, Plan, runs
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import first_rows
 from firth.nn.likelihood import IGNORE
@@ -61,7 +61,7 @@ class Contrastive(Objective):
         self.max_length = max_length
         self.seed = seed
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         key = rng.key(self.seed, "runs", epoch)
         if self.config.unit == "sentence":
             plan = self._sentences(stream)
@@ -72,7 +72,7 @@ class Contrastive(Objective):
         document_S = np.searchsorted(starts_D, plan.pieces_SP2[:, 0, 0], side="right") - 1
         return Plan(plan.pieces_SP2, frame=self.frame, groups_S=pair_up(document_S, key=key))
 
-    def _sentences(self, stream: Stream) -> Plan:
+    def _sentences(self, stream: CorpusView) -> Plan:
         """Every sentence of at least `min_tokens` as a sequence."""
         room = self.max_length - self.frame.size(1)
         kept = stream.ends_S - stream.starts_S >= self.config.min_tokens

@@ -15,7 +15,7 @@ import numpy as np
 
 from firth import rng
 from firth.data.counts import Entries, count_pairs, shuffled
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
 from firth.objectives.hogwild import Text, compiled, in_threads
@@ -62,7 +62,7 @@ class Glove(Solver):
     config: Config
     shape: StaticConfig
 
-    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
+    def solve(self, stream: CorpusView, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
         began = time.perf_counter()
         with tempfile.TemporaryDirectory(prefix=f".{ROOM}.", dir=passes.folder) as folder:
             entries = self.entries(stream, Path(folder))
@@ -74,7 +74,7 @@ class Glove(Solver):
         num_pairs = len(entries)
         return {ROWS: rows}, {"pairs": num_pairs, "counting_seconds": counting_seconds, "loss": loss / num_pairs}
 
-    def entries(self, stream: Stream, folder: Path) -> Entries:
+    def entries(self, stream: CorpusView, folder: Path) -> Entries:
         """The co-occurrence counts of the stream, in files; shuffled once, as in the released program."""
         text = Text.of(stream, self.num_tokens, self.specials)
         ordered = count_pairs(words_of_chunks(text), self.num_tokens, window=self.config.window, folder=folder)

@@ -11,7 +11,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 from firth.objectives.word_kernels import prefetch_row
 
 _AHEAD = 4
@@ -45,7 +45,7 @@ def prefetch_entry(key, vocab_size, rows, others, row_sums, other_sums):
 def glove_kernel(width: int) -> Any:
     """The loop for one width; a row is a vector and its bias."""
 
-    @kept_on_disk
+    @cached_on_disk
     @nb.njit(fastmath=True, nogil=True, error_model="numpy")
     def run(first, last, keys, weights, most, power, vocab_size, tables, rate, done, losses, thread):
         """Trains on the entries from first to last; counts them in done[thread], puts their loss in losses[thread].

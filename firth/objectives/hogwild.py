@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 
 from firth import rng
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadInput, Unsupported
 from firth.files import forget_pages
 from firth.objectives.passes import Passes
@@ -52,7 +52,7 @@ class Text:
         return as_bits(keep_rates(self.counts_V, sample))
 
     @classmethod
-    def of(cls, stream: Stream, num_tokens: int, specials: Collection[int]) -> "Text":
+    def of(cls, stream: CorpusView, num_tokens: int, specials: Collection[int]) -> "Text":
         """The stream's documents; long documents are cut into several chunks."""
         shards = stream.shards
         starts = np.asarray(shards.sentences[shards.documents[stream.documents_D]])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from firth import rng
 from firth.data.documents import Counts, count_words
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.tables import TopicsConfig
 from firth.encoders.topics import Topics
 from firth.errors import BadConfig
@@ -47,7 +47,7 @@ class Lda(Solver):
     shape: TopicsConfig
 
     @torch.no_grad()
-    def solve(self, stream: Stream, *, epochs: int, report: Report, **_: object) -> Solved:
+    def solve(self, stream: CorpusView, *, epochs: int, report: Report, **_: object) -> Solved:
         config = self.config
         shape = self.shape
         encoder = Topics(shape)

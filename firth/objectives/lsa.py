@@ -14,7 +14,7 @@ from torch import Tensor
 
 from firth import rng
 from firth.data.documents import Counts, count_words, idf
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig, BadInput
 from firth.objectives.solver import ROWS, Report, Solved, Solver
@@ -39,7 +39,7 @@ class Lsa(Solver):
     config: Config
     shape: StaticConfig
 
-    def solve(self, stream: Stream, *, report: Report, **_: object) -> Solved:
+    def solve(self, stream: CorpusView, *, report: Report, **_: object) -> Solved:
         report(0.0)
         vocab_size = self.shape.vocab_size
         width = self.shape.width

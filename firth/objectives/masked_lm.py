@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from firth import rng
 from firth.data.packing import Pack, Plan, runs
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
@@ -90,7 +90,7 @@ class MaskedLM(Objective):
         if self.config.entities:
             self._entities = Entities.read(Path(self.config.entities), tokenizer)
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         key = self._key("runs", epoch)
         return runs(stream, self.max_length, frame=self.vocab.frame, key=key, pair_rate=self.config.pair_rate)
 

@@ -11,16 +11,16 @@ import numpy as np
 from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Plan
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadInput
-from firth.objectives.pairs import PairGoal, Walk, truncate
+from firth.objectives.pairs import PairCutter, PairObjective, truncate
 
 # Labels as in the released models.
 IS_NEXT = 0
 IS_RANDOM = 1
 
 
-class NextSentence(PairGoal):
+class NextSentence(PairObjective):
     name = "next_sentence"
 
     @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class NextSentence(PairGoal):
 
     config: Config
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         if len(stream.documents_D) < 2:
             raise BadInput(
                 "Next-sentence pairs need at least two documents; prepare the text with `documents='line'`, which cuts "
@@ -46,7 +46,7 @@ class NextSentence(PairGoal):
         config = self.config
         key = self.key(epoch)
         room = self.max_length - self.frame.size(2)
-        walk = Walk(stream, key=key, room=room, short_rate=config.short_rate, random_rate=config.random_rate)
+        walk = PairCutter(stream, key=key, room=room, short_rate=config.short_rate, random_rate=config.random_rate)
         first, second, is_random = walk.pairs()
         draws = rng.uniform(key, np.arange(len(first)), 9)
         pieces = truncate(np.stack([first, second], 1), room, draws)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from firth.data.packing import Pack, Plan, runs
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE
@@ -50,7 +50,7 @@ class Nnlm(Objective):
         self.direct = nn.Linear(width, encoder.vocab_size, bias=False) if config.direct else None
         initialise(self, std=0.05)
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         return runs(stream, self.max_length, frame=self.vocab.frame)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:

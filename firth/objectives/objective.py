@@ -8,7 +8,7 @@ the targets of its loss added. What needs no gradients is not an objective of th
 from typing import ClassVar
 
 from firth.data.packing import Pack, Plan
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.tensors import Goal
 from firth.tokenizers import Tokenizer
 
@@ -26,7 +26,7 @@ class Objective(Goal):
         """What a user should know before training with it; empty if there is nothing."""
         return ""
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         """Cuts a stream of documents into a plan: which tokens make up each sequence of this epoch."""
         raise NotImplementedError
 

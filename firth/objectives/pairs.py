@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from firth import rng
 from firth.data.packing import Pack, Plan
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import Unsupported
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE
@@ -35,7 +35,7 @@ class PairConfig(Protocol):
     def fresh(self) -> bool: ...
 
 
-class PairGoal(Objective):
+class PairObjective(Objective):
     """Classifies a pair into one of two classes, from its pooled first token."""
 
     config: PairConfig
@@ -97,14 +97,14 @@ class PairGoal(Objective):
         return scores_B2
 
 
-class Walk:
+class PairCutter:
     """The pair that would be made at every sentence of the stream, and the walk through those that are made.
 
     All arrays with suffix S have one entry for each sentence of the stream, as the start of a chunk.
     """
 
     def __init__(
-        self, stream: Stream, *, key: np.uint64, room: int, short_rate: float, random_rate: float = 0.0
+        self, stream: CorpusView, *, key: np.uint64, room: int, short_rate: float, random_rate: float = 0.0
     ) -> None:
         """`room` is the number of tokens that both parts may have together."""
         self.stream = stream

@@ -22,7 +22,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from firth import rng
 from firth.data.packing import Pack, Plan
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import activation
@@ -107,7 +107,7 @@ class ReplacedToken(Objective):
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         self._trainable().set_tokenizer(tokenizer)
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         return self._trainable().sequences(stream, epoch)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
@@ -251,7 +251,7 @@ def binary_entropy(share: float) -> float:
     return -share * math.log(share) - (1 - share) * math.log(1 - share)
 
 
-def filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, MaskedLM] | None:
+def mask_filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, MaskedLM] | None:
     """The encoder and head that fill masks: the model's own, or a discriminator's generator; None without either."""
     head = goals.get("masked_lm")
     if isinstance(head, MaskedLM):

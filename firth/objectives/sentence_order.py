@@ -11,15 +11,15 @@ import numpy as np
 from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Plan
-from firth.data.stream import Stream
-from firth.objectives.pairs import PairGoal, Walk, truncate
+from firth.data.stream import CorpusView
+from firth.objectives.pairs import PairCutter, PairObjective, truncate
 
 # Labels as in the released models.
 IN_ORDER = 0
 SWAPPED = 1
 
 
-class SentenceOrder(PairGoal):
+class SentenceOrder(PairObjective):
     name = "sentence_order"
 
     @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class SentenceOrder(PairGoal):
 
     config: Config
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         key = self.key(epoch)
         room = self.max_length - self.frame.size(2)
-        walk = Walk(stream, key=key, room=room, short_rate=self.config.short_rate)
+        walk = PairCutter(stream, key=key, room=room, short_rate=self.config.short_rate)
         first, second, _ = walk.pairs()
         number = np.arange(len(first))
         draws = rng.uniform(key, number, 9)

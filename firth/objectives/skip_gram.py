@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.tables import BagConfig, StaticConfig
 from firth.errors import BadConfig
 from firth.nn.huffman import Paths, huffman
@@ -63,7 +63,7 @@ class SkipGram(Solver):
     config: Config
     shape: StaticConfig | BagConfig
 
-    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
+    def solve(self, stream: CorpusView, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
         config = self.config
         width = self.shape.width
         vocab_size = self.shape.vocab_size

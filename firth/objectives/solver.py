@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from firth.config import part_config
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.objectives.passes import Passes
 from firth.tokenizers import Tokenizer
@@ -43,7 +43,7 @@ class Solver:
         if not isinstance(shape, part_config("firth.encoders", self.fills)):
             raise BadConfig(f"{type(self).__name__} fills a table of its own kind; its encoder must be {self.fills}.")
 
-    def solve(self, stream: Stream, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
+    def solve(self, stream: CorpusView, *, epochs: int, threads: int, report: Report, passes: Passes) -> Solved:
         """The encoder's arrays from the documents of a stream, after this many passes over them.
 
         `passes` holds checkpoints of whole passes, so that a killed run can resume. One thread gives the same bits

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear
 
 from firth.data.packing import Pack, Plan, runs
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import activation, initialise
 from firth.nn.likelihood import IGNORE
@@ -55,7 +55,7 @@ class SpanBoundary(Objective):
         self.activate = activation(shape.activation)
         initialise(self, std=shape.init_std)
 
-    def sequences(self, stream: Stream, epoch: int) -> Plan:
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         return runs(stream, self.max_length, frame=self.vocab.frame)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import numba as nb
 import numpy as np
 
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 from firth.objectives.word_kernels import (
     _GOLDEN,
     SOURCE,
@@ -38,7 +38,7 @@ def fnv_step(state, byte):
     return np.uint32((state ^ np.uint32(np.int8(byte))) * np.uint32(16777619))
 
 
-@kept_on_disk
+@cached_on_disk
 @nb.njit(nogil=True)
 def ngram_parts(data, bounds_V1, least, most, num_buckets, first_bucket, own_V):
     """The parts of many words, each given as the UTF-8 of `<word>`: parts end to end, and where each word's begin.
@@ -98,7 +98,7 @@ def scatter(width, parts, bounds, word, x_in, change, share):
             row[d] += share * change[d]
 
 
-@kept_on_disk
+@cached_on_disk
 @nb.njit(nogil=True)
 def bag_means(parts, bounds, x_in):
     """The mean of every word's rows."""
@@ -114,7 +114,7 @@ def skip_gram_kernel(width: int) -> Any:
     # The loop closes over SOURCE so that numba's cache notices a change of `word_kernels`.
     fixed = (width, SOURCE)
 
-    @kept_on_disk
+    @cached_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(
         ids, chunks, text, bags, sampler, window, num_negatives, x_in, x_out, schedule, done, thread, sigmoid
@@ -182,7 +182,7 @@ def classify_kernel(width: int) -> Any:
     """The loop of fastText's classifier for one width."""
     fixed = (width, SOURCE)
 
-    @kept_on_disk
+    @cached_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def classify(order, bags, golds, tree, x_in, x_out, schedule, done, thread, sigmoid):
         """Trains on the texts in this order, with a tree of labels or, where it is empty, a softmax over all labels."""

@@ -15,11 +15,10 @@ from firth.objectives.hogwild import Text, compiled
 from firth.objectives.sampling import Sampler
 from firth.objectives.skip_gram import Loop, SkipGram
 from firth.tokenizers import Tokenizer
-from firth.tokenizers.subwords import END
-from firth.tokenizers.subwords import Subwords as SubwordTokenizer
+from firth.tokenizers.subwords import END, Subwords
 
 
-class Subwords(SkipGram):
+class SubwordSkipGram(SkipGram):
     fills = "bag"
     reach = 1.0
 
@@ -41,7 +40,7 @@ class Subwords(SkipGram):
 
     def __init__(self, config: Config, shape: BagConfig, *, tokenizer: Tokenizer, seed: int) -> None:
         super().__init__(config, shape, tokenizer=tokenizer, seed=seed)
-        if not isinstance(tokenizer, SubwordTokenizer):
+        if not isinstance(tokenizer, Subwords):
             raise BadConfig("fastText needs words with parts: prepare the text with `tokenizer='subwords'`.")
         compiled()  # raises without numba
         self.parts = all_parts(tokenizer)
@@ -55,7 +54,7 @@ class Subwords(SkipGram):
         return Loop(bag_kernels(width).skip_gram, arrays, spare_rows=0)
 
 
-def all_parts(tokenizer: SubwordTokenizer) -> tuple[np.ndarray, np.ndarray]:
+def all_parts(tokenizer: Subwords) -> tuple[np.ndarray, np.ndarray]:
     """The parts of every word in the vocabulary, end to end, and where each word's begin; special tokens have none."""
     from firth.objectives.subword_kernels import ngram_parts
 

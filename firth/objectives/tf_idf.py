@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from firth.data.documents import count_words, idf
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.tables import OneHotConfig
 from firth.objectives.solver import Report, Solved, Solver
 
@@ -27,7 +27,7 @@ class TfIdf(Solver):
     config: Config
     shape: OneHotConfig
 
-    def solve(self, stream: Stream, *, report: Report, **_: object) -> Solved:
+    def solve(self, stream: CorpusView, *, report: Report, **_: object) -> Solved:
         report(0.0)
         vocab_size = self.shape.vocab_size
         counts = count_words(stream, vocab_size, without=self.specials)

@@ -24,7 +24,7 @@ from numba.core import cgutils, types
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 
 _REACH = 8.0
 """The table of the logistic function goes from minus this to plus this."""
@@ -74,7 +74,7 @@ def draws(key, limit_V, alias_V, count):
     return words
 
 
-@kept_on_disk
+@cached_on_disk
 @nb.njit(nogil=True)
 def spread(rows, reach, key):
     """Fills rows with uniform numbers from -reach to reach, as `rng.uniform(key, row, column)` draws them."""
@@ -253,7 +253,7 @@ def step(width, x, change, out, targets, labels, slopes, num_targets, rate, sigm
 def skip_gram_kernel(width: int) -> Any:
     """The loop of skip-gram for one width."""
 
-    @kept_on_disk
+    @cached_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def skip_gram(
         ids, chunks, text, tree, sampler, shared, max_targets, window, num_negatives, x_in, x_out, schedule, done,
@@ -336,7 +336,7 @@ def add_to_window(width, x_in, rows, low, high, center, change):
 def cbow_kernel(width: int) -> Any:
     """The loop of CBOW for one width."""
 
-    @kept_on_disk
+    @cached_on_disk
     @nb.njit(fastmath=True, nogil=True)
     def cbow(
         ids, chunks, text, tree, sampler, shared, max_targets, window, num_negatives, x_in, x_out, schedule, done,

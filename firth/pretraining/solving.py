@@ -20,7 +20,7 @@ from firth.config import override
 from firth.console import bar
 from firth.convert.mapped import TABLE, WORD_ROWS, word_rows, write_rows
 from firth.data.shards import INFO, Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig, BadInput
 from firth.files import MANIFEST, read_json, sha256, write_json
 from firth.folder import TOKENIZERS, save_table
@@ -162,7 +162,7 @@ def _begin(
 
 def _solve(out: Path, recipe: Recipe, solver: Solver, shards: Shards, *, threads: int) -> Solution:
     """Runs the solver over all documents, with a progress bar."""
-    stream = Stream(shards, np.arange(shards.num_documents))
+    stream = CorpusView(shards, np.arange(shards.num_documents))
     speed = _Speed(shards.num_tokens * recipe.epochs)
     with bar(recipe.recipe, 100, unit="%") as advance:
         arrays, figures = solver.solve(

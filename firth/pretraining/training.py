@@ -10,11 +10,11 @@ import numpy as np
 
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
-from firth.checkpoint import Checkpoint, make_goal
+from firth.checkpoint import Checkpoint, make_objective
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream, split
+from firth.data.stream import CorpusView, split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
@@ -127,7 +127,7 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     length = int(checkpoint.info.get("max_length", usual_length))
     goals = _evaluation_goals(checkpoint, max_length=length, seed=seed)
     batches = BatchConfig(max_length=length, tokens=max(4096, length))
-    everything = Stream(shards, np.arange(shards.num_documents))
+    everything = CorpusView(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
     learner = Learner(checkpoint.encoder, goals)
     figures = measure(learner, packs, precision="fp32", extent=EvaluationExtent())
@@ -143,7 +143,7 @@ def _evaluation_goals(checkpoint: Checkpoint, *, max_length: int, seed: int) -> 
     goals: dict[str, Objective] = {}
     for name in order:
         trained = checkpoint.goals[name]
-        goal = make_goal(
+        goal = make_objective(
             name, trained.config, checkpoint.encoder, checkpoint.tokenizer, max_length=max_length, seed=seed
         )
         goal.load_state_dict(trained.state_dict())
@@ -241,7 +241,7 @@ def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[
     """The objectives of a recipe, in order; draws the weights of their heads."""
     goals: dict[str, Objective] = {}
     for name, config in recipe.objectives.items():
-        goals[name] = make_goal(
+        goals[name] = make_objective(
             name, config, encoder, tokenizer, max_length=recipe.batches.max_length, seed=recipe.train.seed
         )
     names_before: set[str] = set()

@@ -57,7 +57,7 @@ def labelled(task: str, language: str) -> Path:
     return _file(f"{task}.{language}.{TASKS[task]}")
 
 
-def parted(task: str, language: str, folder: Path) -> tuple[Path, Path]:
+def split_train_test(task: str, language: str, folder: Path) -> tuple[Path, Path]:
     """Splits a labelled set into a training and a test file in `folder`.
 
     A third is for testing: of a table a third of each label, of sentences every third one.

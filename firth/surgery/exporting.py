@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, make_goal
+from firth.checkpoint import Checkpoint, make_objective
 from firth.files import atomic_folder
 from firth.objectives.replaced_token import Generator, ReplacedToken
 
@@ -27,7 +27,7 @@ def _without_generator(checkpoint: Checkpoint) -> Checkpoint:
     if not isinstance(objective, ReplacedToken) or objective.corrective is None:
         return checkpoint
     config = replace(objective.config, generator=Generator(width=0))
-    smaller = make_goal("replaced_token", config, checkpoint.encoder, checkpoint.tokenizer)
+    smaller = make_objective("replaced_token", config, checkpoint.encoder, checkpoint.tokenizer)
     state = objective.state_dict()
     smaller.load_state_dict({name: state[name] for name in smaller.state_dict()})
     return replace(checkpoint, goals={**checkpoint.goals, "replaced_token": smaller})

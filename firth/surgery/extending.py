@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, make_goal
+from firth.checkpoint import Checkpoint, make_objective
 from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import read_documents
 from firth.errors import Unsupported
@@ -73,7 +73,7 @@ def extended(old: Checkpoint, tokenizer: WordPiece) -> Checkpoint:
     for name, goal in old.goals.items():
         if name not in PER_TOKEN:
             raise Unsupported(f"The model has the head {name}, which `extend` cannot give rows for new tokens.")
-        goals[name] = make_goal(name, goal.config, encoder, tokenizer)
+        goals[name] = make_objective(name, goal.config, encoder, tokenizer)
         _load_extended(goals[name], goal, PER_TOKEN[name], pieces=pieces, first_new=first_new)
     return replace(old, encoder=encoder, goals=goals, tokenizer=tokenizer)
 

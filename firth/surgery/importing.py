@@ -22,7 +22,7 @@ NOT_STAGED = (MANIFEST, "firth.json")
 
 
 @dataclass(frozen=True)
-class Said:
+class ImportOptions:
     """What the user must say because the files do not."""
 
     unsafe_pickle: bool = False
@@ -33,7 +33,7 @@ class Said:
     """Whether to skip unusable rows of a file of word vectors."""
 
 
-def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
+def import_model(source: Path, out: Path, *, said: ImportOptions) -> Checkpoint:
     """Writes the model in `source` into the new folder `out`, and returns it."""
     check_is_new(out)
     if source.is_file():
@@ -50,7 +50,7 @@ def import_model(source: Path, out: Path, *, said: Said) -> Checkpoint:
     return imported
 
 
-def _load(source: Path, said: Said) -> Checkpoint:
+def _load(source: Path, said: ImportOptions) -> Checkpoint:
     """The model in a folder, whatever the format of its weights."""
     # An ELMo has neither a config.json nor a vocabulary, so it cannot be staged.
     elmo_weights = elmo.find(source)
@@ -68,7 +68,7 @@ def _load(source: Path, said: Said) -> Checkpoint:
             raise type(error)(message) from None
 
 
-def _fill_stage(source: Path, stage: Path, said: Said) -> None:
+def _fill_stage(source: Path, stage: Path, said: ImportOptions) -> None:
     """Fills `stage` with all that `checkpoint.load` needs: links to the source's files, and converted weights."""
     for path in source.iterdir():
         if path.name not in NOT_STAGED:
@@ -85,7 +85,7 @@ def _fill_stage(source: Path, stage: Path, said: Said) -> None:
         _convert_pickles(pickles, stage, said)
 
 
-def _convert_pickles(files: list[Path], stage: Path, said: Said) -> None:
+def _convert_pickles(files: list[Path], stage: Path, said: ImportOptions) -> None:
     """Converts PyTorch's `.bin` files, if the user allows it."""
     if not said.unsafe_pickle:
         raise BadConfig(

@@ -12,7 +12,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
 from firth.train.optim import scheduled_rate
@@ -36,7 +36,7 @@ class Progress:
     """With a time limit, the step after which the number of steps was planned; 0 before."""
     shares: list[float] = field(default_factory=list)
     """With a time limit, the share of it that was used up before each of the steps until then, and at its end."""
-    place: Place = field(default_factory=Place)
+    place: BatchAddress = field(default_factory=BatchAddress)
     """The first batch not yet used."""
     sums: dict[str, Tensor] = field(default_factory=dict)
     """Losses and tallies since the last log, on the device."""
@@ -99,7 +99,7 @@ class Learner(nn.Module):
 @share_cores()
 def train(
     learner: Learner,
-    batches: Iterator[tuple[Place, Batch]],
+    batches: Iterator[tuple[BatchAddress, Batch]],
     config: TrainConfig,
     *,
     optimizer: torch.optim.Optimizer,
@@ -130,7 +130,7 @@ def train(
         optimizer.zero_grad(set_to_none=True)
         last_place = micro_batches[-1][0]
         # The batches of the other ranks come after this one's.
-        progress.place = Place(last_place.epoch, last_place.index + world.size - world.rank)
+        progress.place = BatchAddress(last_place.epoch, last_place.index + world.size - world.rank)
         progress.step += 1
         on_step(progress, norm)
 

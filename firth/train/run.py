@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from firth.console import bar
-from firth.data.loader import Batches, Packs, Place, load, places
+from firth.data.loader import BatchAddress, Batches, Packs, load, places
 from firth.errors import FirthError, Interrupted
 from firth.files import write_json
 from firth.interrupts import Interrupts
@@ -299,7 +299,7 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Evaluati
     counts: dict[str, int] = {}
     num_packs = packs.num_packs(0)
     began = time.perf_counter()
-    addresses = [Place(0, index) for index in range(extent.packs or num_packs)]
+    addresses = [BatchAddress(0, index) for index in range(extent.packs or num_packs)]
     for place, batch in load(packs, addresses, workers=0):
         reseed("evaluation", place.index)  # a generator's samples are the same each time
         for name, count in learner.counts(batch).items():

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from firth.config import from_dict
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.errors import BadInput, Damaged, FirthError
 from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
 from firth.train.loop import Progress
@@ -40,7 +40,7 @@ class SavedProgress:
 
     step: int
     steps: int
-    place: Place
+    place: BatchAddress
     """The first batch not yet used."""
     counts: Mapping[str, int]
     """The denominators of the losses since the last log row."""

@@ -9,14 +9,14 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from firth.data import documents
 from firth.data.documents import Counts, count_words, idf
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 
 WITHOUT = frozenset({0, 1, 2, 3, 4})
 
 
 @pytest.fixture
-def stream(shards: Shards) -> Stream:
-    return Stream(shards, np.arange(0, shards.num_documents, 2))
+def stream(shards: Shards) -> CorpusView:
+    return CorpusView(shards, np.arange(0, shards.num_documents, 2))
 
 
 def as_matrix(counts: Counts, size: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def as_matrix(counts: Counts, size: int) -> np.ndarray:
     return matrix
 
 
-def test_counts_are_those_of_the_documents(stream: Stream, shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_are_those_of_the_documents(stream: CorpusView, shards: Shards, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(documents, "_BLOCK_TOKENS", 1000)  # several blocks
     counts = count_words(stream, 1200, without=WITHOUT)
     assert len(counts) == len(stream.documents_D)
@@ -36,14 +36,14 @@ def test_counts_are_those_of_the_documents(stream: Stream, shards: Shards, monke
         assert dict(zip(counts.words_M[places].tolist(), counts.counts_M[places].tolist(), strict=True)) == wanted
 
 
-def test_rows_come_in_the_order_asked_for(stream: Stream) -> None:
+def test_rows_come_in_the_order_asked_for(stream: CorpusView) -> None:
     counts = count_words(stream, 1200, without=WITHOUT)
     index = np.array([3, 0, 3])
     assert np.array_equal(as_matrix(counts.rows(index), 1200), as_matrix(counts, 1200)[index])
 
 
 @pytest.mark.parametrize("kind", ["smooth", "plain", "none"])
-def test_idf_is_scikit_learns(stream: Stream, kind: str) -> None:
+def test_idf_is_scikit_learns(stream: CorpusView, kind: str) -> None:
     counts = count_words(stream, 1200, without=WITHOUT)
     matrix, found = as_matrix(counts, 1200), idf(counts, 1200, kind)
     occurs = matrix.any(0)

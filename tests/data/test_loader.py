@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from firth.checkpoint import make_goal
-from firth.data.loader import Packs, Place, load, places
+from firth.checkpoint import make_objective
+from firth.data.loader import BatchAddress, Packs, load, places
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.errors import BadInput
 from firth.objectives.masked_lm import MaskedLM
@@ -21,7 +21,7 @@ from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner
 
 Maker = Callable[..., Packs]
-START = Place()
+START = BatchAddress()
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def make(small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece) 
     def build(*, seed: int = 1, documents: int = 0) -> Packs:
         encoder = small_bert()
         configs = {"next_sentence": NextSentence.Config(), "masked_lm": MaskedLM.Config()}
-        goals = [make_goal(n, c, encoder, tokenizer, max_length=64, seed=seed) for n, c in configs.items()]
-        stream = Stream(shards, np.arange(documents or shards.num_documents))
+        goals = [make_objective(n, c, encoder, tokenizer, max_length=64, seed=seed) for n, c in configs.items()]
+        stream = CorpusView(shards, np.arange(documents or shards.num_documents))
         return Packs(stream, goals, BatchConfig(max_length=64, tokens=2048), specials=tokenizer.vocab, seed=seed)
 
     return build
@@ -41,7 +41,9 @@ def fingerprint(batch: Batch) -> list[bytes]:
     return [tensor.numpy().tobytes() for tensor in tensors]
 
 
-def stream(packs: Packs, *, start: Place = START, workers: int = 0, count: int = 30) -> list[tuple[Place, list[bytes]]]:
+def stream(
+    packs: Packs, *, start: BatchAddress = START, workers: int = 0, count: int = 30
+) -> list[tuple[BatchAddress, list[bytes]]]:
     rows = islice(load(packs, places(packs, start), workers=workers), count)
     return [(place, fingerprint(batch)) for place, batch in rows]
 
@@ -64,7 +66,7 @@ def test_starting_anywhere_gives_the_tail_of_the_stream(make: Maker, workers: in
 
 def test_a_place_behind_the_last_pack_is_the_next_epoch(make: Maker) -> None:
     packs = make()
-    assert next(places(packs, Place(0, packs.num_packs(0)))) == Place(1, 0)
+    assert next(places(packs, BatchAddress(0, packs.num_packs(0)))) == BatchAddress(1, 0)
 
 
 def test_seeds_give_other_data(make: Maker) -> None:
@@ -76,7 +78,7 @@ def test_every_sequence_of_an_epoch_comes_exactly_once(make: Maker, tokenizer: W
     plan = packs.objectives[0].sequences(packs.stream, 0)
     found = []
     for index in range(packs.num_packs(0)):
-        batch = packs[Place(0, index)]
+        batch = packs[BatchAddress(0, index)]
         starts = batch.bounds_B1[:-1][batch.bounds_B1.diff() > 0].long()
         real = starts[batch.ids_N[starts] == tokenizer.vocab.cls]
         lengths = torch.tensor([batch.bounds_B1[batch.bounds_B1 > start][0] - start for start in real])
@@ -92,7 +94,7 @@ def test_shapes_are_the_same_from_batch_to_batch(make: Maker) -> None:
     packs = make()
     shapes = {
         tuple(tensor.shape for tensor in (batch.ids_N, batch.bounds_B1, *batch.targets.values()))
-        for _, batch in islice(load(packs, places(packs, Place()), workers=0), 30)
+        for _, batch in islice(load(packs, places(packs, BatchAddress()), workers=0), 30)
     }
     assert len(shapes) == 1
 
@@ -103,7 +105,7 @@ def test_filler_is_never_a_target_and_never_felt(
     packs = make()
     fillers = 0
     for index in range(packs.num_packs(0)):
-        batch = packs[Place(0, index)]
+        batch = packs[BatchAddress(0, index)]
         filler = torch.isin(batch.ids_N, torch.tensor([tokenizer.vocab.pad]))
         fillers += int(filler.sum())
         labels = batch.targets["masked_lm_labels"]
@@ -113,7 +115,7 @@ def test_filler_is_never_a_target_and_never_felt(
     assert fillers > 0
 
     learner = Learner(small_bert(), {f"goal{i}": goal for i, goal in enumerate(packs.objectives)})  # type: ignore[misc]
-    last = packs[Place(0, packs.num_packs(0) - 1)]
+    last = packs[BatchAddress(0, packs.num_packs(0) - 1)]
     filler = last.ids_N == tokenizer.vocab.pad
     changed = last.ids_N.masked_fill(filler, tokenizer.vocab.unk)
     losses = [learner(batch).sums for batch in (last, Batch(changed, *_rest(last)))]

@@ -11,7 +11,7 @@ from firth import rng
 from firth.data.order import deal
 from firth.data.packing import Plan, finish, lay_out, pack_tokens, runs, usual_sequences
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.tokenizers.wordpiece import WordPiece
 
 
@@ -121,7 +121,7 @@ def test_the_fixed_number_of_sequences_follows_their_mean_length() -> None:
 
 
 def _cut(shards: Shards, tokenizer: WordPiece, seed: int, pair_rate: float) -> Plan:
-    stream = Stream(shards, np.arange(shards.num_documents))
+    stream = CorpusView(shards, np.arange(shards.num_documents))
     return runs(stream, 64, frame=tokenizer.vocab.frame, key=rng.key(seed), pair_rate=pair_rate)
 
 

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from firth.data.shards import Shards
-from firth.data.stream import Stream, ranges, split
+from firth.data.stream import CorpusView, ranges, split
 from firth.errors import BadInput
 
 
 def test_a_view_gives_the_sentences_of_its_documents(shards: Shards) -> None:
     documents = np.array([2, 3, 7])
-    stream = Stream(shards, documents)
+    stream = CorpusView(shards, documents)
     found = [shards.ids[a:b].tolist() for a, b in zip(stream.starts_S.tolist(), stream.ends_S.tolist(), strict=True)]
     wanted = [
         shards.ids[shards.sentences[s] : shards.sentences[s + 1]].tolist()

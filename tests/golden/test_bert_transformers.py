@@ -20,7 +20,7 @@ from transformers import (
 import firth
 from firth import checkpoint as checkpoints
 from firth import rng
-from firth.checkpoint import Checkpoint, make_goal
+from firth.checkpoint import Checkpoint, make_objective
 from firth.convert import layouts
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
@@ -145,7 +145,7 @@ def test_a_run_opens_in_transformers(kind: type, run: Path) -> None:
 def test_every_set_of_heads_keeps_every_key(heads: tuple[str, ...], tokenizer: WordPiece, tmp_path: Path) -> None:
     shape = Bert.Config(vocab_size=1200, width=16, num_layers=1, num_heads=2, ffn_width=24, max_positions=32)
     encoder = Bert(shape).eval()
-    goals = {name: make_goal(name, checkpoints.resolve(name).Config(), encoder, tokenizer) for name in heads}
+    goals = {name: make_objective(name, checkpoints.resolve(name).Config(), encoder, tokenizer) for name in heads}
     checkpoints.save(tmp_path, Checkpoint(encoder, goals, tokenizer))
     opened = checkpoints.load(tmp_path)
     assert set(opened.goals) == set(heads)

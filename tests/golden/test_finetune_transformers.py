@@ -13,7 +13,7 @@ from firth import checkpoint as checkpoints
 from firth import samples
 from firth.checkpoint import make_head
 from firth.data.items import ItemBatches
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.finetuning import labelled
 from firth.tasks.classify import ClassifyConfig, ClassifyHead
 from firth.tasks.tag import TagConfig
@@ -74,7 +74,7 @@ def their_losses(model: Any, batches: list[Batch], labels: Any) -> list[float]:
     return losses
 
 
-def our_losses(learner: Learner, places: list[tuple[Place, Batch]], name: str) -> list[float]:
+def our_losses(learner: Learner, places: list[tuple[BatchAddress, Batch]], name: str) -> list[float]:
     config = TrainConfig(steps=STEPS, optim=OPTIM)
     losses = []
 
@@ -109,7 +109,7 @@ def test_losses_equal_transformers_for_fifty_steps(name: str, shape: Any, tokeni
     items = task.encode(data.examples["train"][:40], tokenizer, max_length=64, training=True)
     source_of = ItemBatches({name: task}, {name: items}, 16, seed=1)
     per_epoch = source_of.num_packs(0)
-    places = [Place(step // per_epoch, step % per_epoch) for step in range(STEPS)]
+    places = [BatchAddress(step // per_epoch, step % per_epoch) for step in range(STEPS)]
     batches = [source_of[place] for place in places]
 
     def labels(batch: Batch) -> torch.Tensor:

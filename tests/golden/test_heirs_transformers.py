@@ -174,7 +174,7 @@ def test_positions_count_from_behind_the_padding_token(name: str, tokenizer: Wor
 
 def test_a_head_that_transformers_has_no_place_for_is_kept(tokenizer: WordPiece, tmp_path: Path) -> None:
     opened = _loaded("albert", tokenizer, tmp_path / "theirs")
-    goal = checkpoints.make_goal(
+    goal = checkpoints.make_objective(
         "next_sentence", checkpoints.resolve("next_sentence").Config(), opened.encoder, tokenizer
     )
     checkpoints.save(tmp_path / "ours", Checkpoint(opened.encoder, {"next_sentence": goal}, tokenizer, layout="albert"))

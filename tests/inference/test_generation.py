@@ -18,7 +18,7 @@ from transformers.generation.logits_process import (
 )
 
 import firth
-from firth.checkpoint import Checkpoint, make_goal
+from firth.checkpoint import Checkpoint, make_objective
 from firth.checkpoint import save as save_checkpoint
 from firth.data.packing import pack_tokens
 from firth.encoders.gpt import GPT
@@ -53,7 +53,9 @@ def model(request: pytest.FixtureRequest, tokenizer: BPE) -> Checkpoint:
     torch.manual_seed(4)
     sizes: dict[str, Any] = {"width": 32, "num_layers": 2, "num_heads": 2, "ffn_width": 64, "max_positions": 48}
     encoder = GPT(GPT.Config(vocab_size=512, **sizes, norm=request.param, init_std=0.15)).eval()
-    return Checkpoint(encoder, {"causal_lm": make_goal("causal_lm", CausalLM.Config(), encoder, tokenizer)}, tokenizer)
+    return Checkpoint(
+        encoder, {"causal_lm": make_objective("causal_lm", CausalLM.Config(), encoder, tokenizer)}, tokenizer
+    )
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
@@ -142,7 +144,7 @@ def test_only_the_end_of_special_tokens_is_ever_written(texts: list[Path]) -> No
     shape = GPT.Config(vocab_size=448, width=16, num_layers=1, num_heads=2, ffn_width=16, max_positions=32)
     encoder = GPT(shape).eval()
     checkpoint = Checkpoint(
-        encoder, {"causal_lm": make_goal("causal_lm", CausalLM.Config(), encoder, roberta)}, roberta
+        encoder, {"causal_lm": make_objective("causal_lm", CausalLM.Config(), encoder, roberta)}, roberta
     )
     found = generate(checkpoint, ["x"] * 40, GenerationOptions(60, Choice(temperature=5.0)))
     assert any(one.ended for one in found)

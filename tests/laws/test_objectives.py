@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from firth import objectives, rng
-from firth.checkpoint import make_goal
+from firth.checkpoint import make_objective
 from firth.config import from_dict, to_dict
-from firth.data.loader import Packs, Place
+from firth.data.loader import BatchAddress, Packs
 from firth.data.packing import lay_out
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.objectives.objective import Objective
 from firth.tensors import Batch
@@ -33,10 +33,12 @@ def make(
     def build() -> tuple[Bert, Objective, Packs]:
         encoder = small_bert()
         goals = [
-            make_goal(name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5)
+            make_objective(
+                name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5
+            )
             for name in (*objectives.resolve(request.param).requires, request.param)
         ]
-        stream = Stream(shards, np.arange(shards.num_documents))
+        stream = CorpusView(shards, np.arange(shards.num_documents))
         return encoder, goals[-1], Packs(stream, goals, CONFIG, specials=tokenizer.vocab, seed=5)
 
     return build
@@ -50,10 +52,10 @@ def same(one: Batch, other: Batch) -> bool:
 
 def test_same_key_same_batch_other_epoch_other_batch(make: Maker) -> None:
     first, second = make()[2], make()[2]
-    second[Place(3, 1)]  # what was asked for before does not matter
-    assert same(first[Place(0, 2)], second[Place(0, 2)])
-    assert not same(first[Place(0, 2)], first[Place(0, 3)])
-    assert not same(first[Place(0, 2)], first[Place(1, 2)])
+    second[BatchAddress(3, 1)]  # what was asked for before does not matter
+    assert same(first[BatchAddress(0, 2)], second[BatchAddress(0, 2)])
+    assert not same(first[BatchAddress(0, 2)], first[BatchAddress(0, 3)])
+    assert not same(first[BatchAddress(0, 2)], first[BatchAddress(1, 2)])
 
 
 def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> None:
@@ -73,7 +75,7 @@ def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> 
 
 def test_counts_and_sums_have_the_same_names(make: Maker) -> None:
     encoder, goal, packs = make()
-    loss, counts = Learner(encoder, {"goal": goal})(packs[Place()]), goal.counts(packs[Place()])
+    loss, counts = Learner(encoder, {"goal": goal})(packs[BatchAddress()]), goal.counts(packs[BatchAddress()])
     assert loss.sums.keys() == counts.keys()
     assert set(list(goal.word_losses)[:1]) <= loss.sums.keys()
     assert all(count > 0 for count in counts.values())
@@ -85,7 +87,7 @@ def test_counts_and_sums_have_the_same_names(make: Maker) -> None:
 
 def test_gradient_reaches_the_encoder(make: Maker) -> None:
     encoder, goal, packs = make()
-    loss = Learner(encoder, {"goal": goal})(packs[Place()])
+    loss = Learner(encoder, {"goal": goal})(packs[BatchAddress()])
     torch.stack(list(loss.sums.values())).sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in goal.parameters())
     assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.blocks.parameters())
@@ -94,7 +96,7 @@ def test_gradient_reaches_the_encoder(make: Maker) -> None:
 
 def test_loss_falls(make: Maker) -> None:
     encoder, goal, packs = make()
-    batch = packs[Place()]
+    batch = packs[BatchAddress()]
     optimizer = torch.optim.AdamW(dict.fromkeys([*encoder.parameters(), *goal.parameters()]), lr=3e-3)
     losses = []
     for _ in range(15):

@@ -13,11 +13,11 @@ import torch
 
 import firth
 from firth import lineage
-from firth.checkpoint import make_goal
+from firth.checkpoint import make_objective
 from firth.config import from_dict, to_dict, to_toml
-from firth.data.loader import Packs, Place
+from firth.data.loader import BatchAddress, Packs
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders import resolve
 from firth.errors import BadConfig
 from firth.lineage import Recipe
@@ -122,9 +122,10 @@ def test_every_segment_is_trained(
         pytest.skip("one segment or none")
     encoder = resolve(encoder_name)(replace(shrink(shape), vocab_size=len(tokenizer.vocab)))
     goals = [
-        make_goal(goal, config, encoder, tokenizer, max_length=64, seed=1) for goal, config in recipe.objectives.items()
+        make_objective(goal, config, encoder, tokenizer, max_length=64, seed=1)
+        for goal, config in recipe.objectives.items()
     ]
-    stream = Stream(long_shards, np.arange(long_shards.num_documents))
+    stream = CorpusView(long_shards, np.arange(long_shards.num_documents))
     packs = Packs(stream, goals, replace(recipe.batches, max_length=64, tokens=2048), specials=tokenizer.vocab, seed=1)
-    segments_N = packs[Place()].segments_N
+    segments_N = packs[BatchAddress()].segments_N
     assert 0.2 < segments_N.float().mean() < 0.8

@@ -15,7 +15,7 @@ from firth import encoders, samples, tasks
 from firth.checkpoint import Checkpoint, make_head
 from firth.config import from_dict, override, to_dict
 from firth.data.items import Item, ItemBatches
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.finetuning import labelled
@@ -100,7 +100,7 @@ def test_sixteen_examples_can_be_memorised(make: Callable[..., Made], tokenizer:
 
     def stream() -> Any:
         for epoch in range(config.steps):
-            yield Place(epoch, 0), batches[Place(epoch, 0)]
+            yield BatchAddress(epoch, 0), batches[BatchAddress(epoch, 0)]
 
     optimizer = make_optimizer(learner, config.optim)
     progress = Progress(config.steps)

@@ -9,13 +9,13 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from firth import rng
-from firth.checkpoint import make_goal
+from firth.checkpoint import make_objective
 from firth.data.joined import join
-from firth.data.loader import Packs, Place
+from firth.data.loader import BatchAddress, Packs
 from firth.data.packing import lay_out, pack_tokens
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn import likelihood
 from firth.nn.likelihood import IGNORE
@@ -27,18 +27,18 @@ LENGTH = 64
 
 
 @pytest.fixture
-def stream(shards: Shards) -> Stream:
-    return Stream(shards, np.arange(0, shards.num_documents, 2))
+def stream(shards: Shards) -> CorpusView:
+    return CorpusView(shards, np.arange(0, shards.num_documents, 2))
 
 
 @pytest.fixture
 def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> CausalLM:
-    made = make_goal("causal_lm", CausalLM.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=5)
+    made = make_objective("causal_lm", CausalLM.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=5)
     assert isinstance(made, CausalLM)
     return made
 
 
-def test_the_line_is_every_document_and_its_end(stream: Stream, tokenizer: WordPiece) -> None:
+def test_the_line_is_every_document_and_its_end(stream: CorpusView, tokenizer: WordPiece) -> None:
     joined, shards = join(stream, end=tokenizer.vocab.sep), stream.shards
     ids, own, starts = joined.read(shards, np.arange(len(joined)))
     wanted: list[int] = []
@@ -52,7 +52,7 @@ def test_the_line_is_every_document_and_its_end(stream: Stream, tokenizer: WordP
 
 
 @pytest.mark.parametrize("epoch", [0, 1])
-def test_windows_are_full_and_hold_every_token_once(stream: Stream, goal: CausalLM, epoch: int) -> None:
+def test_windows_are_full_and_hold_every_token_once(stream: CorpusView, goal: CausalLM, epoch: int) -> None:
     plan = goal.sequences(stream, epoch)
     assert (plan.lengths_S[1:-1] == LENGTH).all()
     assert plan.lengths_S.max() == LENGTH
@@ -63,12 +63,12 @@ def test_windows_are_full_and_hold_every_token_once(stream: Stream, goal: Causal
     assert len(plan.joined) - pieces[-1, 1] <= 1
 
 
-def test_windows_begin_elsewhere_every_epoch(stream: Stream, goal: CausalLM) -> None:
+def test_windows_begin_elsewhere_every_epoch(stream: CorpusView, goal: CausalLM) -> None:
     assert len({int(goal.sequences(stream, epoch).pieces_SP2[0, 0, 1]) for epoch in range(5)}) > 1
 
 
-def test_labels_are_the_next_tokens(stream: Stream, goal: CausalLM, tokenizer: WordPiece) -> None:
-    batch = Packs(stream, [goal], BatchConfig(LENGTH, 1024), specials=tokenizer.vocab, seed=5)[Place()]
+def test_labels_are_the_next_tokens(stream: CorpusView, goal: CausalLM, tokenizer: WordPiece) -> None:
+    batch = Packs(stream, [goal], BatchConfig(LENGTH, 1024), specials=tokenizer.vocab, seed=5)[BatchAddress()]
     labels, ids = batch.targets["causal_lm_labels"].tolist(), batch.ids_N.tolist()
     bounds = batch.bounds_B1.tolist()
     real = [i for i in range(len(ids)) if labels[i] != IGNORE]
@@ -112,11 +112,11 @@ def test_scores_never_all_exist_at_once(goal: CausalLM, monkeypatch: pytest.Monk
     assert max(largest) <= max(table_VD.numel(), goal.size * 10)
 
 
-def test_both_directions(small_bert: Callable[..., Bert], tokenizer: WordPiece, stream: Stream) -> None:
+def test_both_directions(small_bert: Callable[..., Bert], tokenizer: WordPiece, stream: CorpusView) -> None:
     config = CausalLM.Config(directions="both", tied=False, bias=True)
-    goal = make_goal("causal_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=5)
+    goal = make_objective("causal_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=5)
     assert isinstance(goal, CausalLM)
-    batch = Packs(stream, [goal], BatchConfig(LENGTH, 1024), specials=tokenizer.vocab, seed=5)[Place()]
+    batch = Packs(stream, [goal], BatchConfig(LENGTH, 1024), specials=tokenizer.vocab, seed=5)[BatchAddress()]
     torch.manual_seed(1)
     x_ND = torch.randn(1024, 32)
     loss = goal.loss(States(x_ND, torch.empty(1216, 32)), batch)
@@ -143,7 +143,7 @@ def test_next_tokens_of_a_tasks_batch() -> None:
 
 def test_words_beyond_the_predicted_ones_are_unknown(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> None:
     config = CausalLM.Config(num_words=100)
-    goal = make_goal("causal_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=5)
+    goal = make_objective("causal_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=5)
     assert isinstance(goal, CausalLM)
     assert goal.known(torch.tensor([5, 99, 100, IGNORE])).tolist() == [5, 99, tokenizer.vocab.unk, IGNORE]
     assert goal.scores(torch.zeros(2, 32), torch.zeros(1216, 32)).shape == (2, 100)

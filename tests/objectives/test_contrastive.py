@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from firth import rng
-from firth.checkpoint import make_goal
-from firth.data.loader import Packs, Place
+from firth.checkpoint import make_objective
+from firth.data.loader import BatchAddress, Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE
@@ -24,8 +24,8 @@ LENGTH = 64
 BATCHES = BatchConfig(max_length=LENGTH, tokens=1024)
 
 
-def whole(shards: Shards) -> Stream:
-    return Stream(shards, np.arange(shards.num_documents))
+def whole(shards: Shards) -> CorpusView:
+    return CorpusView(shards, np.arange(shards.num_documents))
 
 
 @pytest.mark.parametrize("unit", ["run", "sentence"])
@@ -33,7 +33,7 @@ def test_pairs_are_neighbours_in_one_document(
     unit: str, small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
 ) -> None:
     config = Contrastive.Config(unit=unit, min_tokens=4)  # type: ignore[arg-type]
-    goal = make_goal("contrastive", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective("contrastive", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
     borders = long_shards.sentences[long_shards.documents]
     plan = goal.sequences(whole(long_shards), 0)
     assert plan.groups_S is not None
@@ -66,9 +66,9 @@ def test_partners() -> None:
 def packed(small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece) -> tuple[Bert, Contrastive, Batch]:
     encoder = small_bert()
     config = Contrastive.Config(pooling="mean", temperature=0.1)
-    goal = make_goal("contrastive", config, encoder, tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective("contrastive", config, encoder, tokenizer, max_length=LENGTH, seed=2)
     assert isinstance(goal, Contrastive)
-    return encoder, goal, Packs(whole(shards), [goal], BATCHES, specials=tokenizer.vocab, seed=2)[Place()]
+    return encoder, goal, Packs(whole(shards), [goal], BATCHES, specials=tokenizer.vocab, seed=2)[BatchAddress()]
 
 
 def test_the_loss_is_that_of_finding_the_partner(packed: tuple[Bert, Contrastive, Batch]) -> None:
@@ -93,8 +93,8 @@ def test_the_loss_is_that_of_finding_the_partner(packed: tuple[Bert, Contrastive
 
 def test_it_must_cut_the_text(small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece) -> None:
     encoder = small_bert()
-    masked = make_goal("masked_lm", MaskedLM.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
-    goal = make_goal("contrastive", Contrastive.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
+    masked = make_objective("masked_lm", MaskedLM.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective("contrastive", Contrastive.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
     packs = Packs(whole(shards), [masked, goal], BATCHES, specials=tokenizer.vocab, seed=2)
     with pytest.raises(BadConfig, match="first objective"):
-        packs[Place()]
+        packs[BatchAddress()]

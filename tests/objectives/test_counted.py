@@ -12,7 +12,7 @@ import firth
 from firth import objectives, rng, samples
 from firth.data.documents import count_words
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.tables import StaticConfig, TopicsConfig
 from firth.encoders.topics import Topics
 from firth.errors import BadConfig, BadInput
@@ -100,8 +100,8 @@ def test_lsa_is_scikit_learns(text: Path, lines: list[str], tmp_path: Path) -> N
     )
 
 
-def stream_of(shards: Shards) -> Stream:
-    return Stream(shards, np.arange(shards.num_documents))
+def stream_of(shards: Shards) -> CorpusView:
+    return CorpusView(shards, np.arange(shards.num_documents))
 
 
 def test_lda_steps_are_scikit_learns(shards: Shards, tokenizer: WordPiece) -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from firth import lineage
-from firth.checkpoint import make_goal
-from firth.data.loader import Packs, Place
+from firth.checkpoint import make_objective
+from firth.data.loader import BatchAddress, Packs
 from firth.data.packing import lay_out
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE
@@ -30,14 +30,14 @@ LENGTH = 64
 Judge = tuple[Bert, ReplacedToken, Batch]
 
 
-def whole(shards: Shards) -> Stream:
-    return Stream(shards, np.arange(shards.num_documents))
+def whole(shards: Shards) -> CorpusView:
+    return CorpusView(shards, np.arange(shards.num_documents))
 
 
 def test_order_pairs_are_consecutive_and_half_are_swapped(
     small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
 ) -> None:
-    goal = make_goal("sentence_order", SentenceOrder.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective("sentence_order", SentenceOrder.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=2)
     stream, labels, neighbours = whole(long_shards), [], 0
     borders = long_shards.sentences[long_shards.documents]
     for epoch in range(3):
@@ -60,16 +60,18 @@ def test_order_pairs_are_consecutive_and_half_are_swapped(
 def test_order_pairs_need_one_document_only(
     small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
 ) -> None:
-    goal = make_goal("sentence_order", SentenceOrder.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=2)
-    assert len(goal.sequences(Stream(long_shards, np.array([3])), 0)) > 10
+    goal = make_objective("sentence_order", SentenceOrder.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    assert len(goal.sequences(CorpusView(long_shards, np.array([3])), 0)) > 10
 
 
 def test_a_spans_tokens_are_predicted_from_the_tokens_around_it(
     small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece
 ) -> None:
     encoder = small_bert()
-    masked = make_goal("masked_lm", MaskedLM.Config(unit="span"), encoder, tokenizer, max_length=LENGTH, seed=2)
-    goal = make_goal("span_boundary", SpanBoundary.Config(max_targets=6), encoder, tokenizer, max_length=LENGTH, seed=2)
+    masked = make_objective("masked_lm", MaskedLM.Config(unit="span"), encoder, tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective(
+        "span_boundary", SpanBoundary.Config(max_targets=6), encoder, tokenizer, max_length=LENGTH, seed=2
+    )
     plan = masked.sequences(whole(shards), 0)
     cut = 0
     for rows in np.array_split(np.arange(len(plan)), 8):
@@ -103,10 +105,10 @@ def judge(small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece)
     encoder = small_bert()
     shape = Generator(width=16, num_layers=1, num_heads=2, ffn_width=32)
     config = ReplacedToken.Config(generator=shape)
-    goal = make_goal("replaced_token", config, encoder, tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective("replaced_token", config, encoder, tokenizer, max_length=LENGTH, seed=2)
     assert isinstance(goal, ReplacedToken)
     batches = BatchConfig(max_length=LENGTH, tokens=1024)
-    return encoder, goal, Packs(whole(shards), [goal], batches, specials=tokenizer.vocab, seed=2)[Place()]
+    return encoder, goal, Packs(whole(shards), [goal], batches, specials=tokenizer.vocab, seed=2)[BatchAddress()]
 
 
 def certain(ids_P: torch.Tensor, size: int) -> torch.Tensor:
@@ -186,7 +188,9 @@ def test_shared_weights_survive_a_step_in_half_precision(judge: Judge) -> None:
 def test_a_narrow_generator_begins_with_weights_as_large_as_its_width_asks_for(tokenizer: WordPiece) -> None:
     shape = lineage.make("electra", "base")
     encoder = Bert(replace(shape.encoder["bert"], vocab_size=len(tokenizer.vocab)))
-    goal = make_goal("replaced_token", shape.objectives["replaced_token"], encoder, tokenizer, max_length=64, seed=1)
+    goal = make_objective(
+        "replaced_token", shape.objectives["replaced_token"], encoder, tokenizer, max_length=64, seed=1
+    )
     assert goal.generator.width == 256
     wide, narrow = (bert.blocks[0].ffn.up.weight.std().item() * bert.width**0.5 for bert in (encoder, goal.generator))
     assert wide == pytest.approx(0.02 * 768**0.5, rel=0.05)
@@ -205,10 +209,10 @@ def test_an_encoder_that_fills_masks_reads_some_of_them(
     encoder = small_bert()
     shape = Generator(width=16, num_layers=1, num_heads=2, ffn_width=32)
     config = ReplacedToken.Config(generator=shape, corrective_weight=1.0, kept_masks=0.4)
-    goal = make_goal("replaced_token", config, encoder, tokenizer, max_length=LENGTH, seed=2)
+    goal = make_objective("replaced_token", config, encoder, tokenizer, max_length=LENGTH, seed=2)
     assert isinstance(goal, ReplacedToken)
     batches = BatchConfig(max_length=LENGTH, tokens=1024)
-    batch = Packs(whole(shards), [goal], batches, specials=tokenizer.vocab, seed=2)[Place()]
+    batch = Packs(whole(shards), [goal], batches, specials=tokenizer.vocab, seed=2)[BatchAddress()]
     rewritten, _ = goal.rewrite(batch)
 
     masks_before = batch.ids_N == tokenizer.vocab.mask

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from firth import rng
-from firth.checkpoint import make_goal
+from firth.checkpoint import make_objective
 from firth.data.packing import Pack, lay_out
 from firth.data.shards import Shards, write_shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
@@ -44,7 +44,7 @@ def long_text(request: pytest.FixtureRequest, tokenizer: WordPiece, tmp_path_fac
 def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[..., MaskedLM]:
     def make(**changes: Any) -> MaskedLM:
         config = MaskedLM.Config(**changes)
-        made = make_goal("masked_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+        made = make_objective("masked_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
         assert isinstance(made, MaskedLM)
         made.set_tokenizer(tokenizer)
         return made
@@ -53,7 +53,7 @@ def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[...,
 
 
 def packs(goal: MaskedLM, shards: Shards) -> Iterator[Pack]:
-    plan = goal.sequences(Stream(shards, np.arange(shards.num_documents)), 0)
+    plan = goal.sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
     for rows in np.array_split(np.arange(len(plan)), max(1, len(plan) // 40)):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": LENGTH}
         yield lay_out(shards, plan, rows, specials=goal.vocab, **sizes)
@@ -89,7 +89,7 @@ def test_lengths_in_words_are_drawn_as_the_papers_say(
 
 def test_units_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], long_text: Shards) -> None:
     made = goal(unit="span")
-    plan = made.sequences(Stream(long_text, np.arange(long_text.num_documents)), 0)
+    plan = made.sequences(CorpusView(long_text, np.arange(long_text.num_documents)), 0)
     found = []
     for rows in ([5, 9, 40], [77, 9, 3]):
         size = int(plan.lengths_S[rows].sum())

@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from firth.checkpoint import make_goal
-from firth.data.loader import Packs, Place
+from firth.checkpoint import make_objective
+from firth.data.loader import BatchAddress, Packs
 from firth.data.packing import Pack, lay_out
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM, drop_surplus
@@ -34,7 +34,7 @@ class Masked:
 def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[..., MaskedLM]:
     def make(**changes: Any) -> MaskedLM:
         config = MaskedLM.Config(**changes)
-        made = make_goal("masked_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+        made = make_objective("masked_lm", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
         assert isinstance(made, MaskedLM)
         return made
 
@@ -42,7 +42,7 @@ def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[...,
 
 
 def masked(goal: MaskedLM, shards: Shards, epoch: int) -> Iterator[Masked]:
-    plan = goal.sequences(Stream(shards, np.arange(shards.num_documents)), epoch)
+    plan = goal.sequences(CorpusView(shards, np.arange(shards.num_documents)), epoch)
     for rows in np.array_split(np.arange(len(plan)), max(1, len(plan) // 60)):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": LENGTH}
         before, after = (lay_out(shards, plan, rows, specials=goal.vocab, **sizes) for _ in range(2))
@@ -51,7 +51,7 @@ def masked(goal: MaskedLM, shards: Shards, epoch: int) -> Iterator[Masked]:
 
 
 def test_cut_covers_every_token_once(goal: Callable[..., MaskedLM], shards: Shards) -> None:
-    plan = goal().sequences(Stream(shards, np.arange(shards.num_documents)), 0)
+    plan = goal().sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
     pieces = plan.pieces_SP2[:, 0]
     assert np.concatenate([np.arange(a, b) for a, b in pieces]).tolist() == list(range(shards.num_tokens))
     assert plan.lengths_S.max() == LENGTH
@@ -147,7 +147,7 @@ def test_static_masks_repeat_and_fresh_ones_do_not(goal: Callable[..., MaskedLM]
 def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: Shards) -> None:
     """A sequence's masks are its own: other neighbours in the pack change nothing."""
     made = goal()
-    plan = made.sequences(Stream(shards, np.arange(shards.num_documents)), 0)
+    plan = made.sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
     found = []
     for rows in ([5, 9, 40], [77, 9, 3, 6]):
         size = int(plan.lengths_S[rows].sum())
@@ -164,9 +164,9 @@ def test_more_masks_than_fit_are_left_out_by_whole_words(goal: Callable[..., Mas
 
 def test_batches_hold_the_same_as_packs(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:
     made = goal()
-    stream = Stream(shards, np.arange(shards.num_documents))
+    stream = CorpusView(shards, np.arange(shards.num_documents))
     config = BatchConfig(max_length=LENGTH, tokens=1024)
-    batch = Packs(stream, [made], config, specials=tokenizer.vocab, seed=2)[Place()]
+    batch = Packs(stream, [made], config, specials=tokenizer.vocab, seed=2)[BatchAddress()]
     labels = batch.targets["masked_lm_labels"]
     assert labels.shape == batch.targets["masked_lm_positions"].shape == (256,)
     assert made.counts(batch) == {"masked_lm": int((labels >= 0).sum())}

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from firth.checkpoint import make_goal
+from firth.checkpoint import make_objective
 from firth.data.packing import Plan
 from firth.data.shards import Shards
-from firth.data.stream import Stream, split
+from firth.data.stream import CorpusView, split
 from firth.encoders.bert import Bert
 from firth.errors import BadInput, Unsupported
 from firth.objectives.next_sentence import IS_NEXT, IS_RANDOM, NextSentence
@@ -25,15 +25,15 @@ Maker = Callable[..., NextSentence]
 def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Maker:
     def make(length: int = LENGTH, **changes: Any) -> NextSentence:
         config = NextSentence.Config(**changes)
-        made = make_goal("next_sentence", config, small_bert(), tokenizer, max_length=length, seed=2)
+        made = make_objective("next_sentence", config, small_bert(), tokenizer, max_length=length, seed=2)
         assert isinstance(made, NextSentence)
         return made
 
     return make
 
 
-def everything(shards: Shards) -> Stream:
-    return Stream(shards, np.arange(shards.num_documents))
+def everything(shards: Shards) -> CorpusView:
+    return CorpusView(shards, np.arange(shards.num_documents))
 
 
 def documents(shards: Shards, tokens: np.ndarray) -> np.ndarray:
@@ -124,7 +124,7 @@ def test_real_text_at_short_lengths(goal: Maker, shards: Shards, length: int) ->
 
 def test_one_document_is_not_enough(goal: Maker, shards: Shards) -> None:
     with pytest.raises(BadInput, match="at least two documents"):
-        goal().sequences(Stream(shards, np.array([3])), 0)
+        goal().sequences(CorpusView(shards, np.array([3])), 0)
 
 
 def test_an_encoder_without_pooler_is_refused(goal: Maker) -> None:

@@ -16,7 +16,7 @@ from scipy.stats import chisquare
 from torch.nn import functional as F
 
 from firth import rng
-from firth.compiling import kept_on_disk
+from firth.compiling import cached_on_disk
 from firth.data import counts
 from firth.data.counts import count_pairs, shuffled
 from firth.encoders.tables import StaticConfig
@@ -344,7 +344,7 @@ def test_glove_steps_as_adagrad_by_hand() -> None:
 def test_a_loop_is_compiled_where_it_can_be_kept_and_where_it_cannot() -> None:
     place = dict[str, Any]()
     exec("def more(x): return x + 1", place)  # of no file, so that numba has nowhere to keep it
-    assert kept_on_disk(nb.njit(place["more"]))(1) == 2
+    assert cached_on_disk(nb.njit(place["more"]))(1) == 2
     for loop in (kernels(WIDTH).skip_gram, bag_kernels(WIDTH).classify, glove_kernel(WIDTH), spread):
         assert Path(loop.stats.cache_path).is_dir()
 

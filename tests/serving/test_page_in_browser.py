@@ -45,7 +45,7 @@ def other_mask(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     sizes: dict[str, Any] = {"width": 16, "num_layers": 1, "num_heads": 2, "ffn_width": 32, "max_positions": 64}
     encoder = Bert(Bert.Config(vocab_size=400, **sizes))
-    goals = {"masked_lm": checkpoint.make_goal("masked_lm", MaskedLM.Config(), encoder, tokenizer)}
+    goals = {"masked_lm": checkpoint.make_objective("masked_lm", MaskedLM.Config(), encoder, tokenizer)}
     folder = tmp_path_factory.mktemp("other") / "model"
     checkpoint.save(folder, checkpoint.Checkpoint(encoder, goals, tokenizer))
     return folder

@@ -12,7 +12,7 @@ import torch
 import firth
 from firth.checkpoint import make_head
 from firth.data.items import ItemBatches
-from firth.data.loader import Place
+from firth.data.loader import BatchAddress
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
 from firth.tasks import scorer_of
@@ -243,7 +243,7 @@ def test_an_epoch_has_each_order_of_a_pair_once_and_each_row_once(make: Make, to
     seen: list[list[int]] = []
     num_rows = 0
     for index in range(batches.num_packs(0)):
-        batch = batches[Place(0, index)]
+        batch = batches[BatchAddress(0, index)]
         num_rows += task.counts(batch)["classify"]
         seen += [ids.tolist() for ids in torch.split(batch.ids_N, batch.bounds_B1.diff().tolist())]
     one_way = tokenizer.vocab.frame.join

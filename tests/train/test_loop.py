@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from firth.checkpoint import make_goal
-from firth.data.loader import Packs, Place, load, places
+from firth.checkpoint import make_objective
+from firth.data.loader import BatchAddress, Packs, load, places
 from firth.data.packing import finish, lay_out
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.stream import Stream
+from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.objectives.masked_lm import MaskedLM
@@ -34,14 +34,14 @@ def learner(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[.
     def make(**changes: object) -> Learner:
         encoder = small_bert(**changes)
         configs = {"next_sentence": NextSentence.Config(), "masked_lm": MaskedLM.Config()}
-        goals = {n: make_goal(n, c, encoder, tokenizer, max_length=LENGTH, seed=1) for n, c in configs.items()}
+        goals = {n: make_objective(n, c, encoder, tokenizer, max_length=LENGTH, seed=1) for n, c in configs.items()}
         return Learner(encoder, goals)
 
     return make
 
 
 def packs_of(learner: Learner, shards: Shards, tokenizer: WordPiece, tokens: int = 512) -> Packs:
-    stream, config = Stream(shards, np.arange(shards.num_documents)), BatchConfig(max_length=LENGTH, tokens=tokens)
+    stream, config = CorpusView(shards, np.arange(shards.num_documents)), BatchConfig(max_length=LENGTH, tokens=tokens)
     return Packs(stream, list(learner.goals.values()), config, specials=tokenizer.vocab, seed=1)  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ def gradient(learner: Learner, batches: list[Batch], config: TrainConfig = STILL
 
     optimizer = make_optimizer(learner, config.optim)
     optimizer.register_step_pre_hook(keep)
-    rows = ((Place(0, index), batch) for index, batch in enumerate(batches))
+    rows = ((BatchAddress(0, index), batch) for index, batch in enumerate(batches))
     config = replace(config, accumulate=len(batches))
     train(learner, rows, config, optimizer=optimizer, progress=Progress(1), on_step=lambda progress, norm: None)
     return found
@@ -64,7 +64,7 @@ def gradient(learner: Learner, batches: list[Batch], config: TrainConfig = STILL
 def cut(learner: Callable[..., Learner], shards: Shards, tokenizer: WordPiece) -> Callable[[int], list[Batch]]:
     """The same 32 corrupted sequences in this many micro-batches, of very unequal numbers of masks."""
     goals = list(learner().goals.values())
-    plan = goals[0].sequences(Stream(shards, np.arange(shards.num_documents)), 0)  # type: ignore[operator]
+    plan = goals[0].sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)  # type: ignore[operator]
     rows = np.argsort(plan.lengths_S, kind="stable")[:: len(plan) // 32][:32]
 
     def make(parts: int) -> list[Batch]:
@@ -127,13 +127,13 @@ def test_loss_falls_and_progress_is_kept(learner: Callable[..., Learner], shards
         progress.sums, progress.counts = {}, {}
         assert norm > 0
 
-    batches = load(packs, places(packs, Place()), workers=0)
+    batches = load(packs, places(packs, BatchAddress()), workers=0)
     progress = Progress(60)
     train(model, batches, config, optimizer=make_optimizer(model, config.optim), progress=progress, on_step=watch)
     assert np.mean(losses[-10:]) < np.mean(losses[:5]) - 0.5
     assert [step for step, _ in seen] == list(range(1, 61))
-    addresses = list(islice(places(packs, Place()), 121))
-    assert progress.place in (addresses[120], Place(addresses[119].epoch, addresses[119].index + 1))
+    addresses = list(islice(places(packs, BatchAddress()), 121))
+    assert progress.place in (addresses[120], BatchAddress(addresses[119].epoch, addresses[119].index + 1))
 
 
 def test_the_number_of_steps_may_change_on_the_way(
@@ -147,7 +147,7 @@ def test_the_number_of_steps_may_change_on_the_way(
 
     progress = Progress(10)
     optimizer = make_optimizer(model, STILL.optim)
-    batches = load(packs, places(packs, Place()), workers=0)
+    batches = load(packs, places(packs, BatchAddress()), workers=0)
     train(model, batches, STILL, optimizer=optimizer, progress=progress, on_step=shorten)
     assert progress.step == 3
 
@@ -186,7 +186,7 @@ def test_bf16_keeps_weights_in_fp32(learner: Callable[..., Learner], cut: Callab
 def test_compiling_needs_a_gpu(learner: Callable[..., Learner]) -> None:
     config = replace(STILL, compile="yes")
 
-    def nothing() -> Iterator[tuple[Place, Batch]]:
+    def nothing() -> Iterator[tuple[BatchAddress, Batch]]:
         yield from ()
 
     model = learner()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import firth
-from firth.data.loader import Place, places
+from firth.data.loader import BatchAddress, places
 from firth.train.journal import read_rows
 from firth.train.parallel import World, current_world
 
@@ -24,7 +24,7 @@ class Epochs:
     def num_packs(self, epoch: int) -> int:
         return 5 if epoch % 2 == 0 else 3
 
-    def __getitem__(self, place: Place) -> None:
+    def __getitem__(self, place: BatchAddress) -> None:
         raise AssertionError("no batch is made here")
 
 
@@ -36,15 +36,15 @@ def test_one_process_is_the_whole_world() -> None:
 
 
 def test_ranks_share_places_without_gap_or_repeat() -> None:
-    whole = list(islice(places(Epochs(), Place()), 24))  # type: ignore[arg-type]
-    shares = [list(islice(World(rank, 3).share(places(Epochs(), Place())), 8)) for rank in range(3)]  # type: ignore[arg-type]
+    whole = list(islice(places(Epochs(), BatchAddress()), 24))  # type: ignore[arg-type]
+    shares = [list(islice(World(rank, 3).share(places(Epochs(), BatchAddress())), 8)) for rank in range(3)]  # type: ignore[arg-type]
     dealt = [place for together in zip(*shares, strict=True) for place in together]
     assert dealt == whole
 
 
 def test_a_place_behind_an_epochs_end_is_in_the_next() -> None:
-    assert next(places(Epochs(), Place(0, 7))) == Place(1, 2)  # type: ignore[arg-type]
-    assert next(places(Epochs(), Place(0, 5))) == Place(1, 0)  # type: ignore[arg-type]
+    assert next(places(Epochs(), BatchAddress(0, 7))) == BatchAddress(1, 2)  # type: ignore[arg-type]
+    assert next(places(Epochs(), BatchAddress(0, 5))) == BatchAddress(1, 0)  # type: ignore[arg-type]
 
 
 def _count(rank: int, file: str, answers: "multiprocessing.Queue[dict[str, int]]") -> None:
