@@ -50,6 +50,7 @@ def one_figures(gold: Sequence[str], predicted: Sequence[str], *, positive: str)
 
 def grouped_figures(gold: Sequence[Names], predicted: Sequence[Names], labels: Labels, *, positive: str) -> Figures:
     """Of one name for each label column: the means over the columns, and each column's own figures."""
+    # A label is a tuple with one name for each column.
     by_group: dict[str, dict[str, float]] = {}
     for column, group in enumerate(labels):
         gold_names = [row[column] for row in gold]

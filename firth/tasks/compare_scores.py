@@ -34,6 +34,7 @@ class Similarity(Prediction):
 
 def with_vectors(similarity: float, vectors: tuple[np.ndarray, ...]) -> Similarity:
     made = Similarity(similarity)
+    # A prediction is frozen, and vectors are no field of it.
     object.__setattr__(made, "vectors", vectors)
     return made
 

@@ -64,6 +64,7 @@ def preset(name: str) -> Preset:
 
 def preset_columns(rows: Rows, name: str, *, labelled: bool) -> TextsAndLabels:
     """The columns of a GLUE file; a test file has no label."""
+    # A set was published in several forms: with a header or without, by GLUE or by Hugging Face.
     layouts = preset(name).layouts
     for label, *texts in layouts:
         wanted = [label, *texts] if labelled else texts

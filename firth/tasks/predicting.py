@@ -35,6 +35,7 @@ def predict(encoder: Encoder, head: Head, items: Items, *, advance: Advance | No
 @torch.inference_mode()
 def outputs_of(encoder: Encoder, head: Head, items: Items, *, advance: Advance | None = None) -> list[list[np.ndarray]]:
     """The head's outputs for each window of each item."""
+    # Prediction is called in the middle of training: the modes are restored at the end.
     encoder_was_training = encoder.training
     head_was_training = head.training
     encoder.eval()
@@ -57,6 +58,7 @@ def outputs_of(encoder: Encoder, head: Head, items: Items, *, advance: Advance |
 
     encoder.train(encoder_was_training)
     head.train(head_was_training)
+    # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
     by_window = iter(outputs)
     return [[next(by_window) for _ in item.windows] for item in items]
 

@@ -78,6 +78,7 @@ def _segment_block(
     first_of_text = np.searchsorted(word_ends, text_starts[1:-1], side="right")
     ends_by_text = np.split(word_ends, first_of_text)
     words = []
+    # `text_starts` has one entry more: the end of the last text.
     for text, text_start, text_ends in zip(plain, text_starts.tolist(), ends_by_text, strict=False):
         bounds = [0, *(text_ends - text_start).tolist()]
         words.append([text[start:end] for start, end in pairwise(bounds)])

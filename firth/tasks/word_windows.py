@@ -43,6 +43,7 @@ def _pieces_of_words(example: Sentence, encoding: Encoding, *, limit: int) -> li
     starts = np.array([start for start, _ in example.words], np.int64)
     # A piece belongs to the last word that starts at or before it.
     owners = np.searchsorted(starts, encoding.offsets[:, 0], side="right") - 1
+    # Owners only grow, so the pieces of a word are a run; those before the first word belong to none.
     bounds = np.searchsorted(owners, np.arange(len(starts) + 1))
     pieces = []
     for first, end in pairwise(bounds):
@@ -66,6 +67,7 @@ def _window(
         rows = np.empty(0, np.int64)
         word_starts = np.empty(0, np.int64)
     stretch = (encoding.take(rows, unknown=vocab.unk), 0, len(rows))
+    # Counted from the start of the window, where the frame's opening tokens are.
     first_rows = word_starts.astype(np.int64) + len(vocab.frame.opening)
     return cut_window(vocab, stretch, start=first, facts=first_rows)
 
@@ -120,6 +122,7 @@ def word_windows(ends: np.ndarray, size: int) -> list[tuple[int, int]]:
     spans = []
     first = 0
     while True:
+        # As many words as fit.
         last = int(np.searchsorted(ends, starts[first] + size, side="right"))
         spans.append((first, last))
         if last == len(ends):
