@@ -22,10 +22,9 @@ logging.getLogger("firth").addHandler(logging.NullHandler())  # silent unless a 
 if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
-    from firth.pipeline import check, evaluate, extend, finetune, import_model, prepare, pretrain
+    from firth.pipeline import check, evaluate, export, extend, finetune, import_model, prepare, pretrain
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction
-    from firth.words import export
 
 __all__ = [
     "Fill",
@@ -48,10 +47,9 @@ __all__ = [
 _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
-    "firth.pipeline": ("check", "evaluate", "extend", "finetune", "import_model", "prepare", "pretrain"),
+    "firth.pipeline": ("check", "evaluate", "export", "extend", "finetune", "import_model", "prepare", "pretrain"),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction"),
-    "firth.words": ("export",),
 }
 """The public names by the module that defines them."""
 

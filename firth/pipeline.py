@@ -1,4 +1,4 @@
-"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate, import_model, extend.
+"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate, import_model, extend, export.
 
 In: paths and options. Out: folders on disk, and the figures of each step. `firth.prepare` etc. are these functions.
 Each function imports only what it needs: preparing text and training word vectors never load torch.
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FINETUNING_RECIPES = ("fasttext", "ulmfit")
+MODEL_FORMATS = ("huggingface", "quantised")
+"""Kinds of `export` that write a whole model."""
 NEW_ENCODERS = ("bag", "static")
 """Values of `encoder` that are not a model's folder."""
 
@@ -413,6 +415,39 @@ def extend(
 
     texts = [Path(path) for path in _as_list(text)]
     return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
+
+
+def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int = 8) -> dict[str, object]:
+    """Writes a model for other programs, or its word vectors; returns what was written.
+
+    `kind` is one of the files of word vectors (word2vec, word2vec-binary, vec), or a folder: huggingface has plain
+    weights that transformers opens, quantised has weights of `bits` bits that firth opens like any other model.
+    """
+    path = Path(out)
+    check_is_new(path)
+    from firth.convert.vectors import FORMATS, write_vectors
+    from firth.inference.lexicon import open_lexicon
+
+    if kind in MODEL_FORMATS:
+        return _export_model(Path(model), path, bits=bits if kind == "quantised" else 0)
+    if kind not in FORMATS:
+        known = ", ".join((*FORMATS, *MODEL_FORMATS))
+        raise BadConfig(f"There is no format '{kind}' to export to (known: {known}).")
+    lexicon = open_lexicon(Path(model))
+    count = len(lexicon)
+    width = lexicon.rows_VD.shape[1]
+    write_vectors(path, lexicon.blocks(), count=count, width=width, kind=kind)
+    return {"words": count, "width": width, "out": str(out)}
+
+
+def _export_model(model: Path, out: Path, *, bits: int) -> dict[str, object]:
+    from firth.surgery.exporting import export_folder
+    from firth.tensors import parameter_count
+
+    checkpoint = export_folder(model, out, bits=bits)
+    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    parameters = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
+    return {"parameters": parameters, "megabytes": size / 1e6, "out": str(out)}
 
 
 def embed_file(

@@ -1,7 +1,7 @@
-"""Words: a map of word vectors, vectors for other programs, co-occurrence ratios, keywords, near-duplicate texts.
+"""Words: a map of word vectors, co-occurrence ratios, keywords, near-duplicate texts.
 
-In: a model folder, prepared text or text files. Out: files, or rows. `firth.export` is here; the others are used as
-`from firth.words import keywords`. As in `pipeline.py`, each function imports only what it needs.
+In: a model folder, prepared text or text files. Out: files, or rows. Used as `from firth.words import keywords`. As in
+`pipeline.py`, each function imports only what it needs.
 """
 
 import logging
@@ -18,14 +18,6 @@ if TYPE_CHECKING:
     from firth.tokenizers import Tokenizer
 
 log = logging.getLogger(__name__)
-
-
-class Exported(TypedDict):
-    """What `export` wrote."""
-
-    words: int
-    width: int
-    out: str
 
 
 class NearPair(TypedDict):
@@ -50,23 +42,6 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
     lexicon = open_lexicon(Path(model))
     vectors = [lexicon.vector(word) for word in words]
     write_map(path, words, np.stack(vectors))
-
-
-def export(model: str | Path, *, out: str | Path, kind: str = "word2vec") -> Exported:
-    """Writes a model's word vectors as a file that other programs read; returns their number and width.
-
-    `kind` is word2vec (text), word2vec-binary or vec.
-    """
-    from firth.convert.vectors import write_vectors
-    from firth.inference.lexicon import open_lexicon
-
-    path = Path(out)
-    check_is_new(path)
-    lexicon = open_lexicon(Path(model))
-    count = len(lexicon)
-    width = lexicon.rows_VD.shape[1]
-    write_vectors(path, lexicon.blocks(), count=count, width=width, kind=kind)
-    return {"words": count, "width": width, "out": str(out)}
 
 
 def ratios(

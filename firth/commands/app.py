@@ -27,7 +27,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": vectors.map_words,
     "neighbours": vectors.neighbours,
     "analogy": vectors.analogy,
-    "export": vectors.export,
+    "export": models.export,
     "ratios": vectors.ratios,
     "keywords": vectors.keywords,
     "duplicates": vectors.duplicates,

@@ -1,4 +1,4 @@
-"""Subcommands about whole models: import, extend, info, and the demo that makes some."""
+"""Subcommands about whole models: import, extend, export, info, and the demo that makes some."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -48,6 +48,27 @@ def extend(
         first_tokens = ", ".join(figures["new"][:20])
         figures["new"] = f"{first_tokens} ..."
     show(figures, as_json=as_json)
+
+
+def export(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option(help="The file or folder to write; must not exist.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            "--format",
+            help="Word vectors: word2vec (text), word2vec-binary or vec. A whole model: huggingface (plain weights, "
+            "which transformers opens) or quantised (weights of few bits, for firth).",
+        ),
+    ] = "word2vec",
+    bits: Annotated[int, typer.Option(min=2, max=8, help="With --to quantised, bits of each weight.")] = 8,
+    as_json: Json = False,
+) -> None:
+    """Write a model, or its word vectors, for other programs."""
+    from firth import pipeline
+
+    show(pipeline.export(model, out=out, kind=kind, bits=bits), as_json=as_json)
 
 
 def info(model: ModelFolder, as_json: Json = False) -> None:

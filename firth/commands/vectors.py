@@ -64,19 +64,6 @@ def map_words(
     show({"words": len(words), "out": str(out)}, as_json=as_json)
 
 
-def export(
-    model: ModelFolder,
-    out: Annotated[Path, typer.Option(help="The file to write; must not exist.")],
-    kind: Annotated[str, typer.Option("--format", help="word2vec (text), word2vec-binary or vec.")] = "word2vec",
-    as_json: Json = False,
-) -> None:
-    """Write a model's word vectors as a file that other programs read."""
-    from firth import words
-
-    exported = words.export(model, out=out, kind=kind)
-    show(dict(exported), as_json=as_json)
-
-
 def ratios(
     data: Annotated[
         Path, typer.Argument(help="A folder made by `firth prepare --tokenizer words`, or a run made from words.")

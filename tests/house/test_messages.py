@@ -98,7 +98,7 @@ def test_every_argument_exists_and_has_a_flag(name: str, text: str) -> None:
         ("finetune", "add `encoder='bag'`", "add --encoder bag"),
         ("finetune", "with `label_columns=`, or", "with --label-column, or"),
         ("finetune", "say `kind='pairs'`", "say --kind pairs"),
-        ("export", "another `kind=`", "another --format"),
+        ("export", "another `kind=`", "another --to"),
         ("pretrain", "leave out `start_from=`", "leave out --from"),
         ("pretrain", "again with `tokenizer='a b/run'`", "again with --tokenizer a b/run"),
         ("import", "`cased=True` or `cased=False`", "--cased or --uncased"),

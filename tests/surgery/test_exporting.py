@@ -1,0 +1,108 @@
+"""Exporting: a plain folder that transformers opens, and a folder of few bits that firth opens, of the same model."""
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+
+import firth
+from firth.errors import BadConfig, BadInput
+from firth.files import QUANTISED
+
+TEXT = "The [MASK] is open."
+PLAIN = "The door is open."
+DETECTION = "objectives.replaced_token."
+GENERATOR = '{"width": 32, "num_layers": 1, "num_heads": 2, "ffn_width": 64}'
+
+
+@pytest.fixture(scope="module")
+def small(data: Path, tiny: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the recipe of the default models."""
+    out = tmp_path_factory.mktemp("runs") / "small"
+    changes = [*tiny, f"{DETECTION}generator={GENERATOR}", "encoder.bert.embedding_width=16"]
+    firth.pretrain(data, out=out, recipe="small", steps=20, changes=changes, device="cpu")
+    return out
+
+
+def test_a_plain_folder_is_the_same_model_to_transformers(small: Path, tmp_path: Path) -> None:
+    exported = firth.export(small, out=tmp_path / "plain", kind="huggingface")
+    assert not (tmp_path / "plain" / "generator").exists()
+    theirs = transformers.ElectraForMaskedLM.from_pretrained(tmp_path / "plain").eval()
+    ours = firth.load(tmp_path / "plain")
+    vocab = ours.tokenizer.vocab
+
+    def framed(text: str) -> torch.Tensor:
+        return torch.from_numpy(vocab.frame.join(ours.tokenizer.encode(text, masks=True).ids))[None]
+
+    masked = framed(TEXT)
+    with torch.no_grad():
+        scores_V = theirs(masked).logits[0][masked[0] == vocab.mask][0, : len(vocab)]
+        hidden_ND = theirs.electra(framed(PLAIN)).last_hidden_state[0]
+    # Special tokens are never offered.
+    scores_V[sorted(vocab.specials)] = -torch.inf
+    probabilities = scores_V.softmax(0)
+    for candidate in ours.fill(TEXT):
+        assert candidate.probability == pytest.approx(float(probabilities[vocab.ids[candidate.token]]), rel=1e-4)
+    assert np.allclose(ours.embed([PLAIN])[0], hidden_ND.mean(0).numpy(), atol=1e-5)
+    # The generator is not counted any more.
+    assert exported["parameters"] < firth.load(small).info().parameters
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_a_folder_of_few_bits_is_smaller_and_answers_alike(small: Path, tmp_path: Path, bits: int) -> None:
+    exported = firth.export(small, out=tmp_path / "few", kind="quantised", bits=bits)
+    plain = firth.export(small, out=tmp_path / "plain", kind="huggingface")
+    assert (tmp_path / "few" / QUANTISED).exists()
+    assert not (tmp_path / "few" / "model.safetensors").exists()
+    weights = (tmp_path / "few" / QUANTISED).stat().st_size
+    assert weights < (bits / 32 + 0.1) * (tmp_path / "plain" / "model.safetensors").stat().st_size
+    assert exported["parameters"] == plain["parameters"]
+
+    exact = firth.load(tmp_path / "plain").embed([TEXT, "A second text, longer than the first one."])
+    rounded = firth.load(tmp_path / "few").embed([TEXT, "A second text, longer than the first one."])
+    cosine = (exact * rounded).sum(1) / np.linalg.norm(exact, axis=1) / np.linalg.norm(rounded, axis=1)
+    assert cosine.min() > {8: 0.9999, 4: 0.98}[bits]
+    assert not np.array_equal(exact, rounded)
+
+
+def test_a_folder_of_few_bits_is_a_model_like_any_other(small: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    firth.export(small, out=few, kind="quantised")
+    # Plain weights from few bits: the very numbers that were opened.
+    firth.export(few, out=tmp_path / "plain", kind="huggingface")
+    assert np.array_equal(firth.load(few).embed([TEXT]), firth.load(tmp_path / "plain").embed([TEXT]))
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "a good day\tyes\na bad day\tno\n" * 8)
+    firth.finetune(few, task="classify", train=rows, out=tmp_path / "tuned", changes=["epochs=1"])
+    assert firth.load(tmp_path / "tuned").predict(["a good day"])[0].label in ("yes", "no")
+    assert asdict(firth.load(few).info())["heads"] == ["replaced_token"]
+
+
+def test_a_model_keeps_its_generator_where_it_fills_masks_by_it(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    changes = [*tiny, f"{DETECTION}generator={GENERATOR}"]
+    firth.pretrain(data, out=tmp_path / "electra", recipe="electra", steps=2, changes=changes, device="cpu")
+    firth.export(tmp_path / "electra", out=tmp_path / "plain", kind="huggingface")
+    assert (tmp_path / "plain" / "generator").is_dir()
+    before = firth.load(tmp_path / "electra").fill(TEXT)
+    assert firth.load(tmp_path / "plain").fill(TEXT) == before
+
+
+def test_what_cannot_be_exported(small: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    with pytest.raises(BadConfig, match=r"no format 'onnx' to export to \(known: word2vec, .*quantised\)"):
+        firth.export(small, out=tmp_path / "out", kind="onnx")
+    with pytest.raises(BadConfig, match=r"2 to 8 bits"):
+        firth.export(small, out=tmp_path / "out", kind="quantised", bits=9)
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "there").mkdir()
+    with pytest.raises(BadInput, match="exist"):
+        firth.export(small, out=tmp_path / "there", kind="quantised")
+    said = command("export", small, "--to", "quantised", "--bits", "6", "--out", tmp_path / "six")
+    assert said.code == 0
+    assert "megabytes" in said.out
