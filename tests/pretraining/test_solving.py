@@ -360,7 +360,7 @@ def test_a_model_of_parts_keeps_the_vectors_of_its_words(text: Path, tmp_path: P
     firth.pretrain(text, out=tmp_path / "run", recipe="fasttext", epochs=1, width=8, threads=1, changes=changes)
     stored, embedded = open_lexicon(tmp_path / "run"), firth.load(tmp_path / "run").embed(["frog", "青蛙"])
     assert isinstance(stored.rows_VD, np.memmap)
-    assert np.allclose(stored.rows_VD[[stored.place("frog"), stored.place("青蛙")]], embedded, atol=1e-6)
+    assert np.allclose(stored.rows_VD[[stored.row_of("frog"), stored.row_of("青蛙")]], embedded, atol=1e-6)
     (tmp_path / "run" / WORD_ROWS).unlink()
     with pytest.raises(Damaged, match=WORD_ROWS):
         open_lexicon(tmp_path / "run")
