@@ -1,9 +1,12 @@
 """Objectives: goals that make their own labels. One file holds an objective's cut, its corruption and its loss."""
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firth.config import resolve as _resolve
+
+if TYPE_CHECKING:
+    from firth.objectives.objective import Objective
 
 TABLE = {
     "tf_idf": "firth.objectives.tf_idf:TfIdf",
@@ -27,6 +30,15 @@ TABLE = {
 def resolve(name: str) -> Any:
     """The class of an objective, imported only now."""
     return _resolve(TABLE, name, "objective")
+
+
+@cache
+def trained_objectives() -> tuple[type["Objective"], ...]:
+    """The classes of all objectives of the training loop; the other entries of the table are solved."""
+    from firth.objectives.objective import Objective
+
+    classes = [resolve(name) for name in TABLE]
+    return tuple(found for found in classes if issubclass(found, Objective))
 
 
 @cache

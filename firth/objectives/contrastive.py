@@ -22,7 +22,7 @@ from firth.errors import BadConfig
 from firth.nn.blocks import first_rows
 from firth.nn.likelihood import IGNORE
 from firth.nn.pooling import mean_rows
-from firth.objectives.objective import Objective
+from firth.objectives.objective import Objective, ShareFigure
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 
@@ -31,6 +31,9 @@ EXCLUDED = -1e4
 
 
 class Contrastive(Objective):
+    other_losses = ("contrastive",)
+    shares = {"contrastive_accuracy": ShareFigure("Neighbouring texts found")}
+
     @dataclass(frozen=True)
     class Config:
         unit: Literal["run", "sentence"] = "run"

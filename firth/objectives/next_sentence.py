@@ -13,6 +13,7 @@ from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import CorpusView
 from firth.errors import BadInput
+from firth.objectives.objective import ShareFigure
 from firth.objectives.pairs import PairCutter, PairObjective, truncate
 
 # Labels as in the released models.
@@ -22,6 +23,8 @@ IS_RANDOM = 1
 
 class NextSentence(PairObjective):
     name = "next_sentence"
+    other_losses = ("next_sentence",)
+    shares = {"next_sentence_accuracy": ShareFigure("Sentence pairs told right", chance=0.5)}
 
     @dataclass(frozen=True)
     class Config:

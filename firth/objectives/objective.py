@@ -5,6 +5,8 @@ the targets of its loss added. What needs no gradients is not an objective of th
 `firth/objectives/solver.py`.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from firth.data.packing import Pack, Plan
@@ -13,17 +15,35 @@ from firth.tensors import Goal
 from firth.tokenizers import Tokenizer
 
 
+@dataclass(frozen=True)
+class ShareFigure:
+    """A figure from 0 to 1 among an objective's metrics, as reports show it."""
+
+    label: str
+    chance: float | None = None
+    """What guessing reaches, where that is known."""
+
+
 class Objective(Goal):
     """A goal that makes its own labels. Of several objectives, the first cuts the stream, and all corrupt in order."""
 
     requires: ClassVar[tuple[str, ...]] = ()
     """Objectives that must have corrupted a pack before this one can."""
+    other_losses: ClassVar[tuple[str, ...]] = ()
+    """Its losses that are not over the vocabulary."""
+    shares: ClassVar[Mapping[str, ShareFigure]] = {}
+    """Its accuracies, recalls and the like, besides the accuracies of its losses over the vocabulary."""
 
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Called once before training with what made the ids; overridden by objectives that look at words."""
 
     def warning(self) -> str:
         """What a user should know before training with it; empty if there is nothing."""
+        return ""
+
+    @classmethod
+    def finding(cls, figures: Mapping[str, float]) -> str:
+        """What the last held-out figures say, as the end of a sentence that begins with `It`; empty for nothing."""
         return ""
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:

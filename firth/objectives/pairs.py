@@ -24,6 +24,8 @@ from firth.objectives.objective import Objective
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 
+BARELY_BETTER_THAN_GUESSING = 0.55
+"""Accuracy below which a report says that it is hardly more than guessing."""
 LEARNED = 0.98
 """A loss below this share of a coin toss's shows that something was learned."""
 
@@ -80,6 +82,16 @@ class PairObjective(Objective):
     def counts(self, batch: Batch) -> Mapping[str, int]:
         is_label_B = batch.targets[f"{self.name}_labels"] != IGNORE
         return {self.name: int(is_label_B.sum())}
+
+    @classmethod
+    def finding(cls, figures: Mapping[str, float]) -> str:
+        accuracy = figures.get(f"{cls.name}_accuracy")
+        if accuracy is None:
+            return ""
+        statement = f"tells {accuracy:.0%} of sentence pairs right"
+        if accuracy < BARELY_BETTER_THAN_GUESSING:
+            return f"{statement}, hardly more than the 50% of chance"
+        return f"{statement} (chance: 50%)"
 
     def nothing_learned(self, figures: Mapping[str, float]) -> str:
         loss = figures.get(self.name, 0.0)

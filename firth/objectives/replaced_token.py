@@ -29,7 +29,7 @@ from firth.nn.blocks import activation
 from firth.nn.embeddings import Embeddings
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.objective import Objective
+from firth.objectives.objective import Objective, ShareFigure
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
@@ -53,8 +53,14 @@ class Generator:
 
 
 class ReplacedToken(Objective):
-    word_losses = MaskedLM.word_losses
-    """The generator's."""
+    word_losses = {**MaskedLM.word_losses, "corrective_lm": "original token"}
+    """The generator's, and the encoder's own."""
+    other_losses = ("replaced_token",)
+    shares = {
+        "replaced_token_recall": ShareFigure("Replaced tokens found (recall)"),
+        "replaced_token_precision": ShareFigure("Tokens rightly called replaced (precision)"),
+        "replaced_token_auc": ShareFigure("Replaced tokens ranked above originals (AUC)", chance=0.5),
+    }
 
     @dataclass(frozen=True)
     class Config:
@@ -212,6 +218,14 @@ class ReplacedToken(Objective):
             tallies["replaced_token_auc"] = _auc(logits_N[real_N].float(), replaced_N[real_N])
             tallies["replaced_token_auc_of"] = torch.ones((), device=logits_N.device)
         return Loss({"replaced_token": weighted}, tallies)
+
+    @classmethod
+    def finding(cls, figures: Mapping[str, float]) -> str:
+        recall = figures.get("replaced_token_recall")
+        precision = figures.get("replaced_token_precision")
+        if recall is None or precision is None:
+            return ""
+        return f"finds {recall:.0%} of replaced tokens (of those it names, {precision:.0%} are)"
 
     def nothing_learned(self, figures: Mapping[str, float]) -> str:
         floor = binary_entropy(figures.get("replaced_token_share", 0.0))

@@ -12,6 +12,7 @@ from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import CorpusView
+from firth.objectives.objective import ShareFigure
 from firth.objectives.pairs import PairCutter, PairObjective, truncate
 
 # Labels as in the released models.
@@ -21,6 +22,8 @@ SWAPPED = 1
 
 class SentenceOrder(PairObjective):
     name = "sentence_order"
+    other_losses = ("sentence_order",)
+    shares = {"sentence_order_accuracy": ShareFigure("Orders of sentences told right", chance=0.5)}
 
     @dataclass(frozen=True)
     class Config:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from firth.objectives import word_losses
+from firth.objectives import trained_objectives, word_losses
 
 _LITTLE = 0.5
 """Nats below the floor under which we would not say that a model has learned."""
@@ -17,8 +17,6 @@ _NOTHING = 0.05
 """Nats below the floor up to which a model has learned nothing."""
 _RISE = 0.05
 """Nats above its best at which a held-out loss counts as rising."""
-_BARELY_BETTER_THAN_GUESSING = 0.55
-"""Accuracy on two classes of equal size below which the page says that it is hardly more than guessing."""
 
 MetricsRow = Mapping[str, float | str | None]
 """One line of metrics.jsonl."""
@@ -131,17 +129,11 @@ def _accuracies(held_out: Sequence[MetricsRow]) -> str:
     if guessed:
         statements.append(f"guesses {' and '.join(guessed)} right")
 
-    recall = _last_value(held_out, "replaced_token_recall")
-    precision = _last_value(held_out, "replaced_token_precision")
-    if recall is not None and precision is not None:
-        statements.append(f"finds {recall:.0%} of replaced tokens (of those it names, {precision:.0%} are)")
-
-    # A run has one of the two goals over sentence pairs, BERT's or ALBERT's.
-    pairs = _last_value(held_out, "next_sentence_accuracy")
-    if pairs is None:
-        pairs = _last_value(held_out, "sentence_order_accuracy")
-    if pairs is not None:
-        statements.append(_sentence_pairs(pairs))
+    figures = _last_figures(held_out)
+    for objective in trained_objectives():
+        finding = objective.finding(figures)
+        if finding:
+            statements.append(finding)
     if not statements:
         return ""
     return f"It {' and '.join(statements)}."
@@ -155,11 +147,14 @@ def _last_value(rows: Sequence[MetricsRow], key: str) -> float | None:
     return None
 
 
-def _sentence_pairs(accuracy: float) -> str:
-    statement = f"tells {accuracy:.0%} of sentence pairs right"
-    if accuracy < _BARELY_BETTER_THAN_GUESSING:
-        return f"{statement}, hardly more than the 50% of chance"
-    return f"{statement} (chance: 50%)"
+def _last_figures(rows: Sequence[MetricsRow]) -> dict[str, float]:
+    """For every metric its last value."""
+    figures: dict[str, float] = {}
+    for row in rows:
+        for name, value in row.items():
+            if isinstance(value, int | float):
+                figures[name] = value
+    return figures
 
 
 def plural(target: str) -> str:

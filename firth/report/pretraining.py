@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import ArrayLike
 
-from firth.objectives import word_losses
+from firth.objectives import trained_objectives, word_losses
+from firth.objectives.objective import ShareFigure
 from firth.report.axes import Points
 from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
 from firth.report.judgement import MetricsRow, judge, plural
@@ -31,25 +32,6 @@ _MOST_TOKENS = 32
 """An attention map of a longer sentence is cut to its first tokens."""
 _MOST_ROWS = 40
 """A longer table of measurements shows rows at equal distances."""
-_OTHER_LOSSES = ("replaced_token", "next_sentence", "sentence_order")
-"""Losses that are not over the vocabulary."""
-
-
-@dataclass(frozen=True)
-class _Share:
-    """A figure from 0 to 1 of the metrics: its name on the page, and horizontal lines to compare it with."""
-
-    label: str
-    references: Mapping[str, float] = field(default_factory=dict)
-
-
-_OTHER_SHARES = {
-    "replaced_token_recall": _Share("Replaced tokens found (recall)"),
-    "replaced_token_precision": _Share("Tokens rightly called replaced (precision)"),
-    "next_sentence_accuracy": _Share("Sentence pairs told right", {"chance": 0.5}),
-    "sentence_order_accuracy": _Share("Orders of sentences told right", {"chance": 0.5}),
-}
-"""The shares that are not accuracies of a loss over the vocabulary."""
 
 Ranked = Sequence[tuple[str, Sequence[tuple[str, float]]]]
 """Texts, each with (answer, score) pairs, best first."""
@@ -126,12 +108,14 @@ def _word_loss_names() -> dict[str, str]:
     return {name: f"{target.replace(' ', '-')} loss" for name, target in word_losses().items()}
 
 
-def _shares() -> dict[str, _Share]:
+def _shares() -> dict[str, ShareFigure]:
     """Every accuracy, recall and precision that a metrics row may have."""
     shares = {}
     for name, target in word_losses().items():
-        shares[f"{name}_accuracy"] = _Share(f"{plural(target).capitalize()} guessed right")
-    return shares | _OTHER_SHARES
+        shares[f"{name}_accuracy"] = ShareFigure(f"{plural(target).capitalize()} guessed right")
+    for objective in trained_objectives():
+        shares.update(objective.shares)
+    return shares
 
 
 def _loss(run: PretrainingReport) -> Section | None:
@@ -186,8 +170,9 @@ def _held_out_table(run: PretrainingReport) -> str:
     rows = [row for row in run.metrics if row.get("split") == "held-out"]
     rows = _evenly_spaced(rows)
     labels = _word_loss_names()
-    for name in _OTHER_LOSSES:
-        labels[name] = f"{name.replace('_', '-')} loss"
+    for objective in trained_objectives():
+        for name in objective.other_losses:
+            labels[name] = f"{name.replace('_', '-')} loss"
     for name, share in _shares().items():
         labels[name] = share.label.lower()
     names = [name for name in labels if any(name in row for row in rows)]
@@ -216,11 +201,14 @@ def _accuracy(run: PretrainingReport) -> Section | None:
         curves = _splits(run, key)
         if not curves:
             continue
+        references = {}
+        if share.chance is not None:
+            references["chance"] = share.chance
         svg = lines(
             curves,
             x_label="step",
             y_label=share.label,
-            references=share.references,
+            references=references,
             percent=True,
             smooth=True,
         )
