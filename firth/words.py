@@ -76,11 +76,11 @@ def _vocabulary(tokenizer: "Tokenizer") -> "Lexicon":
     """The words of a tokenizer without vectors, for looking them up as a model would."""
     import numpy as np
 
-    from firth.inference.lexicon import Lexicon, reads_lowercase
+    from firth.inference.lexicon import Lexicon
 
     vocab = tokenizer.vocab
     no_vectors = np.empty((len(vocab), 0), np.float32)
-    return Lexicon(vocab.ids, no_vectors, lowercase=reads_lowercase(tokenizer), hidden=vocab.specials)
+    return Lexicon(vocab.ids, no_vectors, lowercase=tokenizer.lowercases, hidden=vocab.specials)
 
 
 def _ids_of(words: Sequence[str], vocabulary: "Lexicon", data: str | Path) -> Mapping[str, int]:

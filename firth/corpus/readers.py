@@ -294,7 +294,7 @@ def _json_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
 def _field(row: object, field: str, where: str) -> str:
     """The text of a row; `where` names the row in messages."""
     if not isinstance(row, dict):
-        raise BadInput(f'{where}: a row must be an object such as {{"{field}": "..."}}; mend or remove it.')
+        raise BadInput(f'{where}: a row must be an object such as {{"{field}": "..."}}; correct or remove it.')
     if field not in row:
         names = ", ".join(row) or "none"
         raise BadInput(f"{where}: the row has no field '{field}' but {names}; name the field of the text.")

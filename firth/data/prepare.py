@@ -213,7 +213,6 @@ class Chunk:
 
 def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     """What a worker does with a chunk of lines: split into sentences, encode, find where words start."""
-    keeps_space = getattr(tokenizer, "keeps_space", False)
     sentences: list[str] = []
     ends: list[int] = []
     lead = ""
@@ -224,7 +223,7 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
             lead = ""
             continue
         found = split(line)
-        if keeps_space:
+        if tokenizer.keeps_space:
             found = _with_leading_space(line, found, lead)
         sentences += found
         lead = "\n"
@@ -285,8 +284,7 @@ def _encode(tokenizer: Tokenizer, sentences: list[str]) -> tuple[np.ndarray, np.
     that only the text does.
     """
     dtype = id_dtype(len(tokenizer.vocab))
-    words_by_text = getattr(tokenizer, "words_by_text", False)
-    is_segmented = [words_by_text or has_chinese(sentence) for sentence in sentences]
+    is_segmented = [tokenizer.words_by_text or has_chinese(sentence) for sentence in sentences]
     is_plain = [not segmented for segmented in is_segmented]
     plain = tokenizer.ids_batch(list(compress(sentences, is_plain)))
     if not any(is_segmented):

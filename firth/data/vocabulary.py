@@ -37,7 +37,7 @@ def train_tokenizer(
     cls = tokenizers.resolve(name)
     if not config:
         config = _config(cls, name, vocab_size=vocab_size, min_count=min_count, cased=cased)
-    counts_words = getattr(cls, "counts_all", False)
+    counts_words = cls.counts_all_words
     units = "words" if counts_words else "pieces"
     sample_bytes = sys.maxsize if counts_words else SAMPLE_BYTES
     # A missing file is reported before any progress message.

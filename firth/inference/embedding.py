@@ -189,7 +189,7 @@ class Embedder:
     def _encode(self, texts: list[str], *, specials: bool) -> Sequence[np.ndarray | Encoding]:
         """The ids of each text; whole encodings where tokens have parts."""
         # fastText's tokens have n-grams as parts, which ids alone do not give.
-        if hasattr(self.tokenizer, "word_parts"):
+        if self.tokenizer.has_word_parts:
             return self.tokenizer.encode_batch(texts)
         if specials:
             encodings = self.tokenizer.encode_batch(texts, specials=True)

@@ -95,9 +95,9 @@ class MaskFiller:
         """A candidate for the mask at `span`, and the text with it."""
         before = text[: span[0]]
         after = text[span[1] :]
-        if hasattr(self.tokenizer, "spelled"):
+        if self.tokenizer.pieces_hold_spaces:
             # A piece of byte-level BPE or SentencePiece contains the space before it.
-            piece: str = self.tokenizer.spelled(token)
+            piece = self.tokenizer.spelled(token)
             if piece.startswith(" "):
                 before = before.rstrip()
             joined = before + piece

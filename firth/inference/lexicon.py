@@ -16,7 +16,6 @@ from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
 from firth.errors import BadInput, Unsupported
 from firth.files import MANIFEST, check_manifest, without_model
-from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.words import has_chinese
 
@@ -228,7 +227,7 @@ def open_lexicon(folder: Path, *, spelling_candidates: int = SPELLING_CANDIDATES
     return Lexicon(
         vocab.ids,
         rows_VD,
-        lowercase=reads_lowercase(tokenizer),
+        lowercase=tokenizer.lowercases,
         hidden=vocab.specials,
         compose=compose,
         spelling_candidates=spelling_candidates,
@@ -257,12 +256,6 @@ def _table_name(folder: Path, weights: Path) -> str:
         f"{folder} is a model without a table of words; take word vectors (pre-train them with "
         "`recipe='word2vec-sg-ns'`, or import some) or a BERT, or compare whole texts by their embeddings."
     )
-
-
-def reads_lowercase(tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer lower-cases its texts."""
-    settings = getattr(tokenizer, "config", None) or getattr(tokenizer, "rules", None)
-    return bool(getattr(settings, "lowercase", False))
 
 
 def _composer(tokenizer: Subwords, rows_VD: np.ndarray) -> Callable[[str], np.ndarray | None]:

@@ -192,7 +192,7 @@ def _read_sections(path: Path, lines: NumberedLines) -> dict[str, list[Analogy]]
         words = line.split()
         if len(words) != 4:
             raise BadInput(
-                f"{path}, line {number}: {len(words)} words where an analogy has 4; mend or remove the line."
+                f"{path}, line {number}: {len(words)} words where an analogy has 4; correct or remove the line."
             )
         sections.setdefault(name, []).append(Analogy(*words))
     if not sections:
@@ -216,10 +216,12 @@ def _read_pairs(path: Path, lines: NumberedLines) -> list[ScoredPair]:
             if is_header:
                 continue
             raise BadInput(
-                f"{path}, line {number}: not two words and a number in column {column + 1}; mend or remove the line."
+                f"{path}, line {number}: not two words and a number in column {column + 1}; correct or remove the line."
             )
         if not isfinite(score):
-            raise BadInput(f"{path}, line {number}: the score '{row[column]}' is no finite number; mend or remove it.")
+            raise BadInput(
+                f"{path}, line {number}: the score '{row[column]}' is no finite number; correct or remove it."
+            )
         pairs.append(ScoredPair(row[0], row[1], score))
     return pairs
 

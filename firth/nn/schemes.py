@@ -63,7 +63,7 @@ def guess_scheme(tags: Sequence[str]) -> Scheme:
         return "none"
     if others:
         raise BadInput(
-            f"Tag '{others[0]}' does not fit with '{marked[0]}': mend the tags, or choose the scheme 'none'."
+            f"Tag '{others[0]}' does not fit with '{marked[0]}': correct the tags, or choose the scheme 'none'."
         )
     prefixes = {split_tag(tag)[0] for tag in marked}
     if {"I", "M"} <= prefixes:
@@ -148,7 +148,7 @@ def _refuse_broken(tags: Sequence[str], scheme: Scheme) -> None:
         prefix, _ = split_tag(tag)
         is_foreign = prefix not in [*PREFIXES[scheme]]
         if is_foreign or ("-" in tag and not _is_marked(tag)):
-            raise BadInput(f"Tag '{tag}' does not belong to {scheme}: mend it, or choose the scheme 'none'.")
+            raise BadInput(f"Tag '{tag}' does not belong to {scheme}: correct it, or choose the scheme 'none'.")
     for tag in tags:
         for partner in partners(tag, scheme):
             if partner not in tags:

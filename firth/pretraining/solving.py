@@ -144,7 +144,7 @@ def _begin(
     num_rows = len(tokenizer.vocab)
     if solver_class.fills == "bag":
         # A tokenizer of n-grams has a row for each of them, too.
-        num_rows = getattr(tokenizer, "num_rows", 0) or num_rows
+        num_rows = tokenizer.num_rows
     encoder_config = replace(encoder_config, vocab_size=num_rows)
     solver = solver_class(objective_config, encoder_config, tokenizer=tokenizer, seed=recipe.train.seed)
     recipe = replace(recipe, encoder={encoder_name: encoder_config})

@@ -87,7 +87,7 @@ async def _tokenize_openai_input(
 def _checked_ids(id_lists: list[list[int]], model: Model) -> list[np.ndarray]:
     """The ids as arrays; refuses those that are not in the vocabulary."""
     vocab_size = len(model.tokenizer.vocab)
-    if hasattr(model.tokenizer, "word_parts"):
+    if model.tokenizer.has_word_parts:
         raise unsupported("'input' must be texts: this model's tokens are more than ids.")
     for ids in id_lists:
         if any(not 0 <= token < vocab_size for token in ids):

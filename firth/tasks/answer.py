@@ -115,7 +115,7 @@ class AnswerReader(Reader):
             if isinstance(example, Question) and example.gold and min(example.starts) < 0:
                 num_wrong = sum(start < 0 for start in example.starts)
                 what = f"{num_wrong} of {len(example.starts)} answers are not at their offsets"
-                yield Problem(example.row, what, "mend answer_start", bad=False)
+                yield Problem(example.row, what, "correct answer_start", bad=False)
 
     def group(self, example: Example) -> str:
         """The passage."""

@@ -145,14 +145,14 @@ def _example(row: int, texts: Sequence[object], labels: Sequence[object], config
     stripped = []
     for text in texts:
         if not isinstance(text, str):
-            return Problem(row, f"the text is {type(text).__name__}, not text", "mend or remove the row")
+            return Problem(row, f"the text is {type(text).__name__}, not text", "correct or remove the row")
         if not text.strip():
             return Problem(row, "an empty text", "fill it in or remove the row")
         stripped.append(text.strip())
     try:
         golds = [_gold(label, config) for label in labels]
     except ValueError as error:
-        return Problem(row, str(error), "mend or remove the row")
+        return Problem(row, str(error), "correct or remove the row")
     if not golds:
         return Example(tuple(stripped), None, row)
     gold = tuple(golds) if len(golds) > 1 else golds[0]

@@ -198,7 +198,7 @@ class CompareReader(Reader):
             kind = compare_files.kind_of(example)
             if kind != self.config.kind:
                 what = f"a row of kind {kind} where {self.config.kind} is wanted"
-                yield Problem(example.row, what, f"mend the row or say `kind='{kind}'`")
+                yield Problem(example.row, what, f"correct the row or say `kind='{kind}'`")
             elif labels and example.gold not in labels["label"]:
                 what = f"the label '{example.gold}' never occurs in training"
                 yield Problem(example.row, what, "add training rows with it or remove the row")

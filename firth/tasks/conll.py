@@ -151,7 +151,7 @@ def _block_problem(row: int, lines: Sequence[Sequence[str]], *, needed: int, wid
             what = f"{len(line)} columns where {needed} are needed"
             if len(line) < 2:
                 what = "a word without its columns"
-            return Problem(line_row, what, "mend or remove the sentence, or count the columns again")
+            return Problem(line_row, what, "correct or remove the sentence, or count the columns again")
     if width is None:
         return None
     for line_row, line in enumerate(lines, row):

@@ -102,7 +102,7 @@ def _by_name(row: int, fields: Sequence[str], rows: Rows) -> Values | Problem:
 
 
 def _wrong_number_of_columns(row: int, number: int, wanted: int) -> Problem:
-    return Problem(row, f"the number of columns is {number}, not {wanted}", "mend or remove the row")
+    return Problem(row, f"the number of columns is {number}, not {wanted}", "correct or remove the row")
 
 
 def _codah(path: Path) -> Iterator[Row]:
@@ -128,7 +128,7 @@ def _dream(path: Path) -> Iterator[Row]:
                 row += 1
                 yield row, {"dialogue": "\n".join(turns), **question}
     except (ValueError, TypeError, RecursionError) as error:
-        raise BadInput(f"{path}: after question {row} it is not of DREAM's form ({error}); mend it.") from None
+        raise BadInput(f"{path}: after question {row} it is not of DREAM's form ({error}); correct it.") from None
 
 
 # A row
@@ -190,7 +190,7 @@ def _options(row: int, values: Values) -> list[str] | Problem:
 
 
 def _not_texts(row: int) -> Problem:
-    return Problem(row, "context, question or options are not texts", "mend or remove the row")
+    return Problem(row, "context, question or options are not texts", "correct or remove the row")
 
 
 def _right_option(label: object, options: Sequence[str]) -> str | None:

@@ -65,7 +65,7 @@ def _questions(path: Path) -> Iterator[object]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
+        raise BadInput(f"{path} is not valid JSON ({error}); correct it.") from None
     if isinstance(whole, list):
         yield from whole
         return
@@ -80,7 +80,7 @@ def _questions(path: Path) -> Iterator[object]:
                     yield {**asked, "context": paragraph["context"]}
         except (KeyError, TypeError):
             raise BadInput(
-                f"{path}: article {place} is not of SQuAD's form (paragraphs with a context and qas); mend it."
+                f"{path}: article {place} is not of SQuAD's form (paragraphs with a context and qas); correct it."
             ) from None
 
 
@@ -101,7 +101,7 @@ def _question(row: int, found: object, *, labelled: bool) -> Question | Problem:
         return Question((asked, passage), (), row)
     answers = _answers(found.get("answers"))
     if answers is None:
-        return Problem(row, "its answers are not texts with an answer_start", "mend or remove the question")
+        return Problem(row, "its answers are not texts with an answer_start", "correct or remove the question")
     if not answers and found.get("is_impossible") is False:
         return Problem(row, "no answer, though not marked as impossible", "add the answer or is_impossible")
     return _placed(row, asked, passage, answers)
@@ -131,7 +131,7 @@ def _placed(row: int, asked: str, passage: str, answers: list[GivenAnswer]) -> Q
     if answers and max(starts) < 0:
         text, start = answers[0]
         where = f"is not at its answer_start {start}" if text in passage else "is not in its passage"
-        return Problem(row, f"the answer '{text:.40}' {where}", "mend or remove the question")
+        return Problem(row, f"the answer '{text:.40}' {where}", "correct or remove the question")
     return Question((asked, passage), tuple(texts), row, tuple(starts))
 
 

@@ -105,7 +105,9 @@ class Rows:
         is_counted = any(_is_number(name) for name in wanted)
         expected = needed if is_counted else len(self.columns)
         if len(fields) < needed or (not is_counted and len(fields) > expected):
-            return Problem(number, f"the number of columns is {len(fields)}, not {expected}", "mend or remove the row")
+            return Problem(
+                number, f"the number of columns is {len(fields)}, not {expected}", "correct or remove the row"
+            )
         for name, place in zip(wanted, places, strict=True):
             values[name] = fields[place]
         return values
@@ -222,7 +224,7 @@ def _json_rows(path: Path, text: str) -> Rows:
         try:
             values += enumerate(json.loads(text), 1)
         except (ValueError, RecursionError) as error:
-            raise BadInput(f"{path} is not valid JSON ({error}); mend it.") from None
+            raise BadInput(f"{path} is not valid JSON ({error}); correct it.") from None
     else:
         for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
@@ -249,10 +251,10 @@ def _json_row(number: int, line: str) -> object:
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
-        return Problem(number, f"broken JSON ({error})", "mend or remove the row")
+        return Problem(number, f"broken JSON ({error})", "correct or remove the row")
 
 
 def _too_long(number: int, size: int) -> Problem | None:
     if size <= MAX_ROW:
         return None
-    return Problem(number, f"a row of {size:,} characters", "split it or mend a missing line break")
+    return Problem(number, f"a row of {size:,} characters", "split it or correct a missing line break")

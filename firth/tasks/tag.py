@@ -195,9 +195,9 @@ class TagReader(Reader):
         tag = tags[place] if place < len(tags) else schemes.END
         forbidden_pairs = [pair.split() for pair in self.config.forbidden]
         if [before, tag] in forbidden_pairs:
-            remedy = "mend the tags, or remove the pair from tasks.tag.forbidden"
+            remedy = "correct the tags, or remove the pair from tasks.tag.forbidden"
             return f"word {min(place + 1, len(tags))}: '{before} {tag}' is a forbidden pair", remedy
-        remedy = "mend the tags, or fine-tune with tasks.tag.repair=true or tasks.tag.scheme=none"
+        remedy = "correct the tags, or fine-tune with tasks.tag.repair=true or tasks.tag.scheme=none"
         if place == len(tags):
             _, kind = metrics.split_tag(before)
             return f"the sentence ends inside {kind or 'a word'} (its last tag is {before})", remedy

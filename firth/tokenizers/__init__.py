@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from firth.config import resolve as _resolve
 
@@ -42,7 +42,21 @@ _SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model")
 
 
 class Tokenizer(Protocol):
-    """What every tokenizer offers."""
+    """What every tokenizer offers; `capabilities.py` says what the capabilities mean."""
+
+    counts_all_words: ClassVar[bool]
+    words_by_text: ClassVar[bool]
+    keeps_space: ClassVar[bool]
+    has_word_parts: ClassVar[bool]
+    pieces_hold_spaces: ClassVar[bool]
+
+    @property
+    def lowercases(self) -> bool: ...
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def spelled(self, token: int) -> str: ...
 
     @property
     def vocab(self) -> "Vocab": ...

@@ -24,6 +24,7 @@ from firth.files import write_bytes, write_json
 from firth.tokenizers.bpe_folder import END_OF_TEXT, ROBERTA, BPERules, Merges, frame_of, read_folder
 from firth.tokenizers.byte_words import byte_letters, count_words, split_chunks, starts_with_space, word_borders
 from firth.tokenizers.cache import ChunkCache
+from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.folder import ROLES, Added
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.pieces import learn_merges
@@ -36,13 +37,12 @@ _SPACE = byte_letters()[ord(" ")]
 _plain_word = re.compile(" ?[A-Za-z0-9]+")
 
 
-class BPE:
+class BPE(Capabilities):
     """Immutable; safe to use from several threads."""
 
     words_by_text = True
-    """Whether a piece begins a word depends on the text before it, not on the piece alone."""
     keeps_space = True
-    """Spaces are part of the pieces, so the space before a sentence belongs to its tokens."""
+    pieces_hold_spaces = True
 
     @dataclass(frozen=True)
     class Config:

@@ -60,6 +60,7 @@ class SpelledVocab(Vocab):
 
 class Characters(Words):
     kind = "FirthCharacters"
+    has_word_parts = True
 
     @dataclass(frozen=True)
     class Config(Words.Config):

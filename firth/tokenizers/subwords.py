@@ -31,6 +31,7 @@ _WORD_STEP = 116049371
 
 class Subwords(Words):
     kind = "FirthSubwords"
+    has_word_parts = True
 
     @dataclass(frozen=True)
     class Config(Words.Config):

@@ -26,6 +26,7 @@ from firth import rng
 from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, Damaged
 from firth.files import read_json, write_bytes, write_json
+from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.units import COLUMNS, SHAPES, Units, class_of, common_suffixes, normal
 from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
 from firth.tokenizers.words import repair
@@ -66,7 +67,7 @@ _MISSING = np.int32(-1)
 _token = re.compile(r"%x\[(-?\d+),(\w+)\]")
 
 
-class Templates:
+class Templates(Capabilities):
     @dataclass(frozen=True)
     class Config:
         unit: Literal["character", "word"] = "character"

@@ -20,6 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from firth.errors import Unsupported
 from firth.files import write_bytes, write_json
 from firth.tokenizers.byte_words import word_borders
+from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.folder import ROLES
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.unigram_folder import SPACE, Step, UnigramRules, read_folder
@@ -28,11 +29,11 @@ from firth.tokenizers.words import repair
 from firth.types import Encoding
 
 
-class Unigram:
+class Unigram(Capabilities):
     """Immutable; safe to use from several threads."""
 
     words_by_text = True
-    """Whether a piece begins a word depends on the text before it, not on the piece alone."""
+    pieces_hold_spaces = True
 
     def __init__(self, vocab: Vocab, rules: UnigramRules, *, max_length: int | None = None) -> None:
         self.vocab = vocab

@@ -22,6 +22,7 @@ import numpy as np
 from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import read_json, write_bytes, write_json
+from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
 from firth.tokenizers.words import CHINESE, chinese_starts, has_chinese, repair
 from firth.types import Encoding
@@ -46,12 +47,11 @@ _WIDE = f"[{CHINESE}\u3000-\u303f\uff00-\uff65]"
 _unwanted_space = re.compile(rf"(?<={_WIDE}) (?={_WIDE})| (?=[,.;:!?%)\]}}])|(?<=[(\[{{]) ")
 
 
-class Words:
+class Words(Capabilities):
     """Immutable; safe to use from several threads."""
 
     kind = "FirthWords"
-    counts_all = True
-    """Trained on all of the text, not on a sample of it."""
+    counts_all_words = True
 
     @dataclass(frozen=True)
     class Config:
@@ -75,6 +75,10 @@ class Words:
         self.config = config
         self.counts = np.zeros(len(vocab), np.int64) if counts is None else counts
         self.continues = np.zeros(len(vocab), bool)
+
+    @property
+    def lowercases(self) -> bool:
+        return self.config.lowercase
 
     @classmethod
     def of(cls, words: Sequence[str], config: Config, *, counts: Sequence[int] | np.ndarray = ()) -> Self:

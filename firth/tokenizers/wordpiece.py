@@ -20,6 +20,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
 from firth.tokenizers.cache import CachedIds
+from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.folder import ROLES, WordPieceRules, read_folder
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.pieces import choose_characters, count_words, learn_pieces
@@ -33,7 +34,7 @@ _WIDE = f"[{CHINESE}\u3000-\u303f\uff00-\uff65]"
 _space_between_wide = re.compile(f"(?<={_WIDE}) (?={_WIDE})")
 
 
-class WordPiece:
+class WordPiece(Capabilities):
     """Immutable; safe to use from several threads."""
 
     @dataclass(frozen=True)
@@ -63,6 +64,10 @@ class WordPiece:
         self.rules = rules
         self.max_length = max_length
         self.continues = vocab.continues
+
+    @property
+    def lowercases(self) -> bool:
+        return self.rules.lowercase
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "WordPiece":

@@ -86,7 +86,10 @@ def test_a_file_without_usable_rows_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     for text, says in (
         ("text\tlabel\n", r"can be used: there is none; give it one example a row\."),
-        ("text\tlabel\nonly\na\tb\tc\n", r"row 2: the number of columns is 1, not 2; mend .* \(2 bad rows in all\)\."),
+        (
+            "text\tlabel\nonly\na\tb\tc\n",
+            r"row 2: the number of columns is 1, not 2; correct .* \(2 bad rows in all\)\.",
+        ),
     ):
         path.write_text(text)
         with pytest.raises(BadInput, match=says):

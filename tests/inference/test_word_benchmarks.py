@@ -62,11 +62,14 @@ def test_an_answer_that_is_not_listed_cannot_be_right(rows: np.ndarray, tmp_path
     ("content", "says"),
     [
         ("love sex 6\ntiger nobody 5\n", "knows both words of 1 of 2 pairs, and a rank correlation needs two"),
-        ("love sex 6\ntiger cat nan\nbook paper 3\n", "line 2: the score 'nan' is no finite number; mend or remove it"),
+        (
+            "love sex 6\ntiger cat nan\nbook paper 3\n",
+            "line 2: the score 'nan' is no finite number; correct or remove it",
+        ),
         ("love sex 6\ntiger cat 6\n", "people give all 2 known pairs one number"),
-        ("love sex 6\ntiger cat\nbook paper 3\n", "line 2: not two words and a number in column 3; mend or remove"),
+        ("love sex 6\ntiger cat\nbook paper 3\n", "line 2: not two words and a number in column 3; correct or remove"),
         (": a\nlove sex tiger nobody\n", "all four words of none of its 1 analogies"),
-        (": a\nlove sex tiger\n", "line 2: 3 words where an analogy has 4; mend or remove the line"),
+        (": a\nlove sex tiger\n", "line 2: 3 words where an analogy has 4; correct or remove the line"),
     ],
 )
 def test_what_gives_no_figure_is_refused(content: str, says: str, lexicon: Lexicon, tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_offsets_slice_back(tokenizer: Any, how: dict[str, bool]) -> None:
         for i, token, start, end in zip(encoding.ids, encoding.tokens, starts, ends, strict=True):
             if i not in tokenizer.vocab.specials:
                 piece = token.removeprefix("##") if tokenizer.continues[i] else token
-                piece = tokenizer.spelled(i).strip(" ") if hasattr(tokenizer, "spelled") else piece
+                piece = tokenizer.spelled(i).strip(" ") if tokenizer.pieces_hold_spaces else piece
                 assert essence(piece) in essence(text[start:end])
                 checked += 1
     assert checked > 500
