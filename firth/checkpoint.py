@@ -48,7 +48,7 @@ class Checkpoint:
     """Where the model comes from, as `firth.json` has it."""
     tasks: Mapping[str, Head] = field(default_factory=dict)
     """The heads of the tasks it was fine-tuned for, by name."""
-    reader: Encoder | None = None
+    feature_encoder: Encoder | None = None
     """The encoder that the tasks use, if it is not `encoder` itself: frozen features of it."""
     adapter_width: int = 0
     """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
@@ -91,7 +91,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         tokenizer=checkpoint.tokenizer,
         notes=_notes(checkpoint),
         text=checkpoint.text or _card(checkpoint),
-        beside=written,
+        extra_files=written,
         max_length=max_length,
         weights=QUANTISED if bits else WEIGHTS,
     )
@@ -204,14 +204,16 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
     # All parts are made with new weights here; `_load_heads` fills them.
     if adapter_width:
         insert_adapters(checkpoint.encoder, adapter_width)
-    reader = None
+    feature_encoder = None
     if notes.get("features"):
-        reader = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
+        feature_encoder = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
     tasks: dict[str, Head] = {}
     for name, row in notes["tasks"].items():
-        tasks[name] = make_head(name, row["config"], reader or checkpoint.encoder, labels=row["labels"])
+        tasks[name] = make_head(name, row["config"], feature_encoder or checkpoint.encoder, labels=row["labels"])
     text = (folder / "README.md").read_text("utf-8")
-    finetuned = replace(checkpoint, tasks=tasks, reader=reader, adapter_width=adapter_width, text=text)
+    finetuned = replace(
+        checkpoint, tasks=tasks, feature_encoder=feature_encoder, adapter_width=adapter_width, text=text
+    )
     _load_heads(folder / HEAD, finetuned)
     return finetuned
 
@@ -239,8 +241,8 @@ def _finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     for name, parameter in adapter_parameters(checkpoint.encoder).items():
         tensors[f"encoder.{name}"] = parameter
-    if isinstance(checkpoint.reader, Features):
-        for name, parameter in checkpoint.reader.own_parameters().items():
+    if isinstance(checkpoint.feature_encoder, Features):
+        for name, parameter in checkpoint.feature_encoder.own_parameters().items():
             tensors[f"features.{name}"] = parameter
     for task_name, task in checkpoint.tasks.items():
         for name, tensor in task.state_dict().items():
@@ -333,8 +335,8 @@ def _notes(checkpoint: Checkpoint) -> dict[str, object]:
 def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
     """The part of `firth.json` that `_with_tasks` reads."""
     features = None
-    if isinstance(checkpoint.reader, Features):
-        features = to_dict(checkpoint.reader.features)
+    if isinstance(checkpoint.feature_encoder, Features):
+        features = to_dict(checkpoint.feature_encoder.features)
     tasks: dict[str, dict[str, object]] = {}
     for name, task in checkpoint.tasks.items():
         tasks[name] = {"config": to_dict(task.config), "labels": to_dict(task.labels)}

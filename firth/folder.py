@@ -42,17 +42,17 @@ def finish(
     tokenizer: Tokenizer,
     notes: Mapping[str, Any],
     text: str,
-    beside: Iterable[str] = (),
+    extra_files: Iterable[str] = (),
     max_length: int | None = None,
     weights: str = WEIGHTS,
 ) -> None:
-    """Writes all but weights, each file atomically; `weights` and `beside` are files that are there already."""
+    """Writes all but weights, each file atomically; `weights` and `extra_files` are files that are there already."""
     write_json(folder / "config.json", settings)
     files = tokenizer.save(folder, max_length=max_length)
     write_json(folder / "firth.json", {"format": FORMAT, "firth": __version__, **notes})
     write_bytes(folder / "README.md", text.encode())
     made = [WORD_ROWS] if (folder / WORD_ROWS).exists() else []
-    write_manifest(folder, [weights, *FILES, *files, *made, *beside])
+    write_manifest(folder, [weights, *FILES, *files, *made, *extra_files])
 
 
 def save_table(

@@ -52,7 +52,7 @@ def evaluate(
     max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
     items = head.encode(examples, checkpoint.tokenizer, max_length=max_length, training=False)
     labelled.report_cuts(str(data), items)
-    predictions = predict(checkpoint.reader or checkpoint.encoder, head, items)
+    predictions = predict(checkpoint.feature_encoder or checkpoint.encoder, head, items)
     if is_untrained:
         predictions = head.tune(predictions, examples)
     # The figures come in the order in which they are printed.

@@ -316,7 +316,7 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
         },
         embedding=embedding,
         tasks={name: head.cpu().eval() for name, head in model.heads.items()},
-        reader=reader,
+        feature_encoder=reader,
         adapter_width=transfer.adapter_width if transfer.mode == "adapters" else 0,
         layout=job.start.layout,
     )

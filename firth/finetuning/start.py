@@ -79,7 +79,7 @@ def start_from_model(model: str, *, random: bool, texts: Iterable[str]) -> Start
     if not model:
         return _start_from_texts(texts)
     loaded = checkpoints.load(Path(model))
-    if loaded.adapter_width or loaded.reader:
+    if loaded.adapter_width or loaded.feature_encoder:
         raise BadConfig(f"{model} has adapters or frozen features; fine-tune the model it came from.")
     return Start(
         encoder_name=encoders.name_of(loaded.encoder),

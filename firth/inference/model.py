@@ -215,14 +215,14 @@ class Model:
     ) -> list[Prediction]:
         """What the task's head predicts for encoded examples; `advance` reports progress."""
         # A task on frozen features has its own encoder over the model's.
-        encoder = self.checkpoint.reader or self.encoder
+        encoder = self.checkpoint.feature_encoder or self.encoder
         return predict(encoder, self._head(task), items, advance=advance)
 
     def k_best(self, examples: Sequence[Example], k: int, *, task: str = "") -> list[list[Prediction]]:
         """The k most likely tag sequences of each row, the best first; fewer if the rules allow fewer."""
         head = self._head(task)
         items = self.encode_examples(examples, task=task)
-        encoder = self.checkpoint.reader or self.encoder
+        encoder = self.checkpoint.feature_encoder or self.encoder
         return k_best(head, items, outputs_of(encoder, head, items), k=k)
 
     def segment(self, texts: Sequence[str], *, task: str = "") -> list[list[str]]:

@@ -90,7 +90,7 @@ def test_a_frozen_elmo_is_mixed_by_a_task(
     )
     assert 0 <= summary["tasks"][task]["figures"]["dev"]["accuracy"]["mean"] <= 1
     model = firth.load(out)
-    reader: Any = model.checkpoint.reader
+    reader: Any = model.checkpoint.feature_encoder
     assert reader.gamma != 1
     assert len(reader.weights_K) == 3
     assert reader.weights_K.abs().max() > 0
