@@ -136,3 +136,12 @@ class Prediction:
     """Entities or the answer, with their offsets in the text."""
     text: str | None = None
     """The input with the prediction written into it, if the task has such a form: segmented words, words with tags."""
+
+
+@dataclass(frozen=True)
+class ShareFigure:
+    """A figure from 0 to 1 among an objective's metrics, as reports show it."""
+
+    label: str
+    chance: float | None = None
+    """What guessing reaches, where that is known."""

@@ -35,6 +35,7 @@ BACKWARD = "causal_lm_backward"
 
 class CausalLM(Objective):
     word_losses = {FORWARD: "next token", BACKWARD: "token before"}
+    gives_perplexity = True
 
     @dataclass(frozen=True)
     class Config:

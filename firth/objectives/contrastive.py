@@ -22,15 +22,18 @@ from firth.errors import BadConfig
 from firth.nn.blocks import first_rows
 from firth.nn.likelihood import IGNORE
 from firth.nn.pooling import mean_rows
-from firth.objectives.objective import Objective, ShareFigure
+from firth.objectives.objective import Objective
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
+from firth.types import ShareFigure
 
 EXCLUDED = -1e4
 """The score of what a sequence is not compared with. Not minus infinity: a row of those has no gradient."""
 
 
 class Contrastive(Objective):
+    makes_pairs = True
+    per_token = ()
     other_losses = ("contrastive",)
     shares = {"contrastive_accuracy": ShareFigure("Neighbouring texts found")}
 

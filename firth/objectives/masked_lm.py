@@ -29,6 +29,7 @@ from firth.tokenizers.vocab import Vocab
 
 class MaskedLM(Objective):
     word_losses = {"masked_lm": "masked token"}
+    per_token = ("head.bias",)
 
     @dataclass(frozen=True)
     class Config:

@@ -13,8 +13,8 @@ from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import CorpusView
 from firth.errors import BadInput
-from firth.objectives.objective import ShareFigure
 from firth.objectives.pairs import PairCutter, PairObjective, truncate
+from firth.types import ShareFigure
 
 # Labels as in the released models.
 IS_NEXT = 0

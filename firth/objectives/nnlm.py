@@ -25,6 +25,7 @@ from firth.tokenizers.vocab import Vocab
 
 class Nnlm(Objective):
     word_losses = {"nnlm": "next word"}
+    gives_perplexity = True
 
     @dataclass(frozen=True)
     class Config:

@@ -6,22 +6,13 @@ the targets of its loss added. What needs no gradients is not an objective of th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from firth.data.packing import Pack, Plan
 from firth.data.stream import CorpusView
 from firth.tensors import Goal
 from firth.tokenizers import Tokenizer
-
-
-@dataclass(frozen=True)
-class ShareFigure:
-    """A figure from 0 to 1 among an objective's metrics, as reports show it."""
-
-    label: str
-    chance: float | None = None
-    """What guessing reaches, where that is known."""
+from firth.types import ShareFigure
 
 
 class Objective(Goal):
@@ -29,6 +20,12 @@ class Objective(Goal):
 
     requires: ClassVar[tuple[str, ...]] = ()
     """Objectives that must have corrupted a pack before this one can."""
+    makes_pairs: ClassVar[bool] = False
+    """Whether it cuts the text into pairs, so that it must be the first objective."""
+    gives_perplexity: ClassVar[bool] = False
+    """Whether its loss over the vocabulary is that of the text itself, so that its exponential is a perplexity."""
+    per_token: ClassVar[tuple[str, ...] | None] = None
+    """Its tensors that have a row for every token, as far as a model has them; None if `extend` cannot extend it."""
     other_losses: ClassVar[tuple[str, ...]] = ()
     """Its losses that are not over the vocabulary."""
     shares: ClassVar[Mapping[str, ShareFigure]] = {}

@@ -40,6 +40,8 @@ class PairConfig(Protocol):
 class PairObjective(Objective):
     """Classifies a pair into one of two classes, from its pooled first token."""
 
+    makes_pairs = True
+    per_token = ()
     config: PairConfig
     name: ClassVar[str]
     """The name of its labels, loss and figures."""

@@ -29,10 +29,11 @@ from firth.nn.blocks import activation
 from firth.nn.embeddings import Embeddings
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.objective import Objective, ShareFigure
+from firth.objectives.objective import Objective
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
+from firth.types import ShareFigure
 
 LEARNED = 0.98
 """A discriminator whose loss is below this share of its base rate's entropy has learned something."""
@@ -55,6 +56,7 @@ class Generator:
 class ReplacedToken(Objective):
     word_losses = {**MaskedLM.word_losses, "corrective_lm": "original token"}
     """The generator's, and the encoder's own."""
+    per_token = ("generator.embeddings.tokens.weight", "masked.head.bias", "corrective.head.bias")
     other_losses = ("replaced_token",)
     shares = {
         "replaced_token_recall": ShareFigure("Replaced tokens found (recall)"),

@@ -12,8 +12,8 @@ from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Plan
 from firth.data.stream import CorpusView
-from firth.objectives.objective import ShareFigure
 from firth.objectives.pairs import PairCutter, PairObjective, truncate
+from firth.types import ShareFigure
 
 # Labels as in the released models.
 IN_ORDER = 0

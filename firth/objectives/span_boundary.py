@@ -26,6 +26,7 @@ from firth.tokenizers.vocab import Vocab
 class SpanBoundary(Objective):
     requires = ("masked_lm",)
     word_losses = {"span_boundary": "span-boundary token"}
+    per_token = ("bias",)
 
     @dataclass(frozen=True)
     class Config:

@@ -18,7 +18,7 @@ from firth.data.stream import CorpusView, split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
-from firth.objectives import word_losses
+from firth.objectives import trained_objectives, word_losses
 from firth.objectives.objective import Objective
 from firth.pretraining import solving
 from firth.pretraining.planning import PretrainRequest, named_recipe, resolve_config, with_epochs, with_vocab_size
@@ -139,7 +139,9 @@ def _evaluation_goals(checkpoint: Checkpoint, *, max_length: int, seed: int) -> 
     """The objectives of a model for sequences of this length, with its weights."""
     # The first objective cuts the text, so one that makes pairs comes first; one that needs another's corruption comes
     # last.
-    order = sorted(checkpoint.goals, key=lambda name: (checkpoint.goals[name].requires, name == "masked_lm"))
+    order = sorted(
+        checkpoint.goals, key=lambda name: (checkpoint.goals[name].requires, not checkpoint.goals[name].makes_pairs)
+    )
     goals: dict[str, Objective] = {}
     for name in order:
         trained = checkpoint.goals[name]
@@ -169,9 +171,10 @@ def _shards_folder(data: Path, folder: RunFolder, request: PretrainRequest) -> P
 def _figures(out: Path) -> dict[str, float]:
     """The last held-out figures of a run."""
     figures = held_out_figures(out)
-    if "masked_lm" in figures:
-        return figures  # the loss on masked tokens gives no perplexity of the text
-    return _with_perplexity(figures)
+    for objective in trained_objectives():
+        if objective.gives_perplexity and objective.word_losses.keys() & figures.keys():
+            return _with_perplexity(figures)
+    return figures
 
 
 def _with_perplexity(figures: dict[str, float]) -> dict[str, float]:

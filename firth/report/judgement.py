@@ -70,7 +70,7 @@ def _judged_loss(metrics: Sequence[MetricsRow], titles: Mapping[str, str]) -> st
         if any(name in row for row in metrics):
             return name
     # Without any loss the caller finds nothing held out.
-    return "masked_lm"
+    return next(iter(titles))
 
 
 def _losses(rows: Sequence[MetricsRow], name: str) -> list[tuple[str, float]]:

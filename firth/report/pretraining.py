@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from firth.objectives import trained_objectives, word_losses
-from firth.objectives.objective import ShareFigure
 from firth.report.axes import Points
 from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
 from firth.report.judgement import MetricsRow, judge, plural
@@ -26,6 +25,7 @@ from firth.report.page import (
     tiles,
 )
 from firth.report.page import verdict as verdict_box
+from firth.types import ShareFigure
 
 MASK = "[MASK]"
 _MOST_TOKENS = 32

@@ -24,13 +24,6 @@ from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Document
 
 TOKEN_EMBEDDING = "embeddings.tokens.weight"
-PER_TOKEN = {
-    "masked_lm": {"head.bias"},
-    "span_boundary": {"bias"},
-    "next_sentence": set[str](),
-    "sentence_order": set[str](),
-}
-"""For each objective, the tensors of its head that have a row for every token."""
 
 
 def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> dict[str, object]:
@@ -71,10 +64,11 @@ def extended(old: Checkpoint, tokenizer: WordPiece) -> Checkpoint:
 
     goals: dict[str, Objective] = {}
     for name, goal in old.goals.items():
-        if name not in PER_TOKEN:
+        if goal.per_token is None:
             raise Unsupported(f"The model has the head {name}, which `extend` cannot give rows for new tokens.")
         goals[name] = make_objective(name, goal.config, encoder, tokenizer)
-        _load_extended(goals[name], goal, PER_TOKEN[name], pieces=pieces, first_new=first_new)
+        per_token = set(goal.per_token) & goal.state_dict().keys()
+        _load_extended(goals[name], goal, per_token, pieces=pieces, first_new=first_new)
     return replace(old, encoder=encoder, goals=goals, tokenizer=tokenizer)
 
 

@@ -13,6 +13,7 @@ import firth
 from firth.convert import elmo
 from firth.data.items import cut_window, pack_windows
 from firth.encoders.elmo import Elmo
+from firth.inference.model import Model
 from firth.tensors import Batch
 from firth.tokenizers.characters import Characters, spell
 
@@ -92,7 +93,7 @@ def test_imported_it_is_a_model_folder(encoder: Elmo, sentences: list[list[str]]
     model = firth.load(tmp_path / "model")
     for name, tensor in encoder.state_dict().items():
         assert torch.equal(model.encoder.state_dict()[name], tensor)
-    model.tokenizer = WORDS
+    model = Model(replace(model.checkpoint, tokenizer=WORDS))
     with torch.inference_mode():
         batch = packed([sentences[0][0]])
         mean = encoder(batch).last_ND.mean(0).numpy()

@@ -35,7 +35,7 @@ def test_loss_and_gradient_equal_autograd(
     x = draw.normal(size=function.num_weights)
     value, gradient = function(x)
 
-    weights = loglinear.Weights.of(x, num_tags=4)
+    weights = loglinear.FeatureWeights.of(x, num_tags=4)
     table_RT = np.empty((6, 4))
     function.pairs.fill(weights.pairs_P, table_RT)
     bag = Bag(Bag.Config(vocab_size=6, width=4, combine="sum")).double()
@@ -52,7 +52,7 @@ def test_loss_and_gradient_equal_autograd(
     loss = tagger.loss(bag(batch).last_ND, torch.from_numpy(tags), bounds_B1=torch.from_numpy(bounds))
     loss.backward()
     assert value == pytest.approx(float(loss.detach()) + 0.3 * float(x @ x), rel=1e-9)
-    slopes = loglinear.Weights.of(gradient - 0.6 * x, num_tags=4)
+    slopes = loglinear.FeatureWeights.of(gradient - 0.6 * x, num_tags=4)
     seen_RT = np.zeros((6, 4), bool)
     seen_RT[parts, np.repeat(tags, sizes)] = True
     assert 0 < seen_RT.sum() < seen_RT.size
