@@ -12,7 +12,7 @@ import numpy as np
 from firth import __version__
 from firth.convert import own
 from firth.convert.mapped import WORD_ROWS, write_arrays
-from firth.convert.sentences import SENTENCE_FILES
+from firth.convert.sentence_transformers import SENTENCE_FILES
 from firth.files import MANIFEST, QUANTISED, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 

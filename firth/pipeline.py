@@ -137,7 +137,7 @@ def _segmentation(segmenter: str | Path | None) -> AbstractContextManager[None]:
     if segmenter is None:
         return nullcontext()
     from firth.inference.model import load
-    from firth.tokenizers.words import segmented_by
+    from firth.tokenizers.segmentation import segmented_by
 
     model = load(segmenter)
     model.segment([])  # raises now for a model that cannot segment

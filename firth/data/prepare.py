@@ -32,7 +32,7 @@ from firth.data.simhash import drop_near_duplicates
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import ending
 from firth.tokenizers import Tokenizer
-from firth.tokenizers.words import has_chinese
+from firth.tokenizers.segmentation import has_chinese
 from firth.types import Document
 
 CHUNK = 1 << 19

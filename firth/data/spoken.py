@@ -3,7 +3,7 @@
 import re
 from itertools import pairwise
 
-from firth.tokenizers.words import chinese_borders, has_chinese
+from firth.tokenizers.segmentation import chinese_borders, has_chinese
 
 _word = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 """Letters and digits, with single apostrophes and hyphens between them."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from firth.console import bar
-from firth.convert.sentences import Embedding
+from firth.convert.sentence_transformers import Embedding
 from firth.data.items import Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig

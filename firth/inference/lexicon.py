@@ -16,8 +16,8 @@ from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
 from firth.errors import BadInput, Unsupported
 from firth.files import MANIFEST, check_manifest, without_model
+from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.subwords import Subwords
-from firth.tokenizers.words import has_chinese
 
 TABLES = ("encoder.table.weight", "bert.embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight")
 """What a table of words may be called in `model.safetensors`."""

@@ -18,7 +18,7 @@ from firth.inference.clustering import cluster
 from firth.inference.embedding import BATCH_TOKENS
 from firth.inference.model import Model
 from firth.tasks.predicting import token_batches
-from firth.tokenizers.words import CHINESE, has_chinese
+from firth.tokenizers.segmentation import CHINESE, has_chinese
 from firth.types import Encoding
 
 MAX_SENSES = 6

@@ -7,12 +7,12 @@ from firth.data.settings import BatchConfig
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
 from firth.lineage import SIZES, Recipe
+from firth.objectives.mask_units import Unit
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_sentence import NextSentence
 from firth.objectives.replaced_token import Generator, ReplacedToken
 from firth.objectives.sentence_order import SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
-from firth.objectives.units import Unit
 from firth.train.settings import OptimConfig, TrainConfig
 
 PAIR_RATE = 0.9

@@ -1,8 +1,8 @@
 """Masked language model (Devlin et al. 2018, section 3.1, task 1).
 
 Cut: every document into runs of at most `max_length`, at other places each epoch. Corruption: 15 % of a sequence's
-tokens, never special ones, are chosen, by units (`units.py`). Of those 80 % become `[MASK]`, 10 % a random token, and
-10 % stay. Loss: cross-entropy at the chosen tokens only.
+tokens, never special ones, are chosen, by units (`mask_units.py`). Of those 80 % become `[MASK]`, 10 % a random token,
+and 10 % stay. Loss: cross-entropy at the chosen tokens only.
 """
 
 from collections.abc import Mapping
@@ -20,8 +20,8 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.nn.likelihood import IGNORE
+from firth.objectives.mask_units import Entities, Unit, unit_starts
 from firth.objectives.objective import Objective
-from firth.objectives.units import Entities, Unit, unit_starts
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab

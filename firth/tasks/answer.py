@@ -40,8 +40,8 @@ from firth.tasks.task import (
 )
 from firth.tensors import Batch, Encoder, Loss, States, as_tensors
 from firth.tokenizers import Tokenizer
+from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.vocab import Vocab, windows
-from firth.tokenizers.words import has_chinese
 from firth.types import Encoding, Example, Prediction, Problem, Span
 
 BEST = 20

@@ -13,8 +13,8 @@ from pathlib import Path
 from firth import metrics
 from firth.errors import BadInput
 from firth.tasks.table_files import MAX_ROW, read_text
+from firth.tokenizers.segmentation import CHINESE, has_chinese
 from firth.tokenizers.units import normal
-from firth.tokenizers.words import CHINESE, has_chinese
 from firth.types import Example, Problem
 
 MAX_WORDS = 5_000

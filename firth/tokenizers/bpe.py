@@ -25,11 +25,11 @@ from firth.tokenizers.bpe_folder import END_OF_TEXT, ROBERTA, BPERules, Merges, 
 from firth.tokenizers.byte_words import byte_letters, count_words, split_chunks, starts_with_space, word_borders
 from firth.tokenizers.cache import ChunkCache
 from firth.tokenizers.capabilities import Capabilities
-from firth.tokenizers.folder import ROLES, Added
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.pieces import learn_merges
+from firth.tokenizers.segmentation import has_chinese, repair
 from firth.tokenizers.vocab import Vocab
-from firth.tokenizers.words import has_chinese, repair
+from firth.tokenizers.wordpiece_folder import ROLES, Added
 from firth.types import Encoding
 
 _BYTE_OF_LETTER = {letter: byte for byte, letter in enumerate(byte_letters())}

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.errors import BadInput
-from firth.tokenizers.folder import (
+from firth.tokenizers.vocab import Frame, Vocab
+from firth.tokenizers.wordpiece_folder import (
     ROLES,
     Added,
     JsonObject,
@@ -25,7 +26,6 @@ from firth.tokenizers.folder import (
     token_text,
     tokens_by_id,
 )
-from firth.tokenizers.vocab import Frame, Vocab
 
 ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 """RoBERTa's padding, unknown, opening, separating and mask tokens."""

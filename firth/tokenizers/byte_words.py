@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from tokenizers import pre_tokenizers
 
-from firth.tokenizers.words import CHINESE, chinese_borders, chinese_starts, has_chinese, has_segmenter, repair
+from firth.tokenizers.segmentation import CHINESE, chinese_borders, chinese_starts, has_chinese, has_segmenter, repair
 
 SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _chunk = re.compile(f" ?[^{SPACES}]+|[{SPACES}]+(?![^{SPACES}])|[{SPACES}]")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from itertools import chain
 from typing import Generic, TypeVar
 
-from firth.tokenizers.words import CHINESE, has_chinese
+from firth.tokenizers.segmentation import CHINESE, has_chinese
 
 Value = TypeVar("Value")
 _PUNCTUATION = r"!-/:-@\[-`{-~"

@@ -14,11 +14,11 @@ from heapq import nsmallest
 import numpy as np
 
 from firth.errors import BadConfig, Unsupported
-from firth.tokenizers.folder import Added
 from firth.tokenizers.pieces import count_words
+from firth.tokenizers.segmentation import CHINESE, chinese_starts
 from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.wordpiece import WordPiece
-from firth.tokenizers.words import CHINESE, chinese_starts
+from firth.tokenizers.wordpiece_folder import Added
 
 _chinese_word = re.compile(f"[{CHINESE}]{{2,}}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tokenizers import AddedToken, Tokenizer
 
 from firth.errors import BadInput
-from firth.tokenizers.folder import Added
+from firth.tokenizers.wordpiece_folder import Added
 
 
 def add_tokens(tokenizer: Tokenizer, added: Iterable[Added]) -> None:

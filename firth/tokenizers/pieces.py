@@ -14,8 +14,8 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from firth.tokenizers.segmentation import CHINESE
 from firth.tokenizers.vocab import PREFIX
-from firth.tokenizers.words import CHINESE
 
 _ABSENT = -1
 

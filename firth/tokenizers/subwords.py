@@ -12,9 +12,9 @@ from itertools import chain
 import numpy as np
 
 from firth.errors import BadConfig
+from firth.tokenizers.segmentation import repair
 from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.word_list import LONGEST, Span, Words
-from firth.tokenizers.words import repair
 from firth.types import Encoding
 
 END = "</s>"

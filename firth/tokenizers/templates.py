@@ -27,9 +27,9 @@ from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, Damaged
 from firth.files import read_json, write_bytes, write_json
 from firth.tokenizers.capabilities import Capabilities
+from firth.tokenizers.segmentation import repair
 from firth.tokenizers.units import COLUMNS, SHAPES, Units, class_of, common_suffixes, normal
 from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
-from firth.tokenizers.words import repair
 from firth.types import Encoding
 
 

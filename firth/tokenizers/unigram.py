@@ -21,11 +21,11 @@ from firth.errors import Unsupported
 from firth.files import write_bytes, write_json
 from firth.tokenizers.byte_words import word_borders
 from firth.tokenizers.capabilities import Capabilities
-from firth.tokenizers.folder import ROLES
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
+from firth.tokenizers.segmentation import repair
 from firth.tokenizers.unigram_folder import SPACE, Step, UnigramRules, read_folder
 from firth.tokenizers.vocab import Vocab
-from firth.tokenizers.words import repair
+from firth.tokenizers.wordpiece_folder import ROLES
 from firth.types import Encoding
 
 

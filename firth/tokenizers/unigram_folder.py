@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.errors import BadInput
-from firth.tokenizers.folder import (
+from firth.tokenizers.sentencepiece import CONTROL, USER_DEFINED, SentencePieceModel, read_model
+from firth.tokenizers.vocab import Frame, Vocab
+from firth.tokenizers.wordpiece_folder import (
     Added,
     JsonObject,
     as_number,
@@ -26,8 +28,6 @@ from firth.tokenizers.folder import (
     role_tokens,
     settings_of,
 )
-from firth.tokenizers.sentencepiece import CONTROL, USER_DEFINED, SentencePieceModel, read_model
-from firth.tokenizers.vocab import Frame, Vocab
 
 SPACE = "\u2581"
 SPACES = " {2,}"

@@ -12,7 +12,7 @@ from threading import Lock
 import numpy as np
 
 from firth import rng
-from firth.tokenizers.words import has_chinese
+from firth.tokenizers.segmentation import has_chinese
 
 SHAPES = ("digit", "numeral", "date", "latin", "punctuation", "chinese", "other", "number", "mixed", "upper", "capital")
 """The classes by shape; classes by suffix follow."""

@@ -23,8 +23,8 @@ from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import read_json, write_bytes, write_json
 from firth.tokenizers.capabilities import Capabilities
+from firth.tokenizers.segmentation import CHINESE, chinese_starts, has_chinese, repair
 from firth.tokenizers.vocab import SPECIALS, Frame, Vocab
-from firth.tokenizers.words import CHINESE, chinese_starts, has_chinese, repair
 from firth.types import Encoding
 
 Span = tuple[int, int]

@@ -21,11 +21,11 @@ from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
 from firth.tokenizers.cache import CachedIds
 from firth.tokenizers.capabilities import Capabilities
-from firth.tokenizers.folder import ROLES, WordPieceRules, read_folder
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.pieces import choose_characters, count_words, learn_pieces
+from firth.tokenizers.segmentation import CHINESE, chinese_starts, has_chinese, has_segmenter, repair
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
-from firth.tokenizers.words import CHINESE, chinese_starts, has_chinese, has_segmenter, repair
+from firth.tokenizers.wordpiece_folder import ROLES, WordPieceRules, read_folder
 from firth.types import Encoding
 
 _BATCH = 10_000

@@ -14,8 +14,8 @@ from firth.data.shards import Shards, write_shards
 from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
+from firth.objectives.mask_units import NGRAM, SPAN, Entities, unit_starts
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.units import NGRAM, SPAN, Entities, unit_starts
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTH = 256

@@ -7,9 +7,9 @@ import pytest
 
 from firth.errors import BadInput, Damaged
 from firth.tokenizers import load
-from firth.tokenizers.folder import WordPieceRules
 from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
+from firth.tokenizers.wordpiece_folder import WordPieceRules
 
 Change = Callable[[dict[str, Any]], object]
 

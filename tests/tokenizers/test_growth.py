@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from firth.errors import BadConfig, Unsupported
-from firth.tokenizers.folder import Added
 from firth.tokenizers.growth import _chinese_words, grow
 from firth.tokenizers.wordpiece import WordPiece
+from firth.tokenizers.wordpiece_folder import Added
 
 LAW = ["被告人应当承担民事责任，原告提起诉讼。"] * 6 + [
     "The PLAINTIFF filed a writ; the plaintiff's writ was void."

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from firth.tokenizers import cache, load
-from firth.tokenizers.folder import Added, WordPieceRules
 from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
+from firth.tokenizers.wordpiece_folder import Added, WordPieceRules
 
 DATA = Path(os.environ.get("FIRTH_DATA", Path(__file__).parents[2].parent / "shared" / "data"))
 SPELLED = "[CLS] special [SEP] tokens [MASK] inside"

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from firth.errors import Unsupported
-from firth.tokenizers.folder import WordPieceRules
+from firth.tokenizers.segmentation import chinese_borders, has_chinese
 from firth.tokenizers.vocab import SPECIALS, Vocab
 from firth.tokenizers.wordpiece import WordPiece
-from firth.tokenizers.words import chinese_borders, has_chinese
+from firth.tokenizers.wordpiece_folder import WordPieceRules
 
 SENTENCE = "使用语言模型来预测下一个词的probability"
 WORDS = ["使用", "语言", "模型", "来", "预测", "下", "一个", "词", "的", "probability"]

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from firth.errors import BadInput, Damaged
 from firth.files import read_json
+from firth.tokenizers.segmentation import repair
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
-from firth.tokenizers.words import repair
 
 JsonObject = dict[str, object]
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
