@@ -9,6 +9,7 @@ through all servers in turn, each of them alone on the machine.
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import re
@@ -103,6 +104,8 @@ def rows() -> list[Row]:
     """What `make bench` shows."""
     if shutil.which("wrk") is None:
         raise FileNotFoundError("the program wrk is not installed (Debian: apt-get install wrk)")
+    if importlib.util.find_spec("fastapi") is None:
+        raise FileNotFoundError("the package fastapi is not installed, which the peer needs (pip install firth[bench])")
     speeds = measured(SYSTEMS, 64, 5, 2)
     peer, *ours = SYSTEMS
     return [

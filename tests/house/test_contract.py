@@ -1,5 +1,6 @@
 """The house: which rooms may know which, how large a file may grow, which names are public."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -40,6 +41,17 @@ def test_public_names() -> None:
         assert getattr(firth, name).__name__ == name
     with pytest.raises(AttributeError, match="'firth' has no attribute 'pretain'"):
         firth.pretain  # noqa: B018
+
+
+def test_no_class_name_occurs_twice() -> None:
+    found: dict[str, Path] = {}
+    for path in SOURCES:
+        tree = ast.parse(path.read_text("utf-8"))
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef):
+                assert node.name not in found, f"{node.name} is in {found[node.name]} and in {path}"
+                found[node.name] = path
+    assert len(found) > 200
 
 
 def test_every_test_file_has_a_name_of_its_own() -> None:
