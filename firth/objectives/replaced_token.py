@@ -109,6 +109,11 @@ class ReplacedToken(Objective):
         if config.corrective_weight:
             self.corrective = MaskedLM(config.masking, encoder, vocab=vocab, max_length=max_length, seed=seed)
 
+    @property
+    def fills_masks_itself(self) -> bool:
+        """Whether the encoder fills masks without the generator: it has a head for it and was trained on masks."""
+        return self.corrective is not None and self.config.kept_masks > 0
+
     def warning(self) -> str:
         return self._trainable().warning()
 
@@ -275,7 +280,7 @@ def mask_filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encod
     discriminator = goals.get("replaced_token")
     if not isinstance(discriminator, ReplacedToken):
         return None
-    if discriminator.corrective is not None and discriminator.config.kept_masks:
+    if discriminator.fills_masks_itself and discriminator.corrective is not None:
         return encoder, discriminator.corrective
     if discriminator.generator is not None and discriminator.masked is not None:
         return discriminator.generator, discriminator.masked

@@ -24,7 +24,7 @@ def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
 def _without_generator(checkpoint: Checkpoint) -> Checkpoint:
     """The model without ELECTRA's generator, if its encoder fills masks itself."""
     objective = checkpoint.goals.get("replaced_token")
-    if not isinstance(objective, ReplacedToken) or objective.corrective is None:
+    if not isinstance(objective, ReplacedToken) or not objective.fills_masks_itself:
         return checkpoint
     config = replace(objective.config, generator=Generator(width=0))
     smaller = make_objective("replaced_token", config, checkpoint.encoder, checkpoint.tokenizer)

@@ -83,10 +83,12 @@ def test_a_folder_of_few_bits_is_a_model_like_any_other(small: Path, tmp_path: P
     assert asdict(firth.load(few).info())["heads"] == ["replaced_token"]
 
 
+@pytest.mark.parametrize("corrective_weight", [0.0, 1.0])
 def test_a_model_keeps_its_generator_where_it_fills_masks_by_it(
-    data: Path, tiny: tuple[str, ...], tmp_path: Path
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, corrective_weight: float
 ) -> None:
-    changes = [*tiny, f"{DETECTION}generator={GENERATOR}"]
+    """An encoder that has never read masks does not fill them, even if it has a head for original tokens."""
+    changes = [*tiny, f"{DETECTION}generator={GENERATOR}", f"{DETECTION}corrective_weight={corrective_weight}"]
     firth.pretrain(data, out=tmp_path / "electra", recipe="electra", steps=2, changes=changes, device="cpu")
     firth.export(tmp_path / "electra", out=tmp_path / "plain", kind="huggingface")
     assert (tmp_path / "plain" / "generator").is_dir()
