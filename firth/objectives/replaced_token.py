@@ -257,8 +257,14 @@ def _scale_gradient(total: Tensor, weight: float) -> Tensor:
 
 
 def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
-    """Area under the ROC curve, by the rank sum of Mann and Whitney: how likely a positive outscores a negative."""
-    ranks_N = scores_N.argsort().argsort().double() + 1
+    """Area under the ROC curve, by the rank sum of Mann and Whitney: how likely a positive outscores a negative.
+
+    Equal scores share the mean of their ranks, so that a tie counts as half a win.
+    """
+    sorted_N = scores_N.sort().values
+    num_below_N = torch.searchsorted(sorted_N, scores_N)
+    num_up_to_N = torch.searchsorted(sorted_N, scores_N, right=True)
+    ranks_N = (num_below_N + 1 + num_up_to_N).double() / 2
     num_positive = positive_N.sum()
     num_negative = len(positive_N) - num_positive
     above = (ranks_N * positive_N).sum() - num_positive * (num_positive + 1) / 2

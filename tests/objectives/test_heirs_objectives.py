@@ -18,7 +18,7 @@ from firth.encoders.bert import Bert
 from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.replaced_token import Generator, ReplacedToken
+from firth.objectives.replaced_token import Generator, ReplacedToken, _auc
 from firth.objectives.sentence_order import IN_ORDER, SWAPPED, SentenceOrder
 from firth.objectives.span_boundary import SpanBoundary
 from firth.tensors import Batch
@@ -242,3 +242,12 @@ def test_an_encoder_that_fills_masks_reads_some_of_them(
 def test_settings_of_the_encoders_own_head_are_checked(fields: dict[str, float]) -> None:
     with pytest.raises(BadConfig, match=r"kept_masks|corrective_weight"):
         ReplacedToken.Config(**fields)  # type: ignore[arg-type]
+
+
+def test_equal_scores_count_half_in_the_auc() -> None:
+    positive = torch.tensor([True, False, False, True, False, True])
+    for values in ([0.0] * 6, [2.0, 1.0, 2.0, 2.0, 0.0, 1.0], [5.0, 1.0, 2.0, 4.0, 3.0, 6.0]):
+        scores = torch.tensor(values)
+        differences = scores[positive][:, None] - scores[~positive]
+        expected = (differences.sign() + 1).mean() / 2
+        assert float(_auc(scores, positive)) == pytest.approx(float(expected))
