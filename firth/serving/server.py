@@ -12,8 +12,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from threading import Event, current_thread, main_thread
 
-import torch
-
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 
 try:
@@ -206,7 +204,6 @@ def _warm_up(model: Model) -> None:
     if model.mask_filler is not None:
         vocab = model.tokenizer.vocab
         model.fill(vocab.tokens[vocab.mask])
-    torch.set_grad_enabled(False)
 
 
 def _open_lexicons(folders: Mapping[str, Path]) -> dict[str, Lexicon]:

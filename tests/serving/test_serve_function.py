@@ -8,6 +8,7 @@ from threading import Event, Thread
 
 import httpx
 import pytest
+import torch
 
 import firth
 from firth.errors import BadConfig
@@ -43,6 +44,13 @@ def test_serve_answers_until_it_is_stopped(named: bool, run: Path, caplog: pytes
     assert not server.is_alive()
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{url}/health")
+
+
+def test_gradients_still_work_after_serving(run: Path) -> None:
+    stop = Event()
+    stop.set()
+    firth.serve(run, port=0, stop=stop)
+    assert torch.is_grad_enabled()
 
 
 def test_names_are_checked(run: Path) -> None:
