@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from firth.inference.embedding import unit_vectors
+from firth.inference.model import Model
 from firth.inference.word_senses import Occurrence, find_occurrences, occurrence_vectors
 from firth.serving.responses import invalid_request, unsupported
 from firth.serving.schemas import (
@@ -44,7 +45,7 @@ async def meaning(state: ServerState, request: MeaningRequest) -> MeaningRespons
         contextual_OD = occurrence_vectors(model, found, layer=-1)
         return contextual_OD, _static_neighbours(state, name, request.word)
 
-    tokens = _num_tokens(found, id_lists, max_positions=model.encoder.max_positions)
+    tokens = _num_tokens(model, found, id_lists)
     vectors_OD, static = await state.compute_alone(compute, tokens=tokens)
     return MeaningResponse(
         model=name,
@@ -54,13 +55,14 @@ async def meaning(state: ServerState, request: MeaningRequest) -> MeaningRespons
     )
 
 
-def _num_tokens(found: Sequence[Occurrence], id_lists: Sequence[Sequence[int]], *, max_positions: int) -> int:
+def _num_tokens(model: Model, found: Sequence[Occurrence], id_lists: Sequence[Sequence[int]]) -> int:
     """How many tokens the model reads: the text of each occurrence, once for every occurrence."""
+    num_specials = model.tokenizer.vocab.frame.size()
     tokens = 0
     for occurrence in found:
         ids = id_lists[occurrence.line - 1]
-        # Two special tokens are added to each text, and a long one is cut.
-        tokens += min(len(ids) + 2, max_positions)
+        # A long text is cut.
+        tokens += min(len(ids) + num_specials, model.encoder.max_positions)
     return tokens
 
 

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
+import firth
 from firth.config import describe
 from firth.inference import filling
 from firth.inference.embedding import BATCH_TOKENS
@@ -138,6 +139,17 @@ def test_a_words_meaning_is_searched_beside_the_loop(make: Make) -> None:
     assert [row["token"] for row in asyncio.run(ask("door"))["neighbours"]] == ["gate"]
     assert asyncio.run(ask("gatehouse"))["neighbours"] == []
     assert lexicon.searches == [("door", False)]
+
+
+def test_words_without_special_tokens_are_counted_as_they_are_read(tmp_path: Path) -> None:
+    (tmp_path / "vectors.txt").write_text("2 2\ndoor 1 0\ngate 0 1\n")
+    firth.import_model(tmp_path / "vectors.txt", out=tmp_path / "model")
+    model = firth.load(tmp_path / "model")
+    texts = ["door gate door"]
+    ids = model.tokenizer.ids_batch(texts)
+    assert len(model.tokenizer.vocab.frame.join(np.array(ids[0]))) == 3
+    # The text is read once for each of the two occurrences.
+    assert words._num_tokens(model, find_occurrences("door", texts), ids) == 6
 
 
 def test_only_the_first_places_of_a_word_are_made() -> None:
