@@ -73,7 +73,7 @@ class GPT(Encoder):
         maps: list[tuple[Tensor, ...]] = []
         for block, layer_cache in zip(self.blocks, caches, strict=True):
             if attention:
-                maps.append(block.weights(x_ND, plan))  # type: ignore[operator]
+                maps.append(block.weights(x_ND, plan, cache=layer_cache))  # type: ignore[operator]
             if layers:
                 kept.append(x_ND)
             x_ND = block(x_ND, plan, cache=layer_cache)

@@ -82,11 +82,22 @@ class SelfAttention(nn.Module):
         return out_ND
 
     def weights(
-        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None = None, bias: Bias | None = None
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
     ) -> tuple[Tensor, ...]:
-        """H x L x L for each sequence in order."""
-        rules = {"mask": mask, "bias": bias}
-        return attention_weights(self._project(x_ND), layout, layout, causal=self.causal, scale=self.scale, **rules)
+        """H x L x S for each sequence in order; without a cache its keys are its queries, so S is L."""
+        projected: Fused | Projected = self._project(x_ND)
+        layout_k = layout
+        if cache is not None:
+            projected, layout_k = cache.extend(projected)
+        return attention_weights(
+            projected, layout, layout_k, causal=self.causal, mask=mask, bias=bias, scale=self.scale
+        )
 
     def _project(self, x_ND: Tensor) -> Fused:
         qkv: Tensor = self.qkv(x_ND)
@@ -248,10 +259,17 @@ class Block(nn.Module):
         return self._feed(self._attend(x_ND, layout, mask=mask, bias=bias, cache=cache))
 
     def weights(
-        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None = None, bias: Bias | None = None
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        *,
+        mask: Mask | None = None,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
     ) -> tuple[Tensor, ...]:
-        """Self-attention's weights, H x L x L for each sequence in order."""
-        return self.attention.weights(self._before(self.attention_norm, x_ND), layout, mask=mask, bias=bias)
+        """Self-attention's weights, H x L x S for each sequence in order."""
+        read_ND = self._before(self.attention_norm, x_ND)
+        return self.attention.weights(read_ND, layout, mask=mask, bias=bias, cache=cache)
 
     def _attend(
         self, x_ND: Tensor, layout: Layout, *, mask: Mask | None, bias: Bias | None, cache: LayerCache | None

@@ -94,10 +94,12 @@ class LayerCache:
     """Of all keys so far; in the first pass these are the new tokens, as they lie."""
 
     def extend(self, new: Projected | Fused) -> tuple[Projected | Fused, Layout]:
-        """Stores new keys and values; gives the new queries with all keys and values so far, and their layout."""
+        """Stores new keys and values; gives the new queries with all keys and values so far, and their layout.
+
+        To store the same ones again changes nothing.
+        """
         parts = new.apart()
         slots = self.cache.slots.get(self.layer)
-        is_first = slots is None
         if slots is None:
             num_cells = len(self.cache.lengths_B) * self.cache.capacity
             shape = num_cells, *parts.k_SHK.shape[1:]
@@ -105,7 +107,10 @@ class LayerCache:
         k_SHK, v_SHK = slots
         k_SHK[self.cells_N] = parts.k_SHK.to(k_SHK.dtype)
         v_SHK[self.cells_N] = parts.v_SHK.to(v_SHK.dtype)
-        return (new if is_first else Projected(parts.q_NHK, k_SHK, v_SHK)), self.layout_k
+        if isinstance(self.layout_k, SlotLayout):
+            return Projected(parts.q_NHK, k_SHK, v_SHK), self.layout_k
+        # The first pass: there are no other keys than the new ones.
+        return new, self.layout_k
 
     def project_once(
         self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source

@@ -88,6 +88,32 @@ def test_a_cache_is_taken_by_encoders_that_say_so_and_changes_nothing(
     assert (found_ND - wanted_ND).abs().max() < 1e-5
 
 
+def test_with_a_cache_the_attention_of_new_tokens_is_shown_to_all_tokens_so_far(
+    encoder: Encoder, sequences: list[np.ndarray]
+) -> None:
+    if not (encoder.supports_cache and encoder.shows_attention):
+        return
+    cache = KeyValueCache(encoder.num_layers, len(sequences), max(LENGTHS))
+    halves = [(len(ids) + 1) // 2 for ids in sequences]
+    first = pack_tokens([ids[:half] for ids, half in zip(sequences, halves, strict=True)])
+    rest = pack_tokens([ids[half:] for ids, half in zip(sequences, halves, strict=True)])
+    offsets_N = torch.repeat_interleave(torch.tensor(halves), rest.bounds_B1.long().diff())
+    rest = replace(rest, positions_N=rest.positions_N + offsets_N)
+    with torch.inference_mode():
+        wanted = encoder(pack_tokens(sequences), attention=True)
+        before = encoder(first, attention=True, cache=cache)
+        after = encoder(rest, attention=True, cache=cache)
+    for layer in range(encoder.num_layers):
+        for row, half in enumerate(halves):
+            whole_HLL = wanted.attention[layer][row]
+            assert torch.allclose(before.attention[layer][row], whole_HLL[:, :half, :half], atol=1e-5)
+            assert torch.allclose(after.attention[layer][row], whole_HLL[:, half:], atol=1e-5)
+    # To look at the weights changes nothing.
+    wanted_states = wanted.last_ND.split(LENGTHS)
+    wanted_ND = torch.cat([states[half:] for states, half in zip(wanted_states, halves, strict=True)])
+    assert (after.last_ND - wanted_ND).abs().max() < 1e-5
+
+
 def test_order_in_the_pack_does_not_matter(encoder: Encoder, sequences: list[np.ndarray]) -> None:
     with torch.inference_mode():
         forwards, backwards = encoder(pack_tokens(sequences)), encoder(pack_tokens(sequences[::-1]))
