@@ -36,8 +36,8 @@ def pack_weight(weight_ED: Tensor) -> Tensor:
     return packed
 
 
-def packed_linear(x_ND: Tensor, packed: Tensor, bias_E: Tensor) -> Tensor:
-    """W x + b with packed weights."""
+def packed_linear(x_ND: Tensor, packed: Tensor, bias_E: Tensor | None) -> Tensor:
+    """W x + b with packed weights; None for no bias."""
     out_NE: Tensor = torch.ops.mkldnn._linear_pointwise(x_ND, packed, bias_E, "none", [], "")
     return out_NE
 

@@ -123,8 +123,8 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.dtype = dtype
         self.weight = linear.weight.detach().to(dtype)
-        self.bias = linear.bias.detach().to(dtype)
-        self.product: Callable[[Tensor, Tensor, Tensor], Tensor] = functional.linear
+        self.bias = None if linear.bias is None else linear.bias.detach().to(dtype)
+        self.product: Callable[[Tensor, Tensor, Tensor | None], Tensor] = functional.linear
         if operators.can_pack(dtype):
             self.weight = operators.pack_weight(self.weight)
             self.product = operators.packed_linear
@@ -164,7 +164,9 @@ class Int8Linear(nn.Module):
 
         quantized_ED = integers_ED * step_E1
         shift_product_E = quantized_ED @ (self.shift_D - 0.5)
-        self.bias_E = linear.bias.detach() - shift_product_E
+        self.bias_E = -shift_product_E
+        if linear.bias is not None:
+            self.bias_E = linear.bias.detach() - shift_product_E
 
     def forward(self, x_ND: Tensor) -> Tensor:
         scaled_ND = torch.addcmul(self.shift_D, x_ND, self.inverse_scale_D)

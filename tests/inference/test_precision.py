@@ -339,3 +339,25 @@ def test_the_sample_is_seen_without_filler(make: Callable[[str], Model], monkeyp
     monkeypatch.setattr(embedding, "MIN_ROUNDED_TOKENS", 1)
     model.embed(["frog"])
     assert sum(sizes) == sum(map(len, precision_choice.sample_sequences(model.tokenizer, model.encoder.max_positions)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_without_bias_is_packed(dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    linear = nn.Linear(16, 32, bias=False)
+    x_ND = torch.randn(5, 16)
+    with torch.inference_mode():
+        found_NE = quantization.PackedLinear(linear, dtype)(x_ND)
+        assert torch.allclose(found_NE.float(), linear(x_ND), atol=0.05)
+
+
+@byte_units
+def test_a_layer_without_bias_is_quantised() -> None:
+    torch.manual_seed(1)
+    linear = nn.Linear(16, 32, bias=False)
+    x_ND = torch.randn(200, 16)
+    low_D, high_D = x_ND.aminmax(dim=0)
+    statistics = quantization.InputStatistics(low_D, high_D, x_ND.T @ x_ND)
+    with torch.inference_mode():
+        found_NE = quantization.Int8Linear(linear, statistics, torch.float32)(x_ND)
+        assert torch.nn.functional.cosine_similarity(found_NE, linear(x_ND)).min() > 0.99
