@@ -7,6 +7,7 @@ machine; `native` sets no limit.
 
 import os
 import platform
+import warnings
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
@@ -98,31 +99,39 @@ def cpu_name() -> str:
 
 def configure() -> None:
     """Limits torch and oneDNN as `FIRTH_CPU` says. They read these variables at their first use; set ones are kept."""
-    isa = EMULATED.get(os.environ.get("FIRTH_CPU", "native"), "")
+    emulated = os.environ.get("FIRTH_CPU", "native")
+    if emulated not in EMULATED:
+        # A warning only, because an error would make the package impossible to import.
+        warnings.warn(_unknown(emulated), stacklevel=2)
+    isa = EMULATED.get(emulated, "")
     if isa:
         os.environ.setdefault("ONEDNN_MAX_CPU_ISA", isa)
         capability = "avx512" if "512" in isa else "avx2"
         os.environ.setdefault("ATEN_CPU_CAPABILITY", capability)
 
 
-def _allowed_units() -> tuple[str, ...] | None:
+def _unknown(emulated: str) -> str:
+    return f"FIRTH_CPU is '{emulated}'; it can be {', '.join(EMULATED)}."
+
+
+def _allowed_units() -> set[str] | None:
     """The units that the environment allows; None if it sets no limit."""
     emulated = os.environ.get("FIRTH_CPU", "native")
     if emulated not in EMULATED:
-        raise BadConfig(f"FIRTH_CPU is '{emulated}'; it can be {', '.join(EMULATED)}.")
+        raise BadConfig(_unknown(emulated))
     limits = (
         os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
         os.environ.get("DNNL_MAX_CPU_ISA", ""),  # oneDNN's old name of the same variable
         EMULATED[emulated],
     )
-    allowed: list[tuple[str, ...]] = []
+    allowed: list[set[str]] = []
     for limit in limits:
         if limit.upper() in ONEDNN_UNITS:
-            allowed.append(ONEDNN_UNITS[limit.upper()])
+            allowed.append(set(ONEDNN_UNITS[limit.upper()]))
     if not allowed:
         return None
-    # The strictest limit counts.
-    return min(allowed, key=len)
+    # A unit is used if every limit allows it.
+    return set.intersection(*allowed)
 
 
 def _flags() -> set[str]:

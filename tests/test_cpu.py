@@ -69,6 +69,7 @@ def test_arm(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}, ["avx2", "avx512", "bf16", "vnni"]),
         ({"ONEDNN_MAX_CPU_ISA": "ALL"}, ["avx2", "avx512", "bf16", "vnni", "amx"]),
         ({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI", "FIRTH_CPU": "avx2"}, ["avx2"]),
+        ({"ONEDNN_MAX_CPU_ISA": "AVX2_VNNI", "FIRTH_CPU": "avx512"}, ["avx2"]),
     ],
 )
 def test_limits(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], units: list[str]) -> None:
@@ -111,3 +112,11 @@ def test_the_variable_for_tests_limits_torch_as_well() -> None:
     assert found["ONEDNN_MAX_CPU_ISA"] == "AVX2"
     assert found["ATEN_CPU_CAPABILITY"] == "avx2"
     assert "ONEDNN_MAX_CPU_ISA" not in environment_of(FIRTH_CPU="native")
+
+
+def test_a_misspelt_variable_is_warned_of_on_import() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import firth"], env={**os.environ, "FIRTH_CPU": "avx"}, capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "FIRTH_CPU is 'avx'; it can be avx2, avx512, native." in done.stderr
