@@ -2,24 +2,27 @@
 
 Each row of a matrix has its own scale: w = scale * code, with codes from -(2^(bits-1) - 1) to 2^(bits-1) - 1. The scale
 is the one of a few candidates that leaves the smallest squared error. Vectors (biases, norms) are kept in half
-precision. Codes of fewer than 8 bits are packed without gaps.
+precision, or in single precision if they have numbers that are too large for it. Codes of fewer than 8 bits are packed
+without gaps.
 
 The file holds, for a matrix NAME, `NAME.codes` (bytes) and `NAME.scales` (half precision), and for anything else NAME
-itself. Its metadata say how many bits and which shape each matrix has.
+itself. Its metadata say how many bits and which shape each matrix has. A single matrix is read without torch.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
-from firth.errors import BadConfig, Damaged
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import write_bytes
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 METADATA = "firth_rows"
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
@@ -28,13 +31,25 @@ LEAST_BITS = 2
 MOST_BITS = 8
 
 
-def save_quantised(path: Path, tensors: Mapping[str, Tensor], *, bits: int) -> None:
+class MatrixFacts(TypedDict):
+    """What the metadata say of a matrix."""
+
+    bits: int
+    shape: list[int]
+
+
+def save_quantised(path: Path, tensors: "Mapping[str, Tensor]", *, bits: int) -> None:
     """Writes the file, with so many bits for each weight of a matrix."""
+    import torch
+    from safetensors.torch import save
+
     stored: dict[str, Tensor] = {}
-    facts: dict[str, dict[str, int | list[int]]] = {}
+    facts: dict[str, MatrixFacts] = {}
     for name, tensor in tensors.items():
+        if tensor.is_floating_point() and bool(tensor.isnan().any()):
+            raise BadInput(f"The model's {name} has weights that are not a number, so it cannot be exported.")
         if tensor.ndim != 2 or not tensor.is_floating_point():
-            stored[name] = tensor.half() if tensor.is_floating_point() else tensor
+            stored[name] = _in_half(tensor) if tensor.is_floating_point() else tensor
             continue
         codes_RC, scales_R = quantise_rows(tensor, bits)
         stored[f"{name}.codes"] = torch.from_numpy(_pack(codes_RC.numpy(), bits))
@@ -43,35 +58,73 @@ def save_quantised(path: Path, tensors: Mapping[str, Tensor], *, bits: int) -> N
     write_bytes(path, save(stored, metadata={METADATA: json.dumps(facts)}))
 
 
-def load_quantised(path: Path) -> dict[str, Tensor]:
+def load_quantised(path: Path) -> "dict[str, Tensor]":
     """The tensors in single precision, under their own names."""
-    try:
-        with safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})[METADATA])
-            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError, KeyError, json.JSONDecodeError):
-        raise Damaged(f"{path} is not a file of quantised weights, or is damaged; copy the model again.") from None
+    import torch
+
     tensors: dict[str, Tensor] = {}
-    for name, fact in facts.items():
-        codes = stored.pop(f"{name}.codes").numpy()
-        scales_R = stored.pop(f"{name}.scales").float()
-        num_rows, num_columns = fact["shape"]
-        codes_RC = torch.from_numpy(_unpack(codes, fact["bits"], num_rows * num_columns))
-        tensors[name] = codes_RC.view(num_rows, num_columns) * scales_R[:, None]
+    with _damage_reported(path):
+        facts = matrix_facts(path)
+        with safe_open(path, framework="pt") as file:
+            stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        for name, fact in facts.items():
+            codes = stored.pop(f"{name}.codes").numpy()
+            scales_R = stored.pop(f"{name}.scales").numpy()
+            tensors[name] = torch.from_numpy(_matrix(codes, scales_R, fact))
     for name, tensor in stored.items():
         tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
     return tensors
 
 
-def quantise_rows(weight_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+def load_matrix(path: Path, name: str) -> np.ndarray:
+    """One of the file's matrices in single precision, without torch."""
+    with _damage_reported(path):
+        fact = matrix_facts(path)[name]
+        with safe_open(path, framework="np") as file:
+            return _matrix(file.get_tensor(f"{name}.codes"), file.get_tensor(f"{name}.scales"), fact)
+
+
+def matrix_facts(path: Path) -> dict[str, MatrixFacts]:
+    """The bits and shape of every matrix in the file, by name."""
+    with _damage_reported(path), safe_open(path, framework="np") as file:
+        facts: dict[str, MatrixFacts] = json.loads((file.metadata() or {})[METADATA])
+    return facts
+
+
+@contextmanager
+def _damage_reported(path: Path) -> Iterator[None]:
+    """Turns what reading a damaged file raises into one sentence."""
+    try:
+        yield
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, AttributeError):
+        raise Damaged(f"{path} is not a file of quantised weights, or is damaged; copy the model again.") from None
+
+
+def _matrix(codes: np.ndarray, scales_R: np.ndarray, fact: MatrixFacts) -> np.ndarray:
+    num_rows, num_columns = fact["shape"]
+    codes_RC = _unpack(codes, fact["bits"], num_rows * num_columns).reshape(num_rows, num_columns)
+    return np.asarray(codes_RC * scales_R.astype(np.float32)[:, None])
+
+
+def _in_half(tensor: "Tensor") -> "Tensor":
+    """The tensor in half precision, or in single precision where half precision would make numbers infinite."""
+    half = tensor.half()
+    if bool((half.isinf() & tensor.isfinite()).any()):
+        return tensor.float()
+    return half
+
+
+def quantise_rows(weight_RC: "Tensor", bits: int) -> "tuple[Tensor, Tensor]":
     """Codes (int8) and scales (half precision) of a matrix."""
+    import torch
+
     if not LEAST_BITS <= bits <= MOST_BITS:
         raise BadConfig(f"Weights take {LEAST_BITS} to {MOST_BITS} bits; {bits} were asked for.")
     weight_RC = weight_RC.detach().float()
     most = 2 ** (bits - 1) - 1
     reach_R = weight_RC.abs().amax(1).clamp(min=1e-8)
     best_error_R = torch.full_like(reach_R, torch.inf)
-    best_scale_R = reach_R / most
+    best_scale_R = torch.zeros_like(reach_R)
     for clip in CLIPS:
         # Scales are rounded first, so that the error is that of what is stored.
         scale_R = (clip * reach_R / most).half().float().clamp(min=1e-7)
@@ -80,10 +133,12 @@ def quantise_rows(weight_RC: Tensor, bits: int) -> tuple[Tensor, Tensor]:
         is_better_R = error_R < best_error_R
         best_error_R = torch.where(is_better_R, error_R, best_error_R)
         best_scale_R = torch.where(is_better_R, scale_R, best_scale_R)
+    if not bool(best_error_R.isfinite().all()):
+        raise BadInput("A matrix has weights that are not finite or too large, so it cannot be quantised.")
     return _codes(weight_RC, best_scale_R, most).to(torch.int8), best_scale_R.half()
 
 
-def _codes(weight_RC: Tensor, scale_R: Tensor, most: int) -> Tensor:
+def _codes(weight_RC: "Tensor", scale_R: "Tensor", most: int) -> "Tensor":
     return (weight_RC / scale_R[:, None]).round().clamp(-most, most)
 
 

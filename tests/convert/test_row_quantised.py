@@ -1,12 +1,16 @@
 """Weights in few bits: what is written comes back, within the step of each row."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from firth.convert.row_quantised import load_quantised, quantise_rows, save_quantised
-from firth.errors import BadConfig, Damaged
+from firth.convert.row_quantised import METADATA, load_matrix, load_quantised, quantise_rows, save_quantised
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import QUANTISED
 
 
@@ -59,3 +63,47 @@ def test_bad_widths_and_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / QUANTISED).write_bytes(b"nothing")
     with pytest.raises(Damaged, match="is not a file of quantised weights"):
         load_quantised(tmp_path / QUANTISED)
+
+
+def test_vectors_too_large_for_half_precision_are_kept(tmp_path: Path) -> None:
+    bias = torch.tensor([1.0, 70_000.0, -1e6])
+    save_quantised(tmp_path / QUANTISED, {"bias": bias}, bits=8)
+    assert torch.equal(load_quantised(tmp_path / QUANTISED)["bias"], bias)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+def test_weights_that_cannot_be_quantised_are_refused(value: float, tmp_path: Path) -> None:
+    matrix = torch.ones(3, 3)
+    matrix[1, 1] = value
+    with pytest.raises(BadInput, match=r"not a number|not finite or too large"):
+        save_quantised(tmp_path / QUANTISED, {"matrix": matrix}, bits=8)
+    assert not (tmp_path / QUANTISED).exists()
+
+
+def test_a_vector_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="bias has weights that are not a number"):
+        save_quantised(tmp_path / QUANTISED, {"bias": torch.tensor([1.0, torch.nan])}, bits=8)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"absent": {"bits": 8, "shape": [2, 2]}},
+        {"matrix": {"bits": 8, "shape": [3, 2]}},
+        {"matrix": {"bits": 8}},
+        ["matrix"],
+    ],
+)
+def test_metadata_that_do_not_fit_the_tensors_are_damage(facts: Any, tmp_path: Path) -> None:
+    tensors = {"matrix.codes": torch.zeros(4, dtype=torch.uint8), "matrix.scales": torch.ones(2).half()}
+    save_file(tensors, tmp_path / QUANTISED, metadata={METADATA: json.dumps(facts)})
+    with pytest.raises(Damaged, match="is damaged"):
+        load_quantised(tmp_path / QUANTISED)
+
+
+def test_one_matrix_is_read_alone(tmp_path: Path) -> None:
+    save_quantised(tmp_path / QUANTISED, weights(), bits=4)
+    whole = load_quantised(tmp_path / QUANTISED)
+    assert np.array_equal(load_matrix(tmp_path / QUANTISED, "matrix"), whole["matrix"].numpy())
+    with pytest.raises(Damaged):
+        load_matrix(tmp_path / QUANTISED, "absent")
