@@ -1,8 +1,9 @@
 """Words and their vectors: nearest words, analogies, similarity. Opens a model folder without torch.
 
 In: a folder whose model has a table of words (word vectors; a BERT's input embeddings). Out: answers by cosine. The
-table stays memory-mapped, so the first question costs one pass over it. Shapes: V words, W words of a block, D width, Q
-queries, X excluded (query, word) pairs.
+table stays memory-mapped, so the first question costs one pass over it; a quantised one is read into memory.
+
+Shapes: V words, W words of a block, D width, Q queries, X excluded (query, word) pairs.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -14,13 +15,14 @@ import numpy as np
 
 from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
+from firth.convert.row_quantised import load_matrix, matrix_facts
 from firth.errors import BadInput, Unsupported
-from firth.files import MANIFEST, check_manifest, without_model
+from firth.files import MANIFEST, QUANTISED, check_manifest, without_model
 from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.subwords import Subwords
 
 TABLES = ("encoder.table.weight", "bert.embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight")
-"""What a table of words may be called in `model.safetensors`."""
+"""What a table of words may be called in the file of weights."""
 SPELLING_CANDIDATES = 100_000
 """Words that are searched for similar spellings: the first ones, which are the most frequent in a sorted file."""
 _BLOCK_ROWS = 1 << 15
@@ -208,11 +210,12 @@ class Lexicon:
 
 def open_lexicon(folder: Path, *, spelling_candidates: int = SPELLING_CANDIDATES) -> Lexicon:
     """The words of a model folder; raises if its model has no table of words."""
-    weights = folder / "model.safetensors"
+    weights = _weights_file(folder)
     table_name = _table_name(folder, weights)
     tokenizer = tokenizers.load(folder)
     vocab = tokenizer.vocab
-    rows_VD = map_tensor(weights, table_name)
+    read_table = load_matrix if weights.name == QUANTISED else map_tensor
+    rows_VD = read_table(weights, table_name)
     if len(vocab) > len(rows_VD):
         raise BadInput(f"{folder}: the tokenizer has {len(vocab)} tokens, the model {len(rows_VD)}.")
     compose = None
@@ -234,21 +237,27 @@ def open_lexicon(folder: Path, *, spelling_candidates: int = SPELLING_CANDIDATES
     )
 
 
-def _table_name(folder: Path, weights: Path) -> str:
-    """The name of the folder's table of words; raises if the folder has no such table or is damaged."""
+def _weights_file(folder: Path) -> Path:
+    """The folder's file of weights; raises if the folder has none or is damaged."""
     if not folder.exists():
         raise BadInput(f"{folder} does not exist; name a model's folder.")
     reason = without_model(folder)
     if reason:
         raise BadInput(f"{folder} {reason}.")
-    if not weights.is_file():
+    found = [folder / name for name in ("model.safetensors", QUANTISED) if (folder / name).is_file()]
+    if not found:
         raise BadInput(
             f"{folder} does not hold a model with word vectors; make one with `firth pretrain` or `firth import`."
         )
     if (folder / MANIFEST).exists():
         # Hashes are not checked: reading the whole file would take longer than the answer.
         check_manifest(folder, hashes=False)
-    tensors = tensor_places(weights)
+    return found[0]
+
+
+def _table_name(folder: Path, weights: Path) -> str:
+    """The name of the folder's table of words; raises if its model has no such table."""
+    tensors: Collection[str] = matrix_facts(weights) if weights.name == QUANTISED else tensor_places(weights)
     for name in TABLES:
         if name in tensors:
             return name

@@ -77,7 +77,21 @@ def test_analogies_are_gensims(model: Path, theirs: KeyedVectors) -> None:
     assert np.allclose([c for _, c in found], [c for _, c in wanted], atol=1e-5)
 
 
-def test_a_model_folder_is_opened_without_torch(model: Path) -> None:
+def test_a_quantised_model_has_the_same_words(model: Path, tmp_path: Path) -> None:
+    few = tmp_path / "few"
+    firth.export(model, out=few, kind="quantised")
+    found = firth.load(few).neighbours("queen", top=3)
+    wanted = firth.load(model).neighbours("queen", top=3)
+    assert [word for word, _ in found] == [word for word, _ in wanted]
+    assert np.allclose([cosine for _, cosine in found], [cosine for _, cosine in wanted], atol=0.01)
+    assert firth.load(few).analogy("king", "man", "woman", top=1)[0][0] == "queen"
+
+
+@pytest.mark.parametrize("is_quantised", [False, True])
+def test_a_model_folder_is_opened_without_torch(model: Path, tmp_path: Path, is_quantised: bool) -> None:
+    if is_quantised:
+        firth.export(model, out=tmp_path / "few", kind="quantised")
+        model = tmp_path / "few"
     script = (
         f"import sys; sys.argv = ['firth', 'neighbours', {str(model)!r}, 'ice']\n"
         "import firth.cli\n"
@@ -88,7 +102,7 @@ def test_a_model_folder_is_opened_without_torch(model: Path) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert len(done.stdout.splitlines()) == 11
     assert done.stdout.splitlines()[-1] == "False"
-    assert isinstance(open_lexicon(model).rows_VD, np.memmap)
+    assert isinstance(open_lexicon(model).rows_VD, np.memmap) != is_quantised
 
 
 def test_an_imported_model_embeds_means_of_words(model: Path, rows: np.ndarray) -> None:
