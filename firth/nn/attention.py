@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
-from firth.nn.layout import Group, Layout
+from firth.nn.layout import Group, Layout, Look
 
 OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
 """Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
@@ -154,33 +154,18 @@ def prefix_mask(prefix_B: Tensor) -> Mask:
     return may_see
 
 
-def computed(function: Callable[[Group], Tensor], layout_q: Layout, layout_k: Layout) -> Callable[[Group], Tensor]:
-    """A mask or bias that is computed once for all layers that share it, here and not in the first block.
-
-    Blocks that are recomputed in the backward pass need it so.
-    """
-    known = [(group, function(group)) for group in layout_q.groups(layout_k)]
-
-    def look_up(wanted: Group) -> Tensor:
-        return next(found for group, found in known if group is wanted)
-
-    return look_up
+def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
+    """Which scores of a group count; without a mask and a bias it is the same in all layers, and computed once."""
+    if mask is not None or bias is not None:
+        return _make_look(group, causal, mask, bias)
+    if causal not in group.plain:
+        group.plain[causal] = _make_look(group, causal, None, None)
+    return group.plain[causal]
 
 
-@dataclass(frozen=True)
-class _Look:
-    """Which scores of a group count."""
-
-    bias: Tensor | None = None
-    """Broadcasts to G x H x L x S: a bias, and -inf where a query may not see a key; None for nothing."""
-    is_causal: bool = False
-    blind_GHL1: Tensor | None = None
-    """True for queries that see no key at all; None when there are none."""
-
-
-def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> _Look:
+def _make_look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
     if causal and mask is None and bias is None and group.is_square:
-        return _Look(is_causal=True)
+        return Look(is_causal=True)
     seen_GHLS = _seen(group, causal, mask)
     blind_GHL1 = None
     if seen_GHLS is not None and (mask is not None or group.keys.has_empty):
@@ -191,14 +176,10 @@ def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> _
         bias_GHLS = bias(group)
         if seen_GHLS is not None:
             bias_GHLS = bias_GHLS.masked_fill(~seen_GHLS, -torch.inf)
-        return _Look(bias_GHLS, blind_GHL1=blind_GHL1)
+        return Look(bias_GHLS, blind_GHL1=blind_GHL1)
     if seen_GHLS is None:
-        return _Look()
-    if mask is not None:
-        return _Look(_as_bias(seen_GHLS), blind_GHL1=blind_GHL1)
-    if causal not in group.plain:
-        group.plain[causal] = _as_bias(seen_GHLS)
-    return _Look(group.plain[causal], blind_GHL1=blind_GHL1)
+        return Look()
+    return Look(_as_bias(seen_GHLS), blind_GHL1=blind_GHL1)
 
 
 def _seen(group: Group, causal: bool, mask: Mask | None) -> Tensor | None:

@@ -125,8 +125,8 @@ class Group:
 
     queries: Side
     keys: Side
-    plain: dict[bool, Tensor] = field(default_factory=dict)
-    """The biases without a mask, by `causal`: the same in all layers."""
+    plain: dict[bool, "Look"] = field(default_factory=dict)
+    """What counts without a mask and a bias, by `causal`: the same in all layers."""
 
     @property
     def is_square(self) -> bool:
@@ -136,6 +136,17 @@ class Group:
     def not_after(self) -> Tensor:
         """G x L x S: whether a key's position is the query's own or an earlier one."""
         return self.keys.steps_GL[:, None, :] <= self.queries.steps_GL[:, :, None]
+
+
+@dataclass(frozen=True)
+class Look:
+    """Which scores of a group count."""
+
+    bias: Tensor | None = None
+    """Broadcasts to G x H x L x S: a bias, and -inf where a query may not see a key; None for nothing."""
+    is_causal: bool = False
+    blind_GHL1: Tensor | None = None
+    """True for queries that see no key at all; None when there are none."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,10 +171,6 @@ class Layout:
     def is_one_group(self) -> bool:
         """Whether its sequences are padded all together."""
         return self.has_kernels
-
-    def groups(self, keys: "Layout") -> tuple[Group, ...]:
-        """What masks and biases will be asked for when these tokens attend to those."""
-        return self.pairing(keys).groups
 
     def pairing(self, keys: "Layout") -> "Pairing":
         """The groups of sequences for queries of this pack and keys of another (or this); found once."""

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from firth.data.packing import pack_tokens
 from firth.errors import BadInput, Unsupported
-from firth.nn.attention import Fused, Mask, Projected, Source, attend, attention_weights, computed, prefix_mask
+from firth.nn.attention import Fused, Mask, Projected, Source, attend, attention_weights, prefix_mask
 from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, GatedFeedForward, NormOrder, SelfAttention
 from firth.nn.kv_cache import KeyValueCache
 from firth.nn.layout import Group, Layout
@@ -286,7 +286,7 @@ def test_a_prefix_and_a_bias_equal_padded_attention(lengths: tuple[int, ...], ma
         for fused in (True, False):
             x, table = x_N3D.to(*machine).requires_grad_(), table_HD.to(machine[0]).clone().requires_grad_()
             mask = prefix_mask(torch.tensor(prefixes, device=machine[0]))
-            out_ND = run(x, layout, fused=fused, mask=mask, bias=computed(relative_bias(table), layout, layout))
+            out_ND = run(x, layout, fused=fused, mask=mask, bias=relative_bias(table))
             assert_close(out_ND.cpu(), wanted_ND)
             found = torch.autograd.grad(out_ND, (x, table), weights_ND.to(out_ND))
             for one, other in zip(found, wanted, strict=True):
@@ -342,7 +342,7 @@ def test_static_layouts_compile_as_one_graph() -> None:
 
     def forward(x_ND: Tensor, bounds_B1: Tensor, prefix_B: Tensor) -> Tensor:
         layout = Layout(bounds_B1, 9, x_ND.shape[0], True)
-        bias = computed(relative_bias(table_HD), layout, layout)
+        bias = relative_bias(table_HD)
         first_ND = attention(x_ND, layout, mask=prefix_mask(prefix_B), bias=bias)
         out_ND: Tensor = attention(first_ND, layout, bias=bias)
         return out_ND
