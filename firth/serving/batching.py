@@ -99,30 +99,23 @@ class QueuedRequest:
 
 
 class Batcher:
-    """A queue of requests and the worker threads that compute them."""
+    """A queue of requests and the worker thread that computes them."""
 
-    def __init__(
-        self, limits: Limits, metrics: ServerMetrics, *, workers: int = 1, torch_threads: int | None = None
-    ) -> None:
+    def __init__(self, limits: Limits, metrics: ServerMetrics) -> None:
         self.limits = limits
         self.metrics = metrics
-        self.torch_threads = torch_threads
         self.queue: list[QueuedRequest] = []
         self.condition = threading.Condition()
-        """Guards the queue; workers wait for it."""
+        """Guards the queue; the worker waits for it."""
         self.is_closed = False
         self.tokens_per_second = 10_000.0
         """A first guess; every batch corrects it."""
-        self.workers: list[threading.Thread] = []
-        for number in range(workers):
-            worker = threading.Thread(target=self._work, name=f"batches-{number}", daemon=True)
-            self.workers.append(worker)
-        for worker in self.workers:
-            worker.start()
+        self.worker = threading.Thread(target=self._work, name="batches", daemon=True)
+        self.worker.start()
 
     async def submit(self, operation: BatchOperation[PayloadT, ResultT], payload: PayloadT, *, tokens: int) -> ResultT:
         """The operation's result for this payload. If the caller is cancelled, the request leaves the queue."""
-        # Workers are threads: the lock guards the queue, and the future brings the result back to this loop.
+        # The worker is a thread: the lock guards the queue, and the future brings the result back to this loop.
         future = asyncio.get_running_loop().create_future()
         request = QueuedRequest(operation, payload, tokens, future)
         with self.condition:
@@ -133,7 +126,7 @@ class Batcher:
             result: ResultT = await request.result
         except asyncio.CancelledError:
             with self.condition:
-                # A worker may already have taken it.
+                # The worker may already have taken it.
                 if request in self.queue:
                     self.queue.remove(request)
                     self.metrics.dropped.inc()
@@ -141,12 +134,11 @@ class Batcher:
         return result
 
     def close(self) -> None:
-        """Lets the workers finish what is queued, and ends them."""
+        """Lets the worker finish what is queued, and ends it."""
         with self.condition:
             self.is_closed = True
-            self.condition.notify_all()
-        for worker in self.workers:
-            worker.join()
+            self.condition.notify()
+        self.worker.join()
 
     def _check_load(self, tokens: int) -> None:
         """Refuses a request that the queue has no room for, or that would not be answered in time."""
@@ -163,10 +155,6 @@ class Batcher:
 
     def _work(self) -> None:
         """Computes one batch after another until the batcher is closed and its queue is empty."""
-        if self.torch_threads:
-            import torch
-
-            torch.set_num_threads(self.torch_threads)
         while True:
             with self.condition:
                 self.condition.wait_for(lambda: self.queue or self.is_closed)
@@ -199,8 +187,7 @@ class Batcher:
         """Updates the metrics and the estimate of the speed after a batch."""
         tokens = sum(request.tokens for request in batch)
         seconds = end - start
-        # The workers compute at the same time, each at this speed.
-        speed = len(self.workers) * tokens / max(seconds, 1e-6)
+        speed = tokens / max(seconds, 1e-6)
         # An exponential moving average.
         self.tokens_per_second += 0.1 * (speed - self.tokens_per_second)
         self.metrics.batch_jobs.observe(len(batch))
