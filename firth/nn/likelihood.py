@@ -17,6 +17,11 @@ PIECE = 1 << 25
 """The most scores that exist at once: 128 MB in single precision."""
 
 
+def scale_gradient(total: Tensor, weight: float) -> Tensor:
+    """The same number with a weighted gradient, so that the reported figure stays a plain mean."""
+    return total.detach() + weight * (total - total.detach())
+
+
 def summed_cross_entropy(
     x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, *, labels_P: Tensor
 ) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from firth.data.packing import Pack, Plan, runs
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import first_rows
-from firth.nn.likelihood import IGNORE
+from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.nn.pooling import mean_rows
 from firth.objectives.objective import Objective
 from firth.tensors import Batch, Encoder, Loss, States
@@ -107,8 +107,7 @@ class Contrastive(Objective):
         scores_BB = (cosines_BB / self.config.temperature).masked_fill(is_out_BB, EXCLUDED)
         total = cross_entropy(scores_BB, partners_B, ignore_index=IGNORE, reduction="sum")
         correct = (scores_BB.argmax(-1) == partners_B).sum()
-        weighted = total.detach() + self.config.weight * (total - total.detach())
-        return Loss({"contrastive": weighted}, {"contrastive_correct": correct})
+        return Loss({"contrastive": scale_gradient(total, self.config.weight)}, {"contrastive_correct": correct})
 
     def _cosines(self, states: States, bounds_B1: Tensor) -> Tensor:
         pool = first_rows if self.config.pooling == "cls" else mean_rows

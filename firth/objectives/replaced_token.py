@@ -27,7 +27,7 @@ from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import activation
 from firth.nn.embeddings import Embeddings
-from firth.nn.likelihood import IGNORE
+from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.objective import Objective
 from firth.tensors import Batch, Encoder, Loss, States
@@ -176,7 +176,7 @@ class ReplacedToken(Objective):
         if not self.training:
             for name, tally in self.corrective.hidden_tallies(scores_PV, batch).items():
                 tallies[name.replace("masked_lm", "corrective_lm")] = tally
-        return Loss({"corrective_lm": _scale_gradient(total, self.config.corrective_weight)}, tallies)
+        return Loss({"corrective_lm": scale_gradient(total, self.config.corrective_weight)}, tallies)
 
     def scores(self, states: States) -> Tensor:
         """For every token, the logit of having been replaced."""
@@ -209,7 +209,7 @@ class ReplacedToken(Objective):
         replaced_N = batch.targets["replaced_token_replaced"]
         losses_N = binary_cross_entropy_with_logits(logits_N.float(), replaced_N.float(), reduction="none")
         total = (losses_N * real_N).sum()
-        weighted = _scale_gradient(total, self.config.weight)
+        weighted = scale_gradient(total, self.config.weight)
         predicted_N = (logits_N > 0) & real_N
         hits = (predicted_N & replaced_N).sum()
         tallies = {
@@ -249,11 +249,6 @@ class ReplacedToken(Objective):
         if self.masked is None:
             raise Unsupported("This discriminator came without its generator, so it cannot be trained on or measured.")
         return self.masked
-
-
-def _scale_gradient(total: Tensor, weight: float) -> Tensor:
-    """The same number with a weighted gradient, so that the reported figure stays a plain mean over tokens."""
-    return total.detach() + weight * (total - total.detach())
 
 
 def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
