@@ -1,1 +1,1 @@
-"""The subcommands, one function each, in files by what they are about. `cli.py` lists them."""
+"""The subcommands, one function each, in files by what they are about. `app.py` lists them."""

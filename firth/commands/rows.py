@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from firth import tasks
 from firth.commands import vectors
 from firth.commands.flags import in_flags
 from firth.commands.shown import Json, ModelFolder, line, show
 from firth.errors import BadConfig
 from firth.files import finite
+from firth.nn import TAGGERS
 
 if TYPE_CHECKING:
     from firth.types import Prediction
@@ -30,7 +32,7 @@ NewEncoder = Annotated[
 RecipeName = Annotated[
     str | None, typer.Option(help="fasttext: a linear model of words; ulmfit: a language model in two stages.")
 ]
-Preset = Annotated[str | None, typer.Option(help="A published set's form: cola, sst-2, mrpc, stsb, qqp, mnli ...")]
+Preset = Annotated[str | None, typer.Option(help="The form of a published set (GLUE), such as mrpc or mnli.")]
 TextColumn = Annotated[str | None, typer.Option(help="Column of the text; a number counts columns without a header.")]
 SecondColumn = Annotated[str | None, typer.Option(help="Column of the second text of a pair.")]
 LabelColumns = Annotated[
@@ -43,10 +45,10 @@ Format = Annotated[str | None, typer.Option(help="Of files of tagged words: colu
 
 def check(
     file: Annotated[Path, typer.Argument(help="Labelled rows to learn from.")],
-    task: Annotated[str, typer.Option(help="What they are for: classify, tag ...")],
+    task: Annotated[str, typer.Option(help=f"What they are for: {', '.join(tasks.TABLE)}.")],
     dev: Annotated[Path | None, typer.Option(help="A dev file, looked at for rows it shares with the first.")] = None,
     test: Annotated[Path | None, typer.Option(help="A test file, likewise.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model: lengths are told in its tokens.")] = None,
+    model: Annotated[Path | None, typer.Option(help="A model; lengths are counted in its tokens.")] = None,
     preset: Preset = None,
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
@@ -81,7 +83,9 @@ def check(
 
 def finetune(
     arguments: ModelAndChanges = None,
-    task: Annotated[list[str] | None, typer.Option(help="What to learn; several tasks share one encoder.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help=f"What to learn: {', '.join(tasks.TABLE)}; several share one encoder.")
+    ] = None,
     train: Annotated[list[Path] | None, typer.Option(help="Labelled rows to learn from, one file a task.")] = None,
     dev: Annotated[list[Path] | None, typer.Option(help="Rows that epochs and seeds are picked on.")] = None,
     test: Annotated[list[Path] | None, typer.Option(help="Rows that only the kept weights are measured on.")] = None,
@@ -99,7 +103,7 @@ def finetune(
     kind: Kind = None,
     encoder: NewEncoder = None,
     recipe: RecipeName = None,
-    tagger: Annotated[str | None, typer.Option(help="For tagging: softmax, hmm, memm or crf.")] = None,
+    tagger: Annotated[str | None, typer.Option(help=f"For tagging: {', '.join(TAGGERS)}.")] = None,
     format: Format = None,
     as_json: Json = False,
 ) -> None:
@@ -169,16 +173,14 @@ def predict(
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
     loaded = load(model)
-    if file is not None:
-        examples = loaded.read_examples(file, task=task)
-    else:
-        # A tab separates the texts of a pair.
-        inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
-        examples = loaded.examples(inputs, task=task)
+    # A tab separates the texts of a pair.
+    inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
     if best != 1:
+        examples = loaded.examples(inputs, task=task) if file is None else loaded.read_examples(file, task=task)
         _show_best_sequences(loaded.k_best(examples, best, task=task), as_json=as_json)
         return
-    for prediction in loaded.predict_examples(examples, task=task):
+    predictions = loaded.predict(inputs, task=task) if file is None else loaded.predict_file(file, task=task)
+    for prediction in predictions:
         if as_json:
             print(json.dumps(finite(asdict(prediction)), ensure_ascii=False))
         else:

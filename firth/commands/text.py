@@ -5,9 +5,12 @@ from typing import Annotated
 
 import typer
 
-from firth import lineage
+from firth import lineage, tokenizers
 from firth.commands.shown import Json, show
 from firth.errors import BadConfig
+
+VOCABULARIES = [name for name in tokenizers.TABLE if name != "templates"]
+"""The tokenizers that are trained on text; templates are the features of a tagger."""
 
 
 def prepare(
@@ -16,7 +19,8 @@ def prepare(
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
     tokenizer: Annotated[
-        str, typer.Option(help="wordpiece, bpe, words, subwords or characters trains a vocabulary; a folder uses its.")
+        str,
+        typer.Option(help=f"Trains a vocabulary: {', '.join(VOCABULARIES)}; a folder: its tokenizer is used."),
     ] = "wordpiece",
     vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: up to 30000]")] = None,
     min_count: Annotated[

@@ -1,4 +1,4 @@
-"""Subcommands about words: their vectors, and what the words of a text tell without a model."""
+"""Subcommands about words: their vectors, and what the words of a text show without a model."""
 
 import json
 import logging
@@ -71,10 +71,10 @@ def ratios(
     first: Annotated[str, typer.Argument(help="A word, such as ice.")],
     second: Annotated[str, typer.Argument(help="Another, such as steam.")],
     words: Annotated[list[str], typer.Argument(help="Words to look for around both: solid gas water fashion.")],
-    window: Annotated[int, typer.Option(min=1, help="How far a neighbour may stand.")] = 10,
+    window: Annotated[int, typer.Option(min=1, help="How many words away a neighbour may be.")] = 10,
     as_json: Json = False,
 ) -> None:
-    """Show how much oftener words stand beside one word than beside another: what GloVe learns from."""
+    """Show how much more often words occur near one word than near another: what GloVe learns from."""
     from firth.words import ratios as cooccurrence_ratios
 
     table = cooccurrence_ratios(data, first, second, words=words, window=window)
@@ -91,10 +91,10 @@ def ratios(
 def keywords(
     file: Annotated[Path, typer.Argument(help="A UTF-8 text file.")],
     top: Top = 10,
-    window: Annotated[int, typer.Option(min=2, help="Words that stand within so many are linked.")] = 4,
+    window: Annotated[int, typer.Option(min=2, help="Words within a window of this size are linked.")] = 4,
     as_json: Json = False,
 ) -> None:
-    """Find the words of a text that many of its others stand beside (TextRank)."""
+    """Find the keywords of a text: words that occur near many others (TextRank)."""
     from firth import words
 
     _show_ranking(words.keywords(file, top=top, window=window), as_json=as_json)

@@ -15,15 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth.errors import BadConfig, BadInput
-from firth.nn import chain
+from firth.nn import TAGGERS, chain
 from firth.nn.schemes import Legal, edges
 
-TABLE = {
-    "softmax": "firth.nn.taggers:SoftmaxTagger",
-    "hmm": "firth.nn.taggers:HMMTagger",
-    "memm": "firth.nn.taggers:MEMMTagger",
-    "crf": "firth.nn.taggers:CRFTagger",
-}
+TABLE = TAGGERS
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 import json
 import logging
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -13,11 +14,12 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import typer
 
-from firth import __version__, cli, encoders, objectives, samples, tokenizers
+from firth import __version__, cli, encoders, lineage, objectives, samples, tasks, tokenizers
 from firth.config import describe, part_config, resolve
 from firth.finetuning.backbones import BACKBONES
 from firth.finetuning.settings import FinetuneConfig
 from firth.lineage import Recipe
+from firth.nn import taggers
 
 COMMANDS = typer.main.get_command(cli.commands()).commands  # type: ignore[attr-defined]
 
@@ -28,6 +30,22 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
     assert {"prepare", "pretrain", "fill", "embed", "evaluate", "info", "demo"} <= set(COMMANDS)
     for name in COMMANDS:
         assert f" {name} " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "names"),
+    [
+        ("prepare", "tokenizer", [name for name in tokenizers.TABLE if name != "templates"]),
+        ("pretrain", "recipe", lineage.TABLE),
+        ("pretrain", "size", lineage.SIZES),
+        ("check", "task", tasks.TABLE),
+        ("finetune", "task", tasks.TABLE),
+        ("finetune", "tagger", taggers.TABLE),
+    ],
+)
+def test_help_names_every_row_of_a_table(command: str, option: str, names: Iterable[str]) -> None:
+    [found] = [parameter for parameter in COMMANDS[command].params if parameter.name == option]
+    assert set(names) <= set(re.findall(r"[\w-]+", found.help))
 
 
 def test_help_and_the_package_bring_in_nothing_heavy() -> None:
