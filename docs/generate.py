@@ -1,6 +1,6 @@
 """The pages of the site: the repository's pages, and a reference that is written from the tables of the package.
 
-    python docs/generate.py                      # renews the tables inside the guides
+    python docs/generate.py                      # renews the tables inside the guides and READMEs
     python docs/generate.py --site build/source  # also gathers all pages for Sphinx (`make docs` does both)
 
 In: README, CONTRIBUTING, CHANGELOG and the pages under `docs/`; the command line, the lineage, and the configs with
@@ -44,6 +44,15 @@ TABLES = {
 }
 """Heading -> the key that a setting starts with, and the module with the table."""
 
+KINDS = {
+    "counted": ("counts, topics and the first neural language model", "词频、主题与最早的神经语言模型"),
+    "word_vectors": ("word vectors", "词向量"),
+    "recurrent": ("recurrent language models", "循环语言模型"),
+    "autoregressive": ("causal Transformers", "单向 Transformer"),
+    "masked": ("masked and replaced-token Transformers", "掩码与替换检测 Transformer"),
+}
+"""Module of `firth.lineage` -> what its recipes are, in English and Chinese."""
+
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
 BETWEEN_CHINESE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
 """A line break between Chinese characters, which a browser would show as a space."""
@@ -54,7 +63,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--site", type=Path, help="folder to gather all pages in; replaced if it exists")
     site = parser.parse_args().site
-    for page in sorted((DOCS / "guides").glob("*.md")):
+    readmes = [ROOT / "README.md", ROOT / "README.zh.md"]
+    for page in [*readmes, *sorted((DOCS / "guides").glob("*.md"))]:
         old = page.read_text("utf-8")
         new = with_tables(old)
         if new != old:
@@ -69,7 +79,13 @@ def main() -> None:
 
 def with_tables(text: str) -> str:
     """The text with each `<!-- table: NAME -->` block filled in anew."""
-    blocks = {"recipes": recipe_table, "sizes": size_table, "limits": limit_table}
+    blocks = {
+        "recipes": recipe_table,
+        "kinds": kind_table,
+        "kinds_zh": chinese_kind_table,
+        "sizes": size_table,
+        "limits": limit_table,
+    }
     return BLOCK.sub(lambda found: f"{found[1]}{blocks[found[2]]()}{found[3]}", text)
 
 
@@ -79,6 +95,26 @@ def recipe_table() -> str:
         summary = first_paragraph(resolve(lineage.TABLE, name, "recipe"))
         rows.append((f"`{name}`", summary))
     return table(("recipe", "what it is"), rows)
+
+
+def kind_table() -> str:
+    rows = [(english, ", ".join(recipes)) for (english, _), recipes in recipes_by_kind()]
+    return table(("kind", "recipes"), rows)
+
+
+def chinese_kind_table() -> str:
+    rows = [(chinese, "、".join(recipes)) for (_, chinese), recipes in recipes_by_kind()]
+    return table(("类别", "配方"), rows)
+
+
+def recipes_by_kind() -> Iterator[tuple[tuple[str, str], list[str]]]:
+    """Each kind's names, and its recipes in backticks."""
+    for module, names in KINDS.items():
+        recipes = []
+        for recipe, place in lineage.TABLE.items():
+            if place.startswith(f"{lineage.__name__}.{module}:"):
+                recipes.append(f"`{recipe}`")
+        yield names, recipes
 
 
 def size_table() -> str:

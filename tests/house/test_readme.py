@@ -17,7 +17,8 @@ import typer
 
 import firth
 from docs import generate
-from firth import cli, lineage, samples, tasks, tokenizers
+from firth import cli, lineage, samples, tasks
+from firth.commands.text import VOCABULARIES
 
 ROOT = Path(__file__).parents[2]
 READMES = {"en": ROOT / "README.md", "zh": ROOT / "README.zh.md"}
@@ -143,8 +144,8 @@ def test_the_sidebar_names_every_page() -> None:
 # Tables
 
 
-def test_the_tables_inside_guides_are_those_of_the_package() -> None:
-    for page in GUIDES:
+def test_the_tables_inside_pages_are_those_of_the_package() -> None:
+    for page in [*READMES.values(), *GUIDES]:
         assert generate.with_tables(read(page)) == read(page), "run `python docs/generate.py`"
     assert first_column(read(GUIDES[1]), "<!-- table: recipes -->") == list(lineage.TABLE)
     assert first_column(read(GUIDES[1]), "<!-- table: sizes -->") == list(lineage.SIZES)
@@ -163,8 +164,7 @@ def test_the_readmes_name_every_recipe_and_task(language: str, heading: str) -> 
 def test_guides_name_every_task_and_tokenizer() -> None:
     assert first_column(read(ROOT / "docs/guides/finetune.md"), "## Tasks") == list(tasks.TABLE)
     assert first_column(read(ROOT / "docs/guides/evaluate.md"), "TEST.tsv\n```") == list(tasks.TABLE)
-    trained = [name for name in tokenizers.TABLE if name != "templates"]  # those are a tagger's features
-    assert first_column(read(ROOT / "docs/guides/prepare.md"), "## Vocabularies") == trained
+    assert first_column(read(ROOT / "docs/guides/prepare.md"), "## Vocabularies") == VOCABULARIES
 
 
 def test_the_chinese_start_page_lists_every_command() -> None:
