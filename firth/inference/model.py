@@ -284,7 +284,7 @@ class Model:
 
 
 def load(folder: str | Path, *, precision: str = "fp32") -> Model:
-    """Opens a model folder: one made by firth, or any Hugging Face BERT folder as it is.
+    """Opens a model folder: one made by firth, or a Hugging Face folder of a model that firth reads (BERT, GPT-2 ...).
 
     `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999.
     """

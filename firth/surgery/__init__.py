@@ -1,1 +1,1 @@
-"""Changing models without training: import other people's files, extend a vocabulary, read and write word vectors."""
+"""Changing models without training: import, extend a vocabulary, read and write word vectors, export."""
