@@ -18,10 +18,10 @@ from firth import convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert import FolderLayout, Weights
 from firth.convert.mapped import write_weights
-from firth.convert.row_quantised import save_quantised
+from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
 from firth.errors import BadConfig, BadInput, Damaged
-from firth.files import QUANTISED, JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
+from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, HEAD, WEIGHTS, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.features import Features

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 MANIFEST = "manifest.json"
-QUANTISED = "model.quantised.safetensors"
-"""A model's weights in few bits; the file takes the place of `model.safetensors`."""
 JsonObject = Mapping[str, Any]
 """A JSON object as `read_json` returns it: nothing is known about its values."""
 COMPRESSED = (".gz", ".xz", ".zst")

@@ -12,8 +12,9 @@ import numpy as np
 from firth import __version__
 from firth.convert import own
 from firth.convert.mapped import WORD_ROWS, write_arrays
+from firth.convert.row_quantised import QUANTISED
 from firth.convert.sentence_transformers import SENTENCE_FILES
-from firth.files import MANIFEST, QUANTISED, write_bytes, write_json, write_manifest
+from firth.files import MANIFEST, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 
 FORMAT = 1

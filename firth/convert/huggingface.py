@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from firth import encoders
 from firth.convert import EncoderConfig, NestedModel, Weights
-from firth.convert.row_quantised import load_quantised
+from firth.convert.row_quantised import QUANTISED, load_quantised
 from firth.errors import BadInput, Damaged, Unsupported
-from firth.files import QUANTISED, JsonObject, read_json
+from firth.files import JsonObject, read_json
 from firth.tensors import Encoder
 
 TOKENS = "embeddings.tokens.weight"

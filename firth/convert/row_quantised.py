@@ -24,6 +24,8 @@ from firth.files import write_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
+QUANTISED = "model.quantised.safetensors"
+"""The name of the file in a model's folder, where it takes the place of `model.safetensors`."""
 METADATA = "firth_rows"
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 """Scales that are tried, as shares of the one that reaches the row's largest weight."""

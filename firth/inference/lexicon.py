@@ -15,9 +15,9 @@ import numpy as np
 
 from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
-from firth.convert.row_quantised import load_matrix, matrix_facts
+from firth.convert.row_quantised import QUANTISED, load_matrix, matrix_facts
 from firth.errors import BadInput, Unsupported
-from firth.files import MANIFEST, QUANTISED, check_manifest, without_model
+from firth.files import MANIFEST, check_manifest, without_model
 from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.subwords import Subwords
 

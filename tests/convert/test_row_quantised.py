@@ -9,9 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from firth.convert.row_quantised import METADATA, load_matrix, load_quantised, quantise_rows, save_quantised
+from firth.convert.row_quantised import METADATA, QUANTISED, load_matrix, load_quantised, quantise_rows, save_quantised
 from firth.errors import BadConfig, BadInput, Damaged
-from firth.files import QUANTISED
 
 
 def weights() -> dict[str, torch.Tensor]:

@@ -11,8 +11,8 @@ import torch
 import transformers
 
 import firth
+from firth.convert.row_quantised import QUANTISED
 from firth.errors import BadConfig, BadInput
-from firth.files import QUANTISED
 
 TEXT = "The [MASK] is open."
 PLAIN = "The door is open."
