@@ -197,11 +197,20 @@ class RunFolder:
         """Whether a run may be here, so that what is found or written here is ours."""
         self._made_here = False
         """Whether this process created the folder."""
+        self._was_finished = False
+        """Whether nothing was left to do when the command came."""
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes files: the only one, or rank 0."""
         return self._world is None or self._world.is_main
+
+    def on_main(self, work: Callable[[], object]) -> None:
+        """Rank 0 does the work, and the other ranks wait for it; if it fails, all ranks raise its error."""
+        if self._world is None:
+            work()
+        else:
+            self._world.on_main(work)
 
     def wait_for_ranks(self) -> None:
         """Returns once all ranks have come here; at once if there is only one."""
@@ -228,14 +237,20 @@ class RunFolder:
     def __enter__(self) -> "RunFolder":
         self.interrupts.__enter__()
         try:
-            if self.path.is_dir() and self.is_main:
-                self._lock.acquire()
-            self._check()
+            # Rank 0 decides: only it holds the lock, which shows whether what it finds here is ours.
+            self.on_main(self._lock_and_check)
+            self._accepted = True
+            self._was_finished = self.finished
             self.wait_for_ranks()  # so that all ranks find the folder as it is before rank 0 writes
         except BaseException as error:
             self._leave(error)
             raise
         return self
+
+    def _lock_and_check(self) -> None:
+        if self.path.is_dir():
+            self._lock.acquire()
+        self._check()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -263,9 +278,8 @@ class RunFolder:
 
         `config` is a dataclass; `leftovers` are names of files that this kind of run writes besides a model's.
         """
-        if self.is_main:
-            self._write_beginning(source, config, leftovers)
-        self.wait_for_ranks()
+        self.wait_for_ranks()  # so that no rank takes this beginning for an earlier one
+        self.on_main(lambda: self._write_beginning(source, config, leftovers))
 
     def _write_beginning(self, source: Source, config: object, leftovers: Iterable[str]) -> None:
         self.claim()

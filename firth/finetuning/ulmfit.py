@@ -84,14 +84,13 @@ def _train_language_model(
     out = folder.path / LM
     # Rows are read, and bad ones refused, before anything is written.
     job = None if is_begun(out) else resolve_job(folder, request, device="cpu")
-    folder.claim()
+    folder.on_main(folder.claim)
     with RunFolder(out, command="pretrain", resume=is_begun(out)) as lm_folder:
         data = out / DATA
         if job is not None:
-            lm_folder.claim()
-            if lm_folder.is_main:
-                _prepare(texts_of(job.data), data, start)
-            lm_folder.wait_for_ranks()
+            texts = texts_of(job.data)
+            lm_folder.on_main(lm_folder.claim)
+            lm_folder.on_main(lambda: _prepare(texts, data, start))
         log.info("Training the language model on the text of the training rows ...")
         lm_request = _lm_request(start, Shards.open(data), changes)
         pretraining.pretrain(data, lm_folder, request=lm_request, start_from=request.model, device=device)
