@@ -33,7 +33,9 @@ def predict(encoder: Encoder, head: Head, items: Items, *, advance: OnProgress |
 
 
 @torch.inference_mode()
-def outputs_of(encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None) -> list[list[np.ndarray]]:
+def outputs_of(
+    encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None
+) -> list[list[np.ndarray]]:
     """The head's outputs for each window of each item."""
     # Prediction is called in the middle of training: the modes are restored at the end.
     encoder_was_training = encoder.training
