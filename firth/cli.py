@@ -3,11 +3,11 @@
 import os
 import signal
 import sys
-from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from firth import console
 from firth.errors import FirthError
+from firth.interrupts import Interrupts
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -26,9 +26,9 @@ def commands() -> "Typer":
 
 def main() -> None:
     """Runs the command; what a user can put right is one sentence on standard error."""
-    before = signal.signal(signal.SIGINT, _interrupt)
     try:
-        with console.shown(_in_flags):
+        # SIGTERM ends a command at once; a run, which has something to save, handles it by itself.
+        with Interrupts(signals=[signal.SIGINT]), console.shown(_in_flags):
             commands()()
     except FirthError as error:
         print(f"firth: {_in_flags(str(error))}", file=sys.stderr)
@@ -46,8 +46,6 @@ def main() -> None:
         if end.code == STOPPED:  # typer turns Ctrl-C into this
             _stopped()
         raise
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _in_flags(text: str) -> str:
@@ -55,17 +53,6 @@ def _in_flags(text: str) -> str:
     from firth.commands.flags import in_flags
 
     return in_flags(text)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Handles Ctrl-C. An exception that is raised during an import can get lost in compiled code: there the process
-    ends at once."""
-    while frame:
-        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-            print("firth: Stopped.", file=sys.stderr, flush=True)
-            os._exit(STOPPED)
-        frame = frame.f_back
-    raise KeyboardInterrupt
 
 
 def _stopped() -> NoReturn:

@@ -1,10 +1,10 @@
-"""Ctrl-C and SIGTERM while a run is worked on: one handler, which raises at once or lets a step finish first."""
+"""Ctrl-C and SIGTERM: one handler for commands and runs, which raises at once or lets a step finish first."""
 
 import os
 import signal
 import sys
 from _thread import interrupt_main
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from threading import Timer
 from types import FrameType
@@ -19,13 +19,14 @@ _RETRY_SECONDS = 0.05
 
 
 class Interrupts:
-    """Hears SIGINT and SIGTERM between `__enter__` and `__exit__`.
+    """Handles SIGINT and SIGTERM between `__enter__` and `__exit__`.
 
     A signal raises KeyboardInterrupt, but not inside an import or a compiler: there it waits until they are done.
     Inside `deferred` it only sets `requested`, and a second Ctrl-C raises.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, signals: Sequence[signal.Signals] = SIGNALS) -> None:
+        self.signals = signals
         self.requested = 0
         """The signal that asked the run to stop; 0 for none."""
         self._deferred = False
@@ -34,14 +35,14 @@ class Interrupts:
         self._handlers_before: dict[int, Any] = {}
 
     def __enter__(self) -> "Interrupts":
-        self._depth = len(_stack(sys._getframe(1))) - 1  # whoever entered is looked at as well
-        for number in SIGNALS:
+        self._depth = len(_stack(sys._getframe(1))) - 1  # the caller's frame is checked as well
+        for number in self.signals:
             before = signal.getsignal(number)
             if before is None or before is signal.SIG_IGN:
                 continue  # not ours to change
             try:
                 signal.signal(number, self._on_signal)
-            except ValueError:  # not in the main thread: whoever runs us handles signals
+            except ValueError:  # not in the main thread, which alone can handle signals
                 break
             self._handlers_before[number] = before
         return self
@@ -53,7 +54,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Whoever is inside looks at `requested` when it suits."""
+        """Inside, a signal does not raise: the caller checks `requested` between its steps."""
         self._deferred = True
         try:
             yield

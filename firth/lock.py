@@ -1,14 +1,15 @@
 """A lock file in a folder that one process at a time may work on: a path in, a lock that is held or refused out."""
 
+import errno
+import fcntl
 import os
+import time
 from pathlib import Path
 
 from firth.errors import BadInput
 
-try:
-    import fcntl
-except ImportError:  # no such locks on this system: nothing keeps a second process out
-    fcntl = None  # type: ignore[assignment]
+LOOK_SECONDS = 0.05
+"""More than the time for which `is_held` keeps a lock."""
 
 
 class Lock:
@@ -29,8 +30,13 @@ class Lock:
         while not self.held:
             try:
                 descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-            except OSError:  # a folder that cannot be written to is no place for two processes to write to
-                return
+            except OSError as error:
+                # Nobody writes to a folder that cannot be written to. Other errors, such as a full disk, are raised.
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    return
+                raise
+            if not self._try(descriptor):
+                time.sleep(LOOK_SECONDS)  # perhaps `is_held` was only looking
             if not self._try(descriptor):
                 os.close(descriptor)
                 folder = self.path.parent
@@ -53,10 +59,23 @@ class Lock:
         self.held = False
 
     @staticmethod
-    def _try(descriptor: int) -> bool:
-        """Whether nobody else holds the lock; where the system has no locks, nobody does."""
-        if fcntl is None:
+    def is_held(path: Path) -> bool:
+        """Whether a process works on the folder of this lock file. Creates and changes nothing."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:  # another process has it; without locks on this file system, the file alone says so
             return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    @staticmethod
+    def _try(descriptor: int) -> bool:
+        """Whether nobody else holds the lock; where the file system has no locks, nobody does."""
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -80,5 +99,4 @@ class Lock:
         cls._descriptors.clear()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=Lock._close_in_child)
+os.register_at_fork(after_in_child=Lock._close_in_child)

@@ -182,7 +182,7 @@ def pretrain(
     recipes that are solved without gradients.
     """
     from firth.pretraining import planning
-    from firth.run_folder import REPORT, RunFolder
+    from firth.run_folder import RunFolder
 
     request = planning.PretrainRequest(
         recipe=recipe,
@@ -196,10 +196,8 @@ def pretrain(
     word_options = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     given = {name: value for name, value in word_options.items() if value is not None}
     with RunFolder(Path(out), command="pretrain", resume=resume) as folder:
-        was_finished = folder.finished
         figures = _train_or_solve(Path(data), folder, request, given, start_from=start_from, device=device)
-        if not was_finished or not (folder.path / REPORT).exists():
-            _report_pretraining(folder)
+        folder.write_report(lambda: _render_pretraining(folder.path))
     return figures
 
 
@@ -233,17 +231,12 @@ def _train_or_solve(
     return training.pretrain(data, folder, request=request, start_from=start_from, device=device)
 
 
-def _report_pretraining(folder: "RunFolder") -> None:
-    """Writes the run's report.html; with several ranks, only rank 0 does."""
-    if not folder.is_main:
-        return
+def _render_pretraining(run: Path) -> str:
+    """The page that shows a pre-training run."""
     from firth.report.gather import gather
     from firth.report.pretraining import render
-    from firth.run_folder import REPORT
 
-    page = folder.path / REPORT
-    write_bytes(page, render(gather(folder.path)).encode())
-    log.info(f"The model and its card are in {folder.path}; {page} shows the run.")
+    return render(gather(run))
 
 
 # Fine-tune and measure
@@ -301,7 +294,7 @@ def finetune(
     from firth.finetuning import running, ulmfit
     from firth.finetuning.jobs import FinetuneRequest
     from firth.report.finetuning import gather
-    from firth.run_folder import REPORT, RunFolder
+    from firth.run_folder import RunFolder
 
     start, start_changes = _start_of(model, encoder, recipe)
     request = FinetuneRequest(
@@ -317,10 +310,7 @@ def finetune(
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
     with RunFolder(Path(out), command="finetune", resume=resume) as folder:
         summary = run(folder, request, device=device)
-        page = folder.path / REPORT
-        if folder.is_main:
-            write_bytes(page, gather(folder.path).encode())
-    log.info(f"The model and its card are in {out}; {page} shows the run.")
+        folder.write_report(lambda: gather(folder.path))
     return summary
 
 

@@ -1,9 +1,9 @@
 """The life of a run's folder, the same for pre-training, solving without gradients and fine-tuning.
 
 In: a path, the command that works on it, and whether to resume. Out: a `RunFolder` to work in. It decides whether a run
-may begin or be resumed there, keeps a second process out, writes RUN/run.toml (every number of the run) and
-RUN/source.json (what the run is made from), removes what killed writes left behind, and says how to continue after
-Ctrl-C and SIGTERM.
+may begin or be resumed there, keeps a second process out, writes RUN/run.toml (every number of the run),
+RUN/source.json (what the run is made from) and RUN/report.html, removes what killed writes left behind, and says how to
+continue after Ctrl-C and SIGTERM.
 
 A run has begun once its run.toml exists, which is written after source.json. Before that, a folder may hold prepared
 text (`data`) or ULMFiT's language model (`lm`); the lock file stays there to say that these are ours. With several
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from firth.config import from_dict, to_dict, to_toml
 from firth.errors import BadConfig, BadInput, Damaged, FirthError, Interrupted
@@ -40,10 +40,14 @@ REPORT = "report.html"
 RESULTS = "results.json"
 DATA = "data"
 """Text that was prepared for this run."""
-BEFORE_BEGIN = (SOURCE, DATA, "lm", "text.txt")
-"""What a folder may hold before its run has begun; ULMFiT's second stage writes `lm` and `text.txt`."""
+LANGUAGE_MODEL = "lm"
+"""The run of ULMFiT's second stage, in the folder of its fine-tuning."""
+TEXT = "text.txt"
+"""The text that ULMFiT's second stage is trained on, in its folder."""
 
 Command = Literal["pretrain", "finetune"]
+RunState = Literal["missing", "stopped", "running", "finished"]
+"""`missing`: no run has begun in the folder."""
 
 
 # What a run is made from
@@ -61,6 +65,11 @@ class SourceFile:
 class PretrainingSource:
     """What a pre-training run with gradients is made from."""
 
+    command: ClassVar[Command] = "pretrain"
+    before_begin: ClassVar[tuple[str, ...]] = (DATA, TEXT)
+    """What the folder may hold before the run has begun."""
+    last_written: ClassVar[str] = MANIFEST
+    """The file whose presence shows that the run is finished."""
     data: str
     """The folder of prepared text."""
     sha256: str
@@ -76,6 +85,9 @@ class PretrainingSource:
 class SolvingSource:
     """What a run that is solved without gradients is made from."""
 
+    command: ClassVar[Command] = "pretrain"
+    before_begin: ClassVar[tuple[str, ...]] = (DATA,)
+    last_written: ClassVar[str] = MANIFEST
     data: str
     """The folder of prepared text."""
     sha256: str
@@ -92,6 +104,10 @@ class SolvingSource:
 class FinetuningSource:
     """What a fine-tuning run is made from."""
 
+    command: ClassVar[Command] = "finetune"
+    before_begin: ClassVar[tuple[str, ...]] = (LANGUAGE_MODEL,)
+    last_written: ClassVar[str] = RESULTS
+    """Written after the model and its manifest."""
     model: str
     """The folder of the model; empty if there is none."""
     random: bool
@@ -113,7 +129,6 @@ _SOURCES: Mapping[str, type[Source]] = {
     "solving": SolvingSource,
     "finetuning": FinetuningSource,
 }
-_COMMANDS: Mapping[str, Command] = {"pretraining": "pretrain", "solving": "pretrain", "finetuning": "finetune"}
 
 
 def read_source(run: Path) -> Source:
@@ -174,6 +189,19 @@ def is_begun(path: Path) -> bool:
     return (path / CONFIG).exists()
 
 
+def is_finished(path: Path) -> bool:
+    """Whether there is a run of which nothing is left to do."""
+    if not is_begun(path) or not (path / SOURCE).exists():
+        return False
+    last_written = _source_class(path / SOURCE).last_written
+    return (path / MANIFEST).exists() and (path / last_written).exists()
+
+
+def _source_class(path: Path) -> type[Source]:
+    """The kind of run that a record is of."""
+    return _SOURCES[_source_values(path)["kind"]]
+
+
 def _current_world() -> "World | None":
     """The ranks that work on the run. Without torch there is one process, and nothing is imported to find out."""
     if "torch" not in sys.modules:
@@ -197,11 +225,20 @@ class RunFolder:
         """Whether a run may be here, so that what is found or written here is ours."""
         self._made_here = False
         """Whether this process created the folder."""
+        self._was_finished = False
+        """Whether nothing was left to do when the command came."""
 
     @property
     def is_main(self) -> bool:
         """Whether this process writes files: the only one, or rank 0."""
         return self._world is None or self._world.is_main
+
+    def on_main(self, work: Callable[[], object]) -> None:
+        """Rank 0 does the work, and the other ranks wait for it; if it fails, all ranks raise its error."""
+        if self._world is None:
+            work()
+        else:
+            self._world.on_main(work)
 
     def wait_for_ranks(self) -> None:
         """Returns once all ranks have come here; at once if there is only one."""
@@ -218,24 +255,34 @@ class RunFolder:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do; fine-tuning writes its results after its model."""
-        if not self.begun or not (self.path / MANIFEST).exists():
-            return False
-        if self.command == "finetune":
-            return (self.path / RESULTS).exists()
-        return True
+        return is_finished(self.path)
+
+    @staticmethod
+    def state(path: Path) -> RunState:
+        """How far the run in a folder is; it is running while a process holds its lock."""
+        if is_finished(path):
+            return "finished"
+        if Lock.is_held(path / LOCK):
+            return "running"
+        return "stopped" if is_begun(path) else "missing"
 
     def __enter__(self) -> "RunFolder":
         self.interrupts.__enter__()
         try:
-            if self.path.is_dir() and self.is_main:
-                self._lock.acquire()
-            self._check()
+            # Rank 0 decides: only it holds the lock, which shows whether what it finds here is ours.
+            self.on_main(self._lock_and_check)
+            self._accepted = True
+            self._was_finished = self.finished
             self.wait_for_ranks()  # so that all ranks find the folder as it is before rank 0 writes
         except BaseException as error:
             self._leave(error)
             raise
         return self
+
+    def _lock_and_check(self) -> None:
+        if self.path.is_dir():
+            self._lock.acquire()
+        self._check()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -263,9 +310,8 @@ class RunFolder:
 
         `config` is a dataclass; `leftovers` are names of files that this kind of run writes besides a model's.
         """
-        if self.is_main:
-            self._write_beginning(source, config, leftovers)
-        self.wait_for_ranks()
+        self.wait_for_ranks()  # so that no rank takes this beginning for an earlier one
+        self.on_main(lambda: self._write_beginning(source, config, leftovers))
 
     def _write_beginning(self, source: Source, config: object, leftovers: Iterable[str]) -> None:
         self.claim()
@@ -303,6 +349,15 @@ class RunFolder:
         if digest and digest != model_sha256(model):
             raise BadInput(f"{model} is not as it was when {self.path} began; resume needs the same model.")
 
+    def write_report(self, render: Callable[[], str]) -> None:
+        """Writes report.html, unless the run was finished before this command came and has its report."""
+        page = self.path / REPORT
+        if self._was_finished and page.exists():
+            return
+        self.on_main(lambda: write_bytes(page, render().encode()))
+        if self.is_main:
+            log.info(f"The model and its card are in {self.path}; {page} shows the run.")
+
     def say_finished(self) -> None:
         log.info(f"{self.path} is finished, so nothing is left to resume: its figures are given again.")
 
@@ -339,7 +394,7 @@ class RunFolder:
         source = self.path / SOURCE
         if not source.exists():
             raise BadInput(f"{self.path} has a {CONFIG} but no {SOURCE}, so it holds no run; choose another `out=`.")
-        own = _COMMANDS[_source_values(source)["kind"]]
+        own = _source_class(source).command
         if own != self.command:
             raise BadInput(
                 f"{self.path} is a run of `firth {own}`; resume it with that command or choose another `out=`."
@@ -352,7 +407,10 @@ class RunFolder:
         if not self.path.is_dir():
             return False
         visible = {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
-        if visible - set(BEFORE_BEGIN):
+        before_begin = {SOURCE}
+        for source_class in _SOURCES.values():
+            before_begin.update(source_class.before_begin)
+        if visible - before_begin:
             return True
         # The lock file or a record of the source shows that these names are ours.
         is_ours = self._lock.found_here or (self.path / SOURCE).exists()

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from firth import pipeline
 from firth.errors import FirthError, Interrupted
-from firth.files import MANIFEST, write_bytes
-from firth.run_folder import REPORT, is_begun
+from firth.files import write_bytes
+from firth.run_folder import REPORT, is_begun, is_finished
 
 if TYPE_CHECKING:
     from threading import Event
@@ -101,7 +101,7 @@ def _demo(folder: Path, minutes: float, seeds: int, tuning: Sequence[str]) -> Pa
     run = folder / "run"
     if not data.exists():
         _prepare(folder, data)
-    if not (run / MANIFEST).exists():
+    if not is_finished(run):
         log.info("2. Pre-training: a small BERT learns to fill masks and to tell which text follows which.")
         pipeline.pretrain(data, out=run, size=SIZE, minutes=minutes, resume=is_begun(run), changes=CHANGES)
     page = _report(folder)
@@ -111,7 +111,8 @@ def _demo(folder: Path, minutes: float, seeds: int, tuning: Sequence[str]) -> Pa
     log.info(f"5. The report: open {page} in a browser; every fine-tuned folder has one of its own.")
     arguments = ""
     if str(folder) != DEMO:  # which is what `firth serve` serves by itself
-        arguments = f" {' '.join(_models(folder))} --runs {folder}"
+        # The command line prints `runs=` as its option.
+        arguments = f" {' '.join(_models(folder))} `runs='{folder}'`"
     log.info(f"6. All of it on a page, to try: firth serve{arguments}, then open http://127.0.0.1:8080.")
     return page
 
@@ -199,7 +200,7 @@ def _models(folder: Path) -> list[str]:
     for task in TASKS:
         for language in samples.LANGUAGES:
             name = f"{task}-{language}"
-            if (folder / name / MANIFEST).exists():
+            if is_finished(folder / name):
                 models.append(f"{name}={folder / name}")
     return models
 
@@ -227,7 +228,7 @@ def serve(
 
     named = _as_arguments(models)
     if not named:
-        if not (Path(DEMO) / "run" / MANIFEST).exists():
+        if not is_finished(Path(DEMO) / "run"):
             demo(out=DEMO)
         named = _models(Path(DEMO))
         runs = runs or DEMO

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,11 +16,15 @@ import pytest
 
 import firth
 from firth.errors import BadInput, Damaged, Interrupted
+from firth.files import MANIFEST
+from firth.finetuning.picking import RESULT
 from firth.interrupts import Interrupts
 from firth.lock import Lock
 from firth.run_folder import (
     CONFIG,
     LOCK,
+    REPORT,
+    RESULTS,
     SOURCE,
     FinetuningSource,
     PretrainingSource,
@@ -28,6 +33,8 @@ from firth.run_folder import (
     SourceFile,
     read_source,
 )
+from firth.serving.runs import Runs
+from firth.train.journal import METRICS
 
 
 @dataclass(frozen=True)
@@ -186,6 +193,53 @@ main()
 """The command, which waits for a line once it has saved its first state."""
 
 
+def test_a_lock_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no further file can be opened
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            Lock(tmp_path / LOCK).acquire()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_the_state_of_a_run(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert RunFolder.state(out) == "missing"
+    with opened(out) as folder:
+        folder.begin(MADE_FROM, Numbers())
+        assert RunFolder.state(out) == "running"
+    assert RunFolder.state(out) == "stopped"
+    (out / LOCK).touch()  # as a killed process leaves it
+    assert RunFolder.state(out) == "stopped"
+    (out / MANIFEST).touch()
+    assert RunFolder.state(out) == "finished"
+
+
+def test_fine_tuning_is_finished_once_it_has_its_results(tmp_path: Path) -> None:
+    with RunFolder(tmp_path / "run", command="finetune", resume=False) as folder:
+        source = FinetuningSource(model="", random=True, seeds=1, skip_bad=False, files={})
+        folder.begin(source, Numbers())
+        (folder.path / MANIFEST).touch()
+        assert not folder.finished
+        (folder.path / RESULTS).touch()
+        assert folder.finished
+
+
+def test_the_page_knows_the_state_of_each_seed(tmp_path: Path) -> None:
+    source = FinetuningSource(model="", random=True, seeds=2, skip_bad=False, files={})
+    with RunFolder(tmp_path / "tuned", command="finetune", resume=False) as folder:
+        folder.begin(source, Numbers())
+        for name in ("seed-1", "seed-2"):
+            (folder.path / name).mkdir()
+            (folder.path / name / METRICS).touch()
+        (folder.path / "seed-1" / RESULT).touch()
+        # The manifest comes before the results, and the run is not finished in between.
+        (folder.path / MANIFEST).touch()
+        states = {row["name"]: row["state"] for row in Runs(tmp_path).summaries()}
+        assert states == {"tuned/seed-1": "finished", "tuned/seed-2": "running"}
+
+
 def test_a_lock_file_that_its_owner_deleted_is_not_a_lock(tmp_path: Path) -> None:
     path = tmp_path / LOCK
     first, second, third = Lock(path), Lock(path), Lock(path)
@@ -304,6 +358,23 @@ def test_a_signal_waits_for_the_end_of_an_import(tmp_path: Path, monkeypatch: py
 
 
 # The report
+
+
+def test_a_report_is_written_once_or_where_it_is_missing(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with opened(out) as folder:
+        folder.begin(MADE_FROM, Numbers())
+        (out / MANIFEST).touch()
+        folder.write_report(lambda: "first")
+        folder.write_report(lambda: "of the same command")
+    assert (out / REPORT).read_text() == "of the same command"
+    with opened(out, resume=True) as folder:
+        folder.write_report(lambda: "of a finished run")
+    assert (out / REPORT).read_text() == "of the same command"
+    (out / REPORT).unlink()
+    with opened(out, resume=True) as folder:
+        folder.write_report(lambda: "of a finished run")
+    assert (out / REPORT).read_text() == "of a finished run"
 
 
 def test_pre_training_writes_a_report_titled_by_what_ran(run: Path, data: Path, tmp_path: Path) -> None:

@@ -134,21 +134,22 @@ def _comparable(value: float | None) -> float:
 
 def keep(folder: Path, learner: nn.Module, *, step: int, values: Mapping[str, float], head_state: HeadState) -> None:
     """Writes the weights and their figures."""
-    world = current_world()
-    if world.is_main:
-        best = BestEvaluation(
-            step=step,
-            value=values[PICKED],
-            figures=values,
-            configs=head_state.configs,
-            collapsed=head_state.collapsed,
-        )
+    best = BestEvaluation(
+        step=step,
+        value=values[PICKED],
+        figures=values,
+        configs=head_state.configs,
+        collapsed=head_state.collapsed,
+    )
+
+    def write() -> None:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in saved_tensors(learner).items()}
         # Written straight to the file, so that the bytes of a large table are not held in memory as well.
         with atomic_file(folder / BEST) as file:
             save_file(weights, file.name)
         write_json(folder / BEST_FIGURES, to_dict(best))
-    world.wait()
+
+    current_world().on_main(write)
 
 
 def read_best(folder: Path) -> BestEvaluation | None:

@@ -87,10 +87,13 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
     predictions = _predictions(job, model)
     summary = summarise(job.data, model.heads, results, best, predictions=predictions, source=job.source)
     folder.wait_for_ranks()  # all have loaded the best weights, which are deleted now
-    if folder.is_main:
+
+    def write() -> None:
         checkpoints.save(out, _checkpoint(job, model, summary))
         write_json(out / RESULTS, summary)
         (_seed_folder(out, best.seed) / BEST).unlink()
+
+    folder.on_main(write)
     return summary
 
 

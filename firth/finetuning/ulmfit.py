@@ -21,14 +21,14 @@ from firth.config import read_value, to_dict
 from firth.data import prepare as preparation
 from firth.data.shards import Shards
 from firth.errors import BadConfig
-from firth.files import MANIFEST, write_bytes
+from firth.files import write_bytes
 from firth.finetuning import running
 from firth.finetuning.figures import FinetuningSummary
 from firth.finetuning.jobs import FinetuneRequest, resolve_job
 from firth.finetuning.labelled import texts_of
 from firth.pretraining import training as pretraining
 from firth.pretraining.planning import PretrainRequest
-from firth.run_folder import DATA, RunFolder, is_begun
+from firth.run_folder import DATA, LANGUAGE_MODEL, TEXT, RunFolder, is_begun, is_finished
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,6 @@ TASK = ("epochs=6", f"transfer.layer_decay={DECAY}", "transfer.unfreeze_every=0.
 CLASSIFIER = ("tasks.classify.pooling=concat",)
 STEPS = 50
 """Steps of a pass over the second stage's text at least, if a step can be so small."""
-LM = "lm"
-"""The folder of the second stage."""
 LM_PREFIX = "lm."
 """Begins a change that is for the language model."""
 
@@ -63,8 +61,8 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
             lm_changes.append(change.removeprefix(LM_PREFIX))
         else:
             task_changes.append(change)
-    language_model = folder.path / LM
-    if not (language_model / MANIFEST).exists():
+    language_model = folder.path / LANGUAGE_MODEL
+    if not is_finished(language_model):
         _train_language_model(folder, replace(request, changes=tuple(task_changes)), lm_changes, device=device)
     # A resumed run keeps its numbers, so nothing is added to the request.
     usual: list[str] = []
@@ -81,17 +79,16 @@ def _train_language_model(
 ) -> None:
     """The second stage. Its run is RUN/lm; a killed one is continued."""
     start = _language_model(request.model)
-    out = folder.path / LM
+    out = folder.path / LANGUAGE_MODEL
     # Rows are read, and bad ones refused, before anything is written.
     job = None if is_begun(out) else resolve_job(folder, request, device="cpu")
-    folder.claim()
+    folder.on_main(folder.claim)
     with RunFolder(out, command="pretrain", resume=is_begun(out)) as lm_folder:
         data = out / DATA
         if job is not None:
-            lm_folder.claim()
-            if lm_folder.is_main:
-                _prepare(texts_of(job.data), data, start)
-            lm_folder.wait_for_ranks()
+            texts = texts_of(job.data)
+            lm_folder.on_main(lm_folder.claim)
+            lm_folder.on_main(lambda: _prepare(texts, data, start))
         log.info("Training the language model on the text of the training rows ...")
         lm_request = _lm_request(start, Shards.open(data), changes)
         pretraining.pretrain(data, lm_folder, request=lm_request, start_from=request.model, device=device)
@@ -112,7 +109,7 @@ def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
     if data.exists():
         # A run that was killed before it began left it, perhaps made from other rows.
         shutil.rmtree(data)
-    path = data.parent / "text.txt"
+    path = data.parent / TEXT
     # A line break inside a text would start another document.
     lines = [" ".join(text.split()) + "\n" for text in texts]
     write_bytes(path, "".join(lines).encode("utf-8", "replace"))

@@ -267,9 +267,8 @@ def prepare_text(data: Path, folder: RunFolder, recipe: Recipe, request: SolveRe
     shards_folder = folder.path / DATA
     if folder.begun and (shards_folder / MANIFEST).exists():
         return shards_folder
-    if folder.is_main:
-        _prepare(data, shards_folder, folder, recipe, processes=request.threads or THREADS)
-    folder.wait_for_ranks()
+    processes = request.threads or THREADS
+    folder.on_main(lambda: _prepare(data, shards_folder, folder, recipe, processes=processes))
     return shards_folder
 
 

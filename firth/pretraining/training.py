@@ -28,7 +28,7 @@ from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
-from firth.train.parallel import chosen_device, compiled, current_world, reseed
+from firth.train.parallel import chosen_device, compiled, reseed
 from firth.train.run import TrainingRun, held_out_figures
 from firth.train.run import evaluate as measure
 
@@ -93,8 +93,7 @@ def pretrain(
     run.go()
     figures = _figures(folder.path)
     model = _checkpoint(parts, recipe, steps=run.progress.steps, figures=figures, floor=floor)
-    if current_world().is_main:
-        checkpoints.save(folder.path, model)
+    folder.on_main(lambda: checkpoints.save(folder.path, model))
     return figures
 
 

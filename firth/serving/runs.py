@@ -1,27 +1,26 @@
 """Run folders for a page that watches them: which runs there are, and the rows written since the last request."""
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 from firth.errors import FirthError
-from firth.files import MANIFEST, JsonObject, read_json
-from firth.run_folder import FinetuningSource, read_source
+from firth.files import JsonObject, read_json
+from firth.finetuning.picking import RESULT
+from firth.run_folder import FinetuningSource, RunFolder, read_source
 from firth.serving.responses import not_found
 from firth.serving.schemas import RunRowsResponse, RunSummary
+from firth.train.journal import METRICS
 
-METRICS = "metrics.jsonl"
 MAX_BYTES = 1_000_000
 """Bytes of rows in one response; the next request gets the next ones."""
 MAX_RUNS = 500
 MAX_DEPTH = 3
 """Levels of folders that are searched for runs: a folder, its runs, and their seeds."""
-QUIET_SECONDS = 120.0
-"""An unfinished run that wrote no row for this long counts as stopped."""
 
 
 @dataclass(frozen=True)
@@ -108,22 +107,28 @@ def _summary(name: str, path: Path) -> RunSummary:
     """A run's state and figures; `path` is its metrics file."""
     status = path.stat()
     folder = path.parent
-    # A seed has no manifest of its own; its fine-tuning has one.
-    is_finished = (folder / MANIFEST).exists() or (folder.parent / MANIFEST).exists()
-    state = "stopped"
-    if is_finished:
-        state = "finished"
-    elif time.time() - status.st_mtime < QUIET_SECONDS:
-        state = "running"
     facts = _read_facts(folder)
     return RunSummary(
         name=name,
-        state=state,
+        state=_state(folder),
         updated=status.st_mtime,
         floor=facts.unigram_floor,
         steps=facts.steps,
         bytes=status.st_size,
     )
+
+
+def _state(folder: Path) -> Literal["stopped", "running", "finished"]:
+    """A run's state; that of a seed without figures of its own is the state of its fine-tuning."""
+    if (folder / RESULT).exists():
+        return "finished"
+    for run in (folder, folder.parent):
+        # A record that is damaged says nothing about the run.
+        with suppress(FirthError):
+            state = RunFolder.state(run)
+            if state != "missing":
+                return state
+    return "stopped"
 
 
 def _subfolders(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from firth.tasks.task import (
     Task,
     TaskConfig,
     gold_labels,
+    last_if_causal,
     most_frequent,
     predicted_labels,
 )
@@ -56,6 +57,9 @@ class ChooseConfig(TaskConfig):
     """Share of the pooled vector set to zero in training."""
     max_windows: int = 2
     """Windows of a long context used in training, for each option; prediction reads all."""
+
+    def for_encoder(self, encoder: Encoder) -> Self:
+        return replace(self, pooling=last_if_causal(self.pooling, encoder))
 
     def __post_init__(self) -> None:
         check_shares(dropout=self.dropout)

@@ -40,6 +40,7 @@ from firth.tasks.task import (
     TaskConfig,
     gold_labels,
     index_of,
+    last_if_causal,
     most_frequent,
     predicted_labels,
 )
@@ -92,6 +93,9 @@ class ClassifyConfig(TaskConfig):
     """Of kind number, what is subtracted from a label before it is learned; found on the training rows."""
     spread: float = 0.0
     """What the rest is divided by; 0 takes mean and deviation of the training rows."""
+
+    def for_encoder(self, encoder: Encoder) -> Self:
+        return replace(self, pooling=last_if_causal(self.pooling, encoder))
 
     def __post_init__(self) -> None:
         if self.kind != "one" and len(self.label_columns) > 1:

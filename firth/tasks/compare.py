@@ -42,6 +42,7 @@ from firth.tasks.task import (
     different_texts,
     gold_labels,
     index_of,
+    last_if_causal,
     predicted_labels,
 )
 from firth.tensors import Batch, Encoder, Loss, States
@@ -112,6 +113,9 @@ class CompareConfig(TaskConfig):
     @property
     def label_separator(self) -> str:
         return ","
+
+    def for_encoder(self, encoder: Encoder) -> Self:
+        return replace(self, pooling=last_if_causal(self.pooling, encoder))
 
     def __post_init__(self) -> None:
         has_pooled_settings = self.whiten or (self.way == "siamese" and self.pooling == "first-last")

@@ -22,25 +22,38 @@ GPU_TOKENS = 65536
 USUAL_WIDTH = 1024
 """Up to this width a budget is a number of tokens; wider vectors (one-hot ones) need the memory of several."""
 
-Advance = Callable[[float, str], None]
+OnProgress = Callable[[float, str], None]
 """Called with the number of windows read so far, and a note for the progress bar."""
 
 
-def predict(encoder: Encoder, head: Head, items: Items, *, advance: Advance | None = None) -> list[Prediction]:
+def predict(encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None) -> list[Prediction]:
     """A prediction for each item, in single precision whatever training used."""
     with torch.inference_mode():
         return head.decide_all(items, outputs_of(encoder, head, items, advance=advance))
 
 
 @torch.inference_mode()
-def outputs_of(encoder: Encoder, head: Head, items: Items, *, advance: Advance | None = None) -> list[list[np.ndarray]]:
+def outputs_of(
+    encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None
+) -> list[list[np.ndarray]]:
     """The head's outputs for each window of each item."""
     # Prediction is called in the middle of training: the modes are restored at the end.
     encoder_was_training = encoder.training
     head_was_training = head.training
     encoder.eval()
     head.eval()
+    try:
+        outputs = _window_outputs(encoder, head, items, advance)
+    finally:
+        encoder.train(encoder_was_training)
+        head.train(head_was_training)
+    # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
+    by_window = iter(outputs)
+    return [[next(by_window) for _ in item.windows] for item in items]
 
+
+def _window_outputs(encoder: Encoder, head: Head, items: Items, advance: OnProgress | None) -> list[np.ndarray]:
+    """The head's outputs for the windows of all items, in their order."""
     windows = [window for item in items for window in item.windows]
     lengths = [len(window.ids) for window in windows]
     device = next(encoder.parameters()).device
@@ -55,12 +68,7 @@ def outputs_of(encoder: Encoder, head: Head, items: Items, *, advance: Advance |
         num_done += len(rows)
         if advance:
             advance(num_done, "")
-
-    encoder.train(encoder_was_training)
-    head.train(head_was_training)
-    # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
-    by_window = iter(outputs)
-    return [[next(by_window) for _ in item.windows] for item in items]
+    return outputs
 
 
 def within(budget: int, width: int) -> int:

@@ -7,9 +7,9 @@ and needs no network either. A `Task` names these classes; `firth/tasks/__init__
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from firth.types import Example, Prediction, Problem
 Examples = Sequence[Example]
 Predictions = Sequence[Prediction]
 Items = Sequence[Item]
+
+Pooling = TypeVar("Pooling", bound=str)
 
 Figures = dict[str, float]
 """Metrics by name."""
@@ -40,6 +42,17 @@ class TaskConfig:
     def with_preset(self) -> Self:
         """The settings with all that their preset implies, so that saved settings say everything."""
         return self
+
+    def for_encoder(self, encoder: Encoder) -> Self:
+        """The settings as this encoder needs them; overridden by tasks that pool tokens."""
+        return self
+
+
+def last_if_causal(pooling: Pooling, encoder: Encoder) -> Pooling | Literal["last"]:
+    """The pooling for an encoder: the first token of a causal one has read nothing but itself."""
+    if encoder.causal and pooling == "cls":
+        return "last"
+    return pooling
 
 
 @dataclass(frozen=True)
@@ -107,10 +120,7 @@ class Head(Goal):
 
     def __init__(self, config: TaskConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__()
-        if encoder.causal and getattr(config, "pooling", "") == "cls":
-            # The first token of a causal encoder has read nothing but itself.
-            config = replace(config, pooling="last")  # type: ignore[call-arg]
-        self.config = config
+        self.config = config.for_encoder(encoder)
         self.labels = labels
 
     def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> Sequence[Item]:

@@ -66,8 +66,10 @@ class Journal:
             self._append(TIMING, {"step": step, **_rounded(values)})
 
     def close(self) -> None:
-        if self.writes and self._tensorboard is not None:
-            self._tensorboard.close()  # type: ignore[no-untyped-call]
+        """Closes TensorBoard's log, if a row was written to it."""
+        writer = vars(self).get("_tensorboard")
+        if writer is not None:
+            writer.close()
 
     def lengths(self) -> dict[str, int]:
         """The sizes of the logs in bytes."""

@@ -39,13 +39,13 @@ class Progress:
     place: BatchAddress = field(default_factory=BatchAddress)
     """The first batch not yet used."""
     sums: dict[str, Tensor] = field(default_factory=dict)
-    """Losses and tallies since the last log, on the device."""
+    """Losses and tallies of this rank since the last log, on the device."""
     counts: dict[str, int] = field(default_factory=dict)
-    """The denominators of the sums."""
+    """The denominators of the sums, over all ranks."""
     waited: float = 0.0
     """Seconds spent waiting for data since the last log."""
     tokens: int = 0
-    """Tokens read since the last log."""
+    """Tokens that this rank read since the last log."""
 
 
 class Learner(nn.Module):
@@ -163,7 +163,7 @@ def _accumulate(
     progress: Progress,
     world: World,
 ) -> None:
-    """Leaves the gradient of the step's true mean in the parameters."""
+    """Leaves the gradient of the step's true mean, over all ranks, in the parameters."""
     device = next(learner.parameters()).device
     counts = _step_counts(learner, batches, world)
     kept: dict[nn.Parameter, Tensor] = {}
@@ -181,6 +181,8 @@ def _accumulate(
         _add_sums(progress, loss)
     for parameter, gradient in kept.items():
         parameter.grad = gradient
+    # The losses are divided by the counts of all ranks, so the gradients of the ranks only have to be added.
+    world.add_gradients(learner.parameters())
     for name, count in counts.items():
         progress.counts[name] = progress.counts.get(name, 0) + count
 
@@ -191,9 +193,7 @@ def _step_counts(learner: Learner, batches: list[Batch], world: World) -> dict[s
     for batch in batches:
         for name, count in learner.counts(batch).items():
             own_counts[name] = own_counts.get(name, 0) + count
-    # The ranks must sum the names in the same order.
-    in_order = {name: own_counts[name] for name in sorted(own_counts)}
-    return world.total(in_order)
+    return world.total(own_counts)
 
 
 def _add_sums(progress: Progress, loss: Loss) -> None:

@@ -1,7 +1,8 @@
 """How a learner runs: on which device, in which precision, compiled or not, and as which of several ranks.
 
 In: a learner and its settings. Out: a forward pass for the loop. Data-parallel and sharded wrappers belong here too;
-the loop and the run only ask a `World` for sums over ranks, for the batches of one rank, and which rank writes files.
+the loop and the run only ask a `World` for sums over ranks, for the batches of one rank, for what rank 0 decided, and
+which rank writes files.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,9 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
+from torch import nn
 
 from firth import rng
-from firth.errors import BadConfig
+from firth.errors import BadConfig, FirthError
 from firth.tensors import Batch, Loss
 from firth.train.settings import TrainConfig
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 Forward = Callable[[Batch], Loss]
 Item = TypeVar("Item")
+Number = TypeVar("Number", int, float)
 
 
 @dataclass(frozen=True)
@@ -35,15 +38,61 @@ class World:
         """Whether this process writes files and prints messages."""
         return self.rank == 0
 
-    def total(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Counts summed over all ranks; every rank must ask with the same names."""
+    def total(self, values: Mapping[str, Number]) -> dict[str, Number]:
+        """Numbers summed over all ranks, by name. A rank may lack names that others have: its batch has other goals."""
         if self.size == 1:
-            return dict(counts)
-        names = sorted(counts)
-        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
-        sums = torch.tensor([counts[name] for name in names], dtype=torch.int64, device=device)
-        torch.distributed.all_reduce(sums)
-        return dict(zip(names, sums.tolist(), strict=True))
+            return dict(values)
+        values_of_ranks: list[Mapping[str, Number]] = [{}] * self.size
+        torch.distributed.all_gather_object(values_of_ranks, dict(values))
+        totals: dict[str, Number] = {}
+        for rank_values in values_of_ranks:
+            for name, value in rank_values.items():
+                totals[name] = totals[name] + value if name in totals else value
+        return totals
+
+    def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Leaves the sum of all ranks' gradients in the parameters.
+
+        A parameter without a gradient on any rank keeps none, so that the optimizer skips it.
+        """
+        if self.size == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        if not trained:
+            return
+        flags = [parameter.grad is not None for parameter in trained]
+        has_gradient_P = torch.tensor(flags, dtype=torch.int32, device=trained[0].device)
+        torch.distributed.all_reduce(has_gradient_P)
+        for parameter, num_ranks in zip(trained, has_gradient_P.tolist(), strict=True):
+            if not num_ranks:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            torch.distributed.all_reduce(parameter.grad)
+
+    def from_main(self, value: Item) -> Item:
+        """The value that rank 0 gives, on all ranks: what depends on clocks and signals is decided once."""
+        if self.size == 1:
+            return value
+        values = [value]
+        torch.distributed.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def on_main(self, work: Callable[[], object]) -> None:
+        """Rank 0 does the work while the others wait. If it fails, all ranks raise its error instead of waiting on."""
+        if self.size == 1:
+            work()
+            return
+        if self.is_main:
+            try:
+                work()
+            except Exception as error:
+                is_ours = isinstance(error, FirthError)
+                self.from_main(error if is_ours else FirthError(f"Rank 0 failed: {error}"))
+                raise
+        failure = self.from_main(None)
+        if failure is not None:
+            raise failure
 
     def wait(self) -> None:
         """Returns once all ranks have come here, so that they can read what rank 0 wrote before."""

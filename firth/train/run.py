@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import SupportsFloat
 
 import torch
 from torch import Tensor
@@ -111,6 +112,12 @@ class TrainingRun:
 
     def go(self) -> None:
         """Trains to the end, or saves and raises `Interrupted`."""
+        try:
+            self._train()
+        finally:
+            self.journal.close()
+
+    def _train(self) -> None:
         addresses = self.world.share(places(self.packs, self.progress.place))
         with self.interrupts.deferred(), bar(self.label, self.progress.steps, unit="steps") as self._advance:
             batches = load(self.packs, addresses, workers=self.packs.workers)
@@ -123,7 +130,6 @@ class TrainingRun:
                 on_step=self.on_step,
             )
         self.save()
-        self.journal.close()
         self._stop_if_requested()
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
@@ -140,15 +146,14 @@ class TrainingRun:
         if step == floor_step(progress.steps):
             self._warn_if_nothing_learned()
         self._show_progress()
-        if self.interrupts.requested:
-            self.save()
         self._stop_if_requested()
 
     def _time_step(self, limit: TimeLimit) -> None:
         """Times one of the first steps of a run with a time limit, and plans the rest once enough were timed."""
         step = self.progress.step
-        is_due = limit.due(step)
-        self.progress.shares.append(limit.share(step))
+        # Clocks differ between ranks, and the learning rate follows the share.
+        is_due, share = self.world.from_main((limit.due(step), limit.share(step)))
+        self.progress.shares.append(share)
         if is_due:
             self._plan_steps(limit)
 
@@ -168,10 +173,11 @@ class TrainingRun:
         self._advance(self.progress.step, " ".join(shown), self.progress.steps)
 
     def _stop_if_requested(self) -> None:
-        """Raises `Interrupted` if a signal came; the state is already saved."""
-        if self.interrupts.requested:
-            text = f"Stopped at step {self.progress.step}; its state is saved."
-            raise Interrupted(text, number=self.interrupts.requested)
+        """Saves the state and raises `Interrupted` if a signal came; with several ranks, if one came to rank 0."""
+        number = self.world.from_main(self.interrupts.requested)
+        if number:
+            self.save()  # does nothing if the state of this step is already there
+            raise Interrupted(f"Stopped at step {self.progress.step}; its state is saved.", number=number)
 
     def save(self) -> None:
         """Writes the state of this step."""
@@ -197,7 +203,7 @@ class TrainingRun:
         """Writes the means since the last log row, and starts new sums."""
         progress = self.progress
         now = time.perf_counter()
-        values = means(progress.sums, progress.counts)
+        values = means(state.total_sums(progress), progress.counts)
         values["rate"] = rate_at(progress.step - 1, progress, self.config)
         values["gradient_norm"] = float(norm)
         self.journal.metrics(progress.step, "train", values)
@@ -209,9 +215,10 @@ class TrainingRun:
             )
         # Rates differ from run to run, so they are not in the metrics.
         seconds = now - self._clock
+        tokens = self.world.total({"tokens": progress.tokens})
         timing = {
             "seconds": seconds,
-            "tokens_per_second": progress.tokens / seconds,
+            "tokens_per_second": tokens["tokens"] / seconds,
             "waiting": progress.waited / seconds,
         }
         self.journal.timing(progress.step, timing)
@@ -243,8 +250,8 @@ class TrainingRun:
         # The evaluation and the state took time as well, so the schedule continues from now.
         self.progress.shares[-1] = limit.share(step)
         plan = replace(plan, shares=tuple(self.progress.shares))
-        if self.world.is_main:
-            write_json(self.folder / PLAN, asdict(plan))
+        plan = self.world.from_main(plan)
+        self.world.on_main(lambda: write_json(self.folder / PLAN, asdict(plan)))
         self._follow(plan)
         self._inform(
             limit.describe(plan, per_step=per_step, share=self.extent.share, requested=self.config.evaluate_every)
@@ -317,7 +324,7 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Evaluati
     return means(sums, counts)
 
 
-def means(sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> dict[str, float]:
+def means(sums: Mapping[str, SupportsFloat], counts: Mapping[str, int]) -> dict[str, float]:
     """Losses, accuracies and shares from their sums.
 
     A loss is divided by the count of its name, the tally `<count>_correct` by that count, and the tally `x` by `x_of`.
@@ -331,7 +338,7 @@ def means(sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> dict[str, fl
     return values
 
 
-def _denominator(name: str, sums: Mapping[str, Tensor], counts: Mapping[str, int]) -> float:
+def _denominator(name: str, sums: Mapping[str, SupportsFloat], counts: Mapping[str, int]) -> float:
     if f"{name}_of" in sums:
         return float(sums[f"{name}_of"])
     return counts[name.removesuffix("_correct")]

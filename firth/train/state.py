@@ -8,6 +8,7 @@ import platform
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -60,14 +61,23 @@ def save(
 ) -> None:
     """Writes step-N and deletes all but the newest `keep`; `files` are the sizes of the logs at this moment."""
     world = current_world()
-    if world.is_main:
-        target = folder / f"step-{progress.step}"
+    sums = total_sums(progress)
+    target = folder / f"step-{progress.step}"
+
+    def write() -> None:
         if not target.exists():
-            _write(target, learner, optimizer=optimizer, progress=progress, files=files)
+            _write(target, learner, optimizer=optimizer, progress=progress, sums=sums, files=files)
         # Deleted only after the new state is complete.
         for old in _steps(folder)[:-keep]:
             shutil.rmtree(folder / f"step-{old}")
-    world.wait()
+
+    world.on_main(write)
+
+
+def total_sums(progress: Progress) -> dict[str, float]:
+    """The losses and tallies since the last log, over all ranks; waits for the device."""
+    own_sums = {name: float(total) for name, total in progress.sums.items()}
+    return current_world().total(own_sums)
 
 
 def _write(
@@ -76,6 +86,7 @@ def _write(
     *,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
+    sums: Mapping[str, float],
     files: Mapping[str, int],
 ) -> None:
     device = next(learner.parameters()).device
@@ -92,11 +103,15 @@ def _write(
             weights = {name: tensor.detach().contiguous() for name, tensor in saved_tensors(learner).items()}
             save_file(weights, temporary / WEIGHTS)
             save_file(_moments(learner, optimizer), temporary / OPTIMIZER)
-            sums = {name: total.cpu().clone() for name, total in progress.sums.items()}
-            save_file(sums, temporary / SUMS)
+            save_file(_as_tensors(sums), temporary / SUMS)
             write_json(temporary / PROGRESS, asdict(saved))
     except (OSError, SafetensorError) as error:
         raise _not_saved(target, progress.step, error) from None
+
+
+def _as_tensors(sums: Mapping[str, float]) -> dict[str, Tensor]:
+    """Doubles hold the sums exactly."""
+    return {name: torch.tensor(total, dtype=torch.float64) for name, total in sums.items()}
 
 
 def _not_saved(target: Path, step: int, error: OSError | SafetensorError) -> FirthError:
@@ -108,21 +123,24 @@ def _not_saved(target: Path, step: int, error: OSError | SafetensorError) -> Fir
 
 
 def restore(
-    folder: Path, learner: nn.Module, *, optimizer: torch.optim.Optimizer, report: Report = print
+    folder: Path, learner: nn.Module, *, optimizer: torch.optim.Optimizer, report: Report
 ) -> tuple[Progress, Mapping[str, int]] | None:
     """Loads the newest sound state into learner and optimizer.
 
     Gives the progress and the sizes that the logs had; None if there is no state.
     """
-    world = current_world()
-    if world.is_main and folder.exists():
-        remove_leftovers(folder, "step-")
-        _remove_damaged(folder, report)
-    world.wait()
+    current_world().on_main(partial(_clean, folder, report))
     step = newest_step(folder)
     if step is None:
         return None
     return _load(folder / f"step-{step}", learner, optimizer, report)
+
+
+def _clean(folder: Path, report: Report) -> None:
+    """Deletes halves of states and damaged ones."""
+    if folder.exists():
+        remove_leftovers(folder, "step-")
+        _remove_damaged(folder, report)
 
 
 def _remove_damaged(folder: Path, report: Report) -> None:
@@ -178,7 +196,10 @@ def _load(
         raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
     load_tensors(learner, weights)
     _load_moments(source, learner, optimizer)
-    sums = {name: total.to(device) for name, total in load_file(source / SUMS).items()}
+    # The saved sums are those of all ranks, so only one rank continues them.
+    sums: dict[str, Tensor] = {}
+    if current_world().is_main:
+        sums = {name: total.to(device) for name, total in load_file(source / SUMS).items()}
     progress = Progress(saved.steps, saved.step, place=saved.place, sums=sums, counts=dict(saved.counts))
     return progress, saved.files
 

@@ -128,6 +128,20 @@ def test_predictions_come_in_order_whatever_the_batches(
     ]
 
 
+def test_a_prediction_that_fails_leaves_the_mode_of_training(make: Callable[..., Made]) -> None:
+    made = make()
+    made.encoder.train()
+    made.task.train()
+
+    def stop(done: float, note: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        predict(made.encoder, made.task, made.items, advance=stop)
+    assert made.encoder.training
+    assert made.task.training
+
+
 def test_gold_scores_one_and_has_no_error(make: Callable[..., Made]) -> None:
     made = make()
     rows = made.data.examples["train"]

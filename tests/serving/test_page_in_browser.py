@@ -11,7 +11,9 @@ import pytest
 import firth
 from firth import checkpoint, samples
 from firth.encoders.bert import Bert
+from firth.lock import Lock
 from firth.objectives.masked_lm import MaskedLM
+from firth.run_folder import LOCK
 from firth.tokenizers.bpe import BPE
 
 pytest.importorskip("websockets", reason="websockets is not installed (pip install 'firth[dev]')")
@@ -193,10 +195,13 @@ def test_runs_draw_the_curve_above_its_floor_and_grow(page: Page, site: Any, wat
     live.mkdir()
     rows = [{"step": step, "split": "train", "masked_lm": 9 - step / 10} for step in (10, 20)]
     (live / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lock = Lock(live / LOCK)
+    lock.acquire()
     opened(page, site, "runs")
     page.wait("document.querySelectorAll('#run option').length === 2")
     page.wait("document.querySelector('.curve.train').getAttribute('d').split('L').length === 2")
     assert page.text("#state") == "running"
+    lock.release(keep_file=False)
     with (live / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"step": 30, "split": "train", "masked_lm": 6.5}) + "\n")
         file.write(json.dumps({"step": 30, "split": "held-out", "masked_lm": 6.75}) + "\n")

@@ -14,6 +14,8 @@ import pytest
 
 from firth import samples
 from firth.inference.model import Model
+from firth.lock import Lock
+from firth.run_folder import LOCK
 from firth.serving.routes import TABLE
 
 TEXTS = ["The door is open.", "这是一个很好的下午。", "", "word " * 150, "Two doors 🚪 and 一扇门."]
@@ -246,8 +248,12 @@ def test_runs_are_listed_and_read_on(served: Any, runs_folder: Path, run: Path) 
     log = live / "metrics.jsonl"
     log.write_text('{"step": 1, "masked_lm": 9.0}\n{"step": 2, "mask')
     get = lambda after: httpx.get(f"{served.url}/runs/rows", params={"run": "live", "after": after}).json()  # noqa: E731
+    lock = Lock(live / LOCK)
+    lock.acquire()
     first = get(0)
     assert (first["rows"], first["state"]) == ([{"step": 1, "masked_lm": 9.0}], "running")
+    lock.release(keep_file=True)
+    assert get(0)["state"] == "stopped"  # a file that a killed process left is no lock
     with log.open("a") as file:
         file.write('ed_lm": NaN}\n')
     assert get(first["next"])["rows"] == [{"step": 2, "masked_lm": None}]

@@ -2,6 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
+import firth
+from firth.errors import FirthError
 from firth.train.journal import Journal, read_rows
 
 
@@ -35,3 +39,18 @@ def test_a_new_run_starts_with_empty_logs(tmp_path: Path) -> None:
     Journal(tmp_path).metrics(1, "train", {"loss": 1.0})
     Journal(tmp_path)
     assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_the_journal_of_a_failed_run_is_closed(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = []
+    monkeypatch.setattr(Journal, "close", lambda self: closed.append(self.folder))
+    with pytest.raises(FirthError, match="diverged"):
+        firth.pretrain(data, out=tmp_path / "run", steps=20, changes=[*tiny, "train.optim.rate=1e30"], device="cpu")
+    assert closed == [tmp_path / "run"]
+
+
+def test_closing_a_journal_without_rows_writes_nothing(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["metrics.jsonl", "timing.jsonl"]

@@ -1,19 +1,29 @@
-"""Several ranks: each batch once, counts of all, files of rank 0 only; and one rank as ever."""
+"""Several ranks: each batch once, sums of all, decisions and files of rank 0 only; and one rank as ever."""
 
 import json
 import multiprocessing
 import os
+import signal
 import sys
+from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 import firth
 from firth.data.loader import BatchAddress, places
+from firth.errors import BadInput, Interrupted
+from firth.pretraining import training
+from firth.run_folder import LOCK, PretrainingSource, RunFolder
 from firth.train.journal import read_rows
+from firth.train.loop import Progress
 from firth.train.parallel import World, current_world
+from firth.train.run import TrainingRun
+from firth.train.settings import TrainConfig
 
 
 class Epochs:
@@ -47,23 +57,138 @@ def test_a_place_behind_an_epochs_end_is_in_the_next() -> None:
     assert next(places(Epochs(), BatchAddress(0, 5))) == BatchAddress(1, 0)  # type: ignore[arg-type]
 
 
-def _count(rank: int, file: str, answers: "multiprocessing.Queue[dict[str, int]]") -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{file}", rank=rank, world_size=2)
-    answers.put(current_world().total({"tokens": 10 + rank, "rows": 1}))
-    torch.distributed.destroy_process_group()
-
-
-def test_counts_are_summed_over_ranks(tmp_path: Path) -> None:
+def _on_two_ranks(work: Callable[..., Any], folder: Path, *arguments: object) -> dict[int, Any]:
+    """What `work(rank, *arguments)` returns in each of two processes, by rank; a rank that hangs fails the test."""
     context = multiprocessing.get_context("spawn")
-    answers = context.Queue()
-    ranks = [context.Process(target=_count, args=(rank, str(tmp_path / "meet"), answers)) for rank in range(2)]
+    answers: Any = context.Queue()
+    ranks = [context.Process(target=_rank, args=(rank, folder, answers, work, arguments)) for rank in range(2)]
     for process in ranks:
         process.start()
-    found = [answers.get(timeout=120) for _ in ranks]
-    for process in ranks:
-        process.join(timeout=60)
-    assert found == [{"tokens": 21, "rows": 2}] * 2
+    try:
+        found = dict(answers.get(timeout=240) for _ in ranks)
+    finally:
+        for process in ranks:
+            process.join(timeout=30)
+            process.kill()
+    return found
+
+
+def _rank(rank: int, folder: Path, answers: Any, work: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    rendezvous = folder / "rendezvous"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+    answer = work(rank, *arguments)
+    torch.distributed.destroy_process_group()
+    answers.put((rank, answer))
+
+
+def _sum_and_decide(rank: int) -> dict[str, Any]:
+    world = current_world()
+    counts = {"tokens": 10 + rank, f"rows of {rank}": 1}
+    # Both ranks have a gradient for the first weight, one for the second, none for the third.
+    weights = [torch.nn.Parameter(torch.zeros(2)) for _ in range(3)]
+    weights[0].grad = torch.tensor([1.0, rank])
+    if rank == 1:
+        weights[1].grad = torch.ones(2)
+    world.add_gradients(weights)
+    raised = []
+    for error in (BadInput("the disk is full"), ValueError("a bug")):
+        try:
+            world.on_main(partial(_raise, error))
+        except Exception as found:
+            raised.append(f"{type(found).__name__}: {found}")
+    return {
+        "total": world.total(counts),
+        "gradients": [None if weight.grad is None else weight.grad.tolist() for weight in weights],
+        "decided": world.from_main(f"rank {rank}"),
+        "raised": raised,
+    }
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_ranks_sum_and_agree(tmp_path: Path) -> None:
+    found = _on_two_ranks(_sum_and_decide, tmp_path)
+    for answer in found.values():
+        assert answer["total"] == {"tokens": 21, "rows of 0": 1, "rows of 1": 1}
+        assert answer["gradients"] == [[2.0, 1.0], [1.0, 1.0], None]
+        assert answer["decided"] == "rank 0"
+    assert found[0]["raised"] == ["BadInput: the disk is full", "ValueError: a bug"]
+    assert found[1]["raised"] == ["BadInput: the disk is full", "FirthError: Rank 0 failed: a bug"]
+
+
+class _StopsRank0(TrainingRun):
+    """A run whose rank 0 alone gets SIGTERM after step 3."""
+
+    def on_step(self, progress: Progress, norm: torch.Tensor) -> None:
+        if progress.step == 3 and self.world.is_main:
+            signal.raise_signal(signal.SIGTERM)
+        super().on_step(progress, norm)
+
+
+def _train_stop_and_resume(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> str:
+    firth.pretrain(data, out=folder / "whole", steps=6, changes=changes, device="cpu")
+    training.TrainingRun = _StopsRank0  # type: ignore[misc]
+    stopped = ""
+    try:
+        firth.pretrain(data, out=folder / "stopped", steps=6, changes=changes, device="cpu")
+    except Interrupted as error:
+        stopped = str(error)
+    training.TrainingRun = TrainingRun  # type: ignore[misc]
+    firth.pretrain(data, out=folder / "stopped", resume=True, device="cpu")
+    return stopped
+
+
+def test_two_ranks_learn_as_one_that_reads_their_batches(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    # A rank draws its own dropout, so there is none. A log row covers two steps, and the run is stopped between them.
+    changes = (*tiny, "encoder.bert.dropout=0.0", "train.log_every=2", "train.evaluate_every=3")
+    changes += ("train.checkpoint_every=100",)
+    stopped = _on_two_ranks(_train_stop_and_resume, tmp_path, tmp_path, data, changes)
+    firth.pretrain(data, out=tmp_path / "one", steps=6, changes=(*changes, "train.accumulate=2"), device="cpu")
+    expected = read_rows(tmp_path / "one/metrics.jsonl")
+    found = read_rows(tmp_path / "whole/metrics.jsonl")
+    assert [row.keys() for row in found] == [row.keys() for row in expected]
+    for row, expected_row in zip(found, expected, strict=True):
+        assert row.pop("split") == expected_row.pop("split")
+        assert row == pytest.approx(expected_row, rel=1e-5, abs=1e-5)
+    assert stopped[0] == stopped[1] == "Stopped at step 3; its state is saved. Continue with `resume=True`."
+    assert (tmp_path / "stopped/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
+
+
+def _train_for_seconds(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> int:
+    firth.pretrain(data, out=folder / "timed", minutes=0.04, changes=changes, device="cpu")
+    return len(read_rows(folder / "timed/metrics.jsonl"))
+
+
+def test_ranks_follow_one_plan_of_a_time_limit(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    _on_two_ranks(_train_for_seconds, tmp_path, tmp_path, data, tiny)
+    planned = json.loads((tmp_path / "timed/plan.json").read_text())["steps"]
+    assert read_rows(tmp_path / "timed/metrics.jsonl")[-1]["step"] == planned
+
+
+def _begin_on_leftovers(rank: int, folder: Path) -> list[str]:
+    """Begins a run in a folder where one was stopped before it began, and one in a folder of other things."""
+    outcomes = []
+    for name in ("ours", "others"):
+        try:
+            with RunFolder(folder / name, command="pretrain", resume=False) as run:
+                run.begin(PretrainingSource(data="/data", sha256="00"), TrainConfig())
+                outcomes.append(f"begun: {run.begun}")
+        except BadInput as error:
+            outcomes.append(str(error))
+    return outcomes
+
+
+def test_ranks_agree_on_what_an_earlier_run_left(tmp_path: Path) -> None:
+    for name in ("ours", "others"):
+        (tmp_path / name / "data").mkdir(parents=True)
+    (tmp_path / "ours" / LOCK).touch()
+    found = _on_two_ranks(_begin_on_leftovers, tmp_path, tmp_path)
+    refused = f"{tmp_path / 'others'} exists and holds no run; choose another `out=`."
+    assert found == {0: ["begun: True", refused], 1: ["begun: True", refused]}
 
 
 WRITING = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate", "shutil.rmtree", "tempfile.mkstemp")
@@ -81,33 +206,21 @@ def _record_writes(folder: Path, found: list[str]) -> None:
     sys.addaudithook(hear)
 
 
-def _train(rank: int, folder: Path, data: Path, changes: tuple[str, ...], answers: Any) -> None:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    torch.set_num_threads(1)
-    meet = folder / "meet"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{meet}", rank=rank, world_size=2)
+def _train(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> list[str]:
     written: list[str] = []
     _record_writes(folder / "run", written)
     firth.pretrain(data, out=folder / "run", steps=4, changes=changes, device="cpu")
     rows = folder / "rows.tsv"
     tuning = ["epochs=2", "batch_size=8"]
     firth.finetune(folder / "run", task="classify", train=rows, out=folder / "run/tuned", changes=tuning, device="cpu")
-    torch.distributed.destroy_process_group()
-    answers.put((rank, written))
+    return written
 
 
 def test_only_rank_0_writes_files(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
     rows = [f"number {i} is {name}\t{name}" for i in range(12) for name in ("good", "bad")]
     (tmp_path / "rows.tsv").write_text("\n".join(["text\tlabel", *rows]), "utf-8")
-    context = multiprocessing.get_context("spawn")
-    answers: Any = context.Queue()
     changes = (*tiny, "train.evaluate_every=2", "train.checkpoint_every=2")
-    ranks = [context.Process(target=_train, args=(rank, tmp_path, data, changes, answers)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    written = dict(answers.get(timeout=240) for _ in ranks)
-    for process in ranks:
-        process.join(timeout=60)
+    written = _on_two_ranks(_train, tmp_path, tmp_path, data, changes)
     assert written[0]
     assert written[1] == []
     for steps in (read_rows(tmp_path / "run/metrics.jsonl"), read_rows(tmp_path / "run/tuned/seed-1/metrics.jsonl")):
