@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,7 @@ log = logging.getLogger(__name__)
 FINETUNING_RECIPES = ("fasttext", "ulmfit")
 MODEL_FORMATS = ("huggingface", "quantised")
 """Kinds of `export` that write a whole model."""
+DEFAULT_BITS = 8
 NEW_ENCODERS = ("bag", "static")
 """Values of `encoder` that are not a model's folder."""
 
@@ -407,22 +409,27 @@ def extend(
     return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
 
 
-def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int = 8) -> dict[str, object]:
+def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int | None = None) -> dict[str, object]:
     """Writes a model for other programs, or its word vectors; returns what was written.
 
     `kind` is one of the files of word vectors (word2vec, word2vec-binary, vec), or a folder: huggingface has plain
-    weights that transformers opens, quantised has weights of `bits` bits that firth opens like any other model.
+    weights that transformers opens, quantised has weights of `bits` bits (8 unless given) that firth opens like any
+    other model.
     """
     path = Path(out)
     check_is_new(path)
     from firth.convert.vectors import FORMATS, write_vectors
     from firth.inference.lexicon import open_lexicon
 
+    formats = (*FORMATS, *MODEL_FORMATS)
+    if kind not in formats:
+        nearest = get_close_matches(kind, formats, n=1)
+        hint = f"did you mean '{nearest[0]}'?" if nearest else f"known are {', '.join(formats)}."
+        raise BadConfig(f"There is no format '{kind}' to export to; {hint}")
+    if bits is not None and kind != "quantised":
+        raise BadConfig("`bits=` is for `kind='quantised'`; leave it out.")
     if kind in MODEL_FORMATS:
-        return _export_model(Path(model), path, bits=bits if kind == "quantised" else 0)
-    if kind not in FORMATS:
-        known = ", ".join((*FORMATS, *MODEL_FORMATS))
-        raise BadConfig(f"There is no format '{kind}' to export to (known: {known}).")
+        return _export_model(Path(model), path, bits=(bits or DEFAULT_BITS) if kind == "quantised" else 0)
     lexicon = open_lexicon(Path(model))
     count = len(lexicon)
     width = lexicon.rows_VD.shape[1]

@@ -62,7 +62,9 @@ def export(
             "which transformers opens) or quantised (weights of few bits, for firth).",
         ),
     ] = "word2vec",
-    bits: Annotated[int, typer.Option(min=2, max=8, help="With --to quantised, bits of each weight.")] = 8,
+    bits: Annotated[
+        int | None, typer.Option(min=2, max=8, help="With --to quantised, bits of each weight. [default: 8]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Write a model, or its word vectors, for other programs."""

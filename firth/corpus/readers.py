@@ -297,10 +297,14 @@ def _field(row: object, field: str, where: str) -> str:
         raise BadInput(f'{where}: a row must be an object such as {{"{field}": "..."}}; correct or remove it.')
     if field not in row:
         names = ", ".join(row) or "none"
-        raise BadInput(f"{where}: the row has no field '{field}' but {names}; name the field of the text.")
+        raise BadInput(
+            f"{where}: the row has no field '{field}' but {names}; name the field of the text with `field=`."
+        )
     text = row[field]
     if not isinstance(text, str):
-        raise BadInput(f"{where}: the field '{field}' is not text; name the field of the text or remove the row.")
+        raise BadInput(
+            f"{where}: the field '{field}' is not text; name the field of the text with `field=`, or remove the row."
+        )
     return text
 
 

@@ -121,6 +121,10 @@ def _read_info(folder: Path) -> dict[str, Any]:
     """The contents of `shards.json`, after a check that this version can read the folder."""
     path = folder / INFO
     if not path.is_file():
+        if (folder / "config.json").exists():
+            raise BadInput(
+                f"{folder} is a model folder, not prepared text; `firth prepare` makes that from text files."
+            )
         raise Damaged(f"{path} is missing; prepare the text again.")
     info = read_json(path)
     found = info.get("format") if isinstance(info, dict) else None

@@ -87,7 +87,7 @@ class MaskFiller:
             scores_PV = scores_PV[:, : len(vocab)]
             scores_PV[:, specials] = -torch.inf
             probabilities_PV = scores_PV.softmax(-1)
-            best = probabilities_PV.topk(min(top, len(vocab)))
+            best = probabilities_PV.topk(min(top, len(vocab) - len(specials)))
             for probabilities, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 yield zip(probabilities, tokens, strict=True)
 

@@ -128,6 +128,7 @@ class Model:
 
     def fill(self, text: str, *, top: int = 5, specials: bool = False) -> list[Fill]:
         """The most likely tokens for each `[MASK]`: `top` candidates for every mask, in order."""
+        _check_is_text(text)
         mask_filler = self.require_mask_filler()
         masked_text = mask_filler.tokenize(text, specials=specials)
         [fills] = mask_filler.fill_batch([masked_text], top=top)
@@ -169,6 +170,8 @@ class Model:
         """
         if isinstance(texts, str):
             raise BadInput("embed takes a list of texts; put the one text into a list.")
+        for text in texts:
+            _check_is_text(text)
         return self.embedder.embed(
             texts, pooling=pooling, normalise=normalise, max_length=max_length, specials=specials
         )
@@ -283,9 +286,16 @@ class Model:
         return head
 
 
+def _check_is_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise BadInput(f"A text must be a string; it is {text!r}.")
+
+
 def load(folder: str | Path, *, precision: str = "fp32") -> Model:
     """Opens a model folder: one made by firth, or a Hugging Face folder of a model that firth reads (BERT, GPT-2 ...).
 
     `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999.
     """
+    if not isinstance(folder, str | Path):
+        raise BadInput(f"load takes the path of a model folder; it is {folder!r}.")
     return Model(checkpoints.load(Path(folder)), precision=precision, folder=Path(folder))

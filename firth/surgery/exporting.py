@@ -16,9 +16,22 @@ from firth.objectives.replaced_token import Generator, ReplacedToken
 def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
     """Writes the model to a new folder; with `bits`, its weights take so many bits each. Returns what was written."""
     checkpoint = _without_generator(checkpoints.load(model))
+    if bits:
+        checkpoint = _noting_bits(checkpoint, bits)
     with atomic_folder(out) as folder:
         checkpoints.save(folder, checkpoint, bits=bits)
     return checkpoint
+
+
+def _noting_bits(checkpoint: Checkpoint, bits: int) -> Checkpoint:
+    """The model whose notes and card say that its figures were measured before its weights were rounded."""
+    info = {**checkpoint.info, "bits_of_a_weight": bits}
+    if "held_out" in info:
+        info["held_out_before_rounding"] = info.pop("held_out")
+    text = checkpoint.text
+    if text:
+        text = f"{text.rstrip()}\n\nThe weights are rounded to {bits} bits; all figures were measured before that.\n"
+    return replace(checkpoint, info=info, text=text)
 
 
 def _without_generator(checkpoint: Checkpoint) -> Checkpoint:

@@ -62,6 +62,12 @@ def test_a_folder_of_few_bits_is_smaller_and_answers_alike(small: Path, tmp_path
     weights = (tmp_path / "few" / QUANTISED).stat().st_size
     assert weights < (bits / 32 + 0.1) * (tmp_path / "plain" / "model.safetensors").stat().st_size
     assert exported["parameters"] == plain["parameters"]
+    # The card does not claim figures that were measured before.
+    training = firth.load(tmp_path / "few").info().training
+    assert training["bits_of_a_weight"] == bits
+    assert "held_out" not in training
+    assert "held_out_before_rounding" in training
+    assert "Held-out documents" not in (tmp_path / "few" / "README.md").read_text()
 
     exact = firth.load(tmp_path / "plain").embed([TEXT, "A second text, longer than the first one."])
     rounded = firth.load(tmp_path / "few").embed([TEXT, "A second text, longer than the first one."])
@@ -97,8 +103,12 @@ def test_a_model_keeps_its_generator_where_it_fills_masks_by_it(
 
 
 def test_what_cannot_be_exported(small: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
-    with pytest.raises(BadConfig, match=r"no format 'onnx' to export to \(known: word2vec, .*quantised\)"):
+    with pytest.raises(BadConfig, match=r"no format 'onnx' to export to; known are word2vec, .*quantised"):
         firth.export(small, out=tmp_path / "out", kind="onnx")
+    with pytest.raises(BadConfig, match=r"'quantized' .* did you mean 'quantised'"):
+        firth.export(small, out=tmp_path / "out", kind="quantized")
+    with pytest.raises(BadConfig, match=r"`bits=` is for `kind='quantised'`"):
+        firth.export(small, out=tmp_path / "out", kind="huggingface", bits=4)
     with pytest.raises(BadConfig, match=r"2 to 8 bits"):
         firth.export(small, out=tmp_path / "out", kind="quantised", bits=9)
     assert not (tmp_path / "out").exists()
