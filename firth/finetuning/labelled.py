@@ -94,7 +94,14 @@ def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: La
     if labels is None:
         config = reader.learn(examples[first_part])
         reader = task.reader(config)
-        labels = reader.labels_of(examples[first_part])
+        try:
+            labels = reader.labels_of(examples[first_part])
+        except BadInput as error:
+            # A bad row may be the reason that a label is missing, so it is named first.
+            if not any(problem.bad for problem in problems[first_part]):
+                raise
+            first = _first_problem(problems[first_part])
+            raise BadInput(f"{first_path}, {first}. Without bad rows: {error}") from None
     # Some problems show only once the labels are known.
     for part, path in files.items():
         found = list(reader.problems(examples[part], labels))
@@ -115,11 +122,12 @@ def _without_bad(examples: Sequence[Example], problems: Sequence[Problem]) -> li
 
 
 def _first_problem(problems: Sequence[Problem]) -> str:
-    """What is wrong with the first row of a file whose rows are all bad, and the remedy."""
-    if not problems:
+    """What is wrong with the first bad row of a file, and the remedy."""
+    bad = [problem for problem in problems if problem.bad]
+    if not bad:
         return "there is none; give it one example a row"
-    first = problems[0]
-    more = f" ({len(problems):,} bad rows in all)" if len(problems) > 1 else ""
+    first = min(bad, key=lambda problem: problem.row)
+    more = f" ({len(bad):,} bad rows in all)" if len(bad) > 1 else ""
     return f"row {first.row}: {first.what}; {first.remedy}{more}"
 
 

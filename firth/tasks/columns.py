@@ -161,12 +161,15 @@ def _example(row: int, texts: Sequence[object], labels: Sequence[object], config
 
 def _gold(label: object, config: ColumnSettings) -> str | float | tuple[str, ...]:
     """A cell as a name, a number or several names; raises ValueError if it is none."""
-    if config.kind == "number":
-        return _number(label)
     if config.kind == "many":
+        # A row may have none of the names.
         parts = label if isinstance(label, list) else str(label).split(config.label_separator)
         names = {_name(part, config) for part in parts if str(part).strip()}
         return tuple(sorted(names))
+    if not str(label).strip():
+        raise ValueError("the label is empty")
+    if config.kind == "number":
+        return _number(label)
     if isinstance(label, list | dict):
         raise ValueError("the label is a list or an object; choose kind=many or another column")
     return _name(label, config)
@@ -185,8 +188,6 @@ def _number(label: object) -> float:
 def _name(label: object, config: ColumnSettings) -> str:
     """A label's name; a number counts `label_names` from 0 if there are any."""
     text = str(label).strip()
-    if not text:
-        raise ValueError("an empty label")
     if not config.label_names or text in config.label_names:
         return text
     if text.isdigit() and int(text) < len(config.label_names):

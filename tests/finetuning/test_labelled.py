@@ -48,6 +48,17 @@ def test_a_passage_is_either_held_out_or_learned(
         held_out(path, task, [make(i, 0) for i in range(8)])
 
 
+def test_a_row_with_an_empty_label_is_named_before_the_label_that_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.tsv"
+    path.write_text("text\tlabel\nlove it\tpos\nhate it\t\nok\tpos\n")
+    says = r"rows\.tsv, row 3: the label is empty; correct or remove the row\. Without bad rows: All rows have the same"
+    with pytest.raises(BadInput, match=says):
+        labelled.read("classify", resolve("classify").Config(), {"train": path})
+    path.write_text("text\tlabel\nlove it\tpos\nok\tpos\n")
+    with pytest.raises(BadInput, match=r"^All rows have the same label \(pos\)"):
+        labelled.read("classify", resolve("classify").Config(), {"train": path})
+
+
 @pytest.fixture
 def checkpoint(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[..., Checkpoint]:
     def build(name: str, labels: dict[str, tuple[str, ...]], **config: Any) -> Checkpoint:

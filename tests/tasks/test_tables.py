@@ -148,6 +148,7 @@ def test_labels_of_other_kinds(read: Reader) -> None:
     assert read("a\t7\nb\t1\n", **many)[1][0].row == 1
     assert read("text\tlabel\na\tlots\nb\t2\n", kind="number")[1][0].what == "the label 'lots' is not a number"
     assert read("text\tlabel\na\tnan\nb\t2\n", kind="number")[1][0].row == 2
+    assert read("text\tlabel\na\t \nb\t2\n", kind="number")[1][0].what == "the label is empty"
     groups = {"label_columns": ("topic", "tone")}
     assert read("text\ttopic\ttone\na\tsport\tglad\n", **groups)[0][0].gold == ("sport", "glad")
 
