@@ -139,11 +139,29 @@ def read_rows(path: Path) -> Rows:
     lines = list(_comma_lines(text) if has_commas else _tab_lines(text))
     if not lines:
         raise BadInput(f"{path} has only empty rows; give it one example a row.")
+    if _has_semicolons(lines):
+        raise BadInput(
+            f"{path}: the columns are separated by semicolons; save the file with commas (.csv) or tabs (.tsv)."
+        )
     _, first = lines[0]
     columns: list[str] = []
     if isinstance(first, list):
         columns = [name.strip() for name in first]
     return Rows(path, columns, lines, {} if has_commas else _quoted_columns(lines))
+
+
+def _has_semicolons(lines: Sequence[Line]) -> bool:
+    """Whether semicolons separate the columns: the first row is a single cell with some, and most rows have as many."""
+    _, first = lines[0]
+    if not isinstance(first, list) or len(first) > 1 or len(lines) < 2:
+        return False
+    num_wanted = first[0].count(";")
+    num_alike = 0
+    for _, fields in lines:
+        # A comma in a text may have cut its row into several fields.
+        if isinstance(fields, list) and sum(cell.count(";") for cell in fields) >= num_wanted:
+            num_alike += 1
+    return num_wanted > 0 and 2 * num_alike > len(lines)
 
 
 def _quoted_columns(lines: Sequence[Line]) -> dict[int, int]:

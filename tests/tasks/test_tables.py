@@ -79,6 +79,23 @@ def test_what_cannot_be_a_table_is_one_sentence(read: Reader, table: str, config
         read(table, **config)
 
 
+def test_columns_separated_by_semicolons_are_one_sentence(read: Reader, tmp_path: Path) -> None:
+    says = r"rows\.csv: the columns are separated by semicolons; save the file with commas \(\.csv\) or tabs"
+    counted = {"text_column": "1", "label_columns": ("2",)}
+    with pytest.raises(BadInput, match=says):
+        read("text;label\nlove it, really;pos\nhate it;neg\n", "rows.csv")
+    with pytest.raises(BadInput, match=says):
+        read("text;label\nlove it;pos\n", "rows.csv", text_column="text", label_columns=("label",))
+    with pytest.raises(BadInput, match=says):
+        read("love it;pos\nhate it;neg\n", "rows.csv", **counted)
+    # Semicolons within texts are no separators.
+    assert read("text,label\na; b,x\nc; d,y\n", "rows.csv")[0][0].texts == ("a; b",)
+    path = tmp_path / "texts.csv"
+    path.write_text("One; two.\nThree.\nFour.\n")
+    examples = ClassifyReader(ClassifyConfig(text_column="1")).read(path, [], labelled=False)
+    assert [example.texts[0] for example in examples] == ["One; two.", "Three.", "Four."]
+
+
 def test_bad_rows_are_told_with_their_number_and_the_others_are_kept(read: Reader) -> None:
     rows = ['{"text": "good", "label": "a"}', "{broken", "[1]", '{"text": "no label"}', '{"text": "  ", "label": "a"}']
     rows += ['{"text": 5, "label": "a"}', '{"text": "x", "label": ""}', '{"text": "last", "label": "b"}']
