@@ -50,6 +50,8 @@ class Rows:
         """The wanted columns of every row; rows that lack one go to the problems."""
         num_counted = sum(_is_number(name) for name in wanted)
         num_named = sum(bool(name) for name in wanted) - num_counted
+        if "0" in wanted and (num_counted or "0" not in self.columns):
+            raise BadInput(f"{self.path} has no column 0: columns are counted from 1, so the first column is 1.")
         if num_counted and num_named:
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
         for name in wanted:

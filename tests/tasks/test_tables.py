@@ -48,6 +48,8 @@ def test_columns_by_name_by_number_and_by_well_known_names(read: Reader) -> None
     assert read(table, **named)[0] == [Example(("first", "second"), "1", 2)]
     counted = {"text_column": "2", "label_columns": ("1",)}
     assert read("1\tfirst\n0\tother\n", **counted)[0] == [Example(("first",), "1", 1), Example(("other",), "0", 2)]
+    # A header may have a column with the name 0.
+    assert read("0\tlabel\na\tx\n", text_column="0")[0] == [Example(("a",), "x", 2)]
     assert read("premise\thypothesis\tlabel\np\th\tx\n")[0] == [Example(("p", "h"), "x", 2)]
 
 
@@ -71,6 +73,8 @@ def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
         ("text\tkind\na\tb\n", {}, r"no column is known to be the label; name it with `label_columns=`"),
         ("text\tlabel\na\tb\n", {"text_column": "txt"}, r"has no column 'txt'; its columns are text, label"),
         ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
+        ("a\tb\n", {"text_column": "0", "label_columns": ("1",)}, r"has no column 0: columns are counted from 1"),
+        ("a\tb\n", {"text_column": "1", "label_columns": ("0",)}, r"has no column 0: columns are counted from 1"),
         ("", {}, r"is empty"),
     ],
 )
