@@ -83,7 +83,13 @@ def example(value: object, config: TripletColumns) -> Example:
         value = [value.get(name) for name in names]
     texts = as_texts(value)
     if texts is None or len(texts) not in (2, 3):
-        raise BadInput(f"An input must be two texts to compare; it is {value!r:.80}.")
+        # A file is read with the columns that were named for training.
+        first = config.text_column or "first"
+        second = config.second_column or "second"
+        raise BadInput(
+            f"An input must be two texts to compare; it is {value!r:.80}. Give both texts, or rows by `file=` with the "
+            f"columns {first} and {second}."
+        )
     return Example(texts)
 
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -257,8 +257,11 @@ def test_inputs_are_pairs_triplets_or_rows(make: Make) -> None:
     assert CompareReader(config).example({"sentence1": "a", "sentence2": "b"}).texts == ("a", "b")
     assert CompareReader(make(SCORES)[0].config).example({"first": "a", "second": "b"}).texts == ("a", "b")
     for wrong in ("a", ["a"], ["a", 3], 7):
-        with pytest.raises(BadInput, match="two texts to compare"):
+        with pytest.raises(BadInput, match=r"two texts to compare.* by `file=` with the columns first and second\."):
             CompareReader(config).example(wrong)
+    named = replace(config, text_column="query", second_column="title")
+    with pytest.raises(BadInput, match="columns query and title"):
+        CompareReader(named).example("a")
 
 
 def test_any_model_is_measured_without_training_and_a_siamese_one_serves_vectors(
