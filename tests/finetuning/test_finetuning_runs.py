@@ -251,7 +251,7 @@ def test_what_is_frozen_stays_and_the_model_comes_back(
 
 def test_features_mix_learns_its_weights(finetune: Finetune) -> None:
     folder = finetune("epochs=1", "transfer.mode=features", "transfer.features.layers=[0,1,2]")
-    reader = checkpoints.load(folder).reader
+    reader = checkpoints.load(folder).feature_encoder
     assert reader is not None
     own = reader.own_parameters()  # type: ignore[operator]
     assert set(own) == {"weights_K", "gamma"}
