@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from firth import pipeline
 from firth.errors import FirthError, Interrupted
-from firth.files import write_bytes
+from firth.files import MANIFEST, write_bytes
 from firth.run_folder import REPORT, is_begun, is_finished
 
 if TYPE_CHECKING:
@@ -200,7 +200,7 @@ def _models(folder: Path) -> list[str]:
     for task in TASKS:
         for language in samples.LANGUAGES:
             name = f"{task}-{language}"
-            if is_finished(folder / name):
+            if (folder / name / MANIFEST).exists():
                 models.append(f"{name}={folder / name}")
     return models
 

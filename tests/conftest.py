@@ -1,7 +1,9 @@
 """What many tests share: a small prepared corpus, a small finished run, and the command line in this process."""
 
+import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +17,11 @@ from firth import cli, console, rng, samples, tokenizers
 from firth.data.shards import Shards, write_shards
 from firth.encoders.bert import Bert
 from firth.tokenizers.wordpiece import WordPiece
+
+# A shell starts background jobs with Ctrl-C ignored, and so would all processes that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 CHINESE = "使用语言模型来预测下一个词的probability。"
 TINY = (
