@@ -13,7 +13,7 @@ import torch
 from firth import samples
 from firth.checkpoint import Checkpoint
 from firth.encoders.bert import Bert
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.inference import embedding
 from firth.inference.embedding import Embedder
 from firth.inference.model import Model
@@ -174,8 +174,17 @@ def test_one_block_is_cut_ahead_and_no_more(make: Make, passages: list[str], mon
     assert ahead.max() <= 2
 
 
+class BrokenText(str):
+    """A text that cannot be read."""
+
+    def isascii(self) -> bool:
+        raise RuntimeError("broken")
+
+
 def test_an_error_while_tokenising_reaches_the_caller(make: Make) -> None:
-    with pytest.raises((TypeError, AttributeError)):
+    with pytest.raises(RuntimeError, match="broken"):
+        make().embed(["a text", BrokenText("another")])
+    with pytest.raises(BadInput, match="must be a string; it is 5"):
         make().embed(["a text", 5])  # type: ignore[list-item]
 
 
