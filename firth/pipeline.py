@@ -61,15 +61,12 @@ def prepare(
     Chinese words are those of rjieba, or of a `segmenter` made by `finetune`, which works in this one process.
     """
     from firth.data import prepare as preparation
-    from firth.data.simhash import drop_near_duplicates
     from firth.data.vocabulary import train_tokenizer
-    from firth.tokenizers.word_list import Words
 
     folder = Path(out)
     check_is_new(folder)
     if near_duplicates is not None:
-        # Without documents this does nothing but check the distance.
-        next(drop_near_duplicates((), within=near_duplicates, tally=Counter()), None)
+        _check_distance(near_duplicates)
     check_writable(folder)
     segmentation = _segmentation(segmenter)
     paths = _as_list(texts)
@@ -88,12 +85,8 @@ def prepare(
         )
     else:
         encoder = _load_tokenizer(Path(tokenizer), has_sizes=vocab_size is not None or min_count is not None)
-    if segmenter and isinstance(encoder, Words):
-        raise BadConfig(
-            "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
-            "are used, so leave out `segmenter=`."
-        )
     if segmenter:
+        _refuse_words(encoder)
         processes = 0  # a worker does not have the segmenter
     with segmentation, bar("preparing", None, unit="MB") as advance:
         health = preparation.prepare(
@@ -111,6 +104,25 @@ def prepare(
     for text in health["warnings"]:
         log.warning(text)
     return health
+
+
+def _check_distance(near_duplicates: int) -> None:
+    """Raises for a distance that fingerprints cannot have."""
+    from firth.data.simhash import drop_near_duplicates
+
+    # Without documents this does nothing but check the distance.
+    next(drop_near_duplicates((), within=near_duplicates, tally=Counter()), None)
+
+
+def _refuse_words(tokenizer: "Tokenizer") -> None:
+    """Raises for a tokenizer of whole words, which a segmenter cannot serve."""
+    from firth.tokenizers.word_list import Words
+
+    if isinstance(tokenizer, Words):
+        raise BadConfig(
+            "A segmenter gives the words of whole-word masks; word vectors cut Chinese text by rjieba wherever they "
+            "are used, so leave out `segmenter=`."
+        )
 
 
 def _trainable_tokenizers() -> list[str]:

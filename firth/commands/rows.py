@@ -110,15 +110,7 @@ def finetune(
     """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
     from firth import pipeline
 
-    models = []
-    changes = []
-    for argument in arguments or ():
-        if "=" in argument:
-            changes.append(argument)
-        else:
-            models.append(argument)
-    if len(models) > 1:
-        raise BadConfig(f"Name one model; there are {len(models)}: {', '.join(models)}.")
+    model, changes = _model_and_changes(arguments or ())
     options = _given(
         preset=preset,
         text_column=text_column,
@@ -130,7 +122,7 @@ def finetune(
         format=format,
     )
     summary = pipeline.finetune(
-        models[0] if models else None,
+        model,
         task=task or (),
         train=train or (),
         dev=dev or (),
@@ -152,6 +144,20 @@ def finetune(
     from firth.finetuning.figures import headlines
 
     _echo_messages(headlines(summary))
+
+
+def _model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
+    """Arguments with an equals sign are changes; at most one other argument names the model."""
+    models = []
+    changes = []
+    for argument in arguments:
+        if "=" in argument:
+            changes.append(argument)
+        else:
+            models.append(argument)
+    if len(models) > 1:
+        raise BadConfig(f"Name one model; there are {len(models)}: {', '.join(models)}.")
+    return (models[0] if models else None), changes
 
 
 def predict(
