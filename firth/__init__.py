@@ -22,7 +22,8 @@ logging.getLogger("firth").addHandler(logging.NullHandler())  # silent unless a 
 if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
-    from firth.pipeline import check, evaluate, export, extend, finetune, import_model, prepare, pretrain
+    from firth.model_files import export, extend, import_model
+    from firth.pipeline import check, evaluate, finetune, prepare, pretrain
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction
 
@@ -47,7 +48,8 @@ __all__ = [
 _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
-    "firth.pipeline": ("check", "evaluate", "export", "extend", "finetune", "import_model", "prepare", "pretrain"),
+    "firth.model_files": ("export", "extend", "import_model"),
+    "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain"),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction"),
 }

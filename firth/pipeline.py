@@ -1,4 +1,4 @@
-"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate, import_model, extend, export.
+"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate.
 
 In: paths and options. Out: folders on disk, and the figures of each step. `firth.prepare` etc. are these functions.
 Each function imports only what it needs: preparing text and training word vectors never load torch.
@@ -9,13 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
-from firth.files import check_is_new, check_writable, write_bytes
+from firth.files import check_is_new, check_writable
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FINETUNING_RECIPES = ("fasttext", "ulmfit")
-MODEL_FORMATS = ("huggingface", "quantised")
-"""Kinds of `export` that write a whole model."""
-DEFAULT_BITS = 8
 NEW_ENCODERS = ("bag", "static")
 """Values of `encoder` that are not a model's folder."""
 
@@ -389,102 +385,6 @@ def _evaluate_words(model: Path, files: Sequence[Path]) -> dict[str, Any]:
         name = file.stem if stems[file.stem] == 1 else str(file)
         figures[name] = asdict(evaluate_word_file(lexicon, file))
     return figures
-
-
-# Models from models
-
-
-def import_model(
-    source: str | Path,
-    *,
-    out: str | Path,
-    unsafe_pickle: bool = False,
-    cased: bool | None = None,
-    skip_bad: bool = False,
-) -> dict[str, Any]:
-    """Turns model files of other programs, or a file of word vectors, into a model folder; returns what it holds."""
-    from firth.inference.model import Model
-    from firth.surgery import importing
-
-    said = importing.ImportOptions(unsafe_pickle, cased, skip_bad)
-    imported = importing.import_model(Path(source), Path(out), said=said)
-    return asdict(Model(imported).info())
-
-
-def extend(
-    model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
-) -> dict[str, Any]:
-    """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
-    from firth.surgery import extending
-
-    texts = [Path(path) for path in _as_list(text)]
-    return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
-
-
-def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int | None = None) -> dict[str, object]:
-    """Writes a model for other programs, or its word vectors; returns what was written.
-
-    `kind` is one of the files of word vectors (word2vec, word2vec-binary, vec), or a folder: huggingface has plain
-    weights that transformers opens, quantised has weights of `bits` bits (8 unless given) that firth opens like any
-    other model.
-    """
-    path = Path(out)
-    check_is_new(path)
-    from firth.convert.vectors import FORMATS, write_vectors
-    from firth.inference.lexicon import open_lexicon
-
-    formats = (*FORMATS, *MODEL_FORMATS)
-    if kind not in formats:
-        nearest = get_close_matches(kind, formats, n=1)
-        hint = f"did you mean '{nearest[0]}'?" if nearest else f"known are {', '.join(formats)}."
-        raise BadConfig(f"There is no format '{kind}' to export to; {hint}")
-    if bits is not None and kind != "quantised":
-        raise BadConfig("`bits=` is for `kind='quantised'`; leave it out.")
-    if kind in MODEL_FORMATS:
-        return _export_model(Path(model), path, bits=(bits or DEFAULT_BITS) if kind == "quantised" else 0)
-    lexicon = open_lexicon(Path(model))
-    count = len(lexicon)
-    width = lexicon.rows_VD.shape[1]
-    write_vectors(path, lexicon.blocks(), count=count, width=width, kind=kind)
-    return {"words": count, "width": width, "out": str(out)}
-
-
-def _export_model(model: Path, out: Path, *, bits: int) -> dict[str, object]:
-    from firth.surgery.exporting import export_folder
-    from firth.tensors import parameter_count
-
-    checkpoint = export_folder(model, out, bits=bits)
-    size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
-    parameters = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
-    return {"parameters": parameters, "megabytes": size / 1e6, "out": str(out)}
-
-
-def embed_file(
-    model: str | Path, *, file: str | Path, out: str | Path, pooling: str | None = None, precision: str = "fp32"
-) -> tuple[int, int]:
-    """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width."""
-    from io import BytesIO
-
-    import numpy as np
-
-    from firth.corpus.readers import read_texts
-    from firth.inference.model import load
-    from firth.train.shared_cores import share_cores
-
-    path = Path(out)
-    check_is_new(path)
-    if path.suffix != ".npy":
-        raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
-    check_writable(path)
-    texts = read_texts(Path(file))
-    loaded = load(model, precision=precision)
-    loaded.embedder.warn_about_truncation(texts)
-    with share_cores():
-        vectors = loaded.embed(texts, pooling=pooling)
-    buffer = BytesIO()
-    np.save(buffer, vectors)
-    write_bytes(path, buffer.getvalue())
-    return len(texts), loaded.width
 
 
 # Shared

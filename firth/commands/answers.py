@@ -45,9 +45,9 @@ def embed(
     as_json: Json = False,
 ) -> None:
     """Turn each line of a file into a vector, in order."""
-    from firth import pipeline
+    from firth import model_files
 
-    num_texts, width = pipeline.embed_file(model, file=file, out=out, pooling=pooling, precision=precision)
+    num_texts, width = model_files.embed_file(model, file=file, out=out, pooling=pooling, precision=precision)
     show({"texts": num_texts, "width": width, "out": str(out)}, as_json=as_json)
 
 

@@ -26,9 +26,9 @@ def import_model(
     as_json: Json = False,
 ) -> None:
     """Turn other people's model files into a model folder."""
-    from firth import pipeline
+    from firth import model_files
 
-    imported = pipeline.import_model(source, out=out, unsafe_pickle=unsafe_pickle, cased=cased, skip_bad=skip_bad)
+    imported = model_files.import_model(source, out=out, unsafe_pickle=unsafe_pickle, cased=cased, skip_bad=skip_bad)
     show(imported, as_json=as_json)
 
 
@@ -41,9 +41,9 @@ def extend(
     as_json: Json = False,
 ) -> None:
     """Give a model tokens for the words of a domain; new vectors are means of their pieces' vectors."""
-    from firth import pipeline
+    from firth import model_files
 
-    figures = pipeline.extend(model, text=text, add=add, out=out, min_count=min_count)
+    figures = model_files.extend(model, text=text, add=add, out=out, min_count=min_count)
     if not as_json:
         first_tokens = ", ".join(figures["new"][:20])
         figures["new"] = f"{first_tokens} ..."
@@ -68,9 +68,9 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a model, or its word vectors, for other programs."""
-    from firth import pipeline
+    from firth import model_files
 
-    show(pipeline.export(model, out=out, kind=kind, bits=bits), as_json=as_json)
+    show(model_files.export(model, out=out, kind=kind, bits=bits), as_json=as_json)
 
 
 def info(model: ModelFolder, as_json: Json = False) -> None:
