@@ -14,11 +14,14 @@ Sequences lie end to end, without padding: attention never crosses a bound, ever
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from firth.nn.attention import Source
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,20 @@ class States:
 
     last_ND: Tensor
     table_VD: Tensor
-    """The input embedding, so that a head can tie to it."""
+    """The input embedding, so that a head can tie to it; where a source was read, the output layer's matrix."""
     pooled_BD: Tensor | None = None
     layers: tuple[Tensor, ...] = ()
     """Embeddings and every layer's output, on request."""
     attention: tuple[tuple[Tensor, ...], ...] = ()
     """On request: for each layer, for each sequence, its H x L x L weights."""
+    cross_attention: tuple[tuple[Tensor, ...], ...] = ()
+    """On request, where a source was read: for each layer, for each sequence, its H x L x S weights."""
+    source: "Source | None" = None
+    """What a decoder read."""
+    output_ND: Tensor | None = None
+    """What the output layer of an encoder-decoder reads: `last_ND`, in some shapes scaled or projected."""
+    output_bias_V: Tensor | None = None
+    """The bias of that output layer, if there is one."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +121,11 @@ class Encoder(nn.Module):
     """Whether `forward` takes a `cache`, a `firth.nn.kv_cache.KeyValueCache`, and then reads only new tokens."""
     shows_attention: bool = False
     """Whether `States.attention` holds the weights when asked for."""
+    reads_source: bool = False
+    """Whether it is an encoder-decoder (`firth.nn.encoder_decoder`).
+
+    Given a batch with a `source`, its states are the decoder's. Given one without, they are those of the encoder half.
+    """
 
     @property
     def init_std(self) -> float:
@@ -120,6 +136,15 @@ class Encoder(nn.Module):
     def table_width(self) -> int:
         """Columns of `States.table_VD`: the width, unless the embedding is factorised."""
         return self.width
+
+    @property
+    def num_decoder_layers(self) -> int:
+        """Blocks whose keys and values a cache keeps: all of them, unless it is an encoder-decoder."""
+        return self.num_layers
+
+    def encode_source(self, source: Batch) -> "Source":
+        """What the decoder reads of a source; only where `reads_source`."""
+        raise NotImplementedError
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         raise NotImplementedError

@@ -14,6 +14,7 @@ TABLE = {
     "gpt": "firth.encoders.gpt:GPT",
     "bert": "firth.encoders.bert:Bert",
     "albert": "firth.encoders.albert:Albert",
+    "transformer": "firth.encoders.transformer:Transformer",
 }
 
 CONFIGS = {

@@ -131,20 +131,16 @@ class CrossAttention(nn.Module):
         self,
         x_ND: Tensor,
         layout: Layout,
-        source: Source,
+        source: Source | None,
         *,
         mask: Mask | None = None,
         bias: Bias | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """With a cache the source is looked at in the first pass only."""
-        if cache is None:
-            k_SHK, v_SHK = self._project_source(source.states_SD)
-            layout_k = source.layout
-        else:
-            k_SHK, v_SHK, layout_k = cache.project_once(self._project_source, source)
+        """With a cache the source is looked at in the first pass only, and may be left out later."""
+        projected, layout_k = self._project_both(x_ND, source, cache)
         mixed_NHK = attend(
-            Projected(self._project(x_ND), k_SHK, v_SHK),
+            projected,
             layout,
             layout_k,
             mask=mask,
@@ -155,15 +151,24 @@ class CrossAttention(nn.Module):
         out_ND: Tensor = self.out(mixed_NHK.flatten(1))
         return out_ND
 
-    def weights(self, x_ND: Tensor, layout: Layout, source: Source) -> tuple[Tensor, ...]:
+    def weights(
+        self, x_ND: Tensor, layout: Layout, source: Source | None, *, cache: LayerCache | None = None
+    ) -> tuple[Tensor, ...]:
         """H x L x S for each sequence in order."""
-        k_SHK, v_SHK = self._project_source(source.states_SD)
-        projected = Projected(self._project(x_ND), k_SHK, v_SHK)
-        return attention_weights(projected, layout, source.layout, scale=self.scale)
+        projected, layout_k = self._project_both(x_ND, source, cache)
+        return attention_weights(projected, layout, layout_k, scale=self.scale)
 
-    def _project(self, x_ND: Tensor) -> Tensor:
+    def _project_both(self, x_ND: Tensor, source: Source | None, cache: LayerCache | None) -> tuple[Projected, Layout]:
+        """Queries of the tokens, keys and values of the source, and the layout of these."""
+        if cache is not None:
+            k_SHK, v_SHK, layout_k = cache.project_once(self._project_source, source)
+        else:
+            assert source is not None, "cross-attention without a cache needs a source"
+            k_SHK, v_SHK = self._project_source(source.states_SD)
+            layout_k = source.layout
         q: Tensor = self.q(x_ND)
-        return q.view(len(x_ND), self.num_heads, -1)
+        q_NHK = q.view(len(x_ND), self.num_heads, -1)
+        return Projected(q_NHK, k_SHK, v_SHK), layout_k
 
     def _project_source(self, states_SD: Tensor) -> tuple[Tensor, Tensor]:
         kv: Tensor = self.kv(states_SD)
@@ -313,18 +318,32 @@ class DecoderBlock(Block):
         self,
         x_ND: Tensor,
         layout: Layout,
-        source: Source,
+        source: Source | None,
         *,
         mask: Mask | None = None,
         bias: Bias | None = None,
         cache: LayerCache | None = None,
     ) -> Tensor:
-        """The mask and the bias are self-attention's."""
+        """The mask and the bias are self-attention's. With a cache the source is needed in the first pass only."""
         x_ND = self._attend(x_ND, layout, mask=mask, bias=bias, cache=cache)
         read_ND = self._before(self.cross_norm, x_ND)
         mixed_ND = self.cross(read_ND, layout, source, cache=cache)
         x_ND = x_ND + self.cross_slot(self.dropout(mixed_ND))
         return self._feed(self._after(self.cross_norm, x_ND))
+
+    def cross_weights(
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        source: Source | None,
+        *,
+        bias: Bias | None = None,
+        cache: LayerCache | None = None,
+    ) -> tuple[Tensor, ...]:
+        """Cross-attention's weights, H x L x S for each sequence in order."""
+        x_ND = self._attend(x_ND, layout, mask=None, bias=bias, cache=cache)
+        read_ND = self._before(self.cross_norm, x_ND)
+        return self.cross.weights(read_ND, layout, source, cache=cache)
 
 
 def _head_width(width: int, num_heads: int) -> int:

@@ -113,12 +113,13 @@ class LayerCache:
         return new, self.layout_k
 
     def project_once(
-        self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source
+        self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source | None
     ) -> tuple[Tensor, Tensor, Layout]:
         """Keys and values of cross-attention with their layout; the source is projected in the first pass only."""
         cache = self.cache
         if self.layer not in cache.source:
+            assert source is not None, "the first pass over a source needs it"
             cache.source[self.layer] = project(source.states_SD)
-        if cache.source_layout is None:
             cache.source_layout = source.layout
+        assert cache.source_layout is not None
         return *cache.source[self.layer], cache.source_layout

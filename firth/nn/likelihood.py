@@ -23,17 +23,21 @@ def scale_gradient(total: Tensor, weight: float) -> Tensor:
 
 
 def summed_cross_entropy(
-    x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, *, labels_P: Tensor
+    x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, *, labels_P: Tensor, smoothing: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """The loss summed over all labels but IGNORE, and how many labels have the highest score."""
+    """The loss summed over all labels but IGNORE, and how many labels have the highest score.
+
+    Label smoothing (Szegedy et al. 2016, section 7): this share of a label's probability is spread evenly over the
+    whole vocabulary, the label's own token included.
+    """
     if torch.is_grad_enabled():
-        total, correct = _SummedCrossEntropy.apply(x_PE, weight_VE, bias_V, labels_P)  # type: ignore[no-untyped-call]
+        total, correct = _SummedCrossEntropy.apply(x_PE, weight_VE, bias_V, labels_P, smoothing)  # type: ignore[no-untyped-call]
         return total, correct
     totals = []
     corrects = []
     for x, labels in _pieces(x_PE, labels_P, len(weight_VE)):
         scores_PV = linear(x, weight_VE, bias_V).float()
-        _, total, correct = _softmax_and_loss(scores_PV, labels)
+        _, total, correct = _softmax_and_loss(scores_PV, labels, smoothing)
         totals.append(total)
         corrects.append(correct)
     return torch.stack(totals).sum(), torch.stack(corrects).sum()
@@ -48,7 +52,7 @@ def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tenso
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, labels_P: Tensor
+        ctx: Any, x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, labels_P: Tensor, smoothing: float
     ) -> tuple[Tensor, Tensor]:
         totals = []
         corrects = []
@@ -56,12 +60,16 @@ class _SummedCrossEntropy(torch.autograd.Function):
         weight_grad_VE = torch.zeros_like(weight_VE, dtype=torch.float32)
         bias_grad_V = torch.zeros_like(weight_VE[:, 0], dtype=torch.float32)
         for x, labels in _pieces(x_PE, labels_P, len(weight_VE)):
-            softmax_PV, total, correct = _softmax_and_loss(linear(x, weight_VE, bias_V).float(), labels)
-            # The gradient of the scores: softmax - 1 at the label, 0 in rows that do not count.
+            scores_PV = linear(x, weight_VE, bias_V).float()
+            softmax_PV, total, correct = _softmax_and_loss(scores_PV, labels, smoothing)
+            # The gradient of the scores: softmax minus the label's probabilities, 0 in rows that do not count.
             counts_P1 = (labels != IGNORE)[:, None]
             gold_P1 = labels.clamp(min=0)[:, None]
-            minus_one_P1 = softmax_PV.new_full(gold_P1.shape, -1.0)
-            grad_PV = softmax_PV.scatter_add_(1, gold_P1, minus_one_P1).mul_(counts_P1)
+            minus_share_P1 = softmax_PV.new_full(gold_P1.shape, smoothing - 1.0)
+            grad_PV = softmax_PV.scatter_add_(1, gold_P1, minus_share_P1)
+            if smoothing:
+                grad_PV = grad_PV.sub_(smoothing / len(weight_VE))
+            grad_PV = grad_PV.mul_(counts_P1)
             if bias_V is not None:
                 bias_grad_V = bias_grad_V + grad_PV.sum(0)
             grad_PV = grad_PV.to(x.dtype)
@@ -84,18 +92,22 @@ class _SummedCrossEntropy(torch.autograd.Function):
         bias_grad = (bias_grad_V * scale).to(ctx.dtype) if ctx.has_bias else None
         x_grad = x_grad_PE * scale.to(x_grad_PE.dtype)
         weight_grad = (weight_grad_VE * scale).to(ctx.dtype)
-        return x_grad, weight_grad, bias_grad, None
+        return x_grad, weight_grad, bias_grad, None, None
 
 
-def _softmax_and_loss(scores_PV: Tensor, labels_P: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _softmax_and_loss(scores_PV: Tensor, labels_P: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
     """The softmax, the summed loss, and how many labels score highest. Overwrites the scores."""
     counts_P = labels_P != IGNORE
     gold_P1 = labels_P.clamp(min=0)[:, None]
     best_P1 = scores_PV.amax(1, keepdim=True)
     gold_score_P1 = scores_PV.gather(1, gold_P1)
+    wanted_score_P1 = gold_score_P1
+    if smoothing:
+        mean_P1 = scores_PV.mean(1, keepdim=True)
+        wanted_score_P1 = (1 - smoothing) * gold_score_P1 + smoothing * mean_P1
     powers_PV = scores_PV.sub_(best_P1).exp_()
     sums_P1 = powers_PV.sum(1, keepdim=True)
-    losses_P = (sums_P1.log() + best_P1 - gold_score_P1)[:, 0]
+    losses_P = (sums_P1.log() + best_P1 - wanted_score_P1)[:, 0]
     correct_P = (gold_score_P1 == best_P1)[:, 0] & counts_P
     softmax_PV = powers_PV.div_(sums_P1)
     total = torch.where(counts_P, losses_P, 0.0).sum()

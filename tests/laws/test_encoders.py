@@ -1,4 +1,4 @@
-"""Laws of every encoder in the table."""
+"""Laws of every encoder in the table. Those that read a source obey them twice: as a reader and as a writer."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,16 +15,56 @@ from firth import encoders, rng
 from firth.checkpoint import Checkpoint
 from firth.config import from_dict, to_dict
 from firth.data.packing import pack_tokens
+from firth.nn.encoder_decoder import output_loss
 from firth.nn.kv_cache import KeyValueCache
-from firth.tensors import Encoder
+from firth.tensors import Batch, Encoder, States
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTHS = (5, 33, 1, 64, 17, 17, 2, 40)
+WRITERS = [name for name in encoders.TABLE if encoders.resolve(name).reads_source]
 
 
-@pytest.fixture(params=encoders.TABLE)
+def with_sources(batch: Batch) -> Batch:
+    """The batch with a source for each sequence, which depends on the sequence's first token only."""
+    sources = []
+    for first in batch.bounds_B1[:-1].tolist():
+        token = int(batch.ids_N[first])
+        length = 1 + 5 * (token % 7)  # the tests add 7 to tokens, so that lengths stay
+        sources.append(rng.below(rng.key("source"), 1200, np.arange(length), token))
+    return replace(batch, source=pack_tokens(sources))
+
+
+class Writer(Encoder):
+    """An encoder-decoder as it writes: every batch has a source."""
+
+    causal = True
+    supports_cache = True
+    shows_attention = True
+
+    def __init__(self, network: Encoder) -> None:
+        super().__init__()
+        self.network = network
+        self.config = network.config
+        self.num_layers = network.num_decoder_layers
+
+    def forward(
+        self, batch: Batch, *, layers: bool = False, attention: bool = False, cache: KeyValueCache | None = None
+    ) -> States:
+        if cache is None or cache.source_layout is None:
+            batch = with_sources(batch)
+        states: States = self.network(batch, layers=layers, attention=attention, cache=cache)
+        return states
+
+
+@pytest.fixture(params=[*encoders.TABLE, *(f"writer:{name}" for name in WRITERS)])
 def encoder(request: pytest.FixtureRequest, shrink: Callable[[Any], Any]) -> Encoder:
-    cls = encoders.resolve(request.param)
+    is_writer, _, name = request.param.rpartition(":")
+    made = make(name, shrink)
+    return Writer(made).eval() if is_writer else made
+
+
+def make(name: str, shrink: Callable[[Any], Any]) -> Encoder:
+    cls = encoders.resolve(name)
     torch.manual_seed(3)
     config = shrink(cls.Config())
     made: Encoder = cls(replace(config, init_std=0.2) if hasattr(config, "init_std") else config).eval()
@@ -74,7 +114,7 @@ def test_a_cache_is_taken_by_encoders_that_say_so_and_changes_nothing(
     encoder: Encoder, sequences: list[np.ndarray]
 ) -> None:
     assert ("cache" in signature(encoder.forward).parameters) == encoder.supports_cache
-    if not encoder.supports_cache:
+    if not encoder.supports_cache or encoder.reads_source:
         return
     cache = KeyValueCache(encoder.num_layers, len(sequences), max(LENGTHS))
     halves = [(len(ids) + 1) // 2 for ids in sequences]
@@ -91,7 +131,7 @@ def test_a_cache_is_taken_by_encoders_that_say_so_and_changes_nothing(
 def test_with_a_cache_the_attention_of_new_tokens_is_shown_to_all_tokens_so_far(
     encoder: Encoder, sequences: list[np.ndarray]
 ) -> None:
-    if not (encoder.supports_cache and encoder.shows_attention):
+    if not (encoder.supports_cache and encoder.shows_attention) or encoder.reads_source:
         return
     cache = KeyValueCache(encoder.num_layers, len(sequences), max(LENGTHS))
     halves = [(len(ids) + 1) // 2 for ids in sequences]
@@ -138,9 +178,78 @@ def test_layers_and_attention_on_request(encoder: Encoder, sequences: list[np.nd
 def test_save_and_load_are_bit_equal(
     encoder: Encoder, sequences: list[np.ndarray], tokenizer: WordPiece, tmp_path: Path
 ) -> None:
+    if isinstance(encoder, Writer):
+        encoder = encoder.network
     checkpoints.save(tmp_path, Checkpoint(encoder, {}, tokenizer))  # type: ignore[arg-type]
     again = checkpoints.load(tmp_path).encoder
     assert again.config == encoder.config
     assert from_dict(type(encoder.config), to_dict(encoder.config)) == encoder.config
     with torch.inference_mode():
         assert torch.equal(encoder(pack_tokens(sequences)).last_ND, again(pack_tokens(sequences)).last_ND)
+    if encoder.reads_source:
+        batch = with_sources(pack_tokens(sequences))
+        with torch.inference_mode():
+            assert torch.equal(encoder(batch).last_ND, again(batch).last_ND)
+
+
+@pytest.fixture(params=WRITERS)
+def writer(request: pytest.FixtureRequest, shrink: Callable[[Any], Any]) -> Encoder:
+    return make(request.param, shrink)
+
+
+@pytest.mark.parametrize("changed", range(len(LENGTHS)))
+def test_a_target_reads_its_own_source_and_no_other(writer: Encoder, sequences: list[np.ndarray], changed: int) -> None:
+    batch = with_sources(pack_tokens(sequences))
+    assert batch.source is not None
+    begin, end = batch.source.bounds_B1[changed : changed + 2].tolist()
+    ids_N = batch.source.ids_N.clone()
+    ids_N[end - 1] = (ids_N[end - 1] + 7) % 1200  # the last token of one source
+    assert begin < end
+    with torch.inference_mode():
+        before_ND = writer(batch).last_ND
+        after_ND = writer(replace(batch, source=replace(batch.source, ids_N=ids_N))).last_ND
+    rows = torch.arange(sum(LENGTHS))
+    inside = (rows >= sum(LENGTHS[:changed])) & (rows < sum(LENGTHS[: changed + 1]))
+    difference = (before_ND - after_ND).abs().amax(1)
+    assert difference[~inside].max() == 0
+    assert difference[inside].min() > 0
+
+
+def test_a_source_that_was_encoded_before_gives_the_same_states(writer: Encoder, sequences: list[np.ndarray]) -> None:
+    batch = with_sources(pack_tokens(sequences))
+    assert batch.source is not None
+    with torch.inference_mode():
+        wanted = writer(batch)
+        source = writer.encode_source(batch.source)
+        found = writer(replace(batch, source=None), source=source)
+    assert torch.equal(found.last_ND, wanted.last_ND)
+    assert found.source is source
+    assert torch.equal(source.states_SD, writer(batch.source).last_ND)  # the encoder half, alone
+
+
+def test_cross_attention_is_shown_on_request_with_and_without_a_cache(
+    writer: Encoder, sequences: list[np.ndarray]
+) -> None:
+    batch = with_sources(pack_tokens(sequences))
+    assert batch.source is not None
+    source_lengths = batch.source.bounds_B1.diff().tolist()
+    with torch.inference_mode():
+        shown = writer(batch, attention=True)
+        cache = KeyValueCache(writer.num_decoder_layers, len(sequences), max(LENGTHS))
+        cached = writer(batch, attention=True, cache=cache)
+        assert writer(batch).cross_attention == ()
+    assert len(shown.cross_attention) == writer.num_decoder_layers
+    for layer, cached_layer in zip(shown.cross_attention, cached.cross_attention, strict=True):
+        assert [tuple(weights.shape[1:]) for weights in layer] == list(zip(LENGTHS, source_lengths, strict=True))
+        for weights, cached_weights in zip(layer, cached_layer, strict=True):
+            assert torch.allclose(weights.sum(-1), torch.ones(()), atol=1e-5)
+            assert torch.allclose(weights, cached_weights, atol=1e-5)
+
+
+def test_both_halves_learn(writer: Encoder, sequences: list[np.ndarray]) -> None:
+    states = writer.train()(with_sources(pack_tokens(sequences)))
+    total, _ = output_loss(states, torch.cat([torch.from_numpy(ids) for ids in sequences]))
+    total.backward()
+    unused = [name for name, parameter in writer.named_parameters() if parameter.grad is None]
+    assert not unused
+    assert all(parameter.grad.isfinite().all() for parameter in writer.parameters() if parameter.grad is not None)

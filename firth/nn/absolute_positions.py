@@ -1,0 +1,96 @@
+"""Encoder-decoders whose positions are added to the tokens: the original Transformer, BART and what is shaped alike.
+
+In: a config. Out: the two halves of an `EncoderDecoder`. Positions are sinusoids or learned; tokens may be multiplied
+by sqrt(D); a norm may follow; norms come before or after the sublayers.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, SelfAttention
+from firth.nn.encoder_decoder import DecoderHalf, EncoderDecoderConfig, EncoderHalf
+from firth.nn.transformer import encoder_block
+
+LONGEST_WAVE = 10_000.0
+"""The sinusoids' wavelengths rise from 2 pi to this times 2 pi."""
+
+
+@dataclass(frozen=True)
+class AbsoluteConfig(EncoderDecoderConfig):
+    positions: Literal["sinusoidal", "learned"] = "learned"
+    """How a token's place is added to it: by fixed sines and cosines, or by learned vectors of each half."""
+    norm: Literal["pre", "post"] = "post"
+    """Norms before every sublayer and at the end of each half, or after every sublayer."""
+    scale_embedding: bool = False
+    """Whether embedded tokens are multiplied by the square root of the width."""
+    norm_embedding: bool = False
+    """Whether a norm follows the sum of token and position."""
+
+
+class Sinusoids(nn.Module):
+    """sin(p / 10000^(2i/D)) in column 2i and the cosine in column 2i + 1 (Vaswani et al. 2017, section 3.5)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, positions_N: Tensor) -> Tensor:
+        even_columns = torch.arange(0, self.width, 2, device=positions_N.device)
+        rates = LONGEST_WAVE ** (-even_columns / self.width)
+        angles = positions_N[:, None] * rates
+        waves = torch.stack([angles.sin(), angles.cos()], -1)
+        return waves.flatten(1)[:, : self.width]
+
+
+class PositionedEmbedding(nn.Module):
+    """scale * token + position, then a norm where the shape has one, then dropout."""
+
+    def __init__(self, config: AbsoluteConfig) -> None:
+        super().__init__()
+        self.scale = config.width**0.5 if config.scale_embedding else 1.0
+        self.positions: nn.Module = Sinusoids(config.width)
+        if config.positions == "learned":
+            self.positions = nn.Embedding(config.max_positions, config.width)
+        self.norm: nn.Module = nn.Identity()
+        if config.norm_embedding:
+            self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, tokens_ND: Tensor, positions_N: Tensor) -> Tensor:
+        x_ND = tokens_ND * self.scale + self.positions(positions_N)
+        out_ND: Tensor = self.dropout(self.norm(x_ND))
+        return out_ND
+
+
+def absolute_halves(config: AbsoluteConfig) -> tuple[EncoderHalf, DecoderHalf]:
+    """The encoder half and the decoder."""
+    encoder_blocks = [encoder_block(config, norm_order=config.norm) for _ in range(config.num_layers)]
+    decoder_blocks = [decoder_block(config) for _ in range(config.num_decoder_layers)]
+    encoder = EncoderHalf(PositionedEmbedding(config), encoder_blocks, norm=_final_norm(config))
+    decoder = DecoderHalf(PositionedEmbedding(config), decoder_blocks, norm=_final_norm(config))
+    return encoder, decoder
+
+
+def decoder_block(config: AbsoluteConfig) -> DecoderBlock:
+    """Causal self-attention, cross-attention and feed-forward layer, with layer norms and biases everywhere."""
+    width = config.width
+    dropout = config.attention_dropout
+    return DecoderBlock(
+        SelfAttention(width, config.num_heads, dropout=dropout, causal=True),
+        CrossAttention(width, config.num_heads, dropout=dropout),
+        FeedForward(width, config.ffn_width, activation_name=config.activation),
+        attention_norm=nn.LayerNorm(width, eps=config.norm_eps),
+        cross_norm=nn.LayerNorm(width, eps=config.norm_eps),
+        ffn_norm=nn.LayerNorm(width, eps=config.norm_eps),
+        norm_order=config.norm,
+        dropout=config.dropout,
+    )
+
+
+def _final_norm(config: AbsoluteConfig) -> nn.Module | None:
+    if config.norm == "post":
+        return None
+    return nn.LayerNorm(config.width, eps=config.norm_eps)
