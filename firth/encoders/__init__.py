@@ -15,6 +15,8 @@ TABLE = {
     "bert": "firth.encoders.bert:Bert",
     "albert": "firth.encoders.albert:Albert",
     "transformer": "firth.encoders.transformer:Transformer",
+    "t5": "firth.encoders.t5:T5",
+    "bart": "firth.encoders.bart:Bart",
 }
 
 CONFIGS = {

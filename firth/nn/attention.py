@@ -154,13 +154,21 @@ def prefix_mask(prefix_B: Tensor) -> Mask:
     return may_see
 
 
+def prepare(layout_q: Layout, layout_k: Layout, *, causal: bool, bias: Bias) -> None:
+    """Computes a bias that all layers share, before the first of them.
+
+    Left to the first layer, it would be computed once more where blocks are recomputed in the backward pass.
+    """
+    for group in layout_q.pairing(layout_k).groups:
+        _look(group, causal, None, bias)
+
+
 def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
-    """Which scores of a group count; without a mask and a bias it is the same in all layers, and computed once."""
-    if mask is not None or bias is not None:
-        return _make_look(group, causal, mask, bias)
-    if causal not in group.plain:
-        group.plain[causal] = _make_look(group, causal, None, None)
-    return group.plain[causal]
+    """Which scores of a group count; computed once for all layers that share the mask and the bias."""
+    key = causal, mask, bias
+    if key not in group.looks:
+        group.looks[key] = _make_look(group, causal, mask, bias)
+    return group.looks[key]
 
 
 def _make_look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:

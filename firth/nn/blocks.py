@@ -179,30 +179,38 @@ class CrossAttention(nn.Module):
 class FeedForward(nn.Module):
     """W_down act(W_up x), each token by itself."""
 
-    def __init__(self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True) -> None:
+    def __init__(
+        self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.up = nn.Linear(width, ffn_width, bias=use_bias)
         self.down = nn.Linear(ffn_width, width, bias=use_bias)
         self.activate = activation(activation_name)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_ND: Tensor) -> Tensor:
-        out_ND: Tensor = self.down(self.activate(self.up(x_ND)))
+        hidden_NF = self.activate(self.up(x_ND))
+        out_ND: Tensor = self.down(self.dropout(hidden_NF))
         return out_ND
 
 
 class GatedFeedForward(nn.Module):
     """W_down (act(W_gate x) * W_up x) (Shazeer 2020), as in T5 1.1."""
 
-    def __init__(self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True) -> None:
+    def __init__(
+        self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.gate = nn.Linear(width, ffn_width, bias=use_bias)
         self.up = nn.Linear(width, ffn_width, bias=use_bias)
         self.down = nn.Linear(ffn_width, width, bias=use_bias)
         self.activate = activation(activation_name)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_ND: Tensor) -> Tensor:
         gate_NF = self.activate(self.gate(x_ND))
-        out_ND: Tensor = self.down(gate_NF * self.up(x_ND))
+        hidden_NF = gate_NF * self.up(x_ND)
+        out_ND: Tensor = self.down(self.dropout(hidden_NF))
         return out_ND
 
 

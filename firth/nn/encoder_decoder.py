@@ -8,16 +8,18 @@ their two halves are made of.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from firth.errors import BadConfig, BadInput
-from firth.nn.attention import Bias, Source
+from firth.nn.attention import Bias, Source, prepare
 from firth.nn.blocks import Block, DecoderBlock, compute_dtype
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import Layout, layout
 from firth.nn.likelihood import summed_cross_entropy
+from firth.nn.relative_positions import RelativePositions
 from firth.nn.transformer import TransformerConfig
 from firth.tensors import Batch, Encoder, States
 
@@ -66,24 +68,40 @@ class Shown:
 class Half(nn.Module):
     """One half of an encoder-decoder: embedded tokens -> first states -> blocks -> final norm."""
 
-    def __init__(self, embed: nn.Module, blocks: Sequence[nn.Module], *, norm: nn.Module | None = None) -> None:
+    causal: ClassVar[bool]
+
+    def __init__(
+        self,
+        embed: nn.Module,
+        blocks: Sequence[nn.Module],
+        *,
+        norm: nn.Module | None = None,
+        relative: RelativePositions | None = None,
+    ) -> None:
         super().__init__()
         self.embed = embed
         """Embedded tokens and their positions -> the first states."""
+        self.relative = relative
+        """Adds a bias to the scores of self-attention, the same in all blocks."""
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm or nn.Identity()
 
-    def bias(self, queries: Layout, keys: Layout) -> Bias | None:
-        """The bias of self-attention in all blocks."""
-        return None
+    def _bias(self, queries: Layout, keys: Layout) -> Bias | None:
+        if self.relative is None:
+            return None
+        bias = self.relative.bias()
+        prepare(queries, keys, causal=self.causal, bias=bias)
+        return bias
 
 
 class EncoderHalf(Half):
     """Reads a source in both directions."""
 
+    causal = False
+
     def forward(self, tokens_ND: Tensor, positions_N: Tensor, plan: Layout, shown: Shown) -> Tensor:
         x_ND: Tensor = self.embed(tokens_ND, positions_N)
-        bias = self.bias(plan, plan)
+        bias = self._bias(plan, plan)
         for block in self.blocks:
             assert isinstance(block, Block)
             if shown.wants_attention:
@@ -100,6 +118,8 @@ class EncoderHalf(Half):
 class DecoderHalf(Half):
     """Writes a target: a token sees the tokens before it and the whole source."""
 
+    causal = True
+
     def forward(
         self,
         tokens_ND: Tensor,
@@ -111,7 +131,7 @@ class DecoderHalf(Half):
         caches: Sequence[LayerCache] = (),
     ) -> Tensor:
         x_ND: Tensor = self.embed(tokens_ND, positions_N)
-        bias = self.bias(plan, caches[0].layout_k if caches else plan)
+        bias = self._bias(plan, caches[0].layout_k if caches else plan)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, DecoderBlock)
             cache = caches[layer] if caches else None

@@ -7,7 +7,7 @@ torch.compile) and for a key-value cache, all sequences form one group. Groups a
 shared by all layers.
 """
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -76,6 +76,12 @@ class Padded:
     """False for padded cells; None when nothing is padded."""
     has_empty: bool = False
     """Whether a sequence may have no token at all."""
+    offsets_G: Tensor | None = None
+    """Where each sequence begins to count its positions; None for 0."""
+
+    @property
+    def length(self) -> int:
+        return self.rows_GL.shape[1]
 
     def cells(self, x: Tensor) -> Tensor:
         """N x ... -> G x L x ..."""
@@ -91,6 +97,11 @@ class Slots:
     lengths_B: Tensor
     longest: int
     has_empty = False
+    offsets_G = None
+
+    @property
+    def length(self) -> int:
+        return self.longest
 
     @cached_property
     def sequences_G(self) -> Tensor:
@@ -125,8 +136,8 @@ class Group:
 
     queries: Side
     keys: Side
-    plain: dict[bool, "Look"] = field(default_factory=dict)
-    """What counts without a mask and a bias, by `causal`: the same in all layers."""
+    looks: dict[Hashable, "Look"] = field(default_factory=dict)
+    """Which scores count, by whether attention is causal, the mask and the bias."""
 
     @property
     def is_square(self) -> bool:
@@ -136,6 +147,13 @@ class Group:
     def not_after(self) -> Tensor:
         """G x L x S: whether a key's position is the query's own or an earlier one."""
         return self.keys.steps_GL[:, None, :] <= self.queries.steps_GL[:, :, None]
+
+    def distances(self) -> Tensor:
+        """1 x L x S, or G x L x S where a cache shifts queries: a key's position minus the query's.
+
+        Padded cells count on.
+        """
+        return _all_steps(self.keys)[:, None, :] - _all_steps(self.queries)[:, :, None]
 
 
 @dataclass(frozen=True)
@@ -191,7 +209,9 @@ class Layout:
         steps_BL = steps_L * real_BL
         rows_BL = (bounds_B1[:-1, None] + steps_BL).clamp(max=self.num_tokens - 1)  # empty sequences end the pack
         sequences_B = torch.arange(self.num_sequences, device=self.bounds_B1.device)
-        return Padded(sequences_B, rows_BL, _shifted(steps_BL, self.offsets_B), real_BL, has_empty=True)
+        return Padded(
+            sequences_B, rows_BL, _shifted(steps_BL, self.offsets_B), real_BL, has_empty=True, offsets_G=self.offsets_B
+        )
 
     def one_by_one(self) -> Iterator[Side]:
         """Each sequence alone."""
@@ -244,6 +264,12 @@ def layout(batch: Batch, *, dtype: torch.dtype) -> Layout:
 
 def _shifted(steps_GL: Tensor, offsets_G: Tensor | None) -> Tensor:
     return steps_GL if offsets_G is None else steps_GL + offsets_G[:, None]
+
+
+def _all_steps(side: Side) -> Tensor:
+    """The positions of a side's cells: one row for all sequences where these begin at 0."""
+    steps_1L = torch.arange(side.length, device=side.sequences_G.device)[None]
+    return _shifted(steps_1L, side.offsets_G)
 
 
 def _one_group(queries: Layout, keys: Layout) -> Pairing:
@@ -316,6 +342,7 @@ def _gathered(rows_GL: Tensor, real_GL: Tensor, members: Tensor, layout: Layout)
         _shifted(steps_GL.to(device), offsets_G),
         None if bool(real_GL.all()) else real_GL.to(device),
         has_empty=not bool(real_GL[:, 0].all()),
+        offsets_G=offsets_G,
     )
 
 
