@@ -24,6 +24,7 @@ from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, HEAD, WEIGHTS, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
+from firth.nn.encoder_decoder import EncoderDecoder
 from firth.nn.features import Features
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
@@ -82,12 +83,18 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         written.append(HEAD)
     written += _save_nested_models(folder, checkpoint, layout)
 
+    settings = layout.config_json(encoder, goals, pad_id=pad_id)
+    if isinstance(encoder, EncoderDecoder):
+        # Other programs need to know how a target begins and ends.
+        vocab = checkpoint.tokenizer.vocab
+        settings |= {"decoder_start_token_id": encoder.start_token(vocab.cls), "eos_token_id": vocab.sep}
+
     max_length = None
     if encoder.max_positions != UNLIMITED:
         max_length = encoder.max_positions
     finish(
         folder,
-        settings=layout.config_json(encoder, goals, pad_id=pad_id),
+        settings=settings,
         tokenizer=checkpoint.tokenizer,
         notes=_notes(checkpoint),
         text=checkpoint.text or _card(checkpoint),

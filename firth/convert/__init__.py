@@ -27,6 +27,10 @@ LAYOUTS = {
     "gpt": "firth.convert.gpt",
     "gpt2": "firth.convert.gpt",
     "openai-gpt": "firth.convert.gpt",
+    "t5": "firth.convert.t5:T5_FOLDER",
+    # mBART's norms come before the sublayers; "bart" is also the encoder's name.
+    "bart": "firth.convert.bart:BART_FOLDER",
+    "mbart": "firth.convert.bart:BART_FOLDER",
 }
 OWN = "firth.convert.own"
 """The layout of encoders that have no public one."""

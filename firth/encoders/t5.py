@@ -62,15 +62,21 @@ class T5(EncoderDecoder):
     def __init__(self, config: Config) -> None:
         encoder_blocks = [_encoder_block(config) for _ in range(config.num_layers)]
         decoder_blocks = [_decoder_block(config) for _ in range(config.num_decoder_layers)]
-        super().__init__(
-            config,
-            encoder=EncoderHalf(
-                TokensAlone(config), encoder_blocks, norm=_final_norm(config), relative=_relative(config, causal=False)
-            ),
-            decoder=DecoderHalf(
-                TokensAlone(config), decoder_blocks, norm=_final_norm(config), relative=_relative(config, causal=True)
-            ),
+        encoder = EncoderHalf(
+            TokensAlone(config),
+            encoder_blocks,
+            norm=_norm(config),
+            relative=_relative(config, causal=False),
+            final_dropout=config.dropout,
         )
+        decoder = DecoderHalf(
+            TokensAlone(config),
+            decoder_blocks,
+            norm=_norm(config),
+            relative=_relative(config, causal=True),
+            final_dropout=config.dropout,
+        )
+        super().__init__(config, encoder=encoder, decoder=decoder)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -171,7 +177,3 @@ def _relative(config: T5.Config, *, causal: bool) -> RelativePositions:
 
 def _norm(config: T5.Config) -> nn.Module:
     return nn.RMSNorm(config.width, eps=config.norm_eps)
-
-
-def _final_norm(config: T5.Config) -> nn.Module:
-    return nn.Sequential(_norm(config), nn.Dropout(config.dropout))

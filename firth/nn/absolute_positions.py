@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, SelfAttention
+from firth.errors import BadConfig
+from firth.nn.blocks import Block, CrossAttention, DecoderBlock, FeedForward, SelfAttention
 from firth.nn.encoder_decoder import DecoderHalf, EncoderDecoderConfig, EncoderHalf
-from firth.nn.transformer import encoder_block
 
 LONGEST_WAVE = 10_000.0
 """The sinusoids' wavelengths rise from 2 pi to this times 2 pi."""
@@ -28,6 +28,13 @@ class AbsoluteConfig(EncoderDecoderConfig):
     """Whether embedded tokens are multiplied by the square root of the width."""
     norm_embedding: bool = False
     """Whether a norm follows the sum of token and position."""
+    ffn_dropout: float = 0.0
+    """Share of the feed-forward layer's hidden units set to zero in training."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.ffn_dropout < 1:
+            raise BadConfig("ffn_dropout must be at least 0 and below 1.")
 
 
 class Sinusoids(nn.Module):
@@ -56,7 +63,7 @@ class PositionedEmbedding(nn.Module):
             self.positions = nn.Embedding(config.max_positions, config.width)
         self.norm: nn.Module = nn.Identity()
         if config.norm_embedding:
-            self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+            self.norm = _layer_norm(config)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens_ND: Tensor, positions_N: Tensor) -> Tensor:
@@ -67,30 +74,46 @@ class PositionedEmbedding(nn.Module):
 
 def absolute_halves(config: AbsoluteConfig) -> tuple[EncoderHalf, DecoderHalf]:
     """The encoder half and the decoder."""
-    encoder_blocks = [encoder_block(config, norm_order=config.norm) for _ in range(config.num_layers)]
-    decoder_blocks = [decoder_block(config) for _ in range(config.num_decoder_layers)]
+    encoder_blocks = [_encoder_block(config) for _ in range(config.num_layers)]
+    decoder_blocks = [_decoder_block(config) for _ in range(config.num_decoder_layers)]
     encoder = EncoderHalf(PositionedEmbedding(config), encoder_blocks, norm=_final_norm(config))
     decoder = DecoderHalf(PositionedEmbedding(config), decoder_blocks, norm=_final_norm(config))
     return encoder, decoder
 
 
-def decoder_block(config: AbsoluteConfig) -> DecoderBlock:
-    """Causal self-attention, cross-attention and feed-forward layer, with layer norms and biases everywhere."""
-    width = config.width
-    dropout = config.attention_dropout
-    return DecoderBlock(
-        SelfAttention(width, config.num_heads, dropout=dropout, causal=True),
-        CrossAttention(width, config.num_heads, dropout=dropout),
-        FeedForward(width, config.ffn_width, activation_name=config.activation),
-        attention_norm=nn.LayerNorm(width, eps=config.norm_eps),
-        cross_norm=nn.LayerNorm(width, eps=config.norm_eps),
-        ffn_norm=nn.LayerNorm(width, eps=config.norm_eps),
+def _encoder_block(config: AbsoluteConfig) -> Block:
+    """Self-attention and feed-forward layer, with layer norms and biases everywhere."""
+    return Block(
+        SelfAttention(config.width, config.num_heads, dropout=config.attention_dropout),
+        _feed_forward(config),
+        attention_norm=_layer_norm(config),
+        ffn_norm=_layer_norm(config),
         norm_order=config.norm,
         dropout=config.dropout,
     )
 
 
-def _final_norm(config: AbsoluteConfig) -> nn.Module | None:
-    if config.norm == "post":
-        return None
+def _decoder_block(config: AbsoluteConfig) -> DecoderBlock:
+    """Causal self-attention, cross-attention and feed-forward layer, with layer norms and biases everywhere."""
+    return DecoderBlock(
+        SelfAttention(config.width, config.num_heads, dropout=config.attention_dropout, causal=True),
+        CrossAttention(config.width, config.num_heads, dropout=config.attention_dropout),
+        _feed_forward(config),
+        attention_norm=_layer_norm(config),
+        cross_norm=_layer_norm(config),
+        ffn_norm=_layer_norm(config),
+        norm_order=config.norm,
+        dropout=config.dropout,
+    )
+
+
+def _feed_forward(config: AbsoluteConfig) -> FeedForward:
+    return FeedForward(config.width, config.ffn_width, activation_name=config.activation, dropout=config.ffn_dropout)
+
+
+def _layer_norm(config: AbsoluteConfig) -> nn.LayerNorm:
     return nn.LayerNorm(config.width, eps=config.norm_eps)
+
+
+def _final_norm(config: AbsoluteConfig) -> nn.LayerNorm | None:
+    return _layer_norm(config) if config.norm == "pre" else None

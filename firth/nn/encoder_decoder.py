@@ -77,6 +77,7 @@ class Half(nn.Module):
         *,
         norm: nn.Module | None = None,
         relative: RelativePositions | None = None,
+        final_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.embed = embed
@@ -85,6 +86,7 @@ class Half(nn.Module):
         """Adds a bias to the scores of self-attention, the same in all blocks."""
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm or nn.Identity()
+        self.final_dropout = nn.Dropout(final_dropout)
 
     def _bias(self, queries: Layout, keys: Layout) -> Bias | None:
         if self.relative is None:
@@ -109,7 +111,7 @@ class EncoderHalf(Half):
             if shown.wants_layers:
                 shown.layers.append(x_ND)
             x_ND = block(x_ND, plan, bias=bias)
-        x_ND = self.norm(x_ND)
+        x_ND = self.final_dropout(self.norm(x_ND))
         if shown.wants_layers:
             shown.layers.append(x_ND)
         return x_ND
@@ -141,7 +143,7 @@ class DecoderHalf(Half):
             if shown.wants_layers:
                 shown.layers.append(x_ND)
             x_ND = block(x_ND, plan, source, bias=bias, cache=cache)
-        x_ND = self.norm(x_ND)
+        x_ND = self.final_dropout(self.norm(x_ND))
         if shown.wants_layers:
             shown.layers.append(x_ND)
         return x_ND

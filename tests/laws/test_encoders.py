@@ -67,6 +67,8 @@ def make(name: str, shrink: Callable[[Any], Any]) -> Encoder:
     cls = encoders.resolve(name)
     torch.manual_seed(3)
     config = shrink(cls.Config())
+    if cls.reads_source:
+        config = replace(config, start_token=1)  # a folder always has one
     made: Encoder = cls(replace(config, init_std=0.2) if hasattr(config, "init_std") else config).eval()
     return made
 
