@@ -31,10 +31,16 @@ CLASSES: dict[str, str] = {
     "GPT2TokenizerFast": "bpe",
     "RobertaTokenizer": "bpe",
     "RobertaTokenizerFast": "bpe",
+    "BartTokenizer": "bpe",
+    "BartTokenizerFast": "bpe",
     "AlbertTokenizer": "unigram",
     "AlbertTokenizerFast": "unigram",
     "XLMRobertaTokenizer": "unigram",
     "XLMRobertaTokenizerFast": "unigram",
+    "T5Tokenizer": "unigram",
+    "T5TokenizerFast": "unigram",
+    "MBartTokenizer": "unigram",
+    "MBartTokenizerFast": "unigram",
 }
 """The class that `tokenizer_config.json` names -> its row; other classes are WordPiece."""
 _MERGES = "merges.txt"

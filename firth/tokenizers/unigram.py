@@ -1,7 +1,7 @@
-"""Text -> ids by a unigram language model over pieces, as SentencePiece does for ALBERT and XLM-R (Kudo 2018).
+"""Text -> ids by a unigram language model over pieces, as SentencePiece does for ALBERT, XLM-R and T5 (Kudo 2018).
 
 In: text; out: ids, the characters that each id covers, and where words begin. A text is cut into the pieces whose
-probabilities have the largest product. Such vocabularies are read from ALBERT's and XLM-R's folders; they are not
+probabilities have the largest product. Such vocabularies are read from the folders of these models; they are not
 trained here. The tokenizers library does the encoding.
 """
 
@@ -27,6 +27,8 @@ from firth.tokenizers.unigram_folder import SPACE, Step, UnigramRules, read_fold
 from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.wordpiece_folder import ROLES
 from firth.types import Encoding
+
+T5_CLASS = "T5Tokenizer"
 
 
 class Unigram(Capabilities):
@@ -60,21 +62,34 @@ class Unigram(Capabilities):
         folder = Path(folder)
         roles = self.vocab.roles
         normalizer_names = {step[0] for step in self.rules.normalizer}
-        is_xlm_roberta = len(self.vocab.frame.between) > 1
         settings: dict[str, str | bool | int] = {
-            "tokenizer_class": "XLMRobertaTokenizer" if is_xlm_roberta else "AlbertTokenizer",
+            "tokenizer_class": self._class_name(),
             "do_lower_case": "Lowercase" in normalizer_names,
             "keep_accents": "StripAccents" not in normalizer_names,
             "bos_token": roles[2],
             "eos_token": roles[3],
         }
         settings.update(zip(ROLES, roles, strict=True))
+        if settings["tokenizer_class"] == T5_CLASS:
+            # T5 has no opening token and no mask; firth's roles follow from the vocabulary.
+            for name in ("bos_token", "cls_token", "sep_token", "mask_token", "do_lower_case", "keep_accents"):
+                settings.pop(name, None)
+            settings["extra_ids"] = sum(token.startswith("<extra_id_") for token in self.vocab.tokens)
         longest = max_length or self.max_length
         if longest:
             settings["model_max_length"] = longest
         write_bytes(folder / "tokenizer.json", self._specials_tokenizer.to_str(pretty=True).encode())
         write_json(folder / "tokenizer_config.json", settings)
         return "tokenizer.json", "tokenizer_config.json"
+
+    def _class_name(self) -> str:
+        """The class in transformers that frames texts in the same way."""
+        frame = self.vocab.frame
+        if self.vocab.cls == self.vocab.pad:
+            return T5_CLASS
+        if not frame.opening:
+            return "PreTrainedTokenizerFast"  # mBART's, whose frame depends on the language
+        return "XLMRobertaTokenizer" if len(frame.between) > 1 else "AlbertTokenizer"
 
     @cached_property
     def fingerprint(self) -> str:

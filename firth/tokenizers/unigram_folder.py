@@ -1,8 +1,8 @@
 """Reads the files of a unigram tokenizer. In: a folder; out: vocabulary, rules with scores, and longest input.
 
-As in `folder`, `tokenizer.json` is read as plain JSON and only the components of ALBERT's and XLM-R's tokenizers are
-accepted; no regular expression of a file reaches the tokenizers library. Without `tokenizer.json`, SentencePiece's own
-file holds the same information.
+As in `folder`, `tokenizer.json` is read as plain JSON and only the components of ALBERT's, XLM-R's and T5's tokenizers
+are accepted; no regular expression of a file reaches the tokenizers library. Without `tokenizer.json`, SentencePiece's
+own file holds the same information.
 """
 
 import base64
@@ -34,10 +34,14 @@ SPACES = " {2,}"
 """The only regular expression that is accepted: several spaces in a row."""
 ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 XLM_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+T5 = ("<pad>", "<unk>", "<pad>", "</s>", "<extra_id_0>")
+"""T5's targets begin with its padding; its first sentinel is the nearest thing to a mask."""
+NUM_SENTINELS = 100
+"""Sentinels of T5's folders that do not say how many there are."""
 PLAIN = ("NFC", "NFD", "NFKC", "NFKD", "Nmt", "StripAccents", "Lowercase")
 """Normalizers without settings."""
 MODELS = ("spiece.model", "sentencepiece.bpe.model")
-"""SentencePiece's file under the names that ALBERT's and XLM-R's folders give it."""
+"""SentencePiece's file under the names that ALBERT's and T5's, and XLM-R's folders give it."""
 Step = tuple[str, ...]
 """A normalizer and its settings."""
 ScoredPieces = list[tuple[str, float]]
@@ -75,12 +79,18 @@ def read_folder(folder: Path) -> tuple[Vocab, UnigramRules, int | None]:
     else:
         raise BadInput(f"{folder} has no unigram tokenizer: it needs a tokenizer.json or a {MODELS[0]}.")
     # Folders that name no special tokens have their model's usual ones.
-    roles = role_tokens(settings, defaults=ALBERT if "[CLS]" in tokens else XLM_ROBERTA)
+    roles = role_tokens(settings, defaults=_usual_roles(tokens))
     try:
         vocab = Vocab(tokens, roles, other_specials(rules.added, roles), frame)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     return vocab, rules, longest_input(settings)
+
+
+def _usual_roles(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    if "[CLS]" in tokens:
+        return ALBERT
+    return XLM_ROBERTA if "<s>" in tokens else T5
 
 
 def _from_json(path: Path) -> tuple[tuple[str, ...], UnigramRules, Frame | None]:
@@ -125,7 +135,7 @@ def _is_scored_piece(row: object) -> bool:
 
 
 def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], UnigramRules, Frame | None]:
-    """Reads SentencePiece's file as ALBERT and XLM-R use it; the file's name says which of the two it is."""
+    """Reads SentencePiece's file as ALBERT, T5 and XLM-R use it; its name and pieces say which of them it is."""
     model = read_model(path)
     pieces = [(piece.text, piece.score) for piece in model.pieces]
     frame = None
@@ -134,8 +144,15 @@ def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, 
         opening_pieces = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
         pieces = opening_pieces + pieces[3:] + [("<mask>", 0.0)]
         frame = Frame((0,), (2, 2), (2,), second_segment=0)
-        specials = XLM_ROBERTA
+        specials: tuple[str, ...] = XLM_ROBERTA
         unknown = 3
+        steps = _charsmap_steps(model)
+    elif _usual_roles(tuple(text for text, _ in pieces)) == T5:
+        pieces += [(sentinel, 0.0) for sentinel in _sentinels(settings)]
+        end = [text for text, _ in pieces].index("</s>")
+        frame = Frame((), (end,), (end,), second_segment=0)
+        specials = (*T5, *_sentinels(settings))
+        unknown = model.unknown
         steps = _charsmap_steps(model)
     else:
         pieces = [(text, _albert_score(text, score)) for text, score in pieces]
@@ -150,6 +167,14 @@ def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, 
         added=_added_tokens(model, tokens, specials),
     )
     return tokens, rules, frame
+
+
+def _sentinels(settings: Mapping[str, object]) -> list[str]:
+    """T5's sentinels behind the pieces of the file, the last one first."""
+    count = settings.get("extra_ids", NUM_SENTINELS)
+    if not isinstance(count, int) or not 0 < count <= 10_000:
+        raise BadInput(f"tokenizer_config.json has extra_ids={count!r}; a T5 has a number of sentinels above 0.")
+    return [f"<extra_id_{i}>" for i in reversed(range(count))]
 
 
 def _albert_score(text: str, score: float) -> float:
