@@ -12,8 +12,13 @@ def rate_share(name: str, *, num_layers: int, decay: float) -> float:
 
 
 def depth_below_head(name: str, num_layers: int) -> int:
-    """How many layers below the head an encoder's parameter is: 0 above the blocks, most for the embeddings."""
-    is_above_blocks = name.startswith(("pooler.", "norm."))  # GPT-2 has a norm after its last block
+    """How many layers below the head an encoder's parameter is: 0 above the blocks, most for the embeddings.
+
+    The halves of an encoder-decoder are side by side: each counts its own blocks.
+    """
+    name = re.sub(r"^(encoder|decoder)\.", "", name)
+    # GPT-2 has a norm after its last block, an encoder-decoder may have an output layer.
+    is_above_blocks = name.startswith(("pooler.", "norm.", "output"))
     if is_above_blocks:
         return 0
     block = re.match(r"blocks\.(\d+)\.", name)
