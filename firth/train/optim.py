@@ -57,7 +57,7 @@ def _muon_pieces(name: str, parameter: nn.Parameter) -> int:
         return 0
     if name.endswith("qkv.weight"):
         return 3  # queries, keys and values
-    if name.endswith(".kv.weight"):
+    if name.endswith("kv.weight"):
         return 2  # keys and values of cross-attention
     return 1
 
@@ -72,6 +72,8 @@ def scheduled_rate(step: float, steps: int, config: OptimConfig) -> float:
         return config.rate * (1 + share * (SLANT - 1)) / SLANT
     if step < warmup:
         return config.rate * min(1.0, (step + 1) / warmup)
+    if config.schedule == "inverse-root":
+        return config.rate * math.sqrt(warmup / (step + 1))
     # The share of the steps after warm-up that are done.
     done = (step - warmup) / max(1, steps - warmup)
     if config.schedule == "linear":
@@ -80,6 +82,4 @@ def scheduled_rate(step: float, steps: int, config: OptimConfig) -> float:
         return config.rate * 0.5 * (1 + math.cos(math.pi * done))
     if config.schedule == "trapezoid":
         return config.rate * min(1.0, (1 - done) / config.decay_rate)
-    if config.schedule == "inverse_sqrt":
-        return config.rate * math.sqrt(warmup / (step + 1))
     return config.rate
