@@ -80,7 +80,7 @@ class States:
     """On request, where a source was read: for each layer, for each sequence, its H x L x S weights."""
     source: "Source | None" = None
     """What a decoder read."""
-    output_ND: Tensor | None = None
+    output_NE: Tensor | None = None
     """What the output layer of an encoder-decoder reads: `last_ND`, in some shapes scaled or projected."""
     output_bias_V: Tensor | None = None
     """The bias of that output layer, if there is one."""

@@ -94,6 +94,7 @@ class BartLayout(EncoderDecoderLayout):
             and config.norm_embedding
             and config.norm_eps == NORM_EPS
             and config.tied_output
+            and not config.embedding_width
         )
 
     def tensors_of(self, encoder: EncoderDecoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, Tensor]:

@@ -30,9 +30,17 @@ class AbsoluteConfig(EncoderDecoderConfig):
     """Whether a norm follows the sum of token and position."""
     ffn_dropout: float = 0.0
     """Share of the feed-forward layer's hidden units set to zero in training."""
+    embedding_width: int = 0
+    """Width of the input embedding, projected up to the width of the states; 0: the same width, no projection."""
+
+    @property
+    def table_width(self) -> int:
+        return self.embedding_width or self.width
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.embedding_width < 0:
+            raise BadConfig("embedding_width must be at least 0.")
         if not 0 <= self.ffn_dropout < 1:
             raise BadConfig("ffn_dropout must be at least 0 and below 1.")
 
@@ -53,22 +61,26 @@ class Sinusoids(nn.Module):
 
 
 class PositionedEmbedding(nn.Module):
-    """scale * token + position, then a norm where the shape has one, then dropout."""
+    """scale * token + position, then a norm where the shape has one, dropout, and a projection to the states' width."""
 
     def __init__(self, config: AbsoluteConfig) -> None:
         super().__init__()
-        self.scale = config.width**0.5 if config.scale_embedding else 1.0
-        self.positions: nn.Module = Sinusoids(config.width)
+        width = config.table_width
+        self.scale = width**0.5 if config.scale_embedding else 1.0
+        self.positions: nn.Module = Sinusoids(width)
         if config.positions == "learned":
-            self.positions = nn.Embedding(config.max_positions, config.width)
+            self.positions = nn.Embedding(config.max_positions, width)
         self.norm: nn.Module = nn.Identity()
         if config.norm_embedding:
-            self.norm = _layer_norm(config)
+            self.norm = nn.LayerNorm(width, eps=config.norm_eps)
         self.dropout = nn.Dropout(config.dropout)
+        self.project: nn.Module = nn.Identity()
+        if config.embedding_width:
+            self.project = nn.Linear(width, config.width)
 
-    def forward(self, tokens_ND: Tensor, positions_N: Tensor) -> Tensor:
-        x_ND = tokens_ND * self.scale + self.positions(positions_N)
-        out_ND: Tensor = self.dropout(self.norm(x_ND))
+    def forward(self, tokens_NE: Tensor, positions_N: Tensor) -> Tensor:
+        x_NE = tokens_NE * self.scale + self.positions(positions_N)
+        out_ND: Tensor = self.project(self.dropout(self.norm(x_NE)))
         return out_ND
 
 

@@ -49,6 +49,11 @@ class EncoderDecoderConfig(TransformerConfig):
         return self.decoder_layers or self.num_layers
 
     @property
+    def table_width(self) -> int:
+        """Columns of the input embedding."""
+        return self.width
+
+    @property
     def output_scale(self) -> float:
         """What the decoder's states are multiplied by before the output layer."""
         return 1.0
@@ -101,8 +106,8 @@ class EncoderHalf(Half):
 
     causal = False
 
-    def forward(self, tokens_ND: Tensor, positions_N: Tensor, plan: Layout, shown: Shown) -> Tensor:
-        x_ND: Tensor = self.embed(tokens_ND, positions_N)
+    def forward(self, tokens_NE: Tensor, positions_N: Tensor, plan: Layout, shown: Shown) -> Tensor:
+        x_ND: Tensor = self.embed(tokens_NE, positions_N)
         bias = self._bias(plan, plan)
         for block in self.blocks:
             assert isinstance(block, Block)
@@ -124,7 +129,7 @@ class DecoderHalf(Half):
 
     def forward(
         self,
-        tokens_ND: Tensor,
+        tokens_NE: Tensor,
         positions_N: Tensor,
         plan: Layout,
         source: Source | None,
@@ -132,7 +137,7 @@ class DecoderHalf(Half):
         *,
         caches: Sequence[LayerCache] = (),
     ) -> Tensor:
-        x_ND: Tensor = self.embed(tokens_ND, positions_N)
+        x_ND: Tensor = self.embed(tokens_NE, positions_N)
         bias = self._bias(plan, caches[0].layout_k if caches else plan)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, DecoderBlock)
@@ -162,10 +167,15 @@ class EncoderDecoder(Encoder):
         self.vocab_size = config.vocab_size
         self.max_positions = config.max_positions
         self.num_layers = config.num_layers
-        self.tokens = nn.Embedding(config.vocab_size, config.width)
+        self.tokens = nn.Embedding(config.vocab_size, config.table_width)
         self.encoder = encoder
         self.decoder = decoder
-        self.output = None if config.tied_output else nn.Linear(config.width, config.vocab_size, bias=False)
+        self.narrow: nn.Module = nn.Identity()
+        self.output = None
+        if not config.tied_output:
+            self.output = nn.Linear(config.width, config.vocab_size, bias=False)
+        elif config.table_width != config.width:
+            self.narrow = nn.Linear(config.width, config.table_width)
         self.output_bias_V = None
         if config.output_bias:
             self.output_bias_V = nn.Parameter(self.tokens.weight.new_zeros(config.vocab_size))
@@ -173,6 +183,10 @@ class EncoderDecoder(Encoder):
     @property
     def num_decoder_layers(self) -> int:
         return self.config.num_decoder_layers
+
+    @property
+    def table_width(self) -> int:
+        return self.config.table_width
 
     def start_token(self, cls: int) -> int:
         """The id with which targets begin: the config's, or else the vocabulary's [CLS]."""
@@ -205,17 +219,17 @@ class EncoderDecoder(Encoder):
         caches: Sequence[LayerCache] = ()
         if cache is not None:
             plan, caches = cache.read(plan)
-        tokens_ND = self.tokens(batch.ids_N)
-        x_ND = self.decoder(tokens_ND, batch.positions_N, plan, source, shown, caches=caches)
-        table_VD = self.tokens.weight if self.output is None else self.output.weight
+        tokens_NE = self.tokens(batch.ids_N)
+        x_ND = self.decoder(tokens_NE, batch.positions_N, plan, source, shown, caches=caches)
+        table_VE = self.tokens.weight if self.output is None else self.output.weight
         return States(
             x_ND,
-            table_VD,
+            table_VE,
             layers=tuple(shown.layers),
             attention=tuple(shown.attention),
             cross_attention=tuple(shown.cross_attention),
             source=source,
-            output_ND=x_ND * self.config.output_scale,
+            output_NE=self.narrow(x_ND) * self.config.output_scale,
             output_bias_V=self.output_bias_V,
         )
 
@@ -230,10 +244,10 @@ class EncoderDecoder(Encoder):
 
 def output_scores(states: States, rows_P: Tensor | None = None) -> Tensor:
     """The scores of all tokens of the vocabulary after these tokens of a target (or all): P x V."""
-    x_PD = _before_output(states)
+    x_PE = _before_output(states)
     if rows_P is not None:
-        x_PD = x_PD[rows_P]
-    return linear(x_PD, states.table_VD, states.output_bias_V)
+        x_PE = x_PE[rows_P]
+    return linear(x_PE, states.table_VD, states.output_bias_V)
 
 
 def output_loss(states: States, labels_N: Tensor, *, smoothing: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -244,5 +258,5 @@ def output_loss(states: States, labels_N: Tensor, *, smoothing: float = 0.0) -> 
 
 
 def _before_output(states: States) -> Tensor:
-    assert states.output_ND is not None, "only the states of an encoder-decoder that read a source have an output"
-    return states.output_ND
+    assert states.output_NE is not None, "only the states of an encoder-decoder that read a source have an output"
+    return states.output_NE
