@@ -79,7 +79,8 @@ class PositionedEmbedding(nn.Module):
             self.project = nn.Linear(width, config.width)
 
     def forward(self, tokens_NE: Tensor, positions_N: Tensor) -> Tensor:
-        x_NE = tokens_NE * self.scale + self.positions(positions_N)
+        positions_NE = self.positions(positions_N).to(tokens_NE.dtype)
+        x_NE = tokens_NE * self.scale + positions_NE
         out_ND: Tensor = self.project(self.dropout(self.norm(x_NE)))
         return out_ND
 

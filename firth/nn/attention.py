@@ -4,18 +4,18 @@ Scaled dot-product attention softmax(QK' / sqrt(K) + bias) V (Vaswani et al. 201
 for self-attention, cross-attention over another packed batch, any mask, a bias per head and the key-value cache. The
 b-th sequence of the queries attends to the b-th sequence of the keys. How it is computed depends on the machine:
 
-- On CUDA in half precision one variable-length kernel takes the whole pack: our own for short self-attention, torch's
-  for the rest. Attention dropout does not exist there.
-- Elsewhere, and for masks and biases everywhere, the groups of `nn.layout` are computed one after the other.
+- On CUDA in half precision one variable-length kernel takes the whole pack: our own for short self-attention and for
+  a bias by distance, torch's for the rest. Attention dropout does not exist there.
+- Elsewhere, and for masks and other biases everywhere, the groups of `nn.layout` are computed one after the other.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
 from firth.nn.layout import Group, Layout, Look
@@ -23,6 +23,8 @@ from firth.nn.layout import Group, Layout, Look
 OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
 """Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
 if OWN_KERNEL:
+    from firth.nn.bias_kernels import HEAD_WIDTHS as BIAS_HEAD_WIDTHS
+    from firth.nn.bias_kernels import biased_attention
     from firth.nn.kernels import HEAD_WIDTHS, MAX_LENGTH, short_attention
 
 Mask = Callable[[Group], Tensor]
@@ -68,6 +70,40 @@ class Fused:
         return q_GHLK, k_GHLK, v_GHLK
 
 
+@dataclass(frozen=True, eq=False)
+class DistanceBias:
+    """A bias that depends on the head and on the distance from query to key. All layers of a pass share one."""
+
+    by_distance_RH: Tensor
+    """Row r is for keys r - (longest - 1) places after their query."""
+    longest: int
+    looks: list[tuple[Group, Look]] = field(default_factory=list)
+    """What was computed for each group."""
+
+    def __call__(self, group: Group) -> Tensor:
+        # Only padded cells, which do not count, are farther apart than the longest sequence is.
+        distances_GLS = group.distances().clamp(1 - self.longest, self.longest - 1)
+        bias_GLSH = embedding(distances_GLS + self.longest - 1, self.by_distance_RH)
+        return bias_GLSH.permute(0, 3, 1, 2)
+
+    def prepare(self, layout_q: Layout, layout_k: Layout, *, causal: bool, head_width: int) -> None:
+        """Computes what all layers share, before the first of them.
+
+        Left to the first layer, it would be computed once more where blocks are recomputed in the backward pass.
+        """
+        if not _has_bias_kernel(layout_q, layout_k, head_width):
+            for group in layout_q.pairing(layout_k).groups:
+                self.look(group, causal)
+
+    def look(self, group: Group, causal: bool) -> Look:
+        for known, found in self.looks:
+            if known is group:
+                return found
+        look = _make_look(group, causal, None, self)
+        self.looks.append((group, look))
+        return look
+
+
 @dataclass(frozen=True)
 class Source:
     """What a decoder reads: the states of another packed batch, one sequence for each of its own."""
@@ -96,6 +132,14 @@ def attend(
         if dropout:
             raise Unsupported("Attention dropout is not available on the GPU in half precision; set it to 0.")
         return _attend_packed(projected, layout_q, layout_k, causal, scale)
+    if isinstance(bias, DistanceBias) and isinstance(projected, Fused) and mask is None and not dropout:
+        head_width = projected.qkv_N3HK.shape[-1]
+        if _has_bias_kernel(layout_q, layout_k, head_width):
+            bias_HR = bias.by_distance_RH.T
+            scale = head_width**-0.5 if scale is None else scale
+            out_NHK: Tensor
+            out_NHK, _ = biased_attention(projected.qkv_N3HK, bias_HR, layout_q.bounds_B1, bias.longest, causal, scale)
+            return out_NHK
     pairing = layout_q.pairing(layout_k)
     outputs = []
     for group in pairing.groups:
@@ -154,21 +198,15 @@ def prefix_mask(prefix_B: Tensor) -> Mask:
     return may_see
 
 
-def prepare(layout_q: Layout, layout_k: Layout, *, causal: bool, bias: Bias) -> None:
-    """Computes a bias that all layers share, before the first of them.
-
-    Left to the first layer, it would be computed once more where blocks are recomputed in the backward pass.
-    """
-    for group in layout_q.pairing(layout_k).groups:
-        _look(group, causal, None, bias)
-
-
 def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
-    """Which scores of a group count; computed once for all layers that share the mask and the bias."""
-    key = causal, mask, bias
-    if key not in group.looks:
-        group.looks[key] = _make_look(group, causal, mask, bias)
-    return group.looks[key]
+    """Which scores of a group count; what is the same in all layers is computed once."""
+    if isinstance(bias, DistanceBias) and mask is None:
+        return bias.look(group, causal)
+    if mask is not None or bias is not None:
+        return _make_look(group, causal, mask, bias)
+    if causal not in group.plain:
+        group.plain[causal] = _make_look(group, causal, None, None)
+    return group.plain[causal]
 
 
 def _make_look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
@@ -238,6 +276,11 @@ def _attend_packed(
     sizes = layout_q.max_length, layout_k.max_length
     out_NHK: Tensor = varlen_attn(q, k, v, *bounds, *sizes, **options)  # type: ignore[assignment,arg-type]
     return out_NHK[..., :width]
+
+
+def _has_bias_kernel(layout_q: Layout, layout_k: Layout, head_width: int) -> bool:
+    """Whether our kernel for a bias by distance computes this attention."""
+    return OWN_KERNEL and layout_q is layout_k and layout_q.has_kernels and head_width in BIAS_HEAD_WIDTHS
 
 
 def _fits_own_kernel(fused: Fused, layout: Layout) -> bool:

@@ -47,7 +47,8 @@ class SelfAttention(nn.Module):
         use_bias: bool = True,
     ) -> None:
         super().__init__()
-        inner = num_heads * (head_width or _head_width(width, num_heads))
+        self.head_width = head_width or _head_width(width, num_heads)
+        inner = num_heads * self.head_width
         self.num_heads = num_heads
         self.dropout = dropout
         self.causal = causal

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from firth.errors import BadConfig, BadInput
-from firth.nn.attention import Bias, Source, prepare
+from firth.nn.attention import Bias, Source
 from firth.nn.blocks import Block, DecoderBlock, compute_dtype
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import Layout, layout
@@ -94,10 +94,11 @@ class Half(nn.Module):
         self.final_dropout = nn.Dropout(final_dropout)
 
     def _bias(self, queries: Layout, keys: Layout) -> Bias | None:
-        if self.relative is None:
+        if self.relative is None or not len(self.blocks):
             return None
-        bias = self.relative.bias()
-        prepare(queries, keys, causal=self.causal, bias=bias)
+        bias = self.relative.bias(max(queries.max_length, keys.max_length))
+        attention = self.blocks[0].attention
+        bias.prepare(queries, keys, causal=self.causal, head_width=attention.head_width)  # type: ignore[union-attr,arg-type]
         return bias
 
 

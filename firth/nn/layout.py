@@ -7,7 +7,7 @@ torch.compile) and for a key-value cache, all sequences form one group. Groups a
 shared by all layers.
 """
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -136,8 +136,8 @@ class Group:
 
     queries: Side
     keys: Side
-    looks: dict[Hashable, "Look"] = field(default_factory=dict)
-    """Which scores count, by whether attention is causal, the mask and the bias."""
+    plain: dict[bool, "Look"] = field(default_factory=dict)
+    """What counts without a mask and a bias, by `causal`: the same in all layers."""
 
     @property
     def is_square(self) -> bool:

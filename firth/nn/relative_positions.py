@@ -10,8 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from firth.nn.attention import Bias
-from firth.nn.layout import Group
+from firth.nn.attention import DistanceBias
 
 
 class RelativePositions(nn.Module):
@@ -22,14 +21,10 @@ class RelativePositions(nn.Module):
         self.causal = causal
         self.table = nn.Embedding(num_buckets, num_heads)
 
-    def bias(self) -> Bias:
-        """A bias for one pass: layers that share it also share what is computed from it."""
-
-        def by_distance(group: Group) -> Tensor:
-            bias_GLSH: Tensor = self.table(self.buckets(group.distances()))
-            return bias_GLSH.permute(0, 3, 1, 2)
-
-        return by_distance
+    def bias(self, longest: int) -> DistanceBias:
+        """The bias of self-attention in one pass over sequences of at most this length."""
+        distances_R = torch.arange(1 - longest, longest, device=self.table.weight.device)
+        return DistanceBias(self.table(self.buckets(distances_R)), longest)
 
     def buckets(self, distances: Tensor) -> Tensor:
         """The bucket of each distance, which is the key's position minus the query's."""

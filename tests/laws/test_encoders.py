@@ -15,8 +15,12 @@ from firth import encoders, rng
 from firth.checkpoint import Checkpoint
 from firth.config import from_dict, to_dict
 from firth.data.packing import pack_tokens
+from firth.nn import attention, encoder_decoder
+from firth.nn.attention import Fused, Projected
+from firth.nn.blocks import recompute_blocks
 from firth.nn.encoder_decoder import output_loss
 from firth.nn.kv_cache import KeyValueCache
+from firth.nn.layout import Layout
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -256,3 +260,63 @@ def test_both_halves_learn(writer: Encoder, sequences: list[np.ndarray]) -> None
     unused = [name for name, parameter in writer.named_parameters() if parameter.grad is None]
     assert not unused
     assert all(parameter.grad.isfinite().all() for parameter in writer.parameters() if parameter.grad is not None)
+
+
+def test_recomputed_blocks_learn_the_same(writer: Encoder, sequences: list[np.ndarray]) -> None:
+    batch = with_sources(pack_tokens(sequences))
+    labels_N = torch.cat([torch.from_numpy(ids) for ids in sequences])
+
+    def gradients() -> list[torch.Tensor]:
+        total, _ = output_loss(writer.train()(batch), labels_N)
+        return list(torch.autograd.grad(total, list(writer.parameters())))
+
+    wanted = gradients()
+    recompute_blocks(writer)
+    for found, gradient in zip(gradients(), wanted, strict=True):
+        assert torch.allclose(found, gradient, atol=1e-4, rtol=1e-4)
+
+
+def test_a_writer_in_half_precision_is_near(writer: Encoder, sequences: list[np.ndarray]) -> None:
+    batch = with_sources(pack_tokens(sequences))
+    with torch.inference_mode():
+        wanted_ND = writer(batch).last_ND
+        found_ND = writer.bfloat16()(batch).last_ND
+    assert found_ND.dtype == torch.bfloat16
+    assert (found_ND.float() - wanted_ND).abs().mean() < 0.05 * wanted_ND.std()
+
+
+def test_a_writer_is_one_graph_where_shapes_are_static(
+    writer: Encoder, sequences: list[np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU in half precision, where `torch.compile` refuses a break in the graph."""
+
+    def static_layout(batch: Batch, *, dtype: torch.dtype) -> Layout:
+        return Layout(batch.bounds_B1, batch.max_length, batch.num_tokens, has_kernels=True)
+
+    batch = with_sources(pack_tokens(sequences))
+    wanted_ND = writer(batch).last_ND
+    monkeypatch.setattr(encoder_decoder, "layout", static_layout)
+    # There is no variable-length kernel here: all attention goes through one padded group.
+    monkeypatch.setattr(attention, "_attend_packed", attend_padded)
+    monkeypatch.setattr(attention, "OWN_KERNEL", False)
+
+    @torch.compile(fullgraph=True, dynamic=False, backend="aot_eager")
+    def states(batch: Batch) -> torch.Tensor:
+        last_ND: torch.Tensor = writer(batch).last_ND
+        return last_ND
+
+    found_ND = states(batch)
+    assert (found_ND - wanted_ND).abs().max() < 1e-4
+
+
+def attend_padded(
+    projected: Projected | Fused, layout_q: Layout, layout_k: Layout, causal: bool, scale: float | None
+) -> torch.Tensor:
+    pairing = layout_q.pairing(layout_k)
+    group = pairing.groups[0]
+    look = attention._make_look(group, causal, None, None)
+    q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
+    out_GHLK = torch.nn.functional.scaled_dot_product_attention(
+        q_GHLK, k_GHSK, v_GHSK, look.bias, is_causal=look.is_causal, scale=scale
+    )
+    return pairing.restore([out_GHLK.transpose(1, 2)])
