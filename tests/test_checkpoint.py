@@ -85,8 +85,8 @@ def theirs(folder: Path, **changes: object) -> None:
 
 
 def test_configs_firth_cannot_honour(folder: Path) -> None:
-    theirs(folder, model_type="t5")
-    with pytest.raises(Unsupported, match="'t5'"):
+    theirs(folder, model_type="llama")
+    with pytest.raises(Unsupported, match="'llama'"):
         checkpoints.load(folder)
     theirs(folder, model_type="bert", position_embedding_type="relative_key")
     with pytest.raises(Unsupported, match="position_embedding_type"):
