@@ -39,6 +39,8 @@ class Start:
     """The heads of pre-training."""
     layout: str = ""
     """The type of folder it came in."""
+    new_tensors: frozenset[str] = frozenset()
+    """Tensors of `trained` that were not trained: every copy draws its own."""
 
     @cached_property
     def shape(self) -> Encoder:
@@ -63,7 +65,8 @@ class Start:
             config = replace(config, attention_dropout=0.0)
         encoder = self._make_encoder(config)
         if self.trained is not None:
-            encoder.load_state_dict(self.trained.state_dict())
+            weights = {name: w for name, w in self.trained.state_dict().items() if name not in self.new_tensors}
+            encoder.load_state_dict(weights, strict=not self.new_tensors)
         return encoder
 
     def _make_encoder(self, config: "DataclassInstance") -> Encoder:

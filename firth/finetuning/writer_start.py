@@ -36,10 +36,19 @@ def as_writer(start: Start, *, decoder_layers: int = 0) -> Start:
         )
     config = _writer_config(start, decoder_layers)
     writer = None
+    new_tensors: frozenset[str] = frozenset()
     if start.trained is not None:
         writer = Bart(config)
-        _copy_weights(start.trained, writer)
-    return replace(start, encoder_name="bart", encoder_config=config, trained=writer, goals={}, layout="")
+        new_tensors = _copy_weights(start.trained, writer)
+    return replace(
+        start,
+        encoder_name="bart",
+        encoder_config=config,
+        trained=writer,
+        goals={},
+        layout="",
+        new_tensors=new_tensors,
+    )
 
 
 def _writer_config(start: Start, decoder_layers: int) -> Bart.Config:
@@ -56,8 +65,8 @@ def _writer_config(start: Start, decoder_layers: int) -> Bart.Config:
     )
 
 
-def _copy_weights(reader: Encoder, writer: Bart) -> None:
-    """Copies everything but cross-attention, its norm, and what narrows states to a narrow embedding."""
+def _copy_weights(reader: Encoder, writer: Bart) -> frozenset[str]:
+    """Copies the reader's weights; the names of those that are new: cross-attention, and what narrows states."""
     theirs = reader.state_dict()
     ours = writer.state_dict()
     copied = {"tokens.weight": theirs["embeddings.tokens.weight"]}
@@ -76,6 +85,7 @@ def _copy_weights(reader: Encoder, writer: Bart) -> None:
             copied[f"{prefix}cross_norm.{name}"] = copied[f"{prefix}attention_norm.{name}"]
             copied[f"{prefix}attention_norm.{name}"] = ours[f"{prefix}attention_norm.{name}"]  # 1 and 0
     writer.load_state_dict({**ours, **copied})
+    return frozenset(ours.keys() - copied.keys())
 
 
 def _embedding_weights(theirs: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

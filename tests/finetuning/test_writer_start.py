@@ -115,3 +115,16 @@ def test_random_weights_stay_random(shrink: Callable[[Any], Any], tokenizer: Wor
     writer = as_writer(start)
     assert writer.trained is None
     assert writer.shape.reads_source
+
+
+def test_only_cross_attention_is_new_and_drawn_from_the_seed(reader: Encoder, tokenizer: WordPiece) -> None:
+    start = as_writer(start_of(reader, tokenizer))
+    states = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        states.append(start.encoder("fp32", "cpu").state_dict())
+    first, same, other = states
+    changed = {name for name, tensor in first.items() if not torch.equal(tensor, other[name])}
+    assert all(torch.equal(tensor, same[name]) for name, tensor in first.items())
+    assert {name for name in changed if ".cross." not in name} <= {"narrow.weight"}
+    assert any(".cross.q.weight" in name for name in changed)
