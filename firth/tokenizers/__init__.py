@@ -43,6 +43,10 @@ CLASSES: dict[str, str] = {
     "MBartTokenizerFast": "unigram",
 }
 """The class that `tokenizer_config.json` names -> its row; other classes are WordPiece."""
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes that say nothing: `tokenizer.json` has the kind of model."""
+MODELS = {"Unigram": "unigram", "BPE": "bpe"}
+"""The model in `tokenizer.json` -> its row; others are WordPiece."""
 _MERGES = "merges.txt"
 _SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model")
 
@@ -125,6 +129,10 @@ def _name_of(folder: Path) -> str:
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         class_name = read_json(settings).get("tokenizer_class", "")
+        library_file = folder / "tokenizer.json"
+        if class_name in GENERIC and library_file.is_file():
+            model = read_json(library_file).get("model") or {}
+            return MODELS.get(model.get("type", ""), "wordpiece")
         if class_name:
             return CLASSES.get(class_name, "wordpiece")
     # GPT-2's first folders do not name their class.

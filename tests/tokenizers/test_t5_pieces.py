@@ -1,4 +1,4 @@
-"""T5's tokenizer, from tokenizer.json and from SentencePiece's file; BART's class name."""
+"""T5's tokenizer, from tokenizer.json and from SentencePiece's file; BART's class name; mBART's frame."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import sentencepiece
-from transformers import AutoTokenizer, BartTokenizer, T5Tokenizer
+from transformers import AutoTokenizer, BartTokenizer, MBartTokenizer, T5Tokenizer
 
 from firth import samples, tokenizers
 from firth.errors import BadInput
@@ -112,3 +112,25 @@ def test_barts_class_is_robertas_bpe(tmp_path: Path) -> None:
     theirs = BartTokenizer.from_pretrained(tmp_path)
     for text in TEXTS[:6]:
         assert ours.ids_batch([text])[0] == theirs(text, add_special_tokens=False)["input_ids"]
+
+
+def test_mbart_frames_texts_by_their_language(model: Path, tmp_path: Path) -> None:
+    from sentencepiece import sentencepiece_model_pb2
+
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString((model / "spiece.model").read_bytes())
+    pieces = [(piece.piece, piece.score) for piece in proto.pieces][3:]
+    first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
+    theirs = MBartTokenizer(vocab=[*first, *pieces, ("<mask>", 0.0)], src_lang="en_XX", tgt_lang="ro_RO")
+    theirs.save_pretrained(tmp_path / "theirs")
+    ours = tokenizers.load(tmp_path / "theirs")
+    assert ours.vocab.tokens[ours.vocab.frame.closing[1]] == "en_XX"
+    (tmp_path / "ours").mkdir()
+    ours.save(tmp_path / "ours")
+    again = tokenizers.load(tmp_path / "ours")
+    assert again.vocab == ours.vocab
+    reopened = AutoTokenizer.from_pretrained(tmp_path / "ours")
+    for text in ("the cat sat.", "a 使用"):
+        wanted = theirs(text)["input_ids"]
+        assert ours.vocab.frame.join(ours.encode(text).ids).tolist() == wanted
+        assert reopened(text)["input_ids"] == wanted
