@@ -7,6 +7,7 @@ mean over nothing are nan.
 
 from firth.metrics.answers import CMRC_PUNCTUATION, cmrc, null_threshold, squad, squad_each, squad_text
 from firth.metrics.names import Row, Table, accuracy, as_rows, confusion, exact_match, f1, matthews, multilabel_f1
+from firth.metrics.ngrams import BleuTokens, bleu, chrf, rouge, rouge_pair
 from firth.metrics.numbers import best_accuracy, best_f1, pearson, roc_auc, spearman
 from firth.metrics.rankings import mean_reciprocal_rank, recall_at
 from firth.metrics.spans import PREFIXES, Segmentation, entities, entity_f1, segmentation, split_tag, token_accuracy
@@ -14,6 +15,7 @@ from firth.metrics.spans import PREFIXES, Segmentation, entities, entity_f1, seg
 __all__ = [
     "CMRC_PUNCTUATION",
     "PREFIXES",
+    "BleuTokens",
     "Row",
     "Segmentation",
     "Table",
@@ -21,6 +23,8 @@ __all__ = [
     "as_rows",
     "best_accuracy",
     "best_f1",
+    "bleu",
+    "chrf",
     "cmrc",
     "confusion",
     "entities",
@@ -34,6 +38,8 @@ __all__ = [
     "pearson",
     "recall_at",
     "roc_auc",
+    "rouge",
+    "rouge_pair",
     "segmentation",
     "spearman",
     "split_tag",
