@@ -100,6 +100,33 @@ def test_greedy_is_transformers(model: Checkpoint, no_repeat: int, tmp_path: Pat
     assert found.text == model.tokenizer.decode(wanted).rstrip("\ufffd")
 
 
+@pytest.mark.parametrize(("beams", "penalty", "no_repeat"), [(2, 1.0, 0), (4, 0.6, 2), (3, 0.0, 3)])
+def test_beams_are_transformers(model: Checkpoint, beams: int, penalty: float, no_repeat: int, tmp_path: Path) -> None:
+    if model.encoder.config.norm == "post":
+        pytest.skip("transformers' GPT has no generation of its own with a cache")
+    save_checkpoint(tmp_path, model)
+    theirs = GPT2LMHeadModel.from_pretrained(tmp_path).eval()
+    vocab = model.tokenizer.vocab
+    theirs.generation_config.eos_token_id = vocab.sep
+    banned = sorted({*range(len(vocab), 512), *vocab.specials} - {vocab.sep})
+    choice = Choice(temperature=0, beams=beams, length_penalty=penalty, no_repeat=no_repeat)
+    found = generate(model, PROMPTS[1:], GenerationOptions(20, choice))
+    for prompt, one in zip(PROMPTS[1:], found, strict=True):
+        ids = [*vocab.frame.opening, *model.tokenizer.ids_batch([prompt])[0]]
+        wanted = theirs.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids)),
+            max_new_tokens=20,
+            do_sample=False,
+            num_beams=beams,
+            length_penalty=penalty,
+            no_repeat_ngram_size=no_repeat,
+            suppress_tokens=banned,
+            pad_token_id=0,
+        )[0].tolist()
+        assert one.text == prompt + model.tokenizer.decode(wanted[len(ids) :]).rstrip("\ufffd")
+
+
 @pytest.mark.parametrize("choice", CHOICES[1:], ids=str)
 def test_what_is_drawn_from_is_transformers(choice: Choice) -> None:
     torch.manual_seed(1)
