@@ -18,7 +18,7 @@ OUT = Path(__file__).parents[1] / "docs" / "images"
 MOST_BYTES = 150_000
 PHONE = {"width": 390, "height": 844}
 DARK = {"dark": True, "language": "zh"}
-PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "neighbours")
+PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "rewrite", "neighbours")
 LOOKS: dict[str, dict[str, Any]] = {
     **{panel: {} for panel in PANELS},
     "fill-zh": DARK,

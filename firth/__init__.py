@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from firth.model_files import export, extend, import_model
     from firth.pipeline import check, evaluate, finetune, prepare, pretrain
     from firth.tour import demo, serve
-    from firth.types import Fill, Generated, Prediction
+    from firth.types import Fill, Generated, Prediction, Rewritten
 
 __all__ = [
     "Fill",
@@ -33,6 +33,7 @@ __all__ = [
     "Generated",
     "Model",
     "Prediction",
+    "Rewritten",
     "check",
     "demo",
     "evaluate",
@@ -51,7 +52,7 @@ _MODULES = {
     "firth.model_files": ("export", "extend", "import_model"),
     "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain"),
     "firth.tour": ("demo", "serve"),
-    "firth.types": ("Fill", "Generated", "Prediction"),
+    "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),
 }
 """The public names by the module that defines them."""
 

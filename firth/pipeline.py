@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FINETUNING_RECIPES = ("fasttext", "ulmfit")
+FINETUNING_RECIPES = ("fasttext", "ulmfit", "transformer")
 NEW_ENCODERS = ("bag", "static")
 """Values of `encoder` that are not a model's folder."""
 
@@ -331,7 +331,7 @@ def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str 
     if recipe is not None and recipe not in FINETUNING_RECIPES:
         known = ", ".join(FINETUNING_RECIPES)
         raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: {known}).")
-    if recipe == "fasttext":
+    if recipe in ("fasttext", "transformer"):
         if model or encoder:
             raise BadConfig(f"`recipe='{recipe}'` starts from nothing; leave out the model and `encoder=`.")
         return "", [f"encoder={recipe}"]

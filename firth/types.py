@@ -86,6 +86,19 @@ class Generated:
     """Whether the model ended the text itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A text that a model wrote from another one: a translation, a summary."""
+
+    text: str
+    probability: float
+    """The geometric mean of its tokens' probabilities."""
+    num_tokens: int
+    """Its tokens, including the one that ends a text."""
+    ended: bool
+    """Whether the model ended the text itself."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A row of a labelled file: its texts and its gold label. Tasks that need more of a row extend this class."""
@@ -135,7 +148,8 @@ class Prediction:
     spans: tuple[Span, ...] = ()
     """Entities or the answer, with their offsets in the text."""
     text: str | None = None
-    """The input with the prediction written into it, if the task has such a form: segmented words, words with tags."""
+    """The prediction as a text of its own, if the task has such a form: segmented words, words with tags, what a
+    model wrote."""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,14 @@
-"""Subcommands that ask a pre-trained model: fill, embed, generate, senses."""
+"""Subcommands that ask a model: fill, embed, generate, rewrite, senses."""
 
+import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from firth.commands.shown import Json, ModelFolder, show
+from firth.errors import BadConfig
 
 if TYPE_CHECKING:
     from firth.inference.word_senses import Occurrence
@@ -82,6 +85,50 @@ def generate(
         show({"generated": generated}, as_json=True)
     else:
         typer.echo(generated.text)
+
+
+def rewrite(
+    model: ModelFolder,
+    texts: Annotated[list[str] | None, typer.Argument(help="Texts to translate, summarise ...")] = None,
+    file: Annotated[Path | None, typer.Option(help="A UTF-8 file: every line is a text, blank ones too.")] = None,
+    beams: Annotated[
+        int | None, typer.Option(min=1, help="Texts that beam search keeps; 1 takes the likeliest tokens.")
+    ] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="A higher one prefers longer texts. [default: the model's own]")
+    ] = None,
+    no_repeat: Annotated[int | None, typer.Option(help="No run of so many tokens occurs twice. [0: all may]")] = None,
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a text at most.")] = None,
+    temperature: Annotated[float, typer.Option(help="Above 0: draw tokens; below 1 the likely gets likelier.")] = 0.0,
+    top_k: Annotated[int, typer.Option(help="Draw from so many of the likeliest tokens. [0: from all]")] = 0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the fewest likeliest tokens that together have this probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Decides what is drawn.")] = 1,
+    task: Annotated[str, typer.Option(help="Which task, where the model has several that rewrite.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each text.")] = False,
+) -> None:
+    """Let an encoder-decoder (transformer, t5, bart ...) write a text for each text, in order."""
+    from firth.corpus.readers import read_texts
+    from firth.inference.model import load
+
+    if bool(texts) == (file is not None):
+        raise BadConfig("Give texts or a --file, one of the two.")
+    loaded = load(model)
+    rewritten = loaded.rewrite(
+        texts or read_texts(file),  # type: ignore[arg-type]
+        beams=beams,
+        length_penalty=length_penalty,
+        no_repeat=no_repeat,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        task=task,
+    )
+    for one in rewritten:
+        typer.echo(json.dumps(asdict(one), ensure_ascii=False) if as_json else one.text)
 
 
 def senses(

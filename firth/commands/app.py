@@ -18,6 +18,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fill": answers.fill,
     "embed": answers.embed,
     "generate": answers.generate,
+    "rewrite": answers.rewrite,
     "info": models.info,
     "demo": models.demo,
     "serve": serving.serve,

@@ -30,7 +30,10 @@ NewEncoder = Annotated[
     str | None, typer.Option(help="bag: features by hand; static: new vectors, a BiLSTM; or a model folder.")
 ]
 RecipeName = Annotated[
-    str | None, typer.Option(help="fasttext: a linear model of words; ulmfit: a language model in two stages.")
+    str | None,
+    typer.Option(
+        help="fasttext: a linear model of words; ulmfit: a language model in two stages; transformer: a new one."
+    ),
 ]
 Preset = Annotated[str | None, typer.Option(help="The form of a published set (GLUE), such as mrpc or mnli.")]
 TextColumn = Annotated[str | None, typer.Option(help="Column of the text; a number counts columns without a header.")]
@@ -40,6 +43,9 @@ LabelColumns = Annotated[
 ]
 LabelNames = Annotated[Path | None, typer.Option(help="A file with one name a line for labels given as numbers.")]
 Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many names, or a number.")]
+TargetEnding = Annotated[
+    str | None, typer.Option(help="To rewrite: ending of the file of targets, such as de for train.en and train.de.")
+]
 Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
 
 
@@ -56,6 +62,7 @@ def check(
     label_names: LabelNames = None,
     kind: Kind = None,
     format: Format = None,
+    target_ending: TargetEnding = None,
     changes: Annotated[list[str] | None, typer.Argument(help="The task's settings, such as scheme=BIOES.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -70,6 +77,7 @@ def check(
         label_names=_read_names(label_names),
         kind=kind,
         format=format,
+        target_ending=target_ending,
     )
     settings = _settings(changes or (), task)
     findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **{**options, **settings})
@@ -105,6 +113,7 @@ def finetune(
     recipe: RecipeName = None,
     tagger: Annotated[str | None, typer.Option(help=f"For tagging: {', '.join(TAGGERS)}.")] = None,
     format: Format = None,
+    target_ending: TargetEnding = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
@@ -120,6 +129,7 @@ def finetune(
         kind=kind,
         tagger=tagger,
         format=format,
+        target_ending=target_ending,
     )
     summary = pipeline.finetune(
         model,
@@ -224,6 +234,7 @@ def evaluate(
     label_columns: LabelColumns = None,
     label_names: LabelNames = None,
     kind: Kind = None,
+    target_ending: TargetEnding = None,
     as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
@@ -236,6 +247,7 @@ def evaluate(
         label_columns=label_columns,
         label_names=_read_names(label_names),
         kind=kind,
+        target_ending=target_ending,
     )
     settings = _settings(changes or (), task)
     figures = pipeline.evaluate(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from firth.data.items import Item
-from firth.finetuning import bags, chains
+from firth.finetuning import bags, chains, new_transformer
 from firth.finetuning.labelled import Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start, start_from_model
@@ -69,6 +69,10 @@ def _start_fasttext(data: LabelledTasks, config: FinetuneConfig, source: Finetun
     return bags.start_from_words(data, config.fasttext)
 
 
+def _start_transformer(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:
+    return new_transformer.start_from_pairs(data, config.transformer)
+
+
 def _solve_tagger(
     head: Head, encoder: Encoder, items: Sequence[Item], *, tokenizer: Tokenizer, config: FinetuneConfig, seed: int
 ) -> None:
@@ -93,6 +97,7 @@ BACKBONES = {
         solve=_solve_tagger,
     ),
     "static": Backbone(_start_vectors, chains.over_vectors),
+    "transformer": Backbone(_start_transformer, epochs=new_transformer.EPOCHS),
     "fasttext": Backbone(
         _start_fasttext,
         is_bag=True,

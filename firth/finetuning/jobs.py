@@ -9,18 +9,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from firth.checkpoint import make_head
 from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig, BadInput
-from firth.files import sha256
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
 from firth.finetuning.labelled import PARTS, Labelled
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
+from firth.finetuning.writer_start import as_writer
 from firth.run_folder import FinetuningSource, RunFolder, SourceFile, model_sha256
 from firth.tasks import resolve
-from firth.tasks.task import TaskConfig
+from firth.tasks.task import GeneratingHead, TaskConfig
+from firth.tasks.writers import can_write
 from firth.train.parallel import chosen_device
 from firth.train.settings import TrainConfig
 
@@ -98,8 +100,11 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         _refuse_model_and_several_tasks(source.model, data)
     # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
     start = backbone.start(data, config, source)
+    if any(issubclass(resolve(name).head, GeneratingHead) for name in data) and not can_write(start.shape):
+        start = as_writer(start, decoder_layers=config.decoder_layers)
     for name, rows in data.items():
-        data[name] = replace(rows, config=chains.with_head(rows.config, start, config.transfer))
+        rows = replace(rows, config=chains.with_head(rows.config, start, config.transfer))
+        data[name] = _check_tokens(name, rows, start, source=source, max_length=config.max_length)
     device_name = "cpu" if backbone.is_bag else str(chosen_device(device))
     if not resumed:
         config = _resolve_config(config, data, start, request)
@@ -109,8 +114,8 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
 def _saved_run(folder: RunFolder, request: FinetuneRequest) -> tuple[FinetuningSource, FinetuneConfig]:
     """Source and numbers of a run that is resumed; raises if the request differs from them."""
     source = folder.read_source(FinetuningSource)
-    _refuse_other_source(folder, source, request)
     config = from_dict(FinetuneConfig, load_toml(folder.config_path))
+    _refuse_other_source(folder, source, request, config.tasks)
     if _with_changes(config, request.changes) != config:
         raise folder.refuse_other_numbers()
     return source, config
@@ -127,6 +132,23 @@ def _read_task(name: str, task_config: TaskConfig, source: FinetuningSource, con
             noun = "rows" if count > 1 else "row"
             log.info(f"{files[part]}: {count} bad {noun} skipped.")
     return labelled.hold_out(name, rows, rate=config.held_out_rate, seed=config.train.seed)
+
+
+def _check_tokens(name: str, data: Labelled, start: Start, *, source: FinetuningSource, max_length: int) -> Labelled:
+    """The training rows without those whose tokens the model cannot learn; raises for them if none may be skipped."""
+    head = make_head(name, data.config, start.shape, labels=data.labels)
+    longest = max_length or start.shape.max_positions
+    found = list(head.token_problems(data.examples["train"], start.tokenizer, max_length=longest))
+    if not found:
+        return data
+    checked = labelled.with_problems(data, "train", found)
+    path = source.files[name]["train"].path
+    if not source.skip_bad:
+        labelled.refuse_bad(checked, {"train": Path(path)})
+    log.info(f"{path}: {len(found)} rows skipped that the model cannot learn, such as row {found[0].row}.")
+    if not checked.examples["train"]:
+        raise BadInput(f"{path}: no row is left to use ({found[0].what} in row {found[0].row}).")
+    return checked
 
 
 def _refuse_model_and_several_tasks(model: str, data: Mapping[str, Labelled]) -> None:
@@ -161,7 +183,12 @@ def _first_config(request: FinetuneRequest) -> FinetuneConfig:
             num_before = sum(other.partition("-")[0] == task for other in tasks)
             name = f"{task}-{num_before + 1}"
         tasks[name] = from_dict(resolve(task).Config, request.options)
-    return _with_changes(FinetuneConfig(tasks=tasks), request.changes)
+    config = FinetuneConfig(tasks=tasks)
+    if not request.model and tasks:
+        # Without a model, the first task says what it is learned by.
+        first = next(iter(tasks))
+        config = replace(config, encoder=resolve(first).new_backbone)
+    return _with_changes(config, request.changes)
 
 
 def _with_changes(config: FinetuneConfig, changes: Iterable[str]) -> FinetuneConfig:
@@ -242,14 +269,15 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         raise BadConfig("Fine-tuning needs a `task=` and a `train=` file.")
     if request.seeds < 1:
         raise BadConfig(f"`seeds=` must be at least 1; it is {request.seeds}.")
-    names = list(_first_config(request).tasks)
+    tasks = _first_config(request).tasks
+    names = list(tasks)
     files: dict[str, dict[str, SourceFile]] = {name: {} for name in names}
     for part in PARTS:
         paths = request.files.get(part, ())
         if paths and len(paths) != len(names):
             raise BadConfig(f"There are {len(names)} `task=` but {len(paths)} `{part}=`; give one for each task.")
         for name, path in zip(names, paths, strict=False):
-            files[name][part] = _source_file(Path(path))
+            files[name][part] = _source_file(name, tasks[name], Path(path))
     model = str(Path(request.model).resolve()) if request.model else ""
     return FinetuningSource(
         model=model,
@@ -261,23 +289,26 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
     )
 
 
-def _source_file(path: Path) -> SourceFile:
-    if not path.exists():
-        raise BadInput(f"{path} does not exist.")
-    if not path.is_file():
-        raise BadInput(f"{path} is not a file.")
-    return SourceFile(str(path.resolve()), sha256(path))
+def _source_file(name: str, config: TaskConfig, path: Path) -> SourceFile:
+    for file in resolve(name).reader(config).files(path):
+        if not file.exists():
+            raise BadInput(f"{file} does not exist.")
+        if not file.is_file():
+            raise BadInput(f"{file} is not a file.")
+    return SourceFile(str(path.resolve()), labelled.rows_sha256(name, config, path))
 
 
-def _refuse_other_source(folder: RunFolder, saved: FinetuningSource, request: FinetuneRequest) -> None:
+def _refuse_other_source(
+    folder: RunFolder, saved: FinetuningSource, request: FinetuneRequest, tasks: Mapping[str, TaskConfig]
+) -> None:
     """Raises if what is given or found now is not what the run began with."""
     out = folder.path
     saved_paths: set[str] = set()
-    for files in saved.files.values():
+    for name, files in saved.files.items():
         for file in files.values():
             saved_paths.add(file.path)
             path = Path(file.path)
-            if not path.exists() or sha256(path) != file.sha256:
+            if not path.exists() or labelled.rows_sha256(name, tasks[name], path) != file.sha256:
                 raise BadInput(f"{path} is not as it was when {out} began; resume needs the same data.")
     if request.model and str(Path(request.model).resolve()) != saved.model:
         raise BadInput(f"{out} did not start from {request.model}; leave the model out to resume it.")

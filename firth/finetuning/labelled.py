@@ -4,6 +4,7 @@ In: a task, its config and the files for training, picking and testing. Out: exa
 row stops the run with its number and the remedy, or is skipped and counted with `skip_bad=True`.
 """
 
+import hashlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ import numpy as np
 from firth import rng
 from firth.data.items import Item
 from firth.errors import BadInput
+from firth.files import sha256
 from firth.tasks import resolve
 from firth.tasks.task import Labels, TaskConfig
 from firth.types import Example, Problem
@@ -110,6 +112,21 @@ def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: La
         if not examples[part]:
             raise BadInput(f"{path}: no row is left to use ({found[0].what} in row {found[0].row}).")
     return Labelled(config, labels, examples, problems)
+
+
+def rows_sha256(name: str, config: TaskConfig, path: Path) -> str:
+    """The sha256 of a labelled file; if it is read together with others, of all their hashes."""
+    digests = [sha256(file) for file in resolve(name).reader(config).files(path)]
+    if len(digests) == 1:
+        return digests[0]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()
+
+
+def with_problems(data: Labelled, part: str, found: Sequence[Problem]) -> Labelled:
+    """The rows of a part without those that turned out to be bad."""
+    examples = {**data.examples, part: _without_bad(data.examples[part], found)}
+    problems = {**data.problems, part: [*data.problems.get(part, ()), *found]}
+    return replace(data, examples=examples, problems=problems)
 
 
 def _without_bad(examples: Sequence[Example], problems: Sequence[Problem]) -> list[Example]:

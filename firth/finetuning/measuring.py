@@ -9,7 +9,6 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, make_head, only_task
 from firth.config import from_dict
 from firth.errors import BadConfig
-from firth.files import sha256
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.run_folder import SOURCE, FinetuningSource, read_source
@@ -46,7 +45,7 @@ def evaluate(
         rows = labelled.read(task_name, head.config, {PART: data}, labels=head.labels)
     if not skip_bad:
         labelled.refuse_bad(rows, {PART: data})
-    _warn_if_trained_on(model, data)
+    _warn_if_trained_on(model, data, labelled.rows_sha256(task_name, rows.config, data))
     examples = rows.examples[PART]
     # Texts are cut as they were in fine-tuning.
     max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
@@ -72,14 +71,13 @@ def _untrained(
     return make_head(task_name, rows.config, checkpoint.encoder, labels=rows.labels), rows
 
 
-def _warn_if_trained_on(model: Path, data: Path) -> None:
+def _warn_if_trained_on(model: Path, data: Path, digest: str) -> None:
     """Warns if a run is measured on a file that it learned from, whatever the file is called now."""
     if not (model / SOURCE).exists():
         return
     source = read_source(model)
     if not isinstance(source, FinetuningSource):
         return
-    digest = sha256(data)
     known_parts: set[str] = set()
     for files in source.files.values():
         for part, file in files.items():

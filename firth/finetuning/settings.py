@@ -7,6 +7,7 @@ from typing import Literal
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig
 from firth.finetuning.bags import FastTextConfig
+from firth.finetuning.new_transformer import NewTransformerConfig
 from firth.finetuning.transfer import TransferConfig
 from firth.tasks.task import TaskConfig
 from firth.tokenizers.templates import Templates
@@ -33,20 +34,26 @@ class FinetuneConfig:
     """Which epoch's weights to keep: those best on the picking file, or the last."""
     alpha: float = 0.5
     """With several tasks, each is drawn in proportion to its size to this power."""
-    encoder: Literal["model", "bag", "static", "fasttext"] = "model"
+    encoder: Literal["model", "bag", "static", "fasttext", "transformer"] = "model"
     """What reads the rows: the model (or random weights of its kind), a bag of features, new vectors of words or
-    characters, or fastText's bag of words."""
+    characters, fastText's bag of words, or a new Transformer that writes."""
     static: StaticConfig = field(default_factory=lambda: StaticConfig(init_std=0.1))
     """The vectors, with encoder=static; their number is that of the units of the training rows."""
     fasttext: FastTextConfig = field(default_factory=FastTextConfig)
     """Its numbers, with encoder=fasttext."""
     templates: Templates.Config = field(default_factory=Templates.Config)
     """Which features, with encoder=bag."""
+    transformer: NewTransformerConfig = field(default_factory=NewTransformerConfig)
+    """Its shape and vocabulary, with encoder=transformer."""
+    decoder_layers: int = 0
+    """Blocks of the decoder that a model that only reads gets to learn to rewrite; 0: as many as the model has."""
     transfer: TransferConfig = field(default_factory=TransferConfig)
     """What of the model learns, and how."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
     """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
 
     def __post_init__(self) -> None:
+        if self.decoder_layers < 0:
+            raise BadConfig(f"decoder_layers must be at least 0; it is {self.decoder_layers}.")
         if self.epochs < 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:
             raise BadConfig("A run needs epochs of at least 0, a batch_size of at least 1 and 0 < held_out_rate < 1.")

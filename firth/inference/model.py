@@ -21,7 +21,7 @@ from firth.console import bar
 from firth.data.items import Item
 from firth.data.packing import pack_tokens
 from firth.encoders.bag import Bag
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import JsonObject
 from firth.finetuning.labelled import report_cuts
 from firth.inference.embedding import Embedder
@@ -29,17 +29,19 @@ from firth.inference.filling import MaskFiller
 from firth.inference.generation import GenerationOptions, generate
 from firth.inference.inputs_file import read_inputs
 from firth.inference.lexicon import Lexicon, open_lexicon
+from firth.inference.rewriting import Rewriter, RewriteSettings, WrittenAttention
 from firth.nn.search import Choice
 from firth.objectives.replaced_token import mask_filler
 from firth.tasks import reader_of
 from firth.tasks.k_best import k_best
 from firth.tasks.predicting import outputs_of, predict
+from firth.tasks.rewrite import RewriteHead
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import TagHead
 from firth.tasks.task import Head
 from firth.tensors import parameter_count
 from firth.tokenizers.templates import Templates
-from firth.types import Example, Fill, Generated, Prediction, TaskInput
+from firth.types import Example, Fill, Generated, Prediction, Rewritten, TaskInput
 
 if TYPE_CHECKING:
     from firth.inference.word_senses import Senses
@@ -74,6 +76,7 @@ class Model:
         self.checkpoint = checkpoint
         self.encoder = checkpoint.encoder
         self.tokenizer = checkpoint.tokenizer
+        self._rewriters: dict[str, Rewriter] = {}
         self.embedder = Embedder(self.encoder, self.tokenizer, checkpoint.embedding, precision=precision)
 
     @property
@@ -154,6 +157,57 @@ class Model:
         options = GenerationOptions(max_tokens, choice, seed)
         [generated] = generate(self.checkpoint, [text], options)
         return generated
+
+    def rewrite(
+        self,
+        texts: Sequence[str],
+        *,
+        beams: int | None = None,
+        length_penalty: float | None = None,
+        no_repeat: int | None = None,
+        max_tokens: int | None = None,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int = 1,
+        task: str = "",
+    ) -> list[Rewritten]:
+        """What an encoder-decoder writes for each text, in order: its translation, its summary.
+
+        Settings that are None are the model's own. A temperature above 0 draws tokens in place of beam search.
+        """
+        if isinstance(texts, str):
+            raise BadInput("rewrite takes a list of texts; put the one text into a list.")
+        for text in texts:
+            _check_is_text(text)
+        settings = RewriteSettings(beams, length_penalty, no_repeat, max_tokens, temperature, top_k, top_p, seed)
+        rewriter = self.rewriter(task)
+        items = rewriter.tokenize(texts)
+        report_cuts("The inputs", items)
+        return rewriter.rewrite(items, settings)
+
+    def rewrite_with_attention(self, text: str, *, beams: int | None = None) -> WrittenAttention:
+        """What is written for a text, and where in the text each of the written tokens looked."""
+        _check_is_text(text)
+        rewriter = self.rewriter()
+        [item] = rewriter.tokenize([text])
+        return rewriter.rewrite_with_attention(item, RewriteSettings(beams=beams))
+
+    def rewriter(self, task: str = "") -> Rewriter:
+        """The part that rewrites, the same each time; raises for a model that cannot write."""
+        if task not in self._rewriters:
+            self._rewriters[task] = Rewriter(self.checkpoint, task)
+        return self._rewriters[task]
+
+    @cached_property
+    def can_rewrite(self) -> bool:
+        """Whether it is an encoder-decoder, which writes."""
+        try:
+            self.rewriter()
+        except (BadConfig, Unsupported):
+            # Several tasks that rewrite can all be asked for by name.
+            return any(isinstance(head, RewriteHead) for head in self.checkpoint.tasks.values())
+        return True
 
     def embed(
         self,

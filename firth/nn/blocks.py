@@ -140,9 +140,10 @@ class CrossAttention(nn.Module):
     ) -> Tensor:
         """With a cache the source is looked at in the first pass only, and may be left out later."""
         projected, layout_k = self._project_both(x_ND, source, cache)
+        layout_q = layout if cache is None else cache.cache.query_layout(layout)
         mixed_NHK = attend(
             projected,
-            layout,
+            layout_q,
             layout_k,
             mask=mask,
             bias=bias,

@@ -1,13 +1,14 @@
 """The key-value cache: a decoder that goes on with a text computes only its new tokens.
 
 In: the new tokens of B sequences. Out: for each layer, keys and values of all tokens so far with their layout, which is
-what `nn.attention.attend` takes. Keys and values of self-attention lie in B slots of `capacity` tokens; those of
-cross-attention are computed in the first pass and stay packed as the source is.
+what `nn.attention.attend` takes. Keys and values of self-attention lie in B slots of `capacity` tokens. Those of
+cross-attention are computed in the first pass and stay packed as the source is: sequences that go on from the same one
+(the beams of a text) read one source together.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor
@@ -30,6 +31,10 @@ class KeyValueCache:
         self.source: dict[int, tuple[Tensor, Tensor]] = {}
         """By layer: keys and values of cross-attention, each S x H x K."""
         self.source_layout: Layout | None = None
+        self.owners: list[int] = list(range(num_sequences))
+        """For each sequence the number of the source that it reads."""
+        self.readers: Layout | None = None
+        """Of the new tokens, one a sequence, by the source they read; None where each source has its one sequence."""
 
     def read(self, layout: Layout) -> tuple[Layout, list["LayerCache"]]:
         """The layout of new tokens at their positions, and a cache for each layer, for one pass over these tokens.
@@ -62,24 +67,69 @@ class KeyValueCache:
 
     def keep(self, rows: Tensor) -> None:
         """Drops all sequences but these, which may be repeated and reordered (as beam search does)."""
-        num_sequences = len(self.lengths_B)
+        num_before = len(self.lengths_B)
         rows = rows.to(self.lengths_B.device)
+        filled = int(self.lengths_B.max())
+        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().flatten()
         self.lengths_B = self.lengths_B[rows]
-        for layer, kept in self.slots.items():
-            slots = [x.view(num_sequences, self.capacity, *x.shape[1:])[rows].flatten(0, 1) for x in kept]
-            self.slots[layer] = slots[0], slots[1]
+        if len(moved):
+            for layer, kept in self.slots.items():
+                k_BCHK, v_BCHK = (x.view(num_before, self.capacity, *x.shape[1:]) for x in kept)
+                self.slots[layer] = _moved(k_BCHK, rows, moved, filled), _moved(v_BCHK, rows, moved, filled)
+        elif len(rows) < num_before:
+            num_cells = len(rows) * self.capacity
+            self.slots = {layer: (k[:num_cells], v[:num_cells]) for layer, (k, v) in self.slots.items()}
         if self.source_layout is not None:
-            self._keep_source(rows.tolist(), self.source_layout)
+            self._keep_sources(rows.tolist(), self.source_layout)
 
-    def _keep_source(self, rows: list[int], layout: Layout) -> None:
+    def _keep_sources(self, rows: list[int], layout: Layout) -> None:
+        """Finds out which sequences read which source; only a new order of the sources moves these."""
+        owners = [self.owners[row] for row in rows]
+        if owners == self.owners:
+            return
+        if owners != sorted(owners):
+            self._copy_sources(owners, layout)
+            owners = list(range(len(rows)))
+        self.owners = owners
+        self.readers = None
+        if owners != list(range(layout.num_sequences)):
+            counts = [0] * layout.num_sequences
+            for owner in owners:
+                counts[owner] += 1
+            bounds_B1 = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=layout.bounds_B1.device)
+            self.readers = Layout(bounds_B1, max(counts), len(owners), layout.has_kernels)
+
+    def _copy_sources(self, owners: list[int], layout: Layout) -> None:
+        """A source for each sequence, in their order."""
         spans = list(pairwise(layout.bounds_B1.tolist()))
         device = layout.bounds_B1.device
-        tokens_S = torch.cat([torch.arange(*spans[row], device=device) for row in rows])
-        lengths = [spans[row][1] - spans[row][0] for row in rows]
+        tokens_S = torch.cat([torch.arange(*spans[owner], device=device) for owner in owners])
+        lengths = [spans[owner][1] - spans[owner][0] for owner in owners]
         bounds_B1 = torch.tensor([0, *lengths], device=device).cumsum(0).int()
         self.source_layout = Layout(bounds_B1, layout.max_length, len(tokens_S), layout.has_kernels)
         for layer, (k_SHK, v_SHK) in self.source.items():
             self.source[layer] = k_SHK[tokens_S], v_SHK[tokens_S]
+
+    def query_layout(self, layout: Layout) -> Layout:
+        """How new tokens fall into the sequences of queries that cross-attention reads the sources with."""
+        if self.readers is None:
+            return layout
+        if layout.num_tokens == len(self.owners):
+            return self.readers
+        # Several new tokens a sequence: the bounds between sources are some of those between sequences.
+        bounds_B1 = layout.bounds_B1[self.readers.bounds_B1.long()]
+        longest = int(bounds_B1.diff().max())
+        return Layout(bounds_B1, longest, layout.num_tokens, layout.has_kernels)
+
+
+def _moved(x_BCHK: Tensor, rows: Tensor, moved: Tensor, filled: int) -> Tensor:
+    """The slots `rows` of keys or values, flat. Only filled cells of slots that are not in their place are copied."""
+    if len(rows) > len(x_BCHK):
+        new_BCHK = x_BCHK.new_zeros(len(rows), *x_BCHK.shape[1:])
+        new_BCHK[:, :filled] = x_BCHK[rows, :filled]
+        return new_BCHK.flatten(0, 1)
+    x_BCHK[moved, :filled] = x_BCHK[rows[moved], :filled]
+    return x_BCHK[: len(rows)].flatten(0, 1)
 
 
 @dataclass(frozen=True)
@@ -115,11 +165,15 @@ class LayerCache:
     def project_once(
         self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source | None
     ) -> tuple[Tensor, Tensor, Layout]:
-        """Keys and values of cross-attention with their layout; the source is projected in the first pass only."""
+        """Keys and values of cross-attention with their layout; the source is projected in the first pass only.
+
+        The queries have the cache's `query_layout`.
+        """
         cache = self.cache
         if self.layer not in cache.source:
             assert source is not None, "the first pass over a source needs it"
-            cache.source[self.layer] = project(source.states_SD)
+            k_SHK, v_SHK = project(source.states_SD)
+            cache.source[self.layer] = k_SHK.contiguous(), v_SHK.contiguous()
             cache.source_layout = source.layout
         assert cache.source_layout is not None
         return *cache.source[self.layer], cache.source_layout

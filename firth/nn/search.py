@@ -137,9 +137,11 @@ def _choose_one_by_one(
             sequences = [[*contexts[row], *texts[row].tokens] for row in unfinished]
             _ban_repeats(scores_BV, sequences, choice.no_repeat)
         tokens_B = choose(scores_BV, draw(unfinished, step), choice)
-        if step == 0 and rules.first is not None:
-            tokens_B = torch.full_like(tokens_B, rules.first)
         logs_B = scores_BV.gather(1, tokens_B[:, None])[:, 0] - totals_B
+        if step == 0 and rules.first is not None:
+            # It is no choice of the model, so its probability is 1.
+            tokens_B = torch.full_like(tokens_B, rules.first)
+            logs_B = torch.zeros_like(logs_B)
         parents = []
         for place, (token, log) in enumerate(zip(tokens_B.tolist(), logs_B.tolist(), strict=True)):
             row = unfinished[place]

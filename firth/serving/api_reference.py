@@ -23,6 +23,7 @@ EXAMPLES: dict[str, dict[str, JsonValue]] = {
     "/tokenize": {"texts": "Words become pieces. 词变成片段。"},
     "/neighbours": {"word": "river", "top": 5},
     "/attention": {"text": "The cat sat on the mat.", "layer": 0},
+    "/rewrite": {"texts": ["A man is sleeping."], "beams": 4},
     "/meaning": {"word": "bank", "texts": ["the bank of the river", "money in the bank"]},
 }
 """A request for the curl command of each route."""

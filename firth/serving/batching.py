@@ -21,10 +21,11 @@ from firth.data.items import Item
 from firth.inference.embedding import BATCH_TOKENS, Embedder, TokenizedTexts
 from firth.inference.filling import MaskedText, MaskFiller
 from firth.inference.model import Model
+from firth.inference.rewriting import Rewriter, RewriteSettings
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
 from firth.serving.responses import HttpError, overloaded
-from firth.types import Fill, Prediction
+from firth.types import Fill, Prediction, Rewritten
 
 PayloadT = TypeVar("PayloadT")
 ResultT = TypeVar("ResultT")
@@ -66,15 +67,28 @@ class PredictOperation:
 
     def compute(self, payloads: Sequence[Sequence[Item]]) -> list[list[Prediction]]:
         all_items = list(chain.from_iterable(payloads))
-        predictions = self.model.predict_items(all_items, task=self.task)
-        # The predictions are dealt back to the requests they belong to.
-        results = []
-        start = 0
-        for items in payloads:
-            end = start + len(items)
-            results.append(predictions[start:end])
-            start = end
-        return results
+        return _dealt(self.model.predict_items(all_items, task=self.task), payloads)
+
+
+@dataclass(frozen=True)
+class RewriteOperation:
+    rewriter: Rewriter
+    settings: RewriteSettings
+
+    def compute(self, payloads: Sequence[Sequence[Item]]) -> list[list[Rewritten]]:
+        all_items = list(chain.from_iterable(payloads))
+        return _dealt(self.rewriter.rewrite(all_items, self.settings), payloads)
+
+
+def _dealt(results: Sequence[ResultT], payloads: Sequence[Sequence[Item]]) -> list[list[ResultT]]:
+    """The results of all items, by the requests that the items belong to."""
+    dealt = []
+    start = 0
+    for items in payloads:
+        end = start + len(items)
+        dealt.append(list(results[start:end]))
+        start = end
+    return dealt
 
 
 @dataclass(frozen=True, eq=False)

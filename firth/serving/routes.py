@@ -17,6 +17,7 @@ from firth.inference.model import Model
 from firth.serving import schemas
 from firth.serving.batching import EmbedOperation, FillOperation, PredictOperation
 from firth.serving.responses import HttpError, HttpResponse, invalid_request, not_found, too_large, unsupported
+from firth.serving.rewrite_routes import rewrite
 from firth.serving.server_state import ServerState
 from firth.serving.word_routes import meaning, neighbours
 from firth.types import Cell, Fill, Prediction, TaskInput
@@ -270,6 +271,7 @@ def abilities(state: ServerState, name: str) -> list[str]:
         "tokenize": True,
         "fill": model.mask_filler is not None,
         "predict": bool(model.checkpoint.tasks),
+        "rewrite": model.can_rewrite,
         "attention": model.encoder.shows_attention and has_layers,
         "meaning": has_layers,
         "neighbours": name in state.lexicons,
@@ -342,6 +344,12 @@ TABLE: dict[tuple[str, str], Route[Any]] = {
         "The attention weights of a text: layers x heads x tokens x tokens.",
         schemas.AttentionResponse,
         schemas.AttentionRequest,
+    ),
+    ("POST", "/rewrite"): Route(
+        rewrite,
+        "What a model writes for texts: translations, summaries.",
+        schemas.RewriteResponse,
+        schemas.RewriteRequest,
     ),
     ("POST", "/neighbours"): Route(
         neighbours, "The words most similar to a word.", schemas.NeighboursResponse, schemas.NeighboursRequest

@@ -114,6 +114,26 @@ class AttentionRequest(ModelRequest):
     layer: int | None = Field(None, ge=0, description="a layer, counted from 0, or nothing for all")
 
 
+class RewriteRequest(ModelRequest):
+    texts: TextOrTexts
+    beams: int | None = Field(None, ge=1, le=16, description="from 1 to 16, or nothing for the model's own")
+    length_penalty: float | None = Field(
+        None, ge=-10, le=10, description="a number from -10 to 10, or nothing for the model's own"
+    )
+    no_repeat: int | None = Field(
+        None, ge=0, le=100, description="tokens of a run that may not occur twice, from 0 to 100, or nothing"
+    )
+    max_tokens: int | None = Field(
+        None, ge=1, le=1024, description="the most tokens of a text, from 1 to 1024, or nothing for the model's own"
+    )
+    temperature: float = Field(0.0, ge=0, le=100, description="0 for the likeliest text, or up to 100 to draw one")
+    top_k: int = Field(0, ge=0, description="how many of the likeliest tokens to draw from, 0 for all")
+    top_p: float = Field(1.0, gt=0, le=1, description="above 0 and at most 1")
+    seed: int = Field(1, description="a whole number, which decides what is drawn")
+    attention: bool = Field(False, description="true to see where the words of one text come from, or false")
+    task: str = Field("", description="the name of a task that rewrites, where the model has several")
+
+
 class MeaningRequest(ModelRequest):
     word: Word
     texts: TextList
@@ -238,6 +258,31 @@ class AttentionResponse(TypedDict):
     layers: list[int]
     heads: int
     weights: AttentionArray
+
+
+class RewrittenText(TypedDict):
+    """A written text, the geometric mean of its tokens' probabilities, and whether the model ended it itself."""
+
+    text: str
+    probability: float
+    tokens: int
+    ended: bool
+
+
+class WrittenTextAttention(TypedDict):
+    """The attention of each written token to the tokens of the source: layers x heads x target x source."""
+
+    source: list[str]
+    target: list[str]
+    layers: list[int]
+    heads: int
+    weights: AttentionArray
+
+
+class RewriteResponse(TypedDict):
+    model: str
+    texts: list[RewrittenText]
+    attention: WrittenTextAttention | None
 
 
 class OccurrencePoint(TypedDict):

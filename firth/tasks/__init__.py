@@ -26,7 +26,8 @@ The head (`task.head(config, encoder, labels=...)`) is an `nn.Module`, its weigh
 8. `outputs(states, batch)` gives one array for each sequence of a batch without targets (float32, on the CPU).
    `decide(item, outputs)` merges the arrays of all windows of one item into a `Prediction`. Batches in prediction may
    split an item's windows, so `outputs` must not need them all together. `tasks.predicting.predict` is the only code
-   that calls these two (through `decide_all`, which a head may override to decide many items at once).
+   that calls these two (through `decide_all`, which a head may override to decide many items at once). A
+   `GeneratingHead` has `generate(encoder, items)` in their place: its predictions are texts that the model writes.
 9. `tune(predictions, examples)` finds a number on dev that gradients cannot (a threshold), keeps it with
    `self.config = replace(self.config, ...)`, which is what is saved, and gives the predictions as they are with it. It
    is called before scoring the file that epochs are picked on, and never elsewhere.
@@ -52,6 +53,7 @@ TABLE = {
     "answer": "firth.tasks.answer:ANSWER",
     "choose": "firth.tasks.choose:CHOOSE",
     "compare": "firth.tasks.compare:COMPARE",
+    "rewrite": "firth.tasks.rewrite:REWRITE",
 }
 
 

@@ -4,13 +4,14 @@ The windows of all items are read shortest first in packs within a token budget,
 decided from its own windows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
 
 from firth.data.items import pack_windows
-from firth.tasks.task import Head, Items
+from firth.tasks.task import GeneratingHead, Head, Items, OnProgress
 from firth.tensors import Encoder
 from firth.types import Prediction
 
@@ -22,13 +23,13 @@ GPU_TOKENS = 65536
 USUAL_WIDTH = 1024
 """Up to this width a budget is a number of tokens; wider vectors (one-hot ones) need the memory of several."""
 
-OnProgress = Callable[[float, str], None]
-"""Called with the number of windows read so far, and a note for the progress bar."""
-
 
 def predict(encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None) -> list[Prediction]:
     """A prediction for each item, in single precision whatever training used."""
     with torch.inference_mode():
+        if isinstance(head, GeneratingHead):
+            with _evaluating(encoder, head):
+                return head.generate(encoder, items, advance=advance)
         return head.decide_all(items, outputs_of(encoder, head, items, advance=advance))
 
 
@@ -37,19 +38,25 @@ def outputs_of(
     encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None
 ) -> list[list[np.ndarray]]:
     """The head's outputs for each window of each item."""
-    # Prediction is called in the middle of training: the modes are restored at the end.
+    with _evaluating(encoder, head):
+        outputs = _window_outputs(encoder, head, items, advance)
+    # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
+    by_window = iter(outputs)
+    return [[next(by_window) for _ in item.windows] for item in items]
+
+
+@contextmanager
+def _evaluating(encoder: Encoder, head: Head) -> Iterator[None]:
+    """Evaluation mode. Prediction is called in the middle of training, so the modes are restored at the end."""
     encoder_was_training = encoder.training
     head_was_training = head.training
     encoder.eval()
     head.eval()
     try:
-        outputs = _window_outputs(encoder, head, items, advance)
+        yield
     finally:
         encoder.train(encoder_was_training)
         head.train(head_was_training)
-    # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
-    by_window = iter(outputs)
-    return [[next(by_window) for _ in item.windows] for item in items]
 
 
 def _window_outputs(encoder: Encoder, head: Head, items: Items, advance: OnProgress | None) -> list[np.ndarray]:

@@ -6,7 +6,7 @@ and needs no network either. A `Task` names these classes; `firth/tasks/__init__
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
@@ -33,6 +33,9 @@ Labels = Mapping[str, tuple[str, ...]]
 
 Balance = dict[str, dict[str, int]]
 """How often each name occurs, by group."""
+
+OnProgress = Callable[[float, str], None]
+"""Called with the number of windows read so far, and a note for the progress bar."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,10 @@ class Reader:
         A file whose form fits no row (a missing column) raises `BadInput`. With `labelled=False` gold may be missing.
         """
         raise NotImplementedError
+
+    def files(self, path: Path) -> tuple[Path, ...]:
+        """All files that `read(path)` opens; overridden if a file has another one that belongs to it."""
+        return (path,)
 
     def learn(self, examples: Examples) -> TaskConfig:
         """The config with what only the training rows tell, such as a tag scheme."""
@@ -127,6 +134,10 @@ class Head(Goal):
         """Examples -> items, one each: the windows the encoder will read."""
         raise NotImplementedError
 
+    def token_problems(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int) -> Iterable[Problem]:
+        """What is wrong with training rows that only their tokens show, such as a target longer than the model."""
+        return ()
+
     def batch(self, items: Items) -> Batch:
         """Items with their gold -> one batch with the targets that `loss` needs."""
         raise NotImplementedError
@@ -149,6 +160,17 @@ class Head(Goal):
     def tune(self, predictions: Predictions, examples: Examples) -> list[Prediction]:
         """Finds on dev what gradients cannot (a threshold) and keeps it; returns the predictions with it."""
         return list(predictions)
+
+
+class GeneratingHead(Head):
+    """A head whose predictions are texts that the model writes: it runs the encoder itself, token by token."""
+
+    def generate(self, encoder: Encoder, items: Items, *, advance: OnProgress | None = None) -> list[Prediction]:
+        """A prediction for each item, in order; `advance` is told how many are done."""
+        raise NotImplementedError
+
+    def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
+        raise Unsupported("A model that writes has no scores of labels.")
 
 
 class Confusion(TypedDict):
@@ -244,6 +266,8 @@ class Task:
     scorer: type[Scorer]
     untrained: Mapping[str, object] | None = None
     """Settings with which a model does the task without fine-tuning; None if it cannot."""
+    new_backbone: Literal["model", "transformer"] = "model"
+    """What learns the task if no model is named: a name of `finetuning.backbones.BACKBONES`."""
 
     def untrained_options(self, options: Mapping[str, object]) -> Mapping[str, object]:
         """The user's options over the settings for a model that was not fine-tuned."""

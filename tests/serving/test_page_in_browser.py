@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
     chromium() is None, reason="chromium is not installed (Debian: apt-get install chromium)"
 )
 HOSTILE = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\"'&lt;b&gt;"
-PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "neighbours")
+PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "rewrite", "neighbours")
 TOKEN = "a-token-of-the-tests"
 
 

@@ -10,9 +10,10 @@ import { runs } from "./panels/runs.js";
 import { meaning } from "./panels/meaning.js";
 import { compare } from "./panels/compare.js";
 import { answer } from "./panels/answer.js";
+import { rewrite } from "./panels/rewrite.js";
 import { neighbours } from "./panels/neighbours.js";
 
-const PANELS = [fill, attention, tag, runs, meaning, compare, answer, neighbours];
+const PANELS = [fill, attention, tag, runs, meaning, compare, answer, rewrite, neighbours];
 const KEY = "firth-language";
 const at = (id) => document.getElementById(id);
 const chosen = {}; // panel -> model

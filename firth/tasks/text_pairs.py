@@ -1,0 +1,144 @@
+"""Files of sources and targets -> examples: a table, JSON lines, or two files whose lines belong together.
+
+In: rows with two columns, named or counted; or `train.en` and `train.de`, where the target of a line is the same line
+of the other file. Out: examples with the source as their text and the target as gold.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from firth.errors import BadConfig, BadInput
+from firth.files import COMPRESSED
+from firth.tasks.table_files import MAX_ROW, Rows, read_rows, read_text
+from firth.types import Example, Problem
+
+KNOWN_COLUMNS = (
+    ("source", "target"),
+    ("src", "tgt"),
+    ("input", "output"),
+    ("input", "target"),
+    ("text", "target"),
+    ("text", "summary"),
+    ("document", "summary"),
+    ("article", "summary"),
+    ("abstract", "title"),
+)
+"""Well-known names of the columns of source and target."""
+
+Columns = tuple[str, str]
+"""The names of the columns of source and target."""
+
+
+def read_table(
+    path: Path, *, text_column: str, target_column: str, problems: list[Problem], labelled: bool
+) -> list[Example]:
+    """The rows of a table or of JSON lines."""
+    rows = read_rows(path)
+    source, target = find_columns(rows, text_column=text_column, target_column=target_column, labelled=labelled)
+    wanted = [source, target] if labelled else [source]
+    examples = []
+    for row, values in rows.take(wanted, problems):
+        made = _example(row, values[source], values[target] if labelled else None)
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            examples.append(made)
+    return examples
+
+
+def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: bool) -> Columns:
+    """The columns that are named, or well-known ones; the first and the second column of a table without such names."""
+    if bool(text_column) != bool(target_column) and labelled:
+        raise BadConfig("Name both columns or none: `text_column=` for the source, `label_columns=` for the target.")
+    if text_column:
+        return text_column, target_column
+    columns = rows.columns
+    known = [(source, target) for source, target in KNOWN_COLUMNS if source in columns and target in columns]
+    if known:
+        return known[0]
+    if not labelled:
+        lone = [(source, target) for source, target in KNOWN_COLUMNS if source in columns]
+        if lone:
+            return lone[0]
+    is_table = bool(rows.lines) and isinstance(rows.lines[0][1], list)
+    if is_table and len(columns) == 2:
+        # A table without header: its first row is an example like all others.
+        return "1", "2"
+    if is_table and len(columns) == 1 and not labelled:
+        return "1", "2"
+    raise BadInput(
+        f"{rows.path}: no columns are known to be source and target; name them with `text_column=` and "
+        f"`label_columns=`, or count columns if the file has no header (the first row has {', '.join(columns)})."
+    )
+
+
+def target_path(path: Path, target_ending: str) -> Path:
+    """The file of targets: the same name with another ending, before that of a compression."""
+    compression = path.suffix if path.suffix in COMPRESSED else ""
+    plain = path.with_suffix("") if compression else path
+    ending = target_ending.removeprefix(".")
+    return plain.with_name(f"{plain.stem}.{ending}{compression}")
+
+
+def read_parallel(path: Path, target_ending: str, problems: list[Problem]) -> list[Example]:
+    """The lines of two files, each with its counterpart."""
+    other = target_path(path, target_ending)
+    if other == path:
+        raise BadInput(f"{path} already ends in .{target_ending}; name the file of sources, whose targets are there.")
+    sources = _lines(path)
+    targets = _lines(other)
+    if len(sources) != len(targets):
+        longer, shorter = (path, other) if len(sources) > len(targets) else (other, path)
+        num_shared = min(len(sources), len(targets))
+        raise BadInput(
+            f"{longer}, line {num_shared + 1:,} has no counterpart: {shorter} has only {num_shared:,} lines; "
+            "give both files the same lines."
+        )
+    examples = []
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True), 1):
+        made = _example(row, source, target)
+        if isinstance(made, Problem):
+            problems.append(made)
+        else:
+            examples.append(made)
+    return examples
+
+
+def _lines(path: Path) -> list[str]:
+    text = read_text(path)
+    if not text.strip():
+        raise BadInput(f"{path} is empty; put one text on each line.")
+    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+
+
+def _example(row: int, source: object, target: object) -> Example | Problem:
+    """An example, or what is wrong with the row; without gold if the target is None."""
+    for name, text in _named_texts(source, target):
+        if not isinstance(text, str):
+            return Problem(row, f"the {name} is {type(text).__name__}, not text", "correct or remove the row")
+        if not text.strip():
+            return Problem(row, f"an empty {name}", "fill it in or remove the row")
+        if len(text) > MAX_ROW:
+            return Problem(row, f"a {name} of {len(text):,} characters", "split it or correct a missing line break")
+    assert isinstance(source, str)
+    gold = target.strip() if isinstance(target, str) else None
+    return Example((source.strip(),), gold, row)
+
+
+def _named_texts(source: object, target: object) -> Iterator[tuple[str, object]]:
+    yield "source", source
+    if target is not None:
+        yield "target", target
+
+
+def example(value: object, text_column: str) -> Example:
+    """An input of `predict`: a text, or a row with the column of the source."""
+    if isinstance(value, Mapping):
+        names = [text_column] if text_column else [source for source, _ in KNOWN_COLUMNS]
+        found = [name for name in names if name in value]
+        if not found:
+            raise BadInput(f"An input has no '{names[0]}' but {', '.join(map(str, value))}.")
+        value = value[found[0]]
+    if not isinstance(value, str):
+        raise BadInput(f"An input to rewrite must be one text; it is {value!r:.80}.")
+    return Example((value,))
