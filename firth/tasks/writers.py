@@ -2,7 +2,7 @@
 
 In: pairs of token ids. Out: batches with labels, their loss, and the scores of next tokens that `nn.search.write` asks
 for. An encoder-decoder reads the source in one half and writes with the other. Another kind of network is another
-class here and a line in `writer_for`.
+class here and a line in `_known_writer`.
 """
 
 from collections.abc import Sequence
@@ -51,18 +51,26 @@ class Writer(Protocol):
         ...
 
 
-def writer_for(encoder: Encoder) -> Writer:
-    """How an encoder writes; raises for one that cannot."""
+def _known_writer(encoder: Encoder) -> Writer | None:
+    """How an encoder writes; None for one that cannot."""
     if encoder.reads_source:
         return SourceWriter(getattr(encoder.config, "start_token", None))
-    raise Unsupported(
-        "This model reads but cannot write: to rewrite needs an encoder-decoder (transformer, t5, bart ...); "
-        "`firth finetune --task rewrite` makes one, also of a BERT."
-    )
+    return None
 
 
 def can_write(encoder: Encoder) -> bool:
-    return encoder.reads_source
+    return _known_writer(encoder) is not None
+
+
+def writer_for(encoder: Encoder) -> Writer:
+    """How an encoder writes; raises for one that cannot."""
+    writer = _known_writer(encoder)
+    if writer is None:
+        raise Unsupported(
+            "This model reads but cannot write: to rewrite needs an encoder-decoder (transformer, t5, bart ...); "
+            "`firth finetune --task rewrite` makes one, also of a BERT."
+        )
+    return writer
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,14 @@ from firth.config import from_dict, override, to_dict
 from firth.data.items import Item, ItemBatches
 from firth.data.loader import BatchAddress
 from firth.encoders.bert import Bert
-from firth.errors import BadConfig
+from firth.encoders.transformer import Transformer
+from firth.errors import BadConfig, Unsupported
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.tasks import scorer_of
 from firth.tasks.predicting import predict
 from firth.tasks.task import Head
+from firth.tensors import Encoder
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner, Progress, train
 from firth.train.optim import make_optimizer
@@ -36,6 +38,16 @@ CHOICES = [
     ("The bus was late, so they", ("waited at the stop.", "grew a beard.", "sold the moon."), 0),
     ("The dog saw the cat and", ("wrote a letter.", "cooked rice.", "began to bark."), 2),
 ]
+SENTENCES = [
+    ("the red cat sleeps", "die rote katze ruht"),
+    ("the dog sees a house", "der hund sieht ein haus"),
+    ("a man reads the book", "ein mann liest das buch"),
+    ("she opens the window", "sie zeigt das fenster"),
+    ("we drink cold water in summer", "wir trinken im sommer kaltes wasser"),
+    ("the small bird sings in the tree", "der kleine vogel singt im baum"),
+    ("he writes a long letter", "er schreibt einen langen brief"),
+    ("they walk along the river", "sie gehen am fluss entlang"),
+]
 SETS = {"classify": "classify", "tag": "entities", "answer": "answers", "compare": "pairs"}
 STEPS = {"answer": 240}
 """Steps that 16 examples take to learn by heart, where it is not 120: an answer is two places among many windows."""
@@ -46,7 +58,7 @@ CONFIGS: dict[str, dict[str, Any]] = {}
 @dataclass
 class Made:
     task: Head
-    encoder: Bert
+    encoder: Encoder
     data: Labelled
     items: list[Item]
 
@@ -54,6 +66,12 @@ class Made:
 def labelled_file(name: str, folder: Path) -> Path:
     if name in SETS:
         return samples.labelled(SETS[name], "en")
+    if name == "rewrite":
+        path = folder / "rewrite.tsv"
+        rows = ["source\ttarget", *("\t".join(pair) for pair in SENTENCES)]
+        rows += [f"{source} {number}\t{number} {target}" for number in (7, 9) for source, target in SENTENCES[:4]]
+        path.write_text("\n".join(rows), "utf-8")
+        return path
     assert name == "choose", f"give tests/laws/test_tasks.py a small labelled file for the task '{name}'"
     path = folder / "choose.csv"
     with path.open("w", newline="") as file:
@@ -76,7 +94,12 @@ def make(
         data = labelled.read(name, replace(config, **without), {"train": labelled_file(name, tmp_path)})
         assert not [p for p in data.problems["train"] if p.bad]
         data = replace(data, examples={"train": data.examples["train"][:count]})
-        encoder = small_bert()
+        encoder: Encoder = small_bert()
+        if name == "rewrite":
+            reseed("writer")
+            vocab_size = len(tokenizer.vocab)
+            sizes: dict[str, Any] = {"width": 32, "num_layers": 2, "num_heads": 2, "ffn_width": 64, "dropout": 0.0}
+            encoder = Transformer(Transformer.Config(vocab_size=vocab_size, max_positions=64, norm="pre", **sizes))
         reseed("task")
         task = make_head(name, data.config, encoder, labels=data.labels)
         items = list(task.encode(data.examples["train"], tokenizer, max_length=64, training=True))
@@ -169,7 +192,8 @@ def test_the_gradient_reaches_head_and_encoder_and_the_count_is_right(make: Call
     assert made.task.counts(batch)[made.task.name] > 0
     loss.sums[made.task.name].backward()  # type: ignore[no-untyped-call]
     assert all(p.grad is not None and p.grad.isfinite().all() for p in made.task.parameters())
-    first = made.encoder.blocks[0].attention.qkv.weight  # type: ignore[union-attr]
+    reader = made.encoder.encoder if made.encoder.reads_source else made.encoder
+    first = reader.blocks[0].attention.qkv.weight  # type: ignore[union-attr,index]
     assert first.grad is not None  # type: ignore[union-attr]
     assert float(first.grad.abs().sum()) > 0  # type: ignore[union-attr,operator]
 
@@ -238,7 +262,13 @@ def test_every_encoder_takes_every_head(
     ways: dict[str, Any] = {"way": "cross"} if name == "compare" else {"head": "linear"} if name == "tag" else {}
     config = from_dict(tasks.resolve(name).Config, {**CONFIGS.get(name, {}), **ways})
     data = labelled.read(name, config, {"train": labelled_file(name, tmp_path)})
+    if name == "rewrite" and not encoder.reads_source:
+        with pytest.raises(Unsupported, match="reads but cannot write"):
+            make_head(name, data.config, encoder, labels=data.labels)
+        return
     task = make_head(name, data.config, encoder, labels=data.labels)
+    if name == "rewrite":
+        return  # the output layer belongs to the model
     assert sum(p.numel() for p in task.parameters()) >= encoder.width
 
 
