@@ -89,8 +89,10 @@ def _add_lengths(findings: Findings, name: str, data: Labelled, model: Path) -> 
     for part, examples in data.examples.items():
         items = head.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
         findings["parts"][part]["lengths"] = {"read_at_once": longest, **labelled.lengths(items)}
-    problems = head.token_problems(data.examples["train"], loaded.tokenizer, max_length=longest)
-    findings["parts"]["train"]["bad"] += [_row_finding(problem) for problem in problems]
+    problems = list(head.token_problems(data.examples["train"], loaded.tokenizer, max_length=longest))
+    training = findings["parts"]["train"]
+    training["rows"] -= len(problems)
+    training["bad"] += [_row_finding(problem) for problem in problems]
 
 
 def inspect(name: str, data: Labelled) -> Findings:
