@@ -137,7 +137,7 @@ def test_from_a_model_that_only_reads(finetune: Callable[..., Path], run: Path) 
     model = firth.load(folder)
     assert model.encoder.reads_source
     assert model.encoder.num_decoder_layers == 1
-    assert read_json(folder / "results.json")["tasks"]["rewrite"]["figures"]["dev"]["chrf"]["mean"] > 0.3
+    assert read_json(folder / "results.json")["tasks"]["rewrite"]["figures"]["dev"]["chrf"]["mean"] > 0.15
     assert model.predict(["the red cat"])[0].text
 
 

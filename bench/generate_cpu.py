@@ -1,0 +1,141 @@
+"""Writing texts on the CPU against transformers' `generate`: the same BART, the same sources, in one process.
+
+    python -m bench.generate_cpu [--model FOLDER] [--sources FILE] [--repeats 3]
+
+Prints seconds for 100 sentences, greedy and with 4 beams, and how many times as fast firth is. Without a folder the
+model has random weights in the shape of a small translator; then every text has the full length on both sides. The
+texts of both are compared.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+
+import firth
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
+from firth.encoders.bart import Bart
+from firth.inference.rewriting import Rewriter
+from firth.nn.search import Choice
+from firth.samples import prose
+from firth.tasks.rewrite import WritingOptions
+from firth.tokenizers.bpe import BPE
+
+NUM_TEXTS = 100
+MAX_TOKENS = 30
+BATCH = 32
+"""Sources that transformers pads to one length at a time, sorted by length; larger batches were no faster."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, help="a bart or t5 folder; random weights without it")
+    parser.add_argument("--sources", type=Path, help="a file with one source a line; embedded sentences without it")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    sources = _sources(arguments.sources)
+    with tempfile.TemporaryDirectory() as home:
+        folder = arguments.model or _random_model(sources, Path(home) / "model")
+        rewriter = firth.load(folder).rewriter()
+        theirs = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
+    rows = rewriter.tokenize(sources)
+    mean_length = np.mean([len(row.windows[0]) for row in rows])
+    print(f"{len(sources)} sources of {mean_length:.1f} tokens, at most {MAX_TOKENS} new ones, {torch.__version__}")
+    for beams in (1, 4):
+        _compare(rewriter, theirs, sources, beams=beams, repeats=arguments.repeats)
+
+
+def _compare(rewriter: Rewriter, theirs: PreTrainedModel, sources: list[str], *, beams: int, repeats: int) -> None:
+    ours_seconds = []
+    their_seconds = []
+    for _ in range(repeats):  # in turn, so that both see the same machine
+        seconds, ours = _timed(lambda: _ours(rewriter, sources, beams))
+        ours_seconds.append(seconds)
+        seconds, wanted = _timed(lambda: _theirs(theirs, rewriter, sources, beams))
+        their_seconds.append(seconds)
+    same = sum(one == other for one, other in zip(ours, wanted, strict=True))
+    tokens = sum(map(len, ours))
+    mine = statistics.median(ours_seconds)
+    peer = statistics.median(their_seconds)
+    name = "greedy" if beams == 1 else f"{beams} beams"
+    print(
+        f"{name}: firth {mine:.2f} s ({tokens / mine:,.0f} tokens/s), transformers {peer:.2f} s, "
+        f"{peer / mine:.2f} times as fast; {same} of {len(sources)} texts are the same"
+    )
+
+
+def _timed(function: Callable[[], list[list[int]]]) -> tuple[float, list[list[int]]]:
+    start = time.perf_counter()
+    found = function()
+    return time.perf_counter() - start, found
+
+
+@torch.inference_mode()
+def _ours(rewriter: Rewriter, sources: list[str], beams: int) -> list[list[int]]:
+    options = WritingOptions(Choice(temperature=0, beams=beams), MAX_TOKENS)
+    written = rewriter.head.write_items(rewriter.encoder, rewriter.tokenize(sources), options)
+    return [text.tokens for text in written]
+
+
+@torch.inference_mode()
+def _theirs(model: PreTrainedModel, rewriter: Rewriter, sources: list[str], beams: int) -> list[list[int]]:
+    """Padded batches of similar lengths, as a careful user of transformers makes them."""
+    vocab = rewriter.tokenizer.vocab
+    rows = [item.windows[0].ids for item in rewriter.tokenize(sources)]
+    order = sorted(range(len(rows)), key=lambda row: len(rows[row]))
+    texts: list[list[int]] = [[]] * len(rows)
+    for first in range(0, len(order), BATCH):
+        chosen = order[first : first + BATCH]
+        longest = max(len(rows[row]) for row in chosen)
+        ids = np.full((len(chosen), longest), vocab.pad)
+        for place, row in enumerate(chosen):
+            ids[place, : len(rows[row])] = rows[row]
+        found = model.generate(
+            torch.from_numpy(ids),
+            attention_mask=torch.from_numpy(ids != vocab.pad).long(),
+            max_new_tokens=MAX_TOKENS,
+            do_sample=False,
+            num_beams=beams,
+            suppress_tokens=sorted(vocab.specials - {vocab.sep}),
+            eos_token_id=vocab.sep,
+            pad_token_id=vocab.pad,
+            forced_eos_token_id=None,
+        )
+        for row, tokens in zip(chosen, found[:, 1:].tolist(), strict=True):
+            end = tokens.index(vocab.sep) + 1 if vocab.sep in tokens else len(tokens)
+            texts[row] = tokens[:end]
+    return texts
+
+
+def _sources(path: Path | None) -> list[str]:
+    if path is not None:
+        return path.read_text("utf-8").splitlines()[:NUM_TEXTS]
+    words = prose("en").read_text("utf-8").split()
+    lengths = np.random.default_rng(1).integers(6, 22, NUM_TEXTS)  # as Multi30k's
+    starts = np.cumsum(lengths) - lengths
+    return [" ".join(words[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
+
+
+def _random_model(sources: list[str], folder: Path) -> Path:
+    """A small translator's shape: 4 + 4 layers of width 256 and 8,000 tokens."""
+    tokenizer = BPE.train([*sources, prose("en").read_text("utf-8")], BPE.Config(vocab_size=8000), fewer=True)
+    torch.manual_seed(1)
+    sizes = {"width": 256, "num_layers": 4, "num_heads": 4, "ffn_width": 1024, "max_positions": 256}
+    encoder = Bart(Bart.Config(vocab_size=8000, start_token=tokenizer.vocab.cls, **sizes))
+    with torch.no_grad():
+        encoder.tokens.weight[tokenizer.vocab.sep] = 0  # no text ends early
+    checkpoints.save(folder, Checkpoint(encoder, {}, tokenizer))
+    return folder
+
+
+if __name__ == "__main__":
+    main()
