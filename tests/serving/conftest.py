@@ -14,11 +14,14 @@ from typing import Any
 
 import httpx
 import pytest
+import torch
 
 from firth import checkpoint, samples
+from firth.encoders.transformer import Transformer
 from firth.finetuning import labelled
 from firth.inference.model import Model, load
 from firth.tasks import resolve
+from firth.tokenizers import Tokenizer
 
 QUIET = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 TASKS = {
@@ -100,7 +103,19 @@ def folders(run: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
         task = checkpoint.make_head(name, data.config, plain.encoder, labels=data.labels)
         checkpoint.save(home / name, replace(plain, tasks={name: task}))
         made[name] = home / name
+    made["rewrite"] = home / "rewrite"
+    checkpoint.save(made["rewrite"], _writer(plain.tokenizer))
     return made
+
+
+def _writer(tokenizer: Tokenizer) -> checkpoint.Checkpoint:
+    """A model that writes, with random weights."""
+    torch.manual_seed(2)
+    sizes: dict[str, Any] = {"width": 32, "num_layers": 2, "num_heads": 2, "ffn_width": 64, "max_positions": 128}
+    encoder = Transformer(Transformer.Config(vocab_size=len(tokenizer.vocab), **sizes))
+    settings = {"beams": 2, "max_tokens": 12}
+    head = checkpoint.make_head("rewrite", settings, encoder, labels={})
+    return checkpoint.Checkpoint(encoder, {}, tokenizer, tasks={"rewrite": head})
 
 
 @pytest.fixture(scope="session")

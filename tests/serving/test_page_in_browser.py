@@ -64,7 +64,7 @@ def watched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(
     folders: dict[str, Path], segmenter: Path, other_mask: Path, watched: Path, serve_for_module: Callable[..., Any]
 ) -> Iterator[Any]:
-    arguments = [f"{name}={folders[name]}" for name in ("plain", "tag", "answer")]
+    arguments = [f"{name}={folders[name]}" for name in ("plain", "tag", "answer", "rewrite")]
     arguments += [f"words={segmenter}", f"other={other_mask}"]
     with serve_for_module(*arguments, "--runs", watched) as server:
         yield server
@@ -274,6 +274,32 @@ def test_compare_answer_and_neighbours_show_what_the_server_says(page: Page, sit
     assert [one for one in page.mistakes if " 422 " not in one] == []  # the panel's example is no word of this model
 
 
+def test_rewrite_shows_the_text_and_where_it_comes_from(page: Page, site: Any) -> None:
+    opened(page, site, "rewrite")
+    page.write("#rewrite-text", "The door is open.")
+    body = {"model": "rewrite", "texts": ["The door is open."], "attention": True}
+    answer = site.post("/rewrite", body).json()
+    shown(page, "#written", [answer["texts"][0]["text"]])
+    source, target = answer["attention"]["source"], answer["attention"]["target"]
+    shown(page, "#lines .token.from", target)
+    shown(page, "#lines .token:not(.from)", source)
+    assert page.evaluate("document.querySelectorAll('#heads [role=gridcell]').length") == 4
+    assert page.evaluate("document.querySelectorAll('#matrix .cell').length") == len(source) * len(target)
+    weights = answer["attention"]["weights"][0][0][1]
+    best = source[weights.index(max(weights))]
+    page.point("#lines .token.from[data-from='1']")
+    page.wait(
+        f"document.querySelector('#rewrite-says').textContent.startsWith('for {target[1]} it looked at {best}: ')"
+    )
+    page.evaluate(
+        "(() => { const all = document.querySelector('#rewrite-beams'); all.value = '1';"
+        "all.dispatchEvent(new Event('change')); })()"
+    )
+    greedy = site.post("/rewrite", {**body, "beams": 1}).json()
+    shown(page, "#written", [greedy["texts"][0]["text"]])
+    assert page.mistakes == []
+
+
 def test_what_users_write_stays_text(page: Page, site: Any) -> None:
     fields = {
         "fill": ("#fill-text", f"[MASK] {HOSTILE}", "#gaps .bar"),
@@ -282,6 +308,7 @@ def test_what_users_write_stays_text(page: Page, site: Any) -> None:
         "meaning": ("#meaning-texts", f"bank {HOSTILE}\n{HOSTILE} bank", "#places li"),
         "compare": ("#compare-texts", f"{HOSTILE}\n{HOSTILE}", "#similarities td"),
         "answer": ("#passage", HOSTILE, "#answered"),
+        "rewrite": ("#rewrite-text", HOSTILE, "#lines .token"),
         "neighbours": ("#neighbours-word", HOSTILE, "#body"),
     }
     for panel, (selector, text, result) in fields.items():
