@@ -97,7 +97,6 @@ BACKBONES = {
         solve=_solve_tagger,
     ),
     "static": Backbone(_start_vectors, chains.over_vectors),
-    "transformer": Backbone(_start_transformer, epochs=new_transformer.EPOCHS),
     "fasttext": Backbone(
         _start_fasttext,
         is_bag=True,
@@ -106,4 +105,5 @@ BACKBONES = {
         is_solved=lambda head: True,
         solve=_solve_fasttext,
     ),
+    "transformer": Backbone(_start_transformer, epochs=new_transformer.EPOCHS),
 }

@@ -67,8 +67,8 @@ def writer_for(encoder: Encoder) -> Writer:
     writer = _known_writer(encoder)
     if writer is None:
         raise Unsupported(
-            "This model reads but cannot write: to rewrite needs an encoder-decoder (transformer, t5, bart ...); "
-            "`firth finetune --task rewrite` makes one, also of a BERT."
+            "This model reads but cannot write; fine-tuning with `task='rewrite'` makes an encoder-decoder of a BERT, "
+            "or a new one if no model is named."
         )
     return writer
 
