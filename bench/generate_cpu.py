@@ -3,8 +3,8 @@
     python -m bench.generate_cpu [--model FOLDER] [--sources FILE] [--repeats 3]
 
 Prints seconds for 100 sentences, greedy and with 4 beams, and how many times as fast firth is. Without a folder the
-model has random weights in the shape of a small translator; then every text has the full length on both sides. The
-texts of both are compared.
+model has random weights in the shape of a small translator, which ends its texts after about as many tokens as Multi30k
+has. The texts of both are compared.
 """
 
 import argparse
@@ -29,7 +29,9 @@ from firth.tasks.rewrite import WritingOptions
 from firth.tokenizers.bpe import BPE
 
 NUM_TEXTS = 100
-MAX_TOKENS = 30
+MAX_TOKENS = 40
+MEAN_TOKENS = 14
+"""Of texts by random weights, about as many as a German caption has."""
 BATCH = 32
 """Sources that transformers pads to one length at a time, sorted by length; larger batches were no faster."""
 
@@ -126,14 +128,31 @@ def _sources(path: Path | None) -> list[str]:
 
 
 def _random_model(sources: list[str], folder: Path) -> Path:
-    """A small translator's shape: 4 + 4 layers of width 256 and 8,000 tokens."""
+    """A small translator's shape: 4 + 4 layers of width 256 and 8,000 tokens; texts end after about 14 tokens."""
     tokenizer = BPE.train([*sources, prose("en").read_text("utf-8")], BPE.Config(vocab_size=8000), fewer=True)
     torch.manual_seed(1)
     sizes = {"width": 256, "num_layers": 4, "num_heads": 4, "ffn_width": 1024, "max_positions": 256}
-    encoder = Bart(Bart.Config(vocab_size=8000, start_token=tokenizer.vocab.cls, **sizes))
+    vocab = tokenizer.vocab
+    encoder = Bart(Bart.Config(vocab_size=8000, start_token=vocab.cls, output_bias=True, **sizes)).eval()
     with torch.no_grad():
-        encoder.tokens.weight[tokenizer.vocab.sep] = 0  # no text ends early
-    checkpoints.save(folder, Checkpoint(encoder, {}, tokenizer))
+        for parameter in encoder.parameters():
+            if parameter.ndim > 1:
+                parameter.mul_(3)  # so that texts differ
+        encoder.tokens.weight[len(vocab) :] = 0  # rows without a token are never the best
+    checkpoint = Checkpoint(encoder, {}, tokenizer)
+    rewriter = Rewriter(checkpoint)
+    assert encoder.output_bias_V is not None
+    # By bisection: the higher the score of the end, the shorter the texts.
+    low = 0.0
+    high = 200.0
+    for _ in range(12):
+        encoder.output_bias_V.data[vocab.sep] = (low + high) / 2
+        mean_length = np.mean([len(tokens) for tokens in _ours(rewriter, sources[:25], 1)])
+        if mean_length > MEAN_TOKENS:
+            low = (low + high) / 2
+        else:
+            high = (low + high) / 2
+    checkpoints.save(folder, checkpoint)
     return folder
 
 

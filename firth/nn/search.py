@@ -132,12 +132,12 @@ def _choose_one_by_one(
     scores_BV = model.first()
     step = 0
     while True:
-        scores_BV, totals_B = _prepared(scores_BV, rules)
+        logs_BV = _log_probabilities(scores_BV, rules)
         if choice.no_repeat:
             sequences = [[*contexts[row], *texts[row].tokens] for row in unfinished]
-            _ban_repeats(scores_BV, sequences, choice.no_repeat)
-        tokens_B = choose(scores_BV, draw(unfinished, step), choice)
-        logs_B = scores_BV.gather(1, tokens_B[:, None])[:, 0] - totals_B
+            _ban_repeats(logs_BV, sequences, choice.no_repeat)
+        tokens_B = choose(logs_BV, draw(unfinished, step), choice)
+        logs_B = logs_BV.gather(1, tokens_B[:, None])[:, 0]
         if step == 0 and rules.first is not None:
             # It is no choice of the model, so its probability is 1.
             tokens_B = torch.full_like(tokens_B, rules.first)
@@ -287,39 +287,36 @@ def _best_next(
     scores_BV: Tensor, beams: Sequence[_Beam], choice: Choice, rules: WritingRules
 ) -> tuple[list[list[float]], list[list[int]]]:
     """For each unfinished version its best next tokens: their log-probabilities, and the tokens."""
-    scores_BV, totals_B = _prepared(scores_BV, rules)
+    logs_BV = _log_probabilities(scores_BV, rules)
     if choice.no_repeat:
         sequences = []
         for beam in beams:
             sequences += [[*beam.context, *text.tokens] for text in beam.running]
-        _ban_repeats(scores_BV, sequences, choice.no_repeat)
+        _ban_repeats(logs_BV, sequences, choice.no_repeat)
     # All versions of a text together give at most 2 * beams candidates, so no more of each are needed.
-    count = min(2 * choice.beams, scores_BV.shape[1])
-    best_BK, tokens_BK = scores_BV.topk(count, 1)
-    logs_BK = best_BK - totals_B[:, None]
+    count = min(2 * choice.beams, logs_BV.shape[1])
+    logs_BK, tokens_BK = logs_BV.topk(count, 1)
     return logs_BK.tolist(), tokens_BK.tolist()
 
 
 # What both need
 
 
-def _prepared(scores_BV: Tensor, rules: WritingRules) -> tuple[Tensor, Tensor]:
-    """The scores with minus infinity for banned tokens, and the logarithm of the sum of all exponentials (B).
+def _log_probabilities(scores_BV: Tensor, rules: WritingRules) -> Tensor:
+    """Of all tokens that there are; minus infinity for banned ones.
 
-    The sum counts banned tokens, too: a probability is the model's own.
+    The probabilities are the model's own: banning some tokens does not raise the others.
     """
-    scores_BV = scores_BV.float()
-    totals_B = scores_BV.logsumexp(1)
-    scores_BV = scores_BV[:, : rules.vocab_size]
-    banned = [token for token in rules.banned if token < scores_BV.shape[1]]
-    scores_BV[:, banned] = -torch.inf
-    return scores_BV, totals_B
+    logs_BV = scores_BV.float().log_softmax(1)[:, : rules.vocab_size]
+    banned = [token for token in rules.banned if token < logs_BV.shape[1]]
+    logs_BV[:, banned] = -torch.inf
+    return logs_BV
 
 
-def _ban_repeats(scores_BV: Tensor, sequences: Sequence[Sequence[int]], size: int) -> None:
+def _ban_repeats(logs_BV: Tensor, sequences: Sequence[Sequence[int]], size: int) -> None:
     """Minus infinity for the tokens that would repeat a run of `size` tokens."""
     for row, tokens in enumerate(sequences):
-        scores_BV[row, repeats(tokens, size)] = -torch.inf
+        logs_BV[row, repeats(tokens, size)] = -torch.inf
 
 
 def repeats(tokens: Sequence[int], size: int) -> list[int]:
