@@ -28,6 +28,8 @@ LAYOUTS = {
     "gpt2": "firth.convert.gpt",
     "openai-gpt": "firth.convert.gpt",
 }
+HEAD = "head.safetensors"
+"""The file of what fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
 OWN = "firth.convert.own"
 """The layout of encoders that have no public one."""
 

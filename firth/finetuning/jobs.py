@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from firth import models
 from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig, BadInput
 from firth.files import sha256
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
-from firth.finetuning.labelled import PARTS, Labelled
+from firth.finetuning.labelled import PARTS, Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
@@ -39,6 +40,9 @@ WIDE_RATE = 3e-5
 """Learning rate of wider models."""
 NEW_PARTS_RATE = 1e-3
 """Learning rate if only adapters or layers over frozen features learn."""
+
+REMEDY = "name a model folder, or start from random weights with `random=True`"
+"""If no model was named and none comes with the installation."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,8 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         data[name] = replace(rows, config=backbone.resolve_config(rows.config))
     if backbone.is_bag:
         _refuse_model_and_several_tasks(source.model, data)
+    if not resumed and config.encoder == "model" and not source.model and not request.random:
+        source = _with_model(source, models.suiting(texts_of(data), remedy=REMEDY))
     # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
     start = backbone.start(data, config, source)
     for name, rows in data.items():
@@ -259,6 +265,11 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         files=files,
         model_sha256=model_sha256(model),
     )
+
+
+def _with_model(source: FinetuningSource, model: Path) -> FinetuningSource:
+    path = str(model.resolve())
+    return replace(source, model=path, random=False, model_sha256=model_sha256(path))
 
 
 def _source_file(path: Path) -> SourceFile:

@@ -4,6 +4,12 @@ export const LANGUAGES = ["en", "zh"];
 
 export const words = (language) => TEXTS[language];
 
+/** The examples of a panel in a language, which may be another one than the page's: a model reads its own. */
+export function examples(panel, language) {
+  const entries = Object.entries(TEXTS[language][panel]);
+  return Object.fromEntries(entries.filter(([name]) => name.startsWith("example")));
+}
+
 const TEXTS = {
   en: {
     tagline: "Look inside a language model",
