@@ -40,7 +40,8 @@ def ship(run: Path, name: str, *, bits: int = BITS) -> Path:
         exported = Path(temporary) / "exported"
         export_folder(run, exported, bits=bits)
         rounded = checkpoints.load(exported)
-        documented = replace(rounded, info={**rounded.info, "sources": SOURCES[language]})
+        notes = {"language": language, "sources": SOURCES[language]}
+        documented = replace(rounded, info={**rounded.info, **notes})
         folder = Path(temporary) / name
         checkpoints.save(folder, documented, bits=bits)
         size = sum(file.stat().st_size for file in folder.iterdir())

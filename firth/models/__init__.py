@@ -8,7 +8,7 @@ models are the folders in the folder that it names.
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
@@ -24,7 +24,7 @@ LANGUAGES = {"en": "English", "zh": "Chinese"}
 SAMPLE_CHARACTERS = 100_000
 """Characters of a text that are read to find its language."""
 ONE_LANGUAGE_SHARE = 0.95
-"""The share of a vocabulary that is English in a model for English only. A model for Chinese has English words, too."""
+"""If so much of a vocabulary is of one language, a model reads no other. Most models for Chinese have English words."""
 
 
 def names() -> list[str]:
@@ -79,8 +79,12 @@ def language_of(texts: str | Iterable[str]) -> str:
     return "zh" if num_chinese and num_chinese >= num_words else "en"
 
 
-def languages_of_vocabulary(tokens: Iterable[str]) -> list[str]:
-    """The languages that a model can read, judged by its tokens."""
+def languages_of_model(notes: Mapping[str, object], tokens: Iterable[str]) -> list[str]:
+    """The languages that a model can read, by what its `firth.json` says, or else by its tokens."""
+    noted = notes.get("language") or notes.get("fine_tuned_from") or ""
+    language = str(noted).partition("-")[0]
+    if language in LANGUAGES:
+        return [language]
     num_chinese = 0
     num_words = 0
     for token in tokens:
@@ -90,7 +94,7 @@ def languages_of_vocabulary(tokens: Iterable[str]) -> list[str]:
     total = num_chinese + num_words
     if num_words >= ONE_LANGUAGE_SHARE * total:
         return ["en"]
-    if num_chinese > num_words:
+    if num_chinese >= ONE_LANGUAGE_SHARE * total:
         return ["zh"]
     return ["en", "zh"]
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
-from firth.models import languages_of_vocabulary
+from firth.models import languages_of_model
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
@@ -40,7 +40,7 @@ class ServerState:
         for name, model in self.models.items():
             tokenizer = model.tokenizer
             tokens = (tokenizer.spelled(token) for token in range(len(tokenizer.vocab)))
-            found[name] = languages_of_vocabulary(tokens)
+            found[name] = languages_of_model(model.checkpoint.info, tokens)
         return found
 
     @cached_property

@@ -34,7 +34,9 @@ SHIPPED = models.names()
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_model_that_comes_with_firth_is_small_and_says_what_it_was_trained_on(name: str) -> None:
     folder = models.find(name)
-    assert name.partition("-")[0] in models.LANGUAGES
+    language = firth.load(name).info().training["language"]
+    assert language == name.partition("-")[0]
+    assert language in models.LANGUAGES
     assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= LIMIT
     card = (folder / "README.md").read_text("utf-8")
     sources = card.split("## Text and licences\n")[1].split("\n## ")[0].strip().splitlines()
@@ -168,15 +170,17 @@ def test_the_language_of_much_text_is_that_of_its_beginning() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "languages"),
+    ("notes", "tokens", "languages"),
     [
-        (["the", "of", "##ing", "[MASK]", "。"], ["en"]),
-        (["的", "中", "国", "the", "[MASK]"], ["zh"]),
-        (["的", "中", "the", "of", "and"], ["en", "zh"]),
+        ({}, ["the", "of", "##ing", "[MASK]", "。"], ["en"]),
+        ({}, ["的", "中", "国", "。"], ["zh"]),
+        ({"fine_tuned_from": "run"}, ["的", "中", "the"], ["en", "zh"]),
+        ({"language": "zh"}, ["的", "中", "the"], ["zh"]),
+        ({"fine_tuned_from": "zh-small"}, ["的", "中", "the"], ["zh"]),
     ],
 )
-def test_the_languages_of_a_vocabulary(tokens: list[str], languages: list[str]) -> None:
-    assert models.languages_of_vocabulary(tokens) == languages
+def test_the_languages_of_a_model(notes: dict[str, str], tokens: list[str], languages: list[str]) -> None:
+    assert models.languages_of_model(notes, tokens) == languages
 
 
 @pytest.mark.parametrize(("name", "language"), [("en-small", "English"), ("zh-small", "Chinese")])

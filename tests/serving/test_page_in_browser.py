@@ -150,7 +150,7 @@ def test_fill_speaks_of_the_models_own_mask(page: Page, site: Any) -> None:
 
 @pytest.fixture(scope="module")
 def one_language_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """An English and a Chinese model, each with a vocabulary of its language alone."""
+    """An English and a Chinese model."""
     made = {}
     sizes: dict[str, Any] = {"width": 16, "num_layers": 1, "num_heads": 2, "ffn_width": 32, "max_positions": 128}
     for language in samples.LANGUAGES:
@@ -159,7 +159,7 @@ def one_language_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, P
         encoder = Bert(Bert.Config(vocab_size=len(tokenizer.vocab), **sizes))
         goals = {"masked_lm": checkpoint.make_objective("masked_lm", MaskedLM.Config(), encoder, tokenizer)}
         made[language] = tmp_path_factory.mktemp("language") / language
-        checkpoint.save(made[language], checkpoint.Checkpoint(encoder, goals, tokenizer))
+        checkpoint.save(made[language], checkpoint.Checkpoint(encoder, goals, tokenizer, info={"language": language}))
     return made
 
 

@@ -214,7 +214,7 @@ def test_wrong_starts(command: Callable[..., Any], run: Path, tmp_path: Path, mo
             ((f"m={run}", "--token-file", tmp_path / "latin"), "latin must hold a token"),
             (
                 (f"m={run}", "--port", port),
-                f"firth: 127.0.0.1:{port} cannot be listened on: address already in use; choose another --host or --port.",
+                f"127.0.0.1:{port} cannot be listened on: address already in use; choose another --host or --port.",
             ),
             ((f"m={run}", "--host", "host.invalid", "--token-file", tmp_path / "short"), "at least 16"),
             ((f"m={tmp_path / 'nothing'}", "--port", 0), "nothing"),
@@ -264,7 +264,7 @@ def test_without_models_it_serves_the_demo(
         told = httpx.get(f"{server.url}/info").json()
         shipped = ["en-small", "zh-small"] if has_models else []
         assert list(told["models"]) == [*shipped, "demo", "classify-zh"]
-        assert told["default"] == list(told["models"])[0]
+        assert told["default"] == next(iter(told["models"]))
         assert [row["name"] for row in httpx.get(f"{server.url}/runs").json()["runs"]] == ["run"]
 
 
