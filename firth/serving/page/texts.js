@@ -46,7 +46,7 @@ const TEXTS = {
       noMask: "Put [MASK] where a word is missing.",
       gap: (number) => `Gap ${number}`,
       use: (token) => `Write “${token}” into the gap`,
-      example: "Paris is the [MASK] of France, and the river [MASK] runs through it.",
+      example: "Paris is the [MASK] of France, and the Seine flows through the [MASK].",
     },
     attention: {
       name: "Attention",
