@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,15 @@ def test_a_model_that_comes_with_firth_is_small_and_says_what_it_was_trained_on(
     assert sources
     for source in sources:
         assert re.search(r"^- .+: .*(CC BY|public domain|licences mixed)", source)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_file_of_a_model_is_in_the_wheel(name: str, with_models: Path) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text("utf-8"))
+    patterns = project["tool"]["setuptools"]["package-data"]["firth"]
+    for file in (with_models / name).iterdir():
+        place = Path("models") / name / file.name
+        assert any(place.match(pattern) for pattern in patterns), place
 
 
 @pytest.mark.parametrize("name", NAMES)
