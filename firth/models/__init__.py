@@ -60,7 +60,7 @@ def suiting(texts: str | Iterable[str], *, remedy: str = "name a model folder") 
     if not found:
         which = f"no model for {LANGUAGES[language]} text, only {', '.join(known)}" if known else "no models"
         raise BadInput(f"No model was named, and this installation has {which}; {remedy}.")
-    log.info(f"No model was named: using {found[0]}, because the text is {LANGUAGES[language]}.")
+    log.info(f"No model was named: using {found[0]}, the model for {LANGUAGES[language]} text.")
     return _home() / found[0]
 
 

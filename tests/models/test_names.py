@@ -197,7 +197,7 @@ def test_the_languages_of_a_model(notes: dict[str, str], tokens: list[str], lang
 def test_fill_and_embed_choose_by_the_text_and_say_so(
     name: str, language: str, with_models: Path, command: Command, tmp_path: Path
 ) -> None:
-    note = f"No model was named: using {name}, because the text is {language}.\n"
+    note = f"No model was named: using {name}, the model for {language} text.\n"
     named = command("fill", name, TEXTS[name])
     chosen = command("fill", TEXTS[name])
     assert (chosen.code, chosen.out, chosen.err) == (0, named.out, note)
