@@ -87,11 +87,12 @@ class KeyValueCache:
         owners = [self.owners[row] for row in rows]
         if owners == self.owners:
             return
+        self.readers = None
         if owners != sorted(owners):
             self._copy_sources(owners, layout)
-            owners = list(range(len(rows)))
+            self.owners = list(range(len(rows)))
+            return
         self.owners = owners
-        self.readers = None
         if owners != list(range(layout.num_sequences)):
             counts = [0] * layout.num_sequences
             for owner in owners:
