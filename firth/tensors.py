@@ -24,6 +24,31 @@ if TYPE_CHECKING:
     from firth.nn.attention import Source
 
 
+CONTEXT_RANK = -1
+"""The rank of tokens that are not predicted: they see each other, and all predicted tokens see them."""
+MEMORY_RANK = -2
+"""The rank of the memory: it sees only itself, all others see it, and no gradient goes into it."""
+
+
+@dataclass(frozen=True)
+class PredictionOrder:
+    """An order of prediction for each sequence: a token's state has read the tokens of its own rank and below."""
+
+    ranks_N: Tensor
+    """Each token's place in the order of its sequence, from 0; `CONTEXT_RANK` and `MEMORY_RANK` come before it."""
+    queries_P: Tensor
+    """The predicted tokens, sequence after sequence: each is predicted from the ranks below its own."""
+    query_bounds_B1: Tensor
+    """int32: where the queries of each sequence begin."""
+    max_queries: int
+    """The most queries of a sequence."""
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> "PredictionOrder":
+        ranks_N = change(self.ranks_N)
+        queries_P = change(self.queries_P)
+        return PredictionOrder(ranks_N, queries_P, change(self.query_bounds_B1), self.max_queries)
+
+
 @dataclass(frozen=True)
 class Batch:
     """Sequences end to end: the shape everything runs on."""
@@ -42,6 +67,10 @@ class Batch:
     """Where each token's parts begin."""
     source: "Batch | None" = None
     """What a decoder reads: one sequence for each of this batch."""
+    prefix_B: Tensor | None = None
+    """If set, all tokens see the first so many of their sequence, and those after them causally (UniLM)."""
+    order: "PredictionOrder | None" = None
+    """If set, the order in which a network with two streams predicts tokens (XLNet)."""
 
     @property
     def num_tokens(self) -> int:
@@ -61,7 +90,8 @@ class Batch:
                 changed[each.name] = change(value)
         targets = {name: change(value) for name, value in self.targets.items()}
         source = None if self.source is None else self.source._map(change)
-        return replace(self, targets=targets, source=source, **changed)
+        order = None if self.order is None else self.order.mapped(change)
+        return replace(self, targets=targets, source=source, order=order, **changed)
 
 
 @dataclass(frozen=True)
@@ -84,6 +114,8 @@ class States:
     """What the output layer of an encoder-decoder reads: `last_ND`, in some shapes scaled or projected."""
     output_bias_V: Tensor | None = None
     """The bias of that output layer, if there is one."""
+    queries_PD: Tensor | None = None
+    """Where the batch has an order: the states of its queries, which have not read their own token."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +158,12 @@ class Encoder(nn.Module):
 
     Given a batch with a `source`, its states are the decoder's. Given one without, they are those of the encoder half.
     """
+    reads_prefix: bool = False
+    """Whether it honours `Batch.prefix_B`."""
+    has_two_streams: bool = False
+    """Whether it honours `Batch.order`, and then gives `States.queries_PD`."""
+    cls_last: bool = False
+    """Whether the last token of a sequence stands for all of it, as in XLNet, and not the first."""
 
     @property
     def init_std(self) -> float:

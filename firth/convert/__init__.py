@@ -31,6 +31,7 @@ LAYOUTS = {
     # mBART's norms come before the sublayers; "bart" is also the encoder's name.
     "bart": "firth.convert.bart:BART_FOLDER",
     "mbart": "firth.convert.bart:BART_FOLDER",
+    "xlnet": "firth.convert.xlnet",
 }
 HEAD = "head.safetensors"
 """The file of what fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""

@@ -17,6 +17,7 @@ TABLE = {
     "transformer": "firth.encoders.transformer:Transformer",
     "t5": "firth.encoders.t5:T5",
     "bart": "firth.encoders.bart:Bart",
+    "xlnet": "firth.encoders.xlnet:XLNet",
 }
 
 CONFIGS = {

@@ -1,6 +1,7 @@
 """BERT's encoder (Devlin et al. 2018): embeddings, L post-norm blocks over packed sequences, a tanh pooler.
 
-In: a batch. Out: the last layer's states for every token and the pooled first token of every sequence.
+In: a batch. Out: the last layer's states for every token and the pooled first token of every sequence. A batch with
+prefixes is read by UniLM's mask: both ways up to the prefix, from left to right after it.
 """
 
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 
 from firth.errors import BadConfig
+from firth.nn.attention import prefix_mask
 from firth.nn.blocks import compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
@@ -21,6 +23,7 @@ from firth.tensors import Batch, Encoder, States
 
 class Bert(Encoder):
     shows_attention = True
+    reads_prefix = True
 
     @dataclass(frozen=True)
     class Config(TransformerConfig):
@@ -78,13 +81,14 @@ class Bert(Encoder):
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         table_VD = self.embeddings.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VD))
+        mask = None if batch.prefix_B is None else prefix_mask(batch.prefix_B)
         x_ND = self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
         kept = [x_ND]
         maps = []
         for block in self.blocks:
             if attention:
-                maps.append(block.weights(x_ND, plan))  # type: ignore[operator]
-            x_ND = block(x_ND, plan)
+                maps.append(block.weights(x_ND, plan, mask=mask))  # type: ignore[operator]
+            x_ND = block(x_ND, plan, mask=mask)
             if layers:
                 kept.append(x_ND)
         pooled_BD = None

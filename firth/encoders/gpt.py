@@ -2,7 +2,8 @@
 
 In: a batch. Out: the last layer's states for every token. With norm=post it is GPT (Radford et al. 2018), with norm=pre
 GPT-2 (Radford et al. 2019): norms before the sublayers, one more at the end, and smaller initial weights where a
-sublayer adds to the residual stream. With a key-value cache the batch holds only the new tokens of its sequences.
+sublayer adds to the residual stream. With a key-value cache the batch holds only the new tokens of its sequences. The
+tokens of a batch's prefixes see each other.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from firth.nn.attention import prefix_mask
 from firth.nn.blocks import compute_dtype, initialise
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import layout
@@ -23,6 +25,7 @@ class GPT(Encoder):
     causal = True
     supports_cache = True
     shows_attention = True
+    reads_prefix = True
 
     @dataclass(frozen=True)
     class Config(TransformerConfig):
@@ -64,6 +67,7 @@ class GPT(Encoder):
     ) -> States:
         table_VD = self.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VD))
+        mask = None if batch.prefix_B is None else prefix_mask(batch.prefix_B)
         caches: Sequence[LayerCache | None] = [None] * self.num_layers
         if cache is not None:
             plan, caches = cache.read(plan)
@@ -73,10 +77,10 @@ class GPT(Encoder):
         maps: list[tuple[Tensor, ...]] = []
         for block, layer_cache in zip(self.blocks, caches, strict=True):
             if attention:
-                maps.append(block.weights(x_ND, plan, cache=layer_cache))  # type: ignore[operator]
+                maps.append(block.weights(x_ND, plan, mask=mask, cache=layer_cache))  # type: ignore[operator]
             if layers:
                 kept.append(x_ND)
-            x_ND = block(x_ND, plan, cache=layer_cache)
+            x_ND = block(x_ND, plan, mask=mask, cache=layer_cache)
         x_ND = self.norm(x_ND)
         shown = (*kept, x_ND) if layers else ()
         return States(x_ND, table_VD, layers=shown, attention=tuple(maps))

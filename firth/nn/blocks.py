@@ -33,7 +33,10 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
 
 
 class SelfAttention(nn.Module):
-    """Tokens attend to tokens of their own sequence; the three projections are one product."""
+    """Tokens attend to tokens of their own sequence; the three projections are one product.
+
+    A mask, where one is given, says all about what a token may see, also in a causal layer.
+    """
 
     def __init__(
         self,
@@ -73,7 +76,7 @@ class SelfAttention(nn.Module):
             projected,
             layout,
             layout_k,
-            causal=self.causal,
+            causal=self.causal and mask is None,
             mask=mask,
             bias=bias,
             scale=self.scale,
@@ -96,9 +99,8 @@ class SelfAttention(nn.Module):
         layout_k = layout
         if cache is not None:
             projected, layout_k = cache.extend(projected)
-        return attention_weights(
-            projected, layout, layout_k, causal=self.causal, mask=mask, bias=bias, scale=self.scale
-        )
+        causal = self.causal and mask is None
+        return attention_weights(projected, layout, layout_k, causal=causal, mask=mask, bias=bias, scale=self.scale)
 
     def _project(self, x_ND: Tensor) -> Fused:
         qkv: Tensor = self.qkv(x_ND)
