@@ -20,8 +20,9 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.nn.likelihood import IGNORE
-from firth.objectives.mask_units import Entities, Unit, unit_starts
+from firth.objectives.mask_units import Entities, Unit
 from firth.objectives.objective import Objective
+from firth.objectives.token_choice import choose_tokens, max_predictions
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
@@ -151,40 +152,9 @@ class MaskedLM(Objective):
 
     def _choose(self, pack: Pack, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The tokens to predict, and for each of them the first token of its unit."""
+        config = self.config
         tokens = np.flatnonzero(pack.ordinary_N)
-        starts = unit_starts(self.config.unit, pack, tokens, key=key, entities=self._entities)
-        # For each token the number of its unit.
-        unit = np.cumsum(starts) - 1
-        taken = self._choose_units(pack, tokens[starts], np.bincount(unit), key=key)
-        chosen = drop_surplus(taken, unit, max_predictions(pack.num_tokens, self.config.rate))
-        leaders = tokens[starts][unit[chosen]]
-        return tokens[chosen], leaders
-
-    def _choose_units(self, pack: Pack, leaders_U: np.ndarray, lengths_U: np.ndarray, *, key: np.uint64) -> np.ndarray:
-        """Which units are taken: units in random order until the sequence's share of tokens is reached.
-
-        The unit that crosses the share is taken with the probability that makes the expected share exact.
-        """
-        sequence_U = pack.sequence_N[leaders_U]
-        rows_U = pack.rows_B[sequence_U]
-        positions_U = pack.positions_N[leaders_U]
-        # Draws are below 1, so this sorts by sequence, and at random within each sequence.
-        order = np.argsort(sequence_U + rng.uniform(key, rows_U, positions_U, 0))
-        lengths = lengths_U[order]
-        sequence = sequence_U[order]
-
-        # How many tokens of its sequence come before each unit in this order.
-        tokens_before = np.cumsum(lengths) - lengths
-        sizes_B = np.bincount(sequence_U, lengths_U, minlength=len(pack.rows_B)).astype(np.int64)
-        first_token_B = np.cumsum(sizes_B) - sizes_B
-        spent = tokens_before - first_token_B[sequence]
-
-        # A unit that fits into the rest of the share is always taken, one beyond it never.
-        rest = self.config.rate * sizes_B[sequence] - spent
-        draws = rng.uniform(key, rows_U[order], positions_U[order], 1)
-        taken_U = np.zeros(len(lengths), bool)
-        taken_U[order] = draws * lengths < rest
-        return taken_U
+        return choose_tokens(pack, tokens, unit=config.unit, rate=config.rate, key=key, entities=self._entities)
 
     def _replace(self, pack: Pack, chosen: np.ndarray, leaders: np.ndarray, *, key: np.uint64) -> None:
         """Replaces the chosen tokens by the mask token, by a random token, or not at all."""
@@ -199,19 +169,3 @@ class MaskedLM(Objective):
         is_random = ~is_masked & (draws < config.mask_share + config.random_share)
         pack.ids_N[chosen[is_masked]] = self.vocab.mask
         pack.ids_N[chosen[is_random]] = self._ordinary_ids[picks[is_random]]
-
-
-def drop_surplus(taken_U: np.ndarray, unit: np.ndarray, limit: int) -> np.ndarray:
-    """Which tokens are chosen, given their units; drops the last units, whole, while more than `limit` tokens are."""
-    chosen = taken_U[unit]
-    while chosen.sum() > limit:
-        last = np.flatnonzero(taken_U)[-1]
-        taken_U[last] = False
-        chosen = taken_U[unit]
-    return np.asarray(chosen)
-
-
-def max_predictions(num_tokens: int, rate: float) -> int:
-    """The fixed number of predictions in a pack: the expected number and some slack, a multiple of 64."""
-    expected = int(num_tokens * rate * 1.05 + 32)
-    return -(-expected // 64) * 64

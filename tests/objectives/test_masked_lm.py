@@ -14,7 +14,8 @@ from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
-from firth.objectives.masked_lm import MaskedLM, drop_surplus
+from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.token_choice import drop_surplus
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTH = 64
