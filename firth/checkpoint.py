@@ -321,7 +321,7 @@ def _card(checkpoint: Checkpoint) -> str:
     example = ""
     if encoder.causal and "causal_lm" in goals:
         example = 'model.generate("The")\n'
-    elif "masked_lm" in goals or "replaced_token" in goals:
+    elif goals.keys() & {"masked_lm", "unilm", "replaced_token"}:
         example = 'model.fill("The [MASK] is open.")\n'
     return card(
         described(encoder),

@@ -47,6 +47,8 @@ class HuggingFaceLayout:
     """For each goal: firth's names of its tensors -> Hugging Face's."""
     architectures: Mapping[tuple[str, ...], str]
     """The goals that a model has -> the class in transformers."""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    """Goals that have the head of another goal -> that goal. `config.json` then names them as `goals`."""
     tied: tuple[str, ...] = ()
     """Tensors that must equal the input embedding."""
     extras: tuple[str, ...] = ("embeddings.position_ids",)
@@ -77,6 +79,9 @@ class HuggingFaceLayout:
 
         # Each step below removes what it uses, so that what remains is unused.
         goals = self._pop_heads(tensors)
+        for alias, goal in self.aliases.items():
+            if alias in values.get("goals", ()) and goal in goals:
+                goals[alias] = goals.pop(goal)
         pop_goal_tensors(tensors, goals)
         encoder = self._pop_encoder(folder, tensors, config)
         self._check_unused(folder, tensors, encoder[TOKENS])
@@ -99,7 +104,7 @@ class HuggingFaceLayout:
             tensors[their_name] = ours[name]
         for goal, head in goals.items():
             state = head.state_dict()
-            names = self.heads.get(goal)
+            names = self.heads.get(self._head_of(goal, goals))
             if not names:
                 names = {name: f"{GOAL_PREFIX}{goal}.{name}" for name in state}
             for name, their_name in names.items():
@@ -119,7 +124,8 @@ class HuggingFaceLayout:
         if "embedding_width" in known:
             # In firth's config 0 means "as wide as the states". Hugging Face wants the number.
             known["embedding_width"] = encoder.table_width
-        known_goals = tuple(goal for goal in self.heads if goal in goals)
+        owners = {goal: self._head_of(goal, goals) for goal in goals}
+        known_goals = tuple(goal for goal in self.heads if goal in owners.values())
         architecture = self.architectures.get(known_goals, self.architectures[()])
 
         values: dict[str, object] = {"architectures": [architecture], "model_type": self.model_type}
@@ -128,6 +134,9 @@ class HuggingFaceLayout:
         values.update(self.fixed)
         values["pad_token_id"] = pad_id
         values["dtype"] = "float32"
+        aliased = [goal for goal, owner in owners.items() if goal != owner]
+        if aliased:
+            values["goals"] = aliased
         return values
 
     def suits(self, encoder: Encoder, goals: Mapping[str, nn.Module]) -> bool:
@@ -146,6 +155,12 @@ class HuggingFaceLayout:
                 if used != value:
                     return False
         return True
+
+    def _head_of(self, goal: str, goals: Mapping[str, nn.Module]) -> str:
+        """The goal whose head's names a goal uses: its own, or those of the goal that it is an alias of."""
+        owner = self.aliases.get(goal, goal)
+        is_free = owner == goal or owner not in goals
+        return owner if is_free else goal
 
     def encoder_names(self, config: EncoderConfig) -> dict[str, str]:
         """Firth's name -> Hugging Face's for every tensor of the encoder, with query, key and value separate."""

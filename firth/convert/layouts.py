@@ -62,6 +62,7 @@ BERT = HuggingFaceLayout(
         ),
         "next_sentence": {"head.weight": "cls.seq_relationship.weight", "head.bias": "cls.seq_relationship.bias"},
     },
+    aliases={"unilm": "masked_lm"},
     architectures={
         ("masked_lm", "next_sentence"): "BertForPreTraining",
         ("masked_lm",): "BertForMaskedLM",

@@ -186,7 +186,7 @@ def _to_theirs(their_name: str, tensor: Tensor, config: XLNet.Config) -> Tensor:
     if _INPUTS_FIRST.search(their_name):
         tensor = tensor.T
     if tensor.ndim < 3:
-        tensor = tensor.unflatten(-1, (config.num_heads, -1))
+        tensor = tensor.reshape(*tensor.shape[:-1], config.num_heads, -1)
     return tensor.contiguous()
 
 

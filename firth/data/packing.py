@@ -233,6 +233,9 @@ def _segments(frame: Frame, sizes_BP: np.ndarray, sequence_N: np.ndarray, positi
         has_second_N = sizes_BP[sequence_N, 1] > 0
         in_second_N = (positions_N >= first_B[sequence_N]) & has_second_N
         segments_N[in_second_N] = frame.second_segment
+    if frame.last_segment is not None:
+        is_last_N = np.append(sequence_N[1:] != sequence_N[:-1], True)
+        segments_N[is_last_N] = frame.last_segment
     return segments_N
 
 

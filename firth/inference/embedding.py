@@ -235,6 +235,8 @@ class Embedder:
     ) -> np.ndarray:
         """One vector for each sequence; sequences of similar length share a batch."""
         vectors = np.empty((len(sequences), self.encoder.width), np.float32)
+        if pooling == "cls" and self.encoder.cls_last:
+            pooling = "last"
 
         @torch.inference_mode()
         def compute(rows: list[int]) -> None:

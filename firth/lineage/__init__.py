@@ -72,6 +72,8 @@ TABLE: dict[str, str] = {
     "bert-wwm": "firth.lineage.masked:bert_wwm",
     "spanbert": "firth.lineage.masked:spanbert",
     "gpt-2": "firth.lineage.autoregressive:gpt_2",
+    "unilm": "firth.lineage.unified:unilm",
+    "xlnet": "firth.lineage.unified:xlnet",
     "roberta": "firth.lineage.masked:roberta",
     "albert": "firth.lineage.masked:albert",
     "distilbert": "firth.lineage.masked:distilbert",

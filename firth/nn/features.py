@@ -55,6 +55,7 @@ class Features(Encoder):
         # The LSTM reads in both directions.
         self.causal = encoder.causal and not config.lstm_width
         self.shows_attention = encoder.shows_attention
+        self.cls_last = encoder.cls_last
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         with torch.no_grad():

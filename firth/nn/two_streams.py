@@ -201,7 +201,8 @@ class RelativeAttention(nn.Module):
         segments_GHLS = self._segment_scores(
             q_GLHK, plan.segments_N[group.queries.rows_GL], plan.segments_N[group.keys.rows_GL]
         )
-        return (positions_GHLS + segments_GHLS) * self.scale
+        bias_GHLS: Tensor = (positions_GHLS + segments_GHLS) * self.scale
+        return bias_GHLS
 
     def _query_bias(self, group: Group, q_PHK: Tensor, r_RHK: Tensor, plan: StreamPlan) -> Tensor:
         """The same terms of the query stream, whose rows are tokens at any positions."""
@@ -218,7 +219,8 @@ class RelativeAttention(nn.Module):
         segments_GHLS = self._segment_scores(
             q_GLHK, plan.queries.segments_P[group.queries.rows_GL], plan.segments_N[rows_GS]
         )
-        return (positions_GHLS + segments_GHLS) * self.scale
+        bias_GHLS: Tensor = (positions_GHLS + segments_GHLS) * self.scale
+        return bias_GHLS
 
     def _position_scores(self, q_GLHK: Tensor, r_RHK: Tensor) -> Tensor:
         """(q + v)' W_r r of all distances."""
@@ -240,8 +242,10 @@ def _shift(by_distance_GHLR: Tensor) -> Tensor:
     shorter.
     """
     length = by_distance_GHLR.shape[2]
-    flat = by_distance_GHLR.flatten(2)[:, :, length - 1 : length - 1 + length * (2 * length - 1)]
-    return flat.unflatten(2, (length, 2 * length - 1))[..., :length]
+    first = length - 1
+    flat = by_distance_GHLR.flatten(2)[:, :, first : first + length * (2 * length - 1)]
+    shorter_rows = flat.reshape(*by_distance_GHLR.shape[:3], 2 * length - 1)
+    return shorter_rows[..., :length]
 
 
 class TwoStreamBlock(Block):

@@ -23,6 +23,8 @@ TABLE = {
     "sentence_order": "firth.objectives.sentence_order:SentenceOrder",
     "span_boundary": "firth.objectives.span_boundary:SpanBoundary",
     "replaced_token": "firth.objectives.replaced_token:ReplacedToken",
+    "permutation_lm": "firth.objectives.permutation_lm:PermutationLM",
+    "unilm": "firth.objectives.unilm:UniLM",
     "contrastive": "firth.objectives.contrastive:Contrastive",
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from firth.checkpoint import Checkpoint
     from firth.data.loader import Packs
     from firth.tensors import Encoder
+    from firth.tokenizers.vocab import Vocab
 
 log = logging.getLogger(__name__)
 
@@ -128,6 +129,15 @@ def with_vocab_size(recipe: Recipe, start: "Checkpoint | None", vocab_size: int)
     # A multiple of 64 suits the matrix units; the rows above the vocabulary are never read.
     rows = -(-vocab_size // 64) * 64
     configs = {name: replace(config, vocab_size=rows) for name, config in recipe.encoder.items()}
+    return replace(recipe, encoder=configs)
+
+
+def with_cls_place(recipe: Recipe, vocab: "Vocab") -> Recipe:
+    """The recipe of an encoder that must know whether sequences end with their `[CLS]`. The tokenizer decides."""
+    is_last = vocab.frame.closing[-1:] == (vocab.cls,)
+    configs = {}
+    for name, config in recipe.encoder.items():
+        configs[name] = replace(config, cls_last=is_last) if hasattr(config, "cls_last") else config
     return replace(recipe, encoder=configs)
 
 

@@ -22,7 +22,14 @@ from firth.objectives import trained_objectives, word_losses
 from firth.objectives.objective import Objective
 from firth.objectives.replaced_token import trainable_goals
 from firth.pretraining import solving
-from firth.pretraining.planning import PretrainRequest, named_recipe, resolve_config, with_epochs, with_vocab_size
+from firth.pretraining.planning import (
+    PretrainRequest,
+    named_recipe,
+    resolve_config,
+    with_cls_place,
+    with_epochs,
+    with_vocab_size,
+)
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -73,6 +80,7 @@ def pretrain(
     start = _load_trainable(Path(source.start_from)) if source.start_from else None
     saved = folder.config_path if resumed else None
     recipe = resolve_config(request, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
+    recipe = with_cls_place(recipe, tokenizers.load(shards.tokenizer_folder).vocab)
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
     parts = build(recipe, shards, start=start, device=device)

@@ -36,8 +36,8 @@ from firth.tasks.task import (
     Task,
     TaskConfig,
     gold_labels,
-    last_if_causal,
     most_frequent,
+    pooling_for,
     predicted_labels,
 )
 from firth.tensors import Batch, Encoder, Loss, States, as_tensors
@@ -59,7 +59,7 @@ class ChooseConfig(TaskConfig):
     """Windows of a long context used in training, for each option; prediction reads all."""
 
     def for_encoder(self, encoder: Encoder) -> Self:
-        return replace(self, pooling=last_if_causal(self.pooling, encoder))
+        return replace(self, pooling=pooling_for(self.pooling, encoder))
 
     def __post_init__(self) -> None:
         check_shares(dropout=self.dropout)

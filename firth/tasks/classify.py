@@ -40,8 +40,8 @@ from firth.tasks.task import (
     TaskConfig,
     gold_labels,
     index_of,
-    last_if_causal,
     most_frequent,
+    pooling_for,
     predicted_labels,
 )
 from firth.tensors import Batch, Encoder, Loss, States
@@ -95,7 +95,7 @@ class ClassifyConfig(TaskConfig):
     """What the rest is divided by; 0 takes mean and deviation of the training rows."""
 
     def for_encoder(self, encoder: Encoder) -> Self:
-        return replace(self, pooling=last_if_causal(self.pooling, encoder))
+        return replace(self, pooling=pooling_for(self.pooling, encoder))
 
     def __post_init__(self) -> None:
         if self.kind != "one" and len(self.label_columns) > 1:

@@ -42,7 +42,7 @@ from firth.tasks.task import (
     different_texts,
     gold_labels,
     index_of,
-    last_if_causal,
+    pooling_for,
     predicted_labels,
 )
 from firth.tensors import Batch, Encoder, Loss, States
@@ -115,7 +115,7 @@ class CompareConfig(TaskConfig):
         return ","
 
     def for_encoder(self, encoder: Encoder) -> Self:
-        return replace(self, pooling=last_if_causal(self.pooling, encoder))
+        return replace(self, pooling=pooling_for(self.pooling, encoder))
 
     def __post_init__(self) -> None:
         has_pooled_settings = self.whiten or (self.way == "siamese" and self.pooling == "first-last")
@@ -241,8 +241,7 @@ class CompareHead(Head):
         if config.way == "siamese":
             self.embeds = self.config.pooling
         if config.way == "cross":
-            # The first token of a causal encoder has read neither text.
-            self.pair_pooling = "last" if encoder.causal else "cls"
+            self.pair_pooling = pooling_for("cls", encoder)
             self.dropout = nn.Dropout(config.dropout)
             self.head = nn.Linear(encoder.width, 1)
             initialise(self.head, std=encoder.init_std)

@@ -51,9 +51,9 @@ class TaskConfig:
         return self
 
 
-def last_if_causal(pooling: Pooling, encoder: Encoder) -> Pooling | Literal["last"]:
-    """The pooling for an encoder: the first token of a causal one has read nothing but itself."""
-    if encoder.causal and pooling == "cls":
+def pooling_for(pooling: Pooling, encoder: Encoder) -> Pooling | Literal["last"]:
+    """The pooling for an encoder. The first token of a causal one has read only itself; XLNet's `<cls>` is the last."""
+    if pooling == "cls" and (encoder.causal or encoder.cls_last):
         return "last"
     return pooling
 

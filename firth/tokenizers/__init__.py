@@ -35,6 +35,8 @@ CLASSES: dict[str, str] = {
     "BartTokenizerFast": "bpe",
     "AlbertTokenizer": "unigram",
     "AlbertTokenizerFast": "unigram",
+    "XLNetTokenizer": "unigram",
+    "XLNetTokenizerFast": "unigram",
     "XLMRobertaTokenizer": "unigram",
     "XLMRobertaTokenizerFast": "unigram",
     "T5Tokenizer": "unigram",

@@ -1,8 +1,8 @@
-"""Text -> ids by a unigram language model over pieces, as SentencePiece does for ALBERT, XLM-R and T5 (Kudo 2018).
+"""Text -> ids by a unigram language model over pieces, as SentencePiece does (Kudo 2018).
 
 In: text; out: ids, the characters that each id covers, and where words begin. A text is cut into the pieces whose
-probabilities have the largest product. Such vocabularies are read from the folders of these models; they are not
-trained here. The tokenizers library does the encoding.
+probabilities have the largest product. Such vocabularies are read from the folders of ALBERT, XLNet, XLM-R and T5;
+they are not trained here. The tokenizers library does the encoding.
 """
 
 import base64
@@ -87,6 +87,8 @@ class Unigram(Capabilities):
         frame = self.vocab.frame
         if self.vocab.cls == self.vocab.pad:
             return T5_CLASS
+        if frame.closing[-1:] == (self.vocab.cls,):
+            return "XLNetTokenizer"
         if not frame.opening:
             return "PreTrainedTokenizerFast"  # mBART's, whose frame depends on the language
         return "XLMRobertaTokenizer" if len(frame.between) > 1 else "AlbertTokenizer"
@@ -201,6 +203,10 @@ class Unigram(Capabilities):
             f"$B:{second}",
             *self._template_items(frame.closing, segment=second),
         ]
+        if frame.last_segment is not None:
+            last = self._template_items(frame.closing[-1:], segment=frame.last_segment)
+            single[-1:] = last
+            pair[-1:] = last
         ids = {*frame.opening, *frame.between, *frame.closing}
         return processors.TemplateProcessing(
             single=" ".join(single),

@@ -1,8 +1,8 @@
 """Reads the files of a unigram tokenizer. In: a folder; out: vocabulary, rules with scores, and longest input.
 
-As in `folder`, `tokenizer.json` is read as plain JSON and only the components of ALBERT's, XLM-R's and T5's tokenizers
-are accepted; no regular expression of a file reaches the tokenizers library. Without `tokenizer.json`, SentencePiece's
-own file holds the same information.
+As in `folder`, `tokenizer.json` is read as plain JSON and only the components of the tokenizers of ALBERT, XLNet, XLM-R
+and T5 are accepted; no regular expression of a file reaches the tokenizers library. Without `tokenizer.json`,
+SentencePiece's own file holds the same information.
 """
 
 import base64
@@ -33,6 +33,7 @@ SPACE = "\u2581"
 SPACES = " {2,}"
 """The only regular expression that is accepted: several spaces in a row."""
 ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
+XLNET = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
 XLM_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 T5 = ("<pad>", "<unk>", "<pad>", "</s>", "<extra_id_0>")
 """T5's targets begin with its padding; its first sentinel is the nearest thing to a mask."""
@@ -88,8 +89,9 @@ def read_folder(folder: Path) -> tuple[Vocab, UnigramRules, int | None]:
 
 
 def _usual_roles(tokens: tuple[str, ...]) -> tuple[str, ...]:
-    if "[CLS]" in tokens:
-        return ALBERT
+    for roles in (ALBERT, XLNET):
+        if roles[2] in tokens:
+            return roles
     return XLM_ROBERTA if "<s>" in tokens else T5
 
 
@@ -135,7 +137,7 @@ def _is_scored_piece(row: object) -> bool:
 
 
 def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], UnigramRules, Frame | None]:
-    """Reads SentencePiece's file as ALBERT, T5 and XLM-R use it; its name and pieces say which of them it is."""
+    """Reads SentencePiece's file as ALBERT, XLNet, T5 and XLM-R use it; its name and pieces say which of them it is."""
     model = read_model(path)
     pieces = [(piece.text, piece.score) for piece in model.pieces]
     frame = None
@@ -155,10 +157,14 @@ def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, 
         unknown = model.unknown
         steps = _charsmap_steps(model)
     else:
+        ids = {text: i for i, (text, _) in enumerate(pieces)}
+        is_xlnet = "<cls>" in ids and "[CLS]" not in ids
+        specials = XLNET if is_xlnet else ALBERT
+        if is_xlnet:
+            frame = _xlnet_frame(ids["<sep>"], ids["<cls>"])
         pieces = [(text, _albert_score(text, score)) for text, score in pieces]
-        specials = ALBERT
         unknown = model.unknown
-        steps = _albert_steps(settings) + _charsmap_steps(model)
+        steps = _albert_steps(settings, lowercase=not is_xlnet) + _charsmap_steps(model)
     tokens = tuple(text for text, _ in pieces)
     rules = UnigramRules(
         scores=tuple(score for _, score in pieces),
@@ -177,19 +183,25 @@ def _sentinels(settings: Mapping[str, object]) -> list[str]:
     return [f"<extra_id_{i}>" for i in reversed(range(count))]
 
 
+def _xlnet_frame(separator: int, cls: int) -> Frame:
+    """`first <sep> second <sep> <cls>`."""
+    return Frame((), (separator,), (separator, cls), last_segment=2)
+
+
 def _albert_score(text: str, score: float) -> float:
-    """ALBERT never ends a piece with a digit and a comma: the low score effectively forbids such a piece."""
+    """ALBERT and XLNet never end a piece with a digit and a comma: the low score effectively forbids such a piece."""
     if text[-1:] == "," and text[-2:-1].isdigit():
         return score - 100
     return score
 
 
-def _albert_steps(settings: Mapping[str, object]) -> list[Step]:
-    # In the order of ALBERT's own preprocessing: quotes, accents, case.
+def _albert_steps(settings: Mapping[str, object], *, lowercase: bool) -> list[Step]:
+    """ALBERT's and XLNet's own preprocessing; `lowercase` is what they do where the settings do not say."""
+    # In this order: quotes, accents, case.
     steps: list[Step] = [("Replace", "``", "", '"'), ("Replace", "''", "", '"')]
     if not settings.get("keep_accents"):
         steps += [("NFKD",), ("StripAccents",)]
-    if settings.get("do_lower_case", True):
+    if settings.get("do_lower_case", lowercase):
         steps.append(("Lowercase",))
     return steps
 
@@ -279,16 +291,21 @@ def _frame(value: object, ids: Mapping[str, int], path: Path) -> Frame | None:
         )
     groups: list[list[int]] = [[]]  # the special tokens before the first text, between the texts, after the second
     second_segment = 0
+    last_segment = 0
     for row in as_rows(post_processor.get("pair"), path):
         if "Sequence" in row:
             second_segment = as_number(as_object(row["Sequence"], path).get("type_id"), path)
             groups.append([])
         else:
-            token = str(as_object(row.get("SpecialToken"), path).get("id"))
+            special = as_object(row.get("SpecialToken"), path)
+            token = str(special.get("id"))
+            last_segment = as_number(special.get("type_id"), path)
             if token not in ids:
                 raise BadInput(f"{path} frames texts by {token!r}, which is no token.")
             groups[-1].append(ids[token])
     if len(groups) != 3:
         raise BadInput(f"{path} has a template without two texts.")
     opening, between, closing = map(tuple, groups)
-    return Frame(opening, between, closing, second_segment=second_segment)
+    # Only XLNet's last token is of a segment of its own.
+    own_segment = last_segment if closing and last_segment > second_segment else None
+    return Frame(opening, between, closing, second_segment=second_segment, last_segment=own_segment)

@@ -21,6 +21,8 @@ class Frame:
     closing: tuple[int, ...] = ()
     second_segment: int = 1
     """The segment of a second text and of what closes it."""
+    last_segment: int | None = None
+    """The segment of the very last token, where it has one of its own (XLNet's `<cls>`)."""
 
     def size(self, texts: int = 1) -> int:
         """How many special tokens a sequence of this many texts has."""
@@ -39,7 +41,10 @@ class Frame:
         following = self.between if len(texts) > 1 else self.closing
         first_size = len(self.opening) + len(texts[0]) + len(following)
         total_size = self.size(len(texts)) + sum(map(len, texts))
-        return np.repeat(np.array([0, self.second_segment]), [first_size, total_size - first_size])
+        segments = np.repeat(np.array([0, self.second_segment]), [first_size, total_size - first_size])
+        if self.last_segment is not None:
+            segments[-1] = self.last_segment
+        return segments
 
 
 @dataclass(frozen=True)
