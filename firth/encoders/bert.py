@@ -1,9 +1,11 @@
 """BERT's encoder (Devlin et al. 2018): embeddings, L post-norm blocks over packed sequences, a tanh pooler.
 
 In: a batch. Out: the last layer's states for every token and the pooled first token of every sequence. A batch with
-prefixes is read by UniLM's mask: both ways up to the prefix, from left to right after it.
+prefixes is read by UniLM's mask: both ways up to the prefix, from left to right after it. Such a batch may have a
+key-value cache: it then holds only the new tokens of its sequences, the whole prefix in the first pass.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,6 +17,7 @@ from firth.nn.attention import prefix_mask
 from firth.nn.blocks import compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
+from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import layout
 from firth.nn.neighbours import SEGMENT_SCALE, start_heads, start_positions, start_projection
 from firth.nn.transformer import TransformerConfig, encoder_block
@@ -24,6 +27,7 @@ from firth.tensors import Batch, Encoder, States
 class Bert(Encoder):
     shows_attention = True
     reads_prefix = True
+    supports_cache = True
 
     @dataclass(frozen=True)
     class Config(TransformerConfig):
@@ -78,17 +82,23 @@ class Bert(Encoder):
         if self.num_layers:
             start_heads(self.blocks[0].attention, embedding_width=self.table_width)  # type: ignore[union-attr,arg-type]
 
-    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
+    def forward(
+        self, batch: Batch, *, layers: bool = False, attention: bool = False, cache: KeyValueCache | None = None
+    ) -> States:
         table_VD = self.embeddings.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VD))
         mask = None if batch.prefix_B is None else prefix_mask(batch.prefix_B)
+        caches: Sequence[LayerCache | None] = [None] * self.num_layers
+        if cache is not None:
+            assert mask is not None, "without a prefix, tokens would have to see those that come later"
+            plan, caches = cache.read(plan)
         x_ND = self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
         kept = [x_ND]
         maps = []
-        for block in self.blocks:
+        for block, layer_cache in zip(self.blocks, caches, strict=True):
             if attention:
-                maps.append(block.weights(x_ND, plan, mask=mask))  # type: ignore[operator]
-            x_ND = block(x_ND, plan, mask=mask)
+                maps.append(block.weights(x_ND, plan, mask=mask, cache=layer_cache))  # type: ignore[operator]
+            x_ND = block(x_ND, plan, mask=mask, cache=layer_cache)
             if layers:
                 kept.append(x_ND)
         pooled_BD = None

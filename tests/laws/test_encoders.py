@@ -116,6 +116,37 @@ def test_causal_encoders_and_only_they_are_blind_to_the_future(encoder: Encoder,
     assert all(same) == encoder.causal or not encoder.num_layers  # without layers there may be no context at all
 
 
+def left_to_right(sequences: list[np.ndarray]) -> Batch:
+    """A batch that also encoders of both directions read from left to right: there are no prefixes."""
+    return replace(pack_tokens(sequences), prefix_B=torch.zeros(len(sequences), dtype=torch.long))
+
+
+def test_prefixes_are_read_both_ways_and_the_rest_from_left_to_right(
+    encoder: Encoder, sequences: list[np.ndarray]
+) -> None:
+    if not encoder.reads_prefix:
+        return
+    prefix_B = torch.tensor([2, 9, 0, 64, 1, 17, 2, 25])
+    whole = pack_tokens(sequences)
+    batch = replace(whole, prefix_B=prefix_B)
+    lengths_B = torch.tensor(LENGTHS)
+    with torch.inference_mode():
+        before = encoder(batch).last_ND.split(LENGTHS)
+        for cut in range(0, 64, 5):
+            # What comes at `cut` or later changes: in the prefix for all of it, after it only for what comes later.
+            others = [np.where(np.arange(len(ids)) < cut, ids, (ids + 7) % 1200) for ids in sequences]
+            after = encoder(replace(pack_tokens(others), prefix_B=prefix_B)).last_ND.split(LENGTHS)
+            for one, other, prefix in zip(before, after, prefix_B.tolist(), strict=True):
+                num_same = cut if cut >= prefix else 0
+                assert torch.equal(one[:num_same], other[:num_same])
+                assert ((one[num_same:] != other[num_same:]).any(1)).all()
+        if encoder.causal:
+            found_ND = encoder(left_to_right(sequences)).last_ND
+        else:
+            found_ND = encoder(replace(whole, prefix_B=lengths_B)).last_ND
+        assert (found_ND - encoder(whole).last_ND).abs().max() < 1e-5
+
+
 def test_a_cache_is_taken_by_encoders_that_say_so_and_changes_nothing(
     encoder: Encoder, sequences: list[np.ndarray]
 ) -> None:
@@ -125,9 +156,9 @@ def test_a_cache_is_taken_by_encoders_that_say_so_and_changes_nothing(
     cache = KeyValueCache(encoder.num_layers, len(sequences), max(LENGTHS))
     halves = [(len(ids) + 1) // 2 for ids in sequences]
     with torch.inference_mode():
-        wanted = encoder(pack_tokens(sequences)).last_ND.split(LENGTHS)
-        encoder(pack_tokens([ids[:half] for ids, half in zip(sequences, halves, strict=True)]), cache=cache)
-        rest = pack_tokens([ids[half:] for ids, half in zip(sequences, halves, strict=True)])
+        wanted = encoder(left_to_right(sequences)).last_ND.split(LENGTHS)
+        encoder(left_to_right([ids[:half] for ids, half in zip(sequences, halves, strict=True)]), cache=cache)
+        rest = left_to_right([ids[half:] for ids, half in zip(sequences, halves, strict=True)])
         positions_N = rest.positions_N + torch.repeat_interleave(cache.lengths_B, rest.bounds_B1.long().diff())
         found_ND = encoder(replace(rest, positions_N=positions_N), cache=cache).last_ND
     wanted_ND = torch.cat([states[half:] for states, half in zip(wanted, halves, strict=True)])
@@ -141,12 +172,12 @@ def test_with_a_cache_the_attention_of_new_tokens_is_shown_to_all_tokens_so_far(
         return
     cache = KeyValueCache(encoder.num_layers, len(sequences), max(LENGTHS))
     halves = [(len(ids) + 1) // 2 for ids in sequences]
-    first = pack_tokens([ids[:half] for ids, half in zip(sequences, halves, strict=True)])
-    rest = pack_tokens([ids[half:] for ids, half in zip(sequences, halves, strict=True)])
+    first = left_to_right([ids[:half] for ids, half in zip(sequences, halves, strict=True)])
+    rest = left_to_right([ids[half:] for ids, half in zip(sequences, halves, strict=True)])
     offsets_N = torch.repeat_interleave(torch.tensor(halves), rest.bounds_B1.long().diff())
     rest = replace(rest, positions_N=rest.positions_N + offsets_N)
     with torch.inference_mode():
-        wanted = encoder(pack_tokens(sequences), attention=True)
+        wanted = encoder(left_to_right(sequences), attention=True)
         before = encoder(first, attention=True, cache=cache)
         after = encoder(rest, attention=True, cache=cache)
     for layer in range(encoder.num_layers):

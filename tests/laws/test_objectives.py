@@ -27,9 +27,7 @@ ENCODERS = {"permutation_lm": "xlnet"}
 
 
 @pytest.fixture(params=[name for name in objectives.TABLE if issubclass(objectives.resolve(name), Objective)])
-def make(
-    request: pytest.FixtureRequest, shrink: Callable[[Any], Any], shards: Shards, tokenizer: WordPiece
-) -> Maker:
+def make(request: pytest.FixtureRequest, shrink: Callable[[Any], Any], shards: Shards, tokenizer: WordPiece) -> Maker:
     """A new encoder, objective and packs, the same each time."""
 
     def build() -> tuple[Encoder, Objective, Packs]:
