@@ -66,8 +66,8 @@ class Unigram(Capabilities):
             "tokenizer_class": self._class_name(),
             "do_lower_case": "Lowercase" in normalizer_names,
             "keep_accents": "StripAccents" not in normalizer_names,
-            "bos_token": roles[2],
-            "eos_token": roles[3],
+            "bos_token": "<s>" if "<s>" in self.vocab.ids else roles[2],
+            "eos_token": "</s>" if "</s>" in self.vocab.ids else roles[3],
         }
         settings.update(zip(ROLES, roles, strict=True))
         if settings["tokenizer_class"] == T5_CLASS:

@@ -1,4 +1,4 @@
-"""Unigram tokenizers, read from ALBERT's and XLM-R's folders: transformers' and SentencePiece's ids, and offsets."""
+"""Unigram tokenizers, read from ALBERT's, XLNet's and XLM-R's folders: transformers' and SentencePiece's ids, and offsets."""
 
 import base64
 import inspect
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sentencepiece
-from transformers import AlbertTokenizer, XLMRobertaTokenizer
+from transformers import AlbertTokenizer, XLMRobertaTokenizer, XLNetTokenizer
 
 from firth import samples, tokenizers
 from firth.errors import BadInput, Damaged, FirthError, Unsupported
@@ -28,6 +28,10 @@ TEXTS = [
     "x" * 300,
     "the number 1,000,000 and 12, 13",
 ]
+
+
+XLNET_SPECIALS = ("<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>")
+"""The first pieces of XLNet's SentencePiece file."""
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +68,14 @@ def pieces(model: Path) -> tuple[list[tuple[str, float]], str]:
     ).decode()
 
 
-@pytest.fixture(scope="module", params=["albert", "xlm-roberta"])
+@pytest.fixture(scope="module", params=["albert", "xlnet", "xlm-roberta"])
 def both(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """transformers' tokenizer and the folder it saved, with the table of characters of the public ones."""
     rows, table = pieces(model)
     if request.param == "albert":
         theirs: Any = AlbertTokenizer(vocab=rows)
+    elif request.param == "xlnet":
+        theirs = XLNetTokenizer(vocab=[*((token, 0.0) for token in XLNET_SPECIALS), *rows[5:]])
     else:
         first = [(token, 0.0) for token in ("<s>", "<pad>", "</s>", "<unk>")]
         theirs = XLMRobertaTokenizer(vocab=[*first, *rows[5:], ("<mask>", 0.0)])
@@ -181,6 +187,31 @@ def test_the_ids_of_xlm_rs_file_are_shifted_by_one(tmp_path: Path) -> None:
     assert ours.ids_batch(["return the source"])[0] == [i + 1 for i in theirs.encode("return the source")]
     assert ours.vocab.tokens[:4] == ("<s>", "<pad>", "</s>", "<unk>")
     assert ours.vocab.mask == len(ours.vocab) - 1
+
+
+def test_xlnets_frame_ends_with_its_cls(model: Path, tmp_path: Path) -> None:
+    """Of a SentencePiece file alone, too, which has XLNet's special tokens and keeps upper case."""
+    lines = (model.parent / "text").read_text()
+    (tmp_path / "text").write_text(lines)
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(tmp_path / "text"),
+        model_prefix=str(tmp_path / "spiece"),
+        vocab_size=1400,
+        control_symbols=list(XLNET_SPECIALS[3:]),
+        minloglevel=2,
+    )
+    (tmp_path / "text").unlink()
+    ours = tokenizers.load(tmp_path)
+    theirs = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "spiece.model"))
+    assert ours.vocab.roles == ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
+    assert ours.ids_batch(["Return The source"])[0] == theirs.encode("Return The source")
+    first, second = np.array([20, 21]), np.array([22])
+    sep, cls = ours.vocab.sep, ours.vocab.cls
+    assert ours.vocab.frame.join(first, second).tolist() == [20, 21, sep, 22, sep, cls]
+    assert ours.vocab.frame.segments(first, second).tolist() == [0, 0, 0, 1, 1, 2]
+    assert ours.vocab.frame.segments(first).tolist() == [0, 0, 0, 2]
+    ours.save(tmp_path / "saved")
+    assert tokenizers.load(tmp_path / "saved").vocab == ours.vocab
 
 
 def change(folder: Path, **parts: Any) -> None:
