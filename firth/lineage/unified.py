@@ -20,7 +20,9 @@ def unilm(size: str) -> Recipe:
     folder is a BERT's, which `firth finetune --task rewrite` can make write.
     """
     before = bert(size)
-    return replace(before, recipe="unilm", objectives={"unilm": UniLM.Config()})
+    # No objective trains a pooler.
+    shape = replace(before.encoder["bert"], pooler=False)
+    return replace(before, recipe="unilm", encoder={"bert": shape}, objectives={"unilm": UniLM.Config()})
 
 
 def xlnet(size: str) -> Recipe:

@@ -1,4 +1,4 @@
-"""Unigram tokenizers, read from ALBERT's, XLNet's and XLM-R's folders: transformers' and SentencePiece's ids, and offsets."""
+"""Unigram tokenizers, read from ALBERT's, XLNet's and XLM-R's folders: ids as theirs, and offsets."""
 
 import base64
 import inspect
