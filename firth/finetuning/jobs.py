@@ -19,10 +19,10 @@ from firth.finetuning.labelled import PARTS, Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
-from firth.finetuning.writer_start import as_writer
+from firth.finetuning.writer_start import as_writer, needs_source, with_way
 from firth.run_folder import FinetuningSource, RunFolder, SourceFile, model_sha256
 from firth.tasks import resolve
-from firth.tasks.task import GeneratingHead, TaskConfig
+from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write
 from firth.train.parallel import chosen_device
 from firth.train.settings import TrainConfig
@@ -113,7 +113,8 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         source = _with_model(source, models.suiting(texts_of(data), remedy=REMEDY))
     # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
     start = backbone.start(data, config, source)
-    if any(issubclass(resolve(name).head, GeneratingHead) for name in data) and not can_write(start.shape):
+    data = {name: replace(rows, config=with_way(rows.config, start)) for name, rows in data.items()}
+    if any(needs_source(rows.config) for rows in data.values()) and not can_write(start.shape):
         start = as_writer(start, decoder_layers=config.decoder_layers)
     for name, rows in data.items():
         rows = replace(rows, config=chains.with_head(rows.config, start, config.transfer))

@@ -119,6 +119,7 @@ def _build(job: FinetuneJob, seed: int) -> SeedModel:
     heads: dict[str, Head] = {}
     for name, rows in job.data.items():
         heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)
+        heads[name].start_from(job.start.goals or {})
     auxiliary = auxiliary_goals(job.start, encoder, job.config.transfer)
     learner = Learner(encoder, heads, auxiliary=auxiliary).to(job.device)
     return SeedModel(learner, encoder, heads)

@@ -15,10 +15,26 @@ from firth.encoders.bert import Bert
 from firth.errors import Unsupported
 from firth.finetuning.start import Start
 from firth.nn.transformer import TransformerConfig
+from firth.tasks.rewrite import RewriteConfig
+from firth.tasks.task import TaskConfig
 from firth.tensors import Encoder
 
+UNILM = "unilm"
+"""The objective whose models write as they are, with source and target in one sequence."""
 READERS = {"bert": Bert, "albert": Albert}
 """The encoders that an encoder half can begin as: those of BERT's, RoBERTa's, ELECTRA's and ALBERT's folders."""
+
+
+def with_way(config: TaskConfig, start: Start) -> TaskConfig:
+    """The config of a task that rewrites, with how the model will write if the user does not say; others as they are."""
+    if not isinstance(config, RewriteConfig) or config.way:
+        return config
+    return replace(config, way="prefix" if UNILM in (start.goals or {}) else "source")
+
+
+def needs_source(config: TaskConfig) -> bool:
+    """Whether a task needs an encoder-decoder."""
+    return isinstance(config, RewriteConfig) and config.way == "source"
 
 
 def as_writer(start: Start, *, decoder_layers: int = 0) -> Start:

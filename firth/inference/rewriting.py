@@ -12,7 +12,7 @@ import torch
 
 from firth.checkpoint import Checkpoint, make_head
 from firth.data.items import Item
-from firth.errors import BadConfig
+from firth.errors import BadConfig, Unsupported
 from firth.nn.search import Choice
 from firth.tasks.rewrite import RewriteConfig, RewriteHead, WritingOptions, as_text
 from firth.tensors import Batch, States
@@ -42,8 +42,11 @@ def rewriting_head(checkpoint: Checkpoint, task: str = "") -> RewriteHead:
     for name, head in heads.items():
         if task in ("", name):
             return head
-    made = make_head("rewrite", RewriteConfig(), checkpoint.encoder, labels={})
+    # A model that was pre-trained by UniLM has all that it needs to write.
+    config = RewriteConfig(way="prefix" if "unilm" in checkpoint.goals else "source")
+    made = make_head("rewrite", config, checkpoint.encoder, labels={})
     assert isinstance(made, RewriteHead)
+    made.start_from(checkpoint.goals)
     return made
 
 
@@ -105,6 +108,8 @@ class Rewriter:
     @torch.inference_mode()
     def rewrite_with_attention(self, item: Item, settings: RewriteSettings) -> WrittenAttention:
         """The text for one source, and the attention of its tokens to the source."""
+        if not self.encoder.reads_source:
+            raise Unsupported("This model has no attention from a text to its source to show: it has both in one text.")
         options = settings.options(self.head.config)
         [written] = self.head.write_items(self.encoder, [item], options)
         vocab = self.tokenizer.vocab

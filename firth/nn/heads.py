@@ -29,6 +29,10 @@ class VocabularyHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activate: Callable[[Tensor], Tensor] = activation(activation_name)
 
+    def hidden(self, x_PD: Tensor) -> Tensor:
+        """What is multiplied with the embedding."""
+        hidden_PE: Tensor = self.norm(self.activate(self.dense(x_PD)))
+        return hidden_PE
+
     def forward(self, x_PD: Tensor, table_VE: Tensor) -> Tensor:
-        hidden_PE = self.norm(self.activate(self.dense(x_PD)))
-        return nn.functional.linear(hidden_PE, table_VE, self.bias)
+        return nn.functional.linear(self.hidden(x_PD), table_VE, self.bias)

@@ -43,7 +43,7 @@ def pair_batch(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, 
     )
 
 
-def mask_targets(batch: Batch, draws_N: Tensor, *, mask: int, rate: float) -> tuple[Batch, Tensor]:
+def mask_targets(batch: Batch, draws_N: Tensor, *, mask: int | Tensor, rate: float) -> tuple[Batch, Tensor]:
     """The batch with the tokens of targets whose draw is below `rate` hidden, and their ids as labels_N.
 
     `draws_N` are uniform numbers in [0, 1); the paper hides 70 %. Tokens that are not hidden have no label.

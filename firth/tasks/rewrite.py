@@ -22,6 +22,7 @@ from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE
 from firth.nn.search import Choice, WritingRules, Written, write
 from firth.tasks import text_pairs
+from firth.tasks.prefix_writer import LABELS, PrefixWriter
 from firth.tasks.task import (
     Balance,
     Examples,
@@ -39,8 +40,8 @@ from firth.tasks.task import (
     most_frequent,
     predicted_labels,
 )
-from firth.tasks.writers import LABELS, writer_for
-from firth.tensors import Batch, Encoder, Loss, States
+from firth.tasks.writers import Way, writer_for
+from firth.tensors import Batch, Encoder, Goal, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.segmentation import has_chinese
 from firth.types import Example, Prediction, Problem, Rewritten
@@ -82,6 +83,9 @@ class RewriteConfig(TaskConfig):
     """A token of the vocabulary that every text is made to begin with, such as a language."""
     max_tokens: int = 0
     """Tokens of the longest text that is written; 0 is 50 more than its source has."""
+    way: Way = ""
+    """How the model writes: as an encoder-decoder (source), or as a BERT with source and target in one sequence
+    (prefix); empty is prefix for a model that was pre-trained by `unilm`, else source."""
 
     def __post_init__(self) -> None:
         check_shares(label_smoothing=self.label_smoothing)
@@ -153,14 +157,18 @@ class PairFacts(NamedTuple):
 
 
 class RewriteHead(GeneratingHead):
-    """It has no weights of its own: the output layer belongs to the model."""
+    """It has weights of its own only for a BERT: the output layer of an encoder-decoder belongs to the model."""
 
     name = "rewrite"
     config: RewriteConfig
 
     def __init__(self, config: RewriteConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
-        self.writer = writer_for(encoder)
+        self.writer = writer_for(encoder, config.way)
+
+    def start_from(self, goals: Mapping[str, Goal]) -> None:
+        if isinstance(self.writer, PrefixWriter):
+            self.writer.start_from(goals)
 
     # Sequences
 
@@ -189,9 +197,12 @@ class RewriteHead(GeneratingHead):
 
     # Learning
 
+    def rewrite(self, batch: Batch) -> tuple[Batch, Loss]:
+        return self.writer.hide(batch), Loss({})
+
     def loss(self, states: States, batch: Batch) -> Loss:
-        total, correct = self.writer.loss(states, batch, smoothing=self.config.label_smoothing)
-        return Loss({self.name: total}, {f"{self.name}_correct": correct})
+        total, tallies = self.writer.loss(states, batch, smoothing=self.config.label_smoothing)
+        return Loss({self.name: total}, {f"{self.name}_{what}": tally for what, tally in tallies.items()})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: int((batch.targets[LABELS] != IGNORE).sum())}
@@ -211,7 +222,8 @@ class RewriteHead(GeneratingHead):
     ) -> list[Written]:
         """What is written for each item, in order. Texts of similar length are written together."""
         texts = [Written()] * len(items)
-        limits = [_limit(item, options.max_tokens, encoder) for item in items]
+        longest = self.writer.longest(encoder.max_positions)
+        limits = [_limit(item, options.max_tokens, longest) for item in items]
         num_done = 0
         for rows in _batches(items, limits, encoder, beams=options.choice.beams):
             written = self._write([items[row] for row in rows], [limits[row] for row in rows], encoder, options)
@@ -252,9 +264,9 @@ class RewriteHead(GeneratingHead):
         return ids[name]
 
 
-def _limit(item: Item, max_tokens: int, encoder: Encoder) -> int:
+def _limit(item: Item, max_tokens: int, longest: int) -> int:
     """The most tokens of an item's text."""
-    return min(max_tokens or len(item.windows[0]) + MORE_TOKENS, encoder.max_positions)
+    return min(max_tokens or len(item.windows[0]) + MORE_TOKENS, longest)
 
 
 def _batches(items: Items, limits: Sequence[int], encoder: Encoder, *, beams: int) -> Iterator[list[int]]:

@@ -154,6 +154,9 @@ class Head(Goal):
         """All items' predictions; overridden if deciding many at once is faster."""
         return [self.decide(item, arrays) for item, arrays in zip(items, outputs, strict=True)]
 
+    def start_from(self, goals: Mapping[str, Goal]) -> None:
+        """Called once before training with the heads of pre-training; overridden by heads that begin as one of them."""
+
     def before_training(self, examples: Examples) -> None:
         """Called once with the training rows; learns from their labels what the loss needs, such as class weights."""
 

@@ -7,7 +7,7 @@ class here and a line in `_known_writer`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -20,11 +20,9 @@ from firth.nn.attention import Source
 from firth.nn.encoder_decoder import EncoderDecoder, output_loss, output_scores
 from firth.nn.kv_cache import KeyValueCache
 from firth.nn.search import NextScores
+from firth.tasks.prefix_writer import LABELS, PrefixWriter
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers.vocab import Vocab
-
-LABELS = "labels_N"
-"""The targets of a batch: the token after each token of a target."""
 
 
 class Writer(Protocol):
@@ -32,6 +30,10 @@ class Writer(Protocol):
 
     def room(self, max_length: int, vocab: Vocab) -> int:
         """Tokens of a target that fit into a sequence of `max_length` tokens."""
+        ...
+
+    def longest(self, max_positions: int) -> int:
+        """Tokens of the longest text that is written, the one that ends it included."""
         ...
 
     def source_window(self, source: np.ndarray, vocab: Vocab, *, max_length: int) -> Window:
@@ -42,8 +44,12 @@ class Writer(Protocol):
         """Sources with their targets, and the labels that `loss` needs."""
         ...
 
-    def loss(self, states: States, batch: Batch, *, smoothing: float) -> tuple[Tensor, Tensor]:
-        """The cross-entropy summed over all labels, and how many of them have the highest score."""
+    def hide(self, batch: Batch) -> Batch:
+        """What the network reads instead of a batch while it learns."""
+        ...
+
+    def loss(self, states: States, batch: Batch, *, smoothing: float) -> tuple[Tensor, dict[str, Tensor]]:
+        """The cross-entropy summed over all labels, and tallies: how many of them have the highest score."""
         ...
 
     def next_scores(self, encoder: Encoder, items: Sequence[Item], vocab: Vocab, *, longest: int) -> NextScores:
@@ -51,26 +57,27 @@ class Writer(Protocol):
         ...
 
 
-def _known_writer(encoder: Encoder) -> Writer | None:
-    """How an encoder writes; None for one that cannot."""
-    if encoder.reads_source:
-        return SourceWriter(getattr(encoder.config, "start_token", None))
-    return None
+Way = Literal["", "source", "prefix"]
+"""How a model writes: as an encoder-decoder, or with source and target in one sequence; empty is the first."""
 
 
 def can_write(encoder: Encoder) -> bool:
-    return _known_writer(encoder) is not None
+    """Whether an encoder writes as it is, without an output layer that a task adds."""
+    return encoder.reads_source
 
 
-def writer_for(encoder: Encoder) -> Writer:
+def writer_for(encoder: Encoder, way: Way) -> Writer:
     """How an encoder writes; raises for one that cannot."""
-    writer = _known_writer(encoder)
-    if writer is None:
-        raise Unsupported(
-            "This model reads but cannot write; fine-tuning with `task='rewrite'` makes an encoder-decoder of a BERT, "
-            "or a new one if no model is named."
-        )
-    return writer
+    if way == "prefix":
+        if not encoder.reads_prefix or encoder.causal:
+            raise Unsupported("Only a BERT writes with way=prefix; leave it out.")
+        return PrefixWriter(encoder)
+    if encoder.reads_source:
+        return SourceWriter(getattr(encoder.config, "start_token", None))
+    raise Unsupported(
+        "This model reads but cannot write; fine-tuning with `task='rewrite'` makes an encoder-decoder of a BERT, "
+        "or a new one if no model is named."
+    )
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,9 @@ class SourceWriter:
         # The token that begins a target, or ends it.
         return max_length - 1
 
+    def longest(self, max_positions: int) -> int:
+        return max_positions
+
     def source_window(self, source: np.ndarray, vocab: Vocab, *, max_length: int) -> Window:
         return window(vocab, source[: max_length - vocab.frame.size()])
 
@@ -96,8 +106,12 @@ class SourceWriter:
         labels_N = torch.from_numpy(np.concatenate(labels).astype(np.int64))
         return replace(pack_tokens(inputs), source=pack_sources(items), targets={LABELS: labels_N})
 
-    def loss(self, states: States, batch: Batch, *, smoothing: float) -> tuple[Tensor, Tensor]:
-        return output_loss(states, batch.targets[LABELS], smoothing=smoothing)
+    def hide(self, batch: Batch) -> Batch:
+        return batch
+
+    def loss(self, states: States, batch: Batch, *, smoothing: float) -> tuple[Tensor, dict[str, Tensor]]:
+        total, correct = output_loss(states, batch.targets[LABELS], smoothing=smoothing)
+        return total, {"correct": correct}
 
     def next_scores(self, encoder: Encoder, items: Sequence[Item], vocab: Vocab, *, longest: int) -> NextScores:
         assert isinstance(encoder, EncoderDecoder)
