@@ -13,6 +13,7 @@ from firth.checkpoint import make_head
 from firth.finetuning import labelled
 from firth.finetuning.figures import readable, short
 from firth.finetuning.labelled import Labelled, Lengths
+from firth.finetuning.writer_start import with_way
 from firth.tasks import resolve
 from firth.tasks.options import MultipleChoice
 from firth.tasks.task import Balance, Reader, Scorer, TaskConfig
@@ -84,7 +85,7 @@ def check(name: str, config: TaskConfig, files: Mapping[str, Path], *, model: Pa
 
 def _add_lengths(findings: Findings, name: str, data: Labelled, model: Path) -> None:
     loaded = checkpoints.load(model)
-    head = make_head(name, data.config, loaded.encoder, labels=data.labels)
+    head = make_head(name, with_way(data.config, loaded.goals), loaded.encoder, labels=data.labels)
     longest = loaded.encoder.max_positions
     for part, examples in data.examples.items():
         items = head.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")

@@ -113,7 +113,7 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         source = _with_model(source, models.suiting(texts_of(data), remedy=REMEDY))
     # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
     start = backbone.start(data, config, source)
-    data = {name: replace(rows, config=with_way(rows.config, start)) for name, rows in data.items()}
+    data = {name: replace(rows, config=with_way(rows.config, start.goals)) for name, rows in data.items()}
     if any(needs_source(rows.config) for rows in data.values()) and not can_write(start.shape):
         start = as_writer(start, decoder_layers=config.decoder_layers)
     for name, rows in data.items():

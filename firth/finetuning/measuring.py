@@ -11,6 +11,7 @@ from firth.config import from_dict
 from firth.errors import BadConfig
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
+from firth.finetuning.writer_start import with_way
 from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve, scorer_of
 from firth.tasks.predicting import predict
@@ -68,7 +69,9 @@ def _untrained(
     task = resolve(task_name)
     config = from_dict(task.Config, task.untrained_options(options))
     rows = labelled.read(task_name, config, {PART: data})
-    return make_head(task_name, rows.config, checkpoint.encoder, labels=rows.labels), rows
+    head = make_head(task_name, with_way(rows.config, checkpoint.goals), checkpoint.encoder, labels=rows.labels)
+    head.start_from(checkpoint.goals)
+    return head, rows
 
 
 def _warn_if_trained_on(model: Path, data: Path, digest: str) -> None:

@@ -5,6 +5,7 @@ model, exactly: the segment embedding of a first text is added to the positions.
 embeddings, self-attention and feed-forward layers. Cross-attention is new.
 """
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from firth.finetuning.start import Start
 from firth.nn.transformer import TransformerConfig
 from firth.tasks.rewrite import RewriteConfig
 from firth.tasks.task import TaskConfig
-from firth.tensors import Encoder
+from firth.tensors import Encoder, Goal
 
 UNILM = "unilm"
 """The objective whose models write as they are, with source and target in one sequence."""
@@ -25,11 +26,11 @@ READERS = {"bert": Bert, "albert": Albert}
 """The encoders that an encoder half can begin as: those of BERT's, RoBERTa's, ELECTRA's and ALBERT's folders."""
 
 
-def with_way(config: TaskConfig, start: Start) -> TaskConfig:
-    """The config of a task that rewrites, with how the model will write if the user does not say; others as they are."""
+def with_way(config: TaskConfig, goals: Mapping[str, Goal] | None) -> TaskConfig:
+    """The config of a task that rewrites, with how a model of these pre-training heads writes; others unchanged."""
     if not isinstance(config, RewriteConfig) or config.way:
         return config
-    return replace(config, way="prefix" if UNILM in (start.goals or {}) else "source")
+    return replace(config, way="prefix" if UNILM in (goals or {}) else "source")
 
 
 def needs_source(config: TaskConfig) -> bool:
