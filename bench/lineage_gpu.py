@@ -28,9 +28,10 @@ RECIPES = {
     "bert": "pieces", "electra": "pieces", "gpt": "bpe", "elmo": "letters",
     "roberta": "bpe", "spanbert": "pieces", "albert": "pieces", "ulmfit": "pieces",
     "gpt-2": "bpe", "bert-wwm": "pieces", "ernie": "pieces", "distilbert": "pieces",
+    "unilm": "pieces", "xlnet": "pieces",
 }  # fmt: skip
 TASKS = {"sst-2": ("SST-2", "epochs=2 batch_size=64"), "cola": ("CoLA", "epochs=5")}
-PREDICTION = ("masked_lm", "causal_lm", "generator")
+PREDICTION = ("masked_lm", "causal_lm", "generator", "unilm", "permutation_lm")
 
 
 def prepare(arguments: argparse.Namespace) -> None:
