@@ -138,9 +138,11 @@ class WindowFacts(NamedTuple):
 
     passage_start: int
     passage_end: int
-    answer_first: int = 0
-    """The first row of the answer; 0, the row of [CLS], if the window does not hold it."""
-    answer_last: int = 0
+    cls_row: int
+    """Where [CLS] is: it stands for no answer."""
+    answer_first: int
+    """The first row of the answer; the row of [CLS] if the window does not hold it."""
+    answer_last: int
 
 
 class AnswerHead(Head):
@@ -176,7 +178,10 @@ class AnswerHead(Head):
         answer = _token_span(example, passage.offsets)
         cuts: list[Window] = []
         for start, end in windows(len(passage), size, stride):
-            facts = WindowFacts(first_row, first_row + end - start)
+            passage_end = first_row + end - start
+            # XLNet's <cls> is the last token of a sequence.
+            cls_row = passage_end + len(frame.closing) - 1 if frame.closing[-1:] == (vocab.cls,) else 0
+            facts = WindowFacts(first_row, passage_end, cls_row, answer_first=cls_row, answer_last=cls_row)
             if answer and start <= answer[0] and answer[1] < end:
                 shift = first_row - start
                 facts = facts._replace(answer_first=answer[0] + shift, answer_last=answer[1] + shift)
@@ -226,7 +231,8 @@ class AnswerHead(Head):
         # The best spans; of equal scores the earlier place is first.
         places = sorted(found, key=lambda place: (-found[place], place))[:BEST]
         # The score of no answer is that of [CLS]; the lowest of all windows counts.
-        no_answer = min(float(scores_L2[0].sum()) for scores_L2 in outputs)
+        cls_rows = [window.facts.cls_row for window in item.windows]
+        no_answer = min(float(scores_L2[row].sum()) for row, scores_L2 in zip(cls_rows, outputs, strict=True))
         span_scores = [found[place] for place in places]
         scores = np.array([*span_scores, no_answer])
         if self.config.unanswerable != "yes" and places:
@@ -304,9 +310,9 @@ def _token_span(example: Example, offsets: np.ndarray) -> TokenSpan | None:
 
 
 def _legal_rows(length: int, facts: WindowFacts) -> np.ndarray:
-    """Where an answer may begin or end: in the passage, or at the first token if there is none."""
+    """Where an answer may begin or end: in the passage, or at [CLS] if there is none."""
     legal = np.zeros(length, bool)
-    legal[0] = True
+    legal[facts.cls_row] = True
     legal[facts.passage_start : facts.passage_end] = True
     return legal
 

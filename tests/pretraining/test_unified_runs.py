@@ -19,6 +19,7 @@ from firth import lineage, samples
 from firth.config import to_dict, to_toml
 from firth.files import read_json
 from firth.objectives.unilm import UniLM
+from firth.tasks.squad import Question
 
 KINDS = {"unilm": ("bert", "BertForMaskedLM"), "xlnet": ("xlnet", "XLNetLMHeadModel")}
 """The model type of each recipe's folder, and the class of transformers that it is."""
@@ -193,6 +194,23 @@ def test_a_public_folder_reads_its_cls_at_the_end(xlnet_folder: Path, tmp_path: 
     last = firth.load(xlnet_folder)
     states = last.embed(["a good day"], pooling="cls")
     assert np.array_equal(states, last.embed(["a good day"], pooling="last"))
+
+
+def test_no_answer_is_at_xlnets_cls(xlnet_folder: Path) -> None:
+    loaded = checkpoints.load(xlnet_folder)
+    head = checkpoints.make_head("answer", {}, loaded.encoder, labels={})
+    asked = Question(("What is it?", "The answer is number 3 today. " * 30), gold=("number 3",), starts=(14,))
+    [item] = head.encode([asked], loaded.tokenizer, max_length=64, training=True)
+    assert len(item.windows) > 2
+    for window in item.windows:
+        facts = window.facts
+        assert window.ids[facts.cls_row] == loaded.tokenizer.vocab.cls
+        assert facts.cls_row == len(window.ids) - 1
+    assert item.windows[0].facts.answer_first < item.windows[0].facts.cls_row
+    assert item.windows[-1].facts.answer_first == item.windows[-1].facts.cls_row
+    legal_N = head.batch([item]).targets["legal_N"]
+    assert legal_N[len(item.windows[0]) - 1]
+    assert not legal_N[0]
 
 
 def test_pre_training_over_xlnets_tokenizer_puts_the_cls_last(

@@ -138,17 +138,18 @@ def test_gold_tokens_cover_the_answer_and_windows_the_passage(make: Make, tokeni
     assert item.cut == 0
     covered = {w.start + i: t for w in item.windows for i, t in enumerate(w.ids[asked + 2 : -1])}
     assert [covered[i] for i in range(len(tokens))] == tokens.ids.tolist()
-    holding = [w for w in item.windows if w.facts[2]]
+    holding = [w for w in item.windows if w.facts.answer_first]
     assert 0 < len(holding) < len(item.windows)
     for w in holding:
-        first, last, start, end = w.facts
+        first, last, cls_row, start, end = w.facts
+        assert cls_row == 0
         assert first <= start <= end < last == len(w.ids) - 1
         places = tokens.offsets[[w.start + start - first, w.start + end - first]]
         assert LONG[places[0][0] : places[1][1]] == "day 20 the boats"
         assert w.segments[start] == 1
     batch = task.batch([item])
     assert task.counts(batch) == {"answer": len(item.windows)}
-    assert batch.targets["spans_B2"].tolist() == [list(w.facts[2:]) for w in item.windows]
+    assert batch.targets["spans_B2"].tolist() == [list(w.facts[3:]) for w in item.windows]
 
 
 def test_a_long_question_is_cut_and_the_cut_is_counted(make: Make, tokenizer: WordPiece) -> None:
@@ -166,7 +167,7 @@ def test_the_loss_is_that_of_two_softmaxes_over_passage_and_first_token(make: Ma
     with torch.no_grad():
         scores = task.outputs(encoder(batch), batch)
     expected = 0.0
-    for (first, _, *rows), scores_L2 in zip((w.facts for i in items for w in i.windows), scores, strict=True):
+    for (first, _, _, *rows), scores_L2 in zip((w.facts for i in items for w in i.windows), scores, strict=True):
         legal = np.concatenate([scores_L2[:1], scores_L2[first:-1]])
         for side, row in enumerate(rows):
             logs = legal[:, side] - np.logaddexp.reduce(legal[:, side])
