@@ -8,6 +8,8 @@ the P predicted tokens, which has not. Both share all weights, and both read key
 
 In: N content rows followed by P query rows. Out: the same rows, one block later. `attend` takes (q + u)' k as its
 product, the other two terms as its bias, and the order of prediction as its mask.
+
+Suffix besides those of `firth.tensors`: R distances. Where both streams lie in one tensor, N counts the rows of both.
 """
 
 from dataclasses import dataclass
@@ -36,8 +38,8 @@ class QueryRows:
     """The position of each predicted token in its sequence."""
     segments_P: Tensor
     ranks_P: Tensor
-    is_memory_ND: Tensor
-    """For content rows and then query rows (D = 1): whether a row is memory."""
+    is_memory_N1: Tensor
+    """Whether a row is memory; of both streams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +61,7 @@ class StreamPlan:
         """The same rows; no gradient goes back into those of the memory."""
         if self.queries is None:
             return x_ND
-        return torch.where(self.queries.is_memory_ND, x_ND.detach(), x_ND)
+        return torch.where(self.queries.is_memory_N1, x_ND.detach(), x_ND)
 
     def content_seen(self, group: Group) -> Tensor:
         """The content stream's mask: a token sees its own rank and those below."""
@@ -70,7 +72,7 @@ class StreamPlan:
         return (key_GS[:, None, :] <= query_GL[:, :, None])[:, None]
 
     def query_seen(self, group: Group) -> Tensor:
-        """The query stream's mask: a predicted token is seen by itself no more than by those before it."""
+        """The query stream's mask: a token that is predicted sees only ranks below its own."""
         assert self.queries is not None
         query_GL = self.queries.ranks_P[group.queries.rows_GL]
         key_GS = self.queries.order.ranks_N[group.keys.rows_GL]
@@ -85,14 +87,14 @@ def plan_streams(batch: Batch, layout: Layout, *, width: int) -> StreamPlan:
         return StreamPlan(layout, batch.segments_N, waves_RD)
     tokens_P = order.queries_P
     is_memory_N = order.ranks_N == MEMORY_RANK
-    is_memory_ND = torch.cat([is_memory_N, torch.zeros_like(tokens_P, dtype=torch.bool)])[:, None]
+    is_memory_N1 = torch.cat([is_memory_N, torch.zeros_like(tokens_P, dtype=torch.bool)])[:, None]
     queries = QueryRows(
         order,
         Layout(order.query_bounds_B1, order.max_queries, len(tokens_P), layout.has_kernels),
         positions_P=batch.positions_N[tokens_P],
         segments_P=batch.segments_N[tokens_P],
         ranks_P=order.ranks_N[tokens_P],
-        is_memory_ND=is_memory_ND,
+        is_memory_N1=is_memory_N1,
     )
     return StreamPlan(layout, batch.segments_N, waves_RD, queries)
 
