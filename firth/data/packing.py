@@ -71,6 +71,8 @@ class Plan:
     """If set, the group of each sequence, in rising order; the sequences of a group go into the same pack."""
     pair_lengths: PairLengths | None = None
     """If set, every sequence becomes a source and a target, and packs carry both."""
+    has_sentences: bool = False
+    """Whether packs say where sentences begin; not with joined documents."""
 
     def __len__(self) -> int:
         return len(self.pieces_SP2)
@@ -113,6 +115,8 @@ class Pack:
     """The fixed size of the source, filler included; 0 if the pack will have none."""
     max_target: int = 0
     """The longest target; 0 if the pack will have no source."""
+    sentence_starts_N: np.ndarray | None = None
+    """True for the first tokens of sentences, if the plan asks for them."""
     source: "Pack | None" = None
     """What a decoder reads: one sequence for each sequence of this pack, in order."""
 
@@ -211,6 +215,10 @@ def lay_out(
     ids_N[places] = text_ids
     ordinary_N[places] = is_ordinary
     word_starts_N[places] = is_word_start
+    sentence_starts_N = None
+    if plan.has_sentences:
+        sentence_starts_N = np.ones(len(ids_N), bool)
+        sentence_starts_N[places] = shards.sentence_starts(tokens)
     groups_B = None
     if plan.groups_S is not None:
         groups_B = plan.groups_S[rows_B]
@@ -229,6 +237,7 @@ def lay_out(
         groups_B=groups_B,
         source_tokens=source_tokens,
         max_target=plan.pair_lengths.max_target if plan.pair_lengths else 0,
+        sentence_starts_N=sentence_starts_N,
     )
 
 

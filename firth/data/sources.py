@@ -171,6 +171,7 @@ def _as_pack(pack: Pack, laid: Laid, *, num_tokens: int, max_length: int) -> Pac
         word_starts_N=np.ones(len(positions), bool),
         labels={},
         groups_B=None,
+        sentence_starts_N=None,
         num_tokens=num_tokens,
         max_length=max_length,
         targets={},

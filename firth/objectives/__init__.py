@@ -23,6 +23,9 @@ TABLE = {
     "sentence_order": "firth.objectives.sentence_order:SentenceOrder",
     "span_boundary": "firth.objectives.span_boundary:SpanBoundary",
     "replaced_token": "firth.objectives.replaced_token:ReplacedToken",
+    "mass": "firth.objectives.mass:Mass",
+    "span_corruption": "firth.objectives.span_corruption:SpanCorruption",
+    "denoising": "firth.objectives.denoising:Denoising",
     "contrastive": "firth.objectives.contrastive:Contrastive",
 }
 
