@@ -52,6 +52,7 @@ class Restoring(Objective):
 
     config: RestoringConfig
     per_token = ()
+    has_weights = False
 
     def __init__(self, config: RestoringConfig, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()

@@ -1,6 +1,8 @@
 """Laws of every objective in the table."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,37 +17,53 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
+from firth.encoders.transformer import Transformer
 from firth.objectives.objective import Objective
-from firth.tensors import Batch
+from firth.objectives.restoring import Restoring
+from firth.tensors import Batch, Encoder
+from firth.tokenizers.sentinels import with_sentinels
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner
 
 CONFIG = BatchConfig(max_length=64, tokens=1024)
-Maker = Callable[[], tuple[Bert, Objective, Packs]]
+Maker = Callable[[], tuple[Encoder, Objective, Packs]]
 
 
 @pytest.fixture(params=[name for name in objectives.TABLE if issubclass(objectives.resolve(name), Objective)])
 def make(
-    request: pytest.FixtureRequest, small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece
+    request: pytest.FixtureRequest,
+    small_bert: Callable[..., Bert],
+    shrink: Callable[[Any], Any],
+    shards: Shards,
+    tokenizer: WordPiece,
 ) -> Maker:
     """A new encoder, objective and packs, the same each time."""
+    extended = with_sentinels(tokenizer, 16)
 
-    def build() -> tuple[Bert, Objective, Packs]:
-        encoder = small_bert()
+    def small_encoder() -> Encoder:
+        if not issubclass(objectives.resolve(request.param), Restoring):
+            return small_bert()
+        torch.manual_seed(1)
+        return Transformer(replace(shrink(Transformer.Config()), vocab_size=len(extended.vocab)))
+
+    def build() -> tuple[Encoder, Objective, Packs]:
+        encoder = small_encoder()
         goals = [
             make_objective(
-                name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5
+                name, objectives.resolve(name).Config(), encoder, extended, max_length=CONFIG.max_length, seed=5
             )
             for name in (*objectives.resolve(request.param).requires, request.param)
         ]
         stream = CorpusView(shards, np.arange(shards.num_documents))
-        return encoder, goals[-1], Packs(stream, goals, CONFIG, specials=tokenizer.vocab, seed=5)
+        return encoder, goals[-1], Packs(stream, goals, CONFIG, specials=extended.vocab, seed=5)
 
     return build
 
 
 def same(one: Batch, other: Batch) -> bool:
     tensors = [(one.ids_N, other.ids_N), (one.bounds_B1, other.bounds_B1)]
+    if one.source and other.source:
+        tensors += [(one.source.ids_N, other.source.ids_N), (one.source.bounds_B1, other.source.bounds_B1)]
     tensors += [(one.targets[name], other.targets[name]) for name in one.targets]
     return one.targets.keys() == other.targets.keys() and all(torch.equal(a, b) for a, b in tensors)
 
@@ -59,7 +77,9 @@ def test_same_key_same_batch_other_epoch_other_batch(make: Maker) -> None:
 
 
 def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> None:
-    _, _, packs = make()
+    _, goal, packs = make()
+    if isinstance(goal, Restoring):
+        pytest.skip("a source and a target have other tokens than the text: see tests/objectives/test_restoring.py")
     plan = packs.objectives[0].sequences(packs.stream, 0)
     for rows in np.array_split(rng.permutation(rng.key("rows"), len(plan)), 20):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": CONFIG.max_length}
@@ -90,8 +110,9 @@ def test_gradient_reaches_the_encoder(make: Maker) -> None:
     loss = Learner(encoder, {"goal": goal})(packs[BatchAddress()])
     torch.stack(list(loss.sums.values())).sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in goal.parameters())
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.blocks.parameters())
-    assert encoder.embeddings.tokens.weight.grad.abs().max() > 0
+    parameters = {name: parameter for name, parameter in encoder.named_parameters() if "pooler" not in name}
+    assert all(p.grad is not None and p.grad.isfinite().all() for n, p in parameters.items() if "blocks." in n)
+    assert all(p.grad.abs().max() > 0 for n, p in parameters.items() if n.endswith("tokens.weight"))
 
 
 def test_loss_falls(make: Maker) -> None:
