@@ -28,11 +28,12 @@ def with_sentinels(tokenizer: "Tokenizer", count: int) -> "Tokenizer":
 
 
 def without_sentinels(tokenizer: "Tokenizer") -> "Tokenizer":
-    """The tokenizer as it was before `with_sentinels`; sentinels that are not behind all other tokens stay."""
+    """The tokenizer as it was before `with_sentinels`; T5's own sentinels stay."""
     old = tokenizer.vocab
     names = {old.tokens[i] for i in old.sentinels}
     size = len(old) - len(names)
-    if not names or set(old.tokens[size:]) != names:
+    are_last = set(old.tokens[size:]) == names
+    if not names or not are_last or names & set(old.roles):
         return tokenizer
     vocab = replace(old, tokens=old.tokens[:size], other_specials=old.other_specials - names)
     return _changed(tokenizer, vocab, [one for one in _added(tokenizer) if one.token not in names])

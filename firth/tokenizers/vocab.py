@@ -95,8 +95,9 @@ class Vocab:
     @cached_property
     def sentinels(self) -> np.ndarray:
         """The ids of `<extra_id_0>`, `<extra_id_1>` and so on, as far as the vocabulary has them."""
+        special = {*self.roles, *self.other_specials}
         found: list[int] = []
-        while sentinel(len(found)) in self.other_specials:
+        while sentinel(len(found)) in special:
             found.append(self.ids[sentinel(len(found))])
         return np.array(found, np.int64)
 
