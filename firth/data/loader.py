@@ -79,7 +79,7 @@ class Packs(Dataset[Batch]):
             specials=self.specials,
             num_tokens=self._sizes.target,
             source_tokens=self._sizes.source,
-            max_sequences=self._max_sequences,
+            max_sequences=self._max_sequences * (2 if epoch.plan.appended else 1),
             max_length=self.config.max_length,
         )
         for objective in self.objectives:

@@ -71,6 +71,8 @@ class Plan:
     """If set, the group of each sequence, in rising order; the sequences of a group go into the same pack."""
     pair_lengths: PairLengths | None = None
     """If set, every sequence becomes a source and a target, and packs carry both."""
+    appended: int = 0
+    """Tokens for which a pack has room besides each sequence: an objective appends a short one for each."""
     has_sentences: bool = False
     """Whether packs say where sentences begin; not with joined documents."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from firth.data.packing import Pack, Plan
 from firth.errors import BadConfig
+from firth.tokenizers.vocab import Frame
 
 _SLACK = 16
 """Tokens that stay free in a pack whose lengths vary, besides the share."""
@@ -48,10 +49,11 @@ def pack_sizes(plan: Plan, num_tokens: int) -> PackSizes:
 
 
 def room_taken(plan: Plan, sizes: PackSizes) -> np.ndarray:
-    """What each sequence takes of a pack's tokens: its length, or its larger share of the sources or the targets."""
+    """What each sequence takes of a pack's tokens: its length and what is appended for it, or its larger share of the
+    sources or the targets."""
     lengths = plan.pair_lengths
     if lengths is None:
-        return plan.lengths_S
+        return np.asarray(np.minimum(plan.lengths_S + plan.appended, sizes.target))
     source_share_S = lengths.source_S / _usable(sizes.source, lengths.source_spread)
     target_share_S = lengths.target_S / _usable(sizes.target, lengths.target_spread)
     share_S = np.maximum(source_share_S, target_share_S)
@@ -105,6 +107,21 @@ def lay_end_to_end(parts: list[Tokens], num_sequences: int) -> Laid:
     counts_B = np.bincount(sequence, minlength=num_sequences)
     bounds_B1 = np.concatenate([[0], np.cumsum(counts_B)])
     return Laid(ids[order], bounds_B1)
+
+
+def lay_framed(parts: list[Tokens], num_sequences: int, *, frame: Frame) -> Laid:
+    """The same with the special tokens of a text around each sequence."""
+    moved = [replace(part, places_N=part.places_N + 1) for part in parts]
+    last_place = max((int(part.places_N.max(initial=0)) for part in moved), default=0) + 1
+    opening = in_every_sequence(frame.opening, num_sequences, place=0)
+    closing = in_every_sequence(frame.closing, num_sequences, place=last_place)
+    return lay_end_to_end([opening, *moved, closing], num_sequences)
+
+
+def in_every_sequence(ids: tuple[int, ...], num_sequences: int, *, place: int) -> Tokens:
+    """The same tokens, in order, in every sequence."""
+    sequence = np.repeat(np.arange(num_sequences), len(ids))
+    return Tokens(sequence, np.full(len(sequence), place), np.tile(np.array(ids, np.int64), num_sequences))
 
 
 def set_pair(

@@ -76,6 +76,7 @@ TABLE: dict[str, str] = {
     "gpt-2": "firth.lineage.autoregressive:gpt_2",
     "roberta": "firth.lineage.masked:roberta",
     "albert": "firth.lineage.masked:albert",
+    "infoword": "firth.lineage.masked:infoword",
     "t5": "firth.lineage.rewriting:t5",
     "bart": "firth.lineage.rewriting:bart",
     "distilbert": "firth.lineage.masked:distilbert",

@@ -26,6 +26,7 @@ TABLE = {
     "mass": "firth.objectives.mass:Mass",
     "span_corruption": "firth.objectives.span_corruption:SpanCorruption",
     "denoising": "firth.objectives.denoising:Denoising",
+    "infoword": "firth.objectives.infoword:InfoWord",
     "contrastive": "firth.objectives.contrastive:Contrastive",
 }
 

@@ -13,10 +13,10 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack, PairLengths, Plan
-from firth.data.sources import Laid, Tokens, lay_end_to_end
+from firth.data.sources import Laid, Tokens, in_every_sequence, lay_end_to_end, lay_framed
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
-from firth.objectives.restoring import Pair, Restoring, RestoringConfig, repeated
+from firth.objectives.restoring import Pair, Restoring, RestoringConfig
 from firth.objectives.word_spans import Text, place_spans, rounded, text_of
 
 # What the random numbers of a text are for: the last counter of each draw.
@@ -69,7 +69,7 @@ class Denoising(Restoring):
         original = text_of(pack)
         num_sequences = len(original.rows_B)
         behind_all = int(original.sizes_B.max(initial=0))
-        ends = repeated((self.vocab.sep,), num_sequences, place=behind_all)
+        ends = in_every_sequence((self.vocab.sep,), num_sequences, place=behind_all)
         whole = Tokens(original.sequence_T, original.offsets_T, original.ids_T)
         written = lay_end_to_end([whole, ends], num_sequences)
         text = self._permuted(original, pack, key)
@@ -113,7 +113,7 @@ class Denoising(Restoring):
 
         inserted = self._inserted(text, inserts_B, key)
         parts = [self._rotated(text, part, key) for part in (inserted, marks, left)]
-        return self.framed(parts, len(text.rows_B))
+        return lay_framed(parts, len(text.rows_B), frame=self.vocab.frame)
 
     def _span_sizes(self, text: Text, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The words of each span, the spans of each sequence, and how many empty spans each has.

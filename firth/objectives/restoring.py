@@ -13,7 +13,7 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack, PairLengths, Plan, runs
-from firth.data.sources import Laid, Tokens, lay_end_to_end, set_pair
+from firth.data.sources import Laid, set_pair
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.encoder_decoder import EncoderDecoder, output_loss
@@ -109,26 +109,11 @@ class Restoring(Objective):
         is_label_N = batch.targets[f"{self.name}_labels"] != IGNORE
         return {self.name: int(is_label_N.sum())}
 
-    def framed(self, parts: list[Tokens], num_sequences: int) -> Laid:
-        """Texts laid end to end with the special tokens around each; places are those inside the texts."""
-        frame = self.vocab.frame
-        moved = [replace(part, places_N=part.places_N + 1) for part in parts]
-        last_place = max((int(part.places_N.max(initial=0)) for part in moved), default=0) + 1
-        opening = repeated(frame.opening, num_sequences, place=0)
-        closing = repeated(frame.closing, num_sequences, place=last_place)
-        return lay_end_to_end([opening, *moved, closing], num_sequences)
-
     def _key(self, purpose: str, epoch: int) -> np.uint64:
         """The random key of an epoch; without `fresh`, that of the first epoch."""
         if not self.config.fresh:
             epoch = 0
         return rng.key(self.seed, purpose, epoch)
-
-
-def repeated(ids: tuple[int, ...], num_sequences: int, *, place: int) -> Tokens:
-    """The same tokens, in order, in every sequence."""
-    sequence = np.repeat(np.arange(num_sequences), len(ids))
-    return Tokens(sequence, np.full(len(sequence), place), np.tile(np.array(ids, np.int64), num_sequences))
 
 
 def longest(expected: float, *, at_most: int) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from firth.data.packing import Pack, PairLengths
-from firth.data.sources import Tokens, lay_end_to_end
+from firth.data.sources import Tokens, lay_end_to_end, lay_framed
 from firth.errors import BadConfig
 from firth.objectives.restoring import Pair, Restoring, RestoringConfig, longest
 from firth.objectives.word_spans import Spans, Text, composition, place_spans, rounded, text_of
@@ -82,7 +82,7 @@ class SpanCorruption(Restoring):
         first_offsets_J = text.offsets_T[spans.first_J]
         marks = Tokens(spans.sequence_J, first_offsets_J, self.sentinels[spans.number_J])
         read = Tokens(text.sequence_T[is_read], text.offsets_T[is_read], text.ids_T[is_read])
-        source = self.framed([marks, read], num_sequences)
+        source = lay_framed([marks, read], num_sequences, frame=self.vocab.frame)
 
         # Of equal places the sentinel comes first, because it is the first part.
         missing = Tokens(text.sequence_T[in_span], text.offsets_T[in_span], text.ids_T[in_span])

@@ -15,6 +15,8 @@ from firth import rng
 from firth.data.packing import Pack
 from firth.data.stream import ranges
 
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+
 
 @dataclass(frozen=True)
 class Text:
@@ -147,3 +149,15 @@ def place_spans(
     word_end_J = ends_in_all_J - before_B[sequence_J] + words.starts_B[sequence_J]
     first_word_J = word_end_J - sizes_J
     return Spans(words.first_W[first_word_J], words.ends_W[word_end_J - 1], sequence_J, number[~is_last])
+
+
+def span_hashes(ids: np.ndarray, first_J: np.ndarray, ends_J: np.ndarray) -> np.ndarray:
+    """A number for each span, equal for equal ids: a 64-bit polynomial hash."""
+    sizes_J = ends_J - first_J
+    tokens = ranges(first_J, ends_J)
+    place = tokens - np.repeat(first_J, sizes_J)
+    with np.errstate(over="ignore"):
+        terms = (ids[tokens].astype(np.uint64) + np.uint64(1)) * _MULTIPLIER ** (place + 1).astype(np.uint64)
+        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+    ends = np.cumsum(sizes_J)
+    return np.asarray(sums[ends] - sums[ends - sizes_J]).astype(np.int64)
