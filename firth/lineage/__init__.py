@@ -79,6 +79,7 @@ TABLE: dict[str, str] = {
     "infoword": "firth.lineage.masked:infoword",
     "t5": "firth.lineage.rewriting:t5",
     "bart": "firth.lineage.rewriting:bart",
+    "wklm": "firth.lineage.masked:wklm",
     "distilbert": "firth.lineage.masked:distilbert",
     "electra": "firth.lineage.masked:electra",
     "t5-v1.1": "firth.lineage.rewriting:t5_v1_1",

@@ -7,6 +7,7 @@ from firth.data.settings import BatchConfig
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
 from firth.lineage import SIZES, Recipe
+from firth.objectives.entity_replacement import EntityReplacement
 from firth.objectives.infoword import InfoWord
 from firth.objectives.mask_units import Unit
 from firth.objectives.masked_lm import MaskedLM
@@ -66,6 +67,17 @@ def infoword(size: str) -> Recipe:
     before = roberta(size)
     goals = {"infoword": InfoWord.Config(), "masked_lm": MaskedLM.Config()}
     return replace(before, recipe="infoword", objectives=goals)
+
+
+def wklm(size: str) -> Recipe:
+    """WKLM (Xiong et al. 2020): RoBERTa that tells names of the text from other names put in their place.
+
+    The paper: names of Wikipedia with types of Wikidata, masked LM at 5 %, outside of names. Here names come from a
+    list or a tagger, `objectives.entity_replacement.entities=FILE`, and otherwise are frequent phrases of the text.
+    """
+    before = roberta(size)
+    goals = {"entity_replacement": EntityReplacement.Config(), "masked_lm": MaskedLM.Config(rate=0.05)}
+    return replace(before, recipe="wklm", objectives=goals)
 
 
 def spanbert(size: str) -> Recipe:

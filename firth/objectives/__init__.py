@@ -27,6 +27,7 @@ TABLE = {
     "span_corruption": "firth.objectives.span_corruption:SpanCorruption",
     "denoising": "firth.objectives.denoising:Denoising",
     "infoword": "firth.objectives.infoword:InfoWord",
+    "entity_replacement": "firth.objectives.entity_replacement:EntityReplacement",
     "contrastive": "firth.objectives.contrastive:Contrastive",
 }
 
