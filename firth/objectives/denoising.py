@@ -17,7 +17,7 @@ from firth.data.sources import Laid, Tokens, in_every_sequence, lay_end_to_end, 
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.objectives.restoring import Pair, Restoring, RestoringConfig
-from firth.objectives.word_spans import Text, place_spans, rounded, text_of
+from firth.objectives.word_spans import PackText, place_spans, rounded, text_of
 
 # What the random numbers of a text are for: the last counter of each draw.
 _PERMUTED, _SENTENCE, _TAKEN, _LENGTH, _PLACE, _INSERT, _WORD, _ROTATED, _FIRST = range(9)
@@ -75,7 +75,7 @@ class Denoising(Restoring):
         text = self._permuted(original, pack, key)
         return Pair(self._source(text, key), written, self.start)
 
-    def _permuted(self, text: Text, pack: Pack, key: np.uint64) -> Text:
+    def _permuted(self, text: PackText, pack: Pack, key: np.uint64) -> PackText:
         """The text with the sentences of some sequences in random order."""
         assert pack.sentence_starts_N is not None
         rows_T = text.rows_B[text.sequence_T]
@@ -91,7 +91,7 @@ class Denoising(Restoring):
         is_word_start_T = text.word_starts_T | (text.offsets_T == 0)
         return replace(text, ids_T=text.ids_T[order], word_starts_T=is_word_start_T[order])
 
-    def _source(self, text: Text, key: np.uint64) -> Laid:
+    def _source(self, text: PackText, key: np.uint64) -> Laid:
         """What is left of a text, in which places count in twos: an odd one is a token's, an even one is before it."""
         mask = self.vocab.mask
         words = text.words
@@ -115,7 +115,7 @@ class Denoising(Restoring):
         parts = [self._rotated(text, part, key) for part in (inserted, marks, left)]
         return lay_framed(parts, len(text.rows_B), frame=self.vocab.frame)
 
-    def _span_sizes(self, text: Text, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _span_sizes(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The words of each span, the spans of each sequence, and how many empty spans each has.
 
         Lengths are drawn until they reach the share of the words; the last one ends there.
@@ -133,13 +133,13 @@ class Denoising(Restoring):
         inserts_B = (is_used_BK & (sizes_BK == 0)).sum(1)
         return sizes_BK[is_span_BK], is_span_BK.sum(1), inserts_B
 
-    def _word_draws(self, text: Text, key: np.uint64) -> np.ndarray:
+    def _word_draws(self, text: PackText, key: np.uint64) -> np.ndarray:
         """A random number for each word."""
         words = text.words
         rows_W = text.rows_B[words.sequence_W]
         return rng.uniform(key, rows_W, text.offsets_T[words.first_W], _WORD)
 
-    def _inserted(self, text: Text, counts_B: np.ndarray, key: np.uint64) -> Tokens:
+    def _inserted(self, text: PackText, counts_B: np.ndarray, key: np.uint64) -> Tokens:
         """Mask tokens before random words or at the end."""
         words = text.words
         sequence = np.repeat(np.arange(len(counts_B)), counts_B)
@@ -150,7 +150,7 @@ class Denoising(Restoring):
         offsets = np.where(is_at_end, text.sizes_B[sequence], text.offsets_T[words.first_W[any_word]])
         return Tokens(sequence, 2 * offsets, np.full(len(sequence), self.vocab.mask))
 
-    def _rotated(self, text: Text, tokens: Tokens, key: np.uint64) -> Tokens:
+    def _rotated(self, text: PackText, tokens: Tokens, key: np.uint64) -> Tokens:
         """Tokens whose sequences begin at another word, where they are drawn for it."""
         words = text.words
         is_rotated_B = rng.uniform(key, text.rows_B, _ROTATED) < self.config.rotate

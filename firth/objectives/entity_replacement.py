@@ -24,7 +24,7 @@ from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.objectives.names import Mentions, Names, phrases_of, read_names
 from firth.objectives.objective import Objective
-from firth.objectives.word_spans import Text, text_of
+from firth.objectives.word_spans import PackText, text_of
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
@@ -119,7 +119,7 @@ class EntityReplacement(Objective):
             padded[: len(array)] = array
             pack.targets[f"entity_replacement_{name}"] = padded
 
-    def _replacements(self, text: Text, mentions: Mentions, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
+    def _replacements(self, text: PackText, mentions: Mentions, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """Which names are replaced, and by which member of their group."""
         sequence_J = text.sequence_T[mentions.first_J]
         rows_J = text.rows_B[sequence_J]

@@ -20,7 +20,7 @@ from firth.data.stream import CorpusView, ranges
 from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.objectives.objective import Objective
-from firth.objectives.word_spans import Text, span_hashes, text_of
+from firth.objectives.word_spans import PackText, span_hashes, text_of
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 from firth.types import ShareFigure
@@ -86,7 +86,7 @@ class InfoWord(Objective):
         pack.ordinary_N[masked] = False  # no other objective chooses them
         _append(pack, ngrams, pack.rows_B[chosen])
 
-    def _ngrams(self, text: Text, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
+    def _ngrams(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each text's n-gram, and the one after its last."""
         words = text.words
         longest_B = np.minimum(self.config.max_words, words.counts_B // 2).clip(min=1)

@@ -16,7 +16,7 @@ from firth.data.sources import Laid
 from firth.data.stream import ranges
 from firth.errors import BadConfig
 from firth.objectives.restoring import Pair, Restoring, RestoringConfig, longest
-from firth.objectives.word_spans import Text, text_of
+from firth.objectives.word_spans import PackText, text_of
 from firth.tensors import Encoder
 from firth.tokenizers.vocab import Vocab
 
@@ -62,7 +62,7 @@ class Mass(Restoring):
         # The decoder's n-th input predicts the n-th token of the text.
         return Pair(source, written, self.vocab.mask, first_positions_B=first_B - text.starts_B)
 
-    def _fragments(self, text: Text, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
+    def _fragments(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each sequence's fragment, and the one after its last: borders of words."""
         size_B = self.config.rate * text.sizes_B
         free_B = text.sizes_B - size_B
@@ -75,7 +75,7 @@ class Mass(Restoring):
         end_word_B = np.maximum(end_word_B, first_word_B)
         return words.first_W[first_word_B], words.ends_W[end_word_B]
 
-    def _replaced(self, text: Text, tokens: np.ndarray, key: np.uint64) -> np.ndarray:
+    def _replaced(self, text: PackText, tokens: np.ndarray, key: np.uint64) -> np.ndarray:
         """What the encoder reads in place of the fragment's tokens."""
         rows = text.rows_B[text.sequence_T[tokens]]
         places = text.offsets_T[tokens]

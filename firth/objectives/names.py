@@ -15,7 +15,7 @@ import numpy as np
 from firth.corpus.readers import read_lines
 from firth.data.shards import Shards
 from firth.errors import BadInput
-from firth.objectives.word_spans import Text, span_hashes
+from firth.objectives.word_spans import PackText, span_hashes
 from firth.tokenizers import Tokenizer
 
 Name = tuple[str, tuple[int, ...]]
@@ -78,7 +78,7 @@ class Names:
         order = np.argsort(hashes, kind="stable")
         return hashes[order], np.concatenate(numbers)[order]
 
-    def find(self, text: Text) -> Mentions:
+    def find(self, text: PackText) -> Mentions:
         """All names in a text."""
         is_free = np.ones(len(text.ids_T), bool)
         found: list[tuple[int, int, int, int]] = []
@@ -96,7 +96,7 @@ class Names:
         return Mentions(*columns)
 
 
-def _word_windows(text: Text, size: int) -> np.ndarray:
+def _word_windows(text: PackText, size: int) -> np.ndarray:
     """Where a run of `size` tokens of one sequence begins with a word and ends with one."""
     words = text.words
     last = words.first_W + size - 1

@@ -14,7 +14,7 @@ from firth.data.packing import Pack, PairLengths
 from firth.data.sources import Tokens, lay_end_to_end, lay_framed
 from firth.errors import BadConfig
 from firth.objectives.restoring import Pair, Restoring, RestoringConfig, longest
-from firth.objectives.word_spans import Spans, Text, composition, place_spans, rounded, text_of
+from firth.objectives.word_spans import PackText, Spans, composition, place_spans, rounded, text_of
 from firth.tensors import Encoder
 from firth.tokenizers.vocab import Vocab
 
@@ -60,7 +60,7 @@ class SpanCorruption(Restoring):
         spans = self._spans(text, key)
         return self._pair_of(text, spans)
 
-    def _spans(self, text: Text, key: np.uint64) -> Spans:
+    def _spans(self, text: PackText, key: np.uint64) -> Spans:
         """Random spans of whole words."""
         words_B = text.words.counts_B
         rows_B = text.rows_B
@@ -74,7 +74,7 @@ class SpanCorruption(Restoring):
         sizes_J, _ = composition(taken_B, counts_B, rows_B, key=key, purpose=2)
         return place_spans(text, sizes_J, counts_B, min_gap=1, key=key, purpose=3)
 
-    def _pair_of(self, text: Text, spans: Spans) -> Pair:
+    def _pair_of(self, text: PackText, spans: Spans) -> Pair:
         num_sequences = len(text.rows_B)
         in_span = spans.tokens()
         is_read = np.ones(len(text.ids_T), bool)

@@ -1,6 +1,6 @@
 """Spans of whole words in the sequences of a pack, drawn for all sequences at once.
 
-In: a pack, whose texts are single pieces. Out: its words, and random spans of them. Words are those of the stored
+In: a pack, whose texts are single pieces. Out: its words, and random spans of them. TextWords are those of the stored
 borders (in Chinese, the segmenter's). All draws are keyed by sequence, so they do not depend on the rest of the pack.
 
 Suffixes: B sequences, W words of all sequences, T tokens of their texts (no special ones), J spans of all sequences.
@@ -19,7 +19,7 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
-class Text:
+class PackText:
     """The texts of a pack's sequences, end to end and without special tokens."""
 
     ids_T: np.ndarray
@@ -44,18 +44,18 @@ class Text:
         return np.asarray(np.arange(len(self.ids_T)) - self.starts_B[self.sequence_T])
 
     @cached_property
-    def words(self) -> "Words":
+    def words(self) -> "TextWords":
         # A text may begin in the middle of a word; what is there of it counts as a word.
         is_first_T = self.word_starts_T | (self.offsets_T == 0)
         first_W = np.flatnonzero(is_first_T)
         ends_W = np.append(first_W, len(self.ids_T))[1:]
         sequence_W = self.sequence_T[first_W]
         counts_B = np.bincount(sequence_W, minlength=len(self.rows_B))
-        return Words(first_W, ends_W, sequence_W, counts_B)
+        return TextWords(first_W, ends_W, sequence_W, counts_B)
 
 
 @dataclass(frozen=True)
-class Words:
+class TextWords:
     """The words of a text."""
 
     first_W: np.ndarray
@@ -64,7 +64,7 @@ class Words:
     """The token after its last."""
     sequence_W: np.ndarray
     counts_B: np.ndarray
-    """Words of each sequence."""
+    """TextWords of each sequence."""
 
     @property
     def starts_B(self) -> np.ndarray:
@@ -87,10 +87,10 @@ class Spans:
         return ranges(self.first_J, self.ends_J)
 
 
-def text_of(pack: Pack) -> Text:
+def text_of(pack: Pack) -> PackText:
     """The text of a pack without its special tokens."""
     tokens = np.flatnonzero(pack.ordinary_N)
-    return Text(pack.ids_N[tokens], pack.sequence_N[tokens], pack.word_starts_N[tokens], pack.rows_B)
+    return PackText(pack.ids_N[tokens], pack.sequence_N[tokens], pack.word_starts_N[tokens], pack.rows_B)
 
 
 def rounded(values_B: np.ndarray, rows_B: np.ndarray, *, key: np.uint64, purpose: int) -> np.ndarray:
@@ -120,7 +120,7 @@ def composition(
 
 
 def place_spans(
-    text: Text, sizes_J: np.ndarray, counts_B: np.ndarray, *, min_gap: int, key: np.uint64, purpose: int
+    text: PackText, sizes_J: np.ndarray, counts_B: np.ndarray, *, min_gap: int, key: np.uint64, purpose: int
 ) -> Spans:
     """Spans of these numbers of words at random places: all places are equally likely.
 
