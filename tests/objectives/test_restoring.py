@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from firth import objectives, rng, samples
+import firth
+from firth import objectives, rng, samples, tokenizers
 from firth.checkpoint import make_objective
 from firth.corpus.sentences import split
 from firth.data.loader import BatchAddress, Packs, load
@@ -85,7 +86,11 @@ class Sequence:
         # The first token of a text counts as the start of a word.
         self.starts = [True, *before.word_starts_N[place & before.ordinary_N].tolist()[1:]]
         self.framed = after.source.ids_N[after.source.sequence_N == number].tolist()
-        self.source = self.framed[1:-1]
+        frame = vocab.frame
+        opening, closing = len(frame.opening), len(frame.closing)
+        self.source = self.framed[opening : len(self.framed) - closing]
+        assert self.framed[:opening] == list(frame.opening)
+        assert self.framed[len(self.framed) - closing :] == list(frame.closing)
         self.inputs = after.ids_N[after.sequence_N == number].tolist()
         self.positions = after.positions_N[after.sequence_N == number].tolist()
         labels = after.targets[f"{name}_labels"][: len(after.ids_N)]
@@ -96,8 +101,6 @@ class Sequence:
                 if starts or not self.sentences:
                     self.sentences.append([])
                 self.sentences[-1].append(token)
-        assert self.framed[0] == vocab.cls
-        assert self.framed[-1] == vocab.sep
 
 
 def laid(goal: Restoring, shards: Shards, plan: Any, rows: np.ndarray) -> Pack:
@@ -406,6 +409,44 @@ def test_packs_are_full_and_lose_next_to_nothing(documents: dict[str, Shards], m
         assert read > 0.995 * len(goal.sequences(stream, 0)), language
         # The last pack of an epoch is not full.
         assert (real + written) / (4096 * (num_packs - 1)) > 0.85, language
+
+
+@pytest.fixture(scope="module", params=["bpe", "t5"])
+def other_data(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prose prepared with RoBERTa's kind of vocabulary, and with T5's, which has its own sentinels and no opening."""
+    texts = [samples.prose(language) for language in LANGUAGES]
+    folder = tmp_path_factory.mktemp(request.param)
+    if request.param == "bpe":
+        firth.prepare(texts, out=folder / "data", tokenizer="bpe", vocab_size=1000, processes=0)
+        return folder / "data"
+    import sentencepiece
+
+    pieces = {"pad_id": 0, "eos_id": 1, "unk_id": 2, "bos_id": -1, "pad_piece": "<pad>"}
+    (folder / "t5").mkdir()
+    sentencepiece.SentencePieceTrainer.train(
+        input=",".join(map(str, texts)),
+        model_prefix=str(folder / "t5" / "spiece"),
+        vocab_size=1400,
+        normalization_rule_name="nmt_nfkc",
+        minloglevel=2,
+        **pieces,
+    )
+    firth.prepare(texts, out=folder / "data", tokenizer=str(folder / "t5"), processes=0)
+    return folder / "data"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_any_vocabulary_restores_the_original(other_data: Path, shrink: Callable[[Any], Any], name: str) -> None:
+    tokenizer = with_sentinels(tokenizers.load(other_data / "tokenizer"), 100)
+    shape = replace(shrink(Transformer.Config()), vocab_size=len(tokenizer.vocab))
+    config = objectives.resolve(name).Config()
+    goal = make_objective(name, config, Transformer(shape), tokenizer, max_length=LENGTH, seed=2)
+    assert isinstance(goal, Restoring)
+    found = 0
+    for sequence in sequences(goal, Shards.open(other_data)):
+        assert restored(sequence, goal) == sequence.text
+        found += 1
+    assert found > 200
 
 
 def test_an_encoder_without_a_decoder_is_refused(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> None:
