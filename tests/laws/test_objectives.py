@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from firth import objectives, rng
+from firth import encoders, objectives, rng
 from firth.checkpoint import make_objective
 from firth.config import from_dict, to_dict
 from firth.data.loader import BatchAddress, Packs
@@ -16,8 +16,6 @@ from firth.data.packing import lay_out
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
-from firth.encoders.bert import Bert
-from firth.encoders.transformer import Transformer
 from firth.objectives.objective import Objective
 from firth.objectives.restoring import Restoring
 from firth.tensors import Batch, Encoder
@@ -27,27 +25,19 @@ from firth.train.loop import Learner
 
 CONFIG = BatchConfig(max_length=64, tokens=1024)
 Maker = Callable[[], tuple[Encoder, Objective, Packs]]
+ENCODERS = {"mass": "transformer", "span_corruption": "transformer", "denoising": "transformer"}
+"""Objectives that need another encoder than a BERT."""
 
 
 @pytest.fixture(params=[name for name in objectives.TABLE if issubclass(objectives.resolve(name), Objective)])
-def make(
-    request: pytest.FixtureRequest,
-    small_bert: Callable[..., Bert],
-    shrink: Callable[[Any], Any],
-    shards: Shards,
-    tokenizer: WordPiece,
-) -> Maker:
+def make(request: pytest.FixtureRequest, shrink: Callable[[Any], Any], shards: Shards, tokenizer: WordPiece) -> Maker:
     """A new encoder, objective and packs, the same each time."""
     extended = with_sentinels(tokenizer, 16)
 
-    def small_encoder() -> Encoder:
-        if not issubclass(objectives.resolve(request.param), Restoring):
-            return small_bert()
-        torch.manual_seed(1)
-        return Transformer(replace(shrink(Transformer.Config()), vocab_size=len(extended.vocab)))
-
     def build() -> tuple[Encoder, Objective, Packs]:
-        encoder = small_encoder()
+        encoder_class = encoders.resolve(ENCODERS.get(request.param, "bert"))
+        torch.manual_seed(1)
+        encoder = encoder_class(replace(shrink(encoder_class.Config()), vocab_size=len(extended.vocab)))
         goals = [
             make_objective(
                 name, objectives.resolve(name).Config(), encoder, extended, max_length=CONFIG.max_length, seed=5
