@@ -70,7 +70,7 @@ def infoword(size: str) -> Recipe:
 
 
 def wklm(size: str) -> Recipe:
-    """WKLM (Xiong et al. 2020): RoBERTa that tells names of the text from other names put in their place.
+    """WKLM (Xiong et al. 2020): RoBERTa that distinguishes names of the text from others put in their place.
 
     The paper: names of Wikipedia with types of Wikidata, masked LM at 5 %, outside of names. Here names come from a
     list or a tagger, `objectives.entity_replacement.entities=FILE`, and otherwise are frequent phrases of the text.

@@ -39,7 +39,7 @@ class EntityReplacement(Objective):
     per_token = ()
     other_losses = ("entity_replacement",)
     shares = {
-        "entity_replacement_accuracy": ShareFigure("Names told as original or replaced"),
+        "entity_replacement_accuracy": ShareFigure("Names rightly called original or replaced"),
         "entity_replacement_recall": ShareFigure("Replaced names found (recall)"),
     }
 

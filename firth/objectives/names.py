@@ -88,7 +88,7 @@ class Names:
             index = np.minimum(index, len(hashes) - 1)
             for at, (group, member) in zip(first.tolist(), numbers[index].tolist(), strict=True):
                 within = slice(at, at + size)
-                # Two different names with one hash are all but impossible, but so is repairing what they would do.
+                # Compared as well, because two different names may have the same hash.
                 if is_free[within].all() and np.array_equal(self.rows[group][member], text.ids_T[within]):
                     is_free[within] = False
                     found.append((at, at + size, group, member))

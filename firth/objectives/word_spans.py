@@ -131,24 +131,24 @@ def place_spans(
     num_sequences = len(text.rows_B)
     sequence_J = np.repeat(np.arange(num_sequences), counts_B)
     taken_B = np.bincount(sequence_J, sizes_J, minlength=num_sequences).astype(np.int64)
-    # A sequence with j spans has j + 1 gaps. Those at its ends may be empty, and with min_gap 0 all of them.
-    num_empty_B = np.full(num_sequences, 2) if min_gap else counts_B + 1
-    items_B = words.counts_B - taken_B + num_empty_B
+    # A sequence with j spans has j + 1 gaps. Those at its ends may be empty, and with min_gap 0 all of them. Parts of a
+    # composition are never empty, so each such gap is drawn one too large.
+    num_too_large_B = np.full(num_sequences, 2) if min_gap else counts_B + 1
+    items_B = words.counts_B - taken_B + num_too_large_B
     gaps, gap_sequence = composition(items_B, counts_B + 1, text.rows_B, key=key, purpose=purpose)
     first_gap_B = np.cumsum(counts_B + 1) - (counts_B + 1)
     number = np.arange(len(gaps)) - first_gap_B[gap_sequence]
-    is_last = number == counts_B[gap_sequence]
-    is_outer = (number == 0) | is_last
-    # A sequence without spans has one gap, which is both the first and the last one.
-    gaps = gaps - np.where(is_outer, 1, 1 - min_gap) - ((number == 0) & is_last & bool(min_gap))
-    # A span begins behind all gaps and spans before it.
-    before_J = gaps[~is_last]
-    ends_in_all_J = np.cumsum(before_J + sizes_J)
+    # The gap before each span: all but the last of a sequence.
+    is_before_span = number < counts_B[gap_sequence]
+    number_J = number[is_before_span]
+    gaps_J = gaps[is_before_span] - np.where(number_J == 0, 1, 1 - min_gap)
+    # A span ends behind all gaps and spans of its sequence up to it.
+    ends_in_all_J = np.cumsum(gaps_J + sizes_J)
     first_span_B = np.cumsum(counts_B) - counts_B
     before_B = np.append(0, ends_in_all_J)[first_span_B]
     word_end_J = ends_in_all_J - before_B[sequence_J] + words.starts_B[sequence_J]
     first_word_J = word_end_J - sizes_J
-    return Spans(words.first_W[first_word_J], words.ends_W[word_end_J - 1], sequence_J, number[~is_last])
+    return Spans(words.first_W[first_word_J], words.ends_W[word_end_J - 1], sequence_J, number_J)
 
 
 def span_hashes(ids: np.ndarray, first_J: np.ndarray, ends_J: np.ndarray) -> np.ndarray:

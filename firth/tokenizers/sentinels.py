@@ -1,4 +1,4 @@
-"""Sentinel tokens (Raffel et al. 2020): `<extra_id_0>`, `<extra_id_1>` and so on stand for spans taken out of a text.
+"""Sentinel tokens (Raffel et al. 2020): `<extra_id_0>`, `<extra_id_1>` and so on replace spans of a text.
 
 T5's own folders have them. Any other vocabulary gets them when a recipe needs them: they come behind all tokens, so
 that every old id stays, and they are special, so that no text is read as one. Prepared text needs no change.

@@ -13,7 +13,7 @@ PREFIX = "##"
 
 
 def sentinel(number: int) -> str:
-    """The token that stands for the span of this number (T5's name for it)."""
+    """The token in place of the span with this number, as T5 names it."""
     return f"<extra_id_{number}>"
 
 
