@@ -26,7 +26,7 @@ from firth.tokenizers.vocab import Vocab
 @dataclass(frozen=True)
 class RestoringConfig:
     smoothing: float = 0.0
-    """Label smoothing: the share of a label's probability that is spread over the whole vocabulary."""
+    """Label smoothing, in training only: the share of a label's probability that is spread over the vocabulary."""
     fresh: bool = True
     """Draw new cuts and corruptions every epoch; otherwise an epoch repeats those of the first."""
 
@@ -102,7 +102,9 @@ class Restoring(Objective):
 
     def loss(self, states: States, batch: Batch) -> Loss:
         labels_N = batch.targets[f"{self.name}_labels"]
-        total, correct = output_loss(states, labels_N, smoothing=self.config.smoothing)
+        # Held-out figures are those of the text itself, as for all other objectives.
+        smoothing = self.config.smoothing if self.training else 0.0
+        total, correct = output_loss(states, labels_N, smoothing=smoothing)
         return Loss({self.name: total}, {f"{self.name}_correct": correct})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:

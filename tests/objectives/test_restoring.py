@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
 import firth
 from firth import objectives, rng, samples, tokenizers
@@ -22,6 +23,7 @@ from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.encoders.transformer import Transformer
 from firth.errors import BadConfig
+from firth.nn.encoder_decoder import output_scores
 from firth.nn.likelihood import IGNORE
 from firth.objectives.restoring import Restoring
 from firth.tensors import Batch
@@ -447,6 +449,31 @@ def test_any_vocabulary_restores_the_original(other_data: Path, shrink: Callable
         assert restored(sequence, goal) == sequence.text
         found += 1
     assert found > 200
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_are_smoothed_in_training_only(
+    documents: dict[str, Shards], make: Maker, shrink: Callable[[Any], Any], name: str
+) -> None:
+    plain, smoothed = make(name), make(name, smoothing=0.2)
+    torch.manual_seed(1)
+    encoder = Transformer(replace(shrink(Transformer.Config()), vocab_size=len(plain.vocab)))
+    shards = documents["en"]
+    stream = CorpusView(shards, np.arange(shards.num_documents))
+    batch = Packs(stream, [plain], BatchConfig(LENGTH, 1024), specials=plain.vocab, seed=5)[BatchAddress()]
+    with torch.no_grad():
+        encoder.tokens.weight.mul_(4)  # scores that differ more, so that smoothing matters
+        states = encoder(batch)
+        scores = output_scores(states)
+        labels = batch.targets[f"{name}_labels"]
+        wanted = {
+            share: float(cross_entropy(scores, labels, ignore_index=IGNORE, reduction="sum", label_smoothing=share))
+            for share in (0.0, 0.2)
+        }
+        assert float(plain.train().loss(states, batch).sums[name]) == pytest.approx(wanted[0.0], rel=1e-5)
+        assert float(smoothed.train().loss(states, batch).sums[name]) == pytest.approx(wanted[0.2], rel=1e-5)
+        assert float(smoothed.eval().loss(states, batch).sums[name]) == pytest.approx(wanted[0.0], rel=1e-5)
+    assert abs(wanted[0.0] - wanted[0.2]) > 1e-3 * wanted[0.0]
 
 
 def test_an_encoder_without_a_decoder_is_refused(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> None:
