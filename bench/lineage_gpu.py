@@ -28,14 +28,18 @@ RECIPES = {
     "bert": "pieces", "electra": "pieces", "gpt": "bpe", "elmo": "letters",
     "roberta": "bpe", "spanbert": "pieces", "albert": "pieces", "ulmfit": "pieces",
     "gpt-2": "bpe", "bert-wwm": "pieces", "ernie": "pieces", "distilbert": "pieces",
-    "unilm": "pieces", "xlnet": "pieces",
+    "infoword": "bpe", "wklm": "bpe", "mass": "pieces", "t5": "pieces",
+    "t5-v1.1": "pieces", "bart": "bpe", "transformer": "pieces", "unilm": "pieces", "xlnet": "pieces",
 }  # fmt: skip
 TASKS = {"sst-2": ("SST-2", "epochs=2 batch_size=64"), "cola": ("CoLA", "epochs=5")}
-PREDICTION = ("masked_lm", "causal_lm", "generator", "unilm", "permutation_lm")
+PREDICTION = ("masked_lm", "causal_lm", "generator", "mass", "span_corruption", "denoising", "unilm",
+              "permutation_lm")  # fmt: skip
+NAMES = {"ernie": "objectives.masked_lm.entities", "wklm": "objectives.entity_replacement.entities"}
+"""Recipes that take a list of names, and the setting that it is given to."""
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Three kinds of shards, and names for ernie: capitalised phrases that the text uses twenty times or more."""
+    """Three kinds of shards, and names for ernie and wklm: capitalised phrases found twenty times or more."""
     arguments.work.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
         for name, words in TOKENIZERS.items():
@@ -66,7 +70,7 @@ def pretrain(arguments: argparse.Namespace) -> None:
     with ThreadPoolExecutor(arguments.at_once) as pool:
         for recipe in chosen(arguments):
             out = arguments.work / "runs" / recipe
-            names = [f"objectives.masked_lm.entities={arguments.work / 'names.txt'}"] if recipe == "ernie" else []
+            names = [f"{NAMES[recipe]}={arguments.work / 'names.txt'}"] if recipe in NAMES else []
             command = ["pretrain", str(arguments.work / RECIPES[recipe]), "--recipe", recipe, "--size", arguments.size,
                        *limit, "--out", str(out), *numbers, *names]  # fmt: skip
             pool.submit(firth, command, {"recipe": recipe}, arguments, curve, out)

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
-from firth import convert, encoders, tokenizers
+from firth import convert, encoders, objectives, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert import HEAD, FolderLayout, Weights
 from firth.convert.mapped import write_weights
@@ -197,7 +197,12 @@ def _load_goals(
 ) -> dict[str, Objective]:
     """The objectives with their weights."""
     goals: dict[str, Objective] = {}
-    for name, tensors in weights.goals.items():
+    # A goal without weights is only in `firth.json`.
+    found: dict[str, Mapping[str, Tensor]] = dict(weights.goals)
+    for name in notes.get("goals", {}):
+        if name in objectives.TABLE and not getattr(resolve(name), "has_weights", True):
+            found.setdefault(name, {})
+    for name, tensors in found.items():
         # What `firth.json` says takes precedence over what the model type implies.
         values = dict(weights.settings.get(name, {}))
         values.update(notes.get("goals", {}).get(name, {}))

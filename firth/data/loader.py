@@ -16,6 +16,7 @@ from firth import rng
 from firth.data.order import deal
 from firth.data.packing import Pack, Plan, Specials, finish, lay_out, usual_sequences
 from firth.data.settings import BatchConfig
+from firth.data.sources import PackSizes, pack_sizes, room_taken
 from firth.data.stream import CorpusView
 from firth.errors import BadInput
 from firth.tensors import Batch
@@ -76,8 +77,9 @@ class Packs(Dataset[Batch]):
             epoch.plan,
             epoch.packs[place.index],
             specials=self.specials,
-            num_tokens=self.config.tokens,
-            max_sequences=self._max_sequences,
+            num_tokens=self._sizes.target,
+            source_tokens=self._sizes.source,
+            max_sequences=self._max_sequences * (2 if epoch.plan.appended else 1),
             max_length=self.config.max_length,
         )
         for objective in self.objectives:
@@ -89,15 +91,26 @@ class Packs(Dataset[Batch]):
         if self._planned is None or self._planned[0] != epoch:
             plan = self._sequences(epoch)
             key = rng.key(self.seed, "order", epoch)
-            packs = deal(plan, key=key, num_tokens=self.config.tokens, max_sequences=self._max_sequences)
+            packs = deal(
+                plan,
+                key=key,
+                num_tokens=self.config.tokens,
+                max_sequences=self._max_sequences,
+                lengths_S=room_taken(plan, self._sizes),
+            )
             self._planned = (epoch, _Epoch(plan, packs))
         _, planned = self._planned
         return planned
 
     @cached_property
-    def _max_sequences(self) -> int:
+    def _sizes(self) -> PackSizes:
         """The same in every epoch, whichever epoch a run begins with."""
-        return usual_sequences(self._sequences(0), self.config.tokens)
+        return pack_sizes(self._sequences(0), self.config.tokens)
+
+    @cached_property
+    def _max_sequences(self) -> int:
+        """The same in every epoch, too."""
+        return usual_sequences(room_taken(self._sequences(0), self._sizes), self.config.tokens)
 
     def _sequences(self, epoch: int) -> Plan:
         # The first objective decides how the text is cut.

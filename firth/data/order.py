@@ -6,9 +6,14 @@ from firth import rng
 from firth.data.packing import Plan
 
 
-def deal(plan: Plan, *, key: np.uint64, num_tokens: int, max_sequences: int) -> list[np.ndarray]:
-    """Rows of the plan for each pack, next-fit: a pack ends where the next sequence would not fit."""
-    lengths = plan.lengths_S
+def deal(
+    plan: Plan, *, key: np.uint64, num_tokens: int, max_sequences: int, lengths_S: np.ndarray | None = None
+) -> list[np.ndarray]:
+    """Rows of the plan for each pack, next-fit: a pack ends where the next sequence would not fit.
+
+    `lengths_S` is what each sequence takes of `num_tokens` where that is not its own length.
+    """
+    lengths = plan.lengths_S if lengths_S is None else lengths_S
     order = _shuffled(plan, key=key)
     ends = np.cumsum(lengths[order])
     starts = ends - lengths[order]

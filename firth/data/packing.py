@@ -4,12 +4,15 @@ In: a view of documents. A plan says which tokens make up every sequence of an e
 sequences end to end with their special tokens, such as `[CLS] first [SEP] second [SEP]`. Out: batches of one fixed
 shape. The tail of a batch is filler that no target points to, so every row is defined.
 
+For an encoder-decoder a pack carries a second one, its source: one source sequence for each target sequence, in order
+(`firth.data.sources` makes such a pair). Both have a fixed shape, and `batches.tokens` is the sum of both.
+
 Suffixes besides those of `firth.tensors`: S sequences of a plan (of a `CorpusView`: its sentences), P pieces of a
 sequence, D documents.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,6 +37,21 @@ class Specials(Protocol):
 
 
 @dataclass(frozen=True)
+class PairLengths:
+    """How many tokens the source and the target of every sequence of a plan have: exactly, or on average over the
+    draws of an objective."""
+
+    source_S: np.ndarray
+    target_S: np.ndarray
+    max_target: int
+    """The longest target; a sequence whose target is longer is left out."""
+    source_spread: float = 0.0
+    """Share of a pack's source that stays free because lengths vary; 0 where `source_S` is exact."""
+    target_spread: float = 0.0
+    """The same for the target."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """The sequences of one epoch: pieces_SP2[s, p] is the token range [start, end) of piece p of sequence s.
 
@@ -51,6 +69,12 @@ class Plan:
     """If set, pieces are positions in these joined documents and not token numbers of the shards."""
     groups_S: np.ndarray | None = None
     """If set, the group of each sequence, in rising order; the sequences of a group go into the same pack."""
+    pair_lengths: PairLengths | None = None
+    """If set, every sequence becomes a source and a target, and packs carry both."""
+    appended: int = 0
+    """Tokens for which a pack has room besides each sequence: an objective appends a short one for each."""
+    has_sentences: bool = False
+    """Whether packs say where sentences begin; not with joined documents."""
 
     def __len__(self) -> int:
         return len(self.pieces_SP2)
@@ -89,6 +113,14 @@ class Pack:
     groups_B: np.ndarray | None = None
     """The group of each sequence, if the plan has groups."""
     targets: dict[str, np.ndarray] = field(default_factory=dict)
+    source_tokens: int = 0
+    """The fixed size of the source, filler included; 0 if the pack will have none."""
+    max_target: int = 0
+    """The longest target; 0 if the pack will have no source."""
+    sentence_starts_N: np.ndarray | None = None
+    """True for the first tokens of sentences, if the plan asks for them."""
+    source: "Pack | None" = None
+    """What a decoder reads: one sequence for each sequence of this pack, in order."""
 
     @property
     def sequence_N(self) -> np.ndarray:
@@ -157,8 +189,12 @@ def lay_out(
     num_tokens: int,
     max_length: int,
     max_sequences: int = 0,
+    source_tokens: int = 0,
 ) -> Pack:
-    """Lays the plan's sequences `rows_B` end to end."""
+    """Lays the plan's sequences `rows_B` end to end.
+
+    Where they become sources and targets, `num_tokens` is the size of the targets and `source_tokens` of the sources.
+    """
     pieces_BP2 = plan.pieces_SP2[rows_B]
     sizes_BP = pieces_BP2[:, :, 1] - pieces_BP2[:, :, 0]
     frame = plan.frame or specials.frame
@@ -181,6 +217,10 @@ def lay_out(
     ids_N[places] = text_ids
     ordinary_N[places] = is_ordinary
     word_starts_N[places] = is_word_start
+    sentence_starts_N = None
+    if plan.has_sentences:
+        sentence_starts_N = np.ones(len(ids_N), bool)
+        sentence_starts_N[places] = shards.sentence_starts(tokens)
     groups_B = None
     if plan.groups_S is not None:
         groups_B = plan.groups_S[rows_B]
@@ -197,6 +237,9 @@ def lay_out(
         max_sequences=max(max_sequences, len(rows_B)),
         max_length=max_length,
         groups_B=groups_B,
+        source_tokens=source_tokens,
+        max_target=plan.pair_lengths.max_target if plan.pair_lengths else 0,
+        sentence_starts_N=sentence_starts_N,
     )
 
 
@@ -251,23 +294,37 @@ def _put(ids_N: np.ndarray, starts: np.ndarray, tokens: tuple[int, ...]) -> None
         ids_N[starts + offset] = token
 
 
-def usual_sequences(plan: Plan, num_tokens: int) -> int:
+def usual_sequences(lengths_S: np.ndarray, num_tokens: int) -> int:
     """The fixed number of sequences a pack may hold: a third more than fit on average.
 
     Every kernel over sequences pays for the fixed number, so it should not be far from the real one.
     """
-    mean_length = plan.lengths_S.mean()
-    return int(num_tokens / mean_length * 4 / 3) + 8
+    return int(num_tokens / lengths_S.mean() * 4 / 3) + 8
 
 
 def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
-    """Fills the pack up to its fixed size and turns it into tensors."""
+    """Fills the pack, and its source if it has one, up to their fixed sizes and turns them into tensors."""
+    num_bounds = _num_bounds(pack)
+    if pack.source is None:
+        return _finish(pack, num_bounds, specials=specials, goal=goal)
+    # The b-th target reads the b-th source, so both have the same number of sequences, filler and empty ones included.
+    num_bounds = max(num_bounds, _num_bounds(pack.source))
+    source = _finish(pack.source, num_bounds, specials=specials, goal="")
+    batch = _finish(pack, num_bounds, specials=specials, goal=goal)
+    return replace(batch, source=source)
+
+
+def _num_bounds(pack: Pack) -> int:
+    """The fixed number of bounds: of real sequences, of filler, and one more where the last sequence ends."""
+    return pack.max_sequences + pack.num_tokens // pack.max_length + 2
+
+
+def _finish(pack: Pack, num_bounds: int, *, specials: Specials, goal: str) -> Batch:
     num_real = len(pack.ids_N)
     num_filler = pack.num_tokens - num_real
     filler_positions = np.arange(num_filler) % pack.max_length
     filler_starts = num_real + np.flatnonzero(filler_positions == 0)
     # Real sequences, then filler of at most max_length tokens each, then empty sequences at the very end.
-    num_bounds = pack.max_sequences + pack.num_tokens // pack.max_length + 2
     bounds = np.full(num_bounds, pack.num_tokens, np.int32)
     known = np.concatenate([pack.bounds_B1[:-1], filler_starts])
     bounds[: len(known)] = known

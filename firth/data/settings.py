@@ -12,7 +12,7 @@ class BatchConfig:
     max_length: int = 128
     """Longest sequence, special tokens included."""
     tokens: int = 4096
-    """Tokens of a micro-batch, filler included."""
+    """Tokens of a micro-batch, filler included; of an encoder-decoder, those of the sources and targets together."""
     held_out_rate: float = 0.02
     """Share of the documents held out for evaluation (at least 2, at most 2,000 documents)."""
     workers: int = 0

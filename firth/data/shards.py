@@ -99,6 +99,11 @@ class Shards:
         bit = (index & 7).astype(np.uint8)
         return np.asarray(self.words[index >> 3] >> bit & 1, bool)
 
+    def sentence_starts(self, index: np.ndarray) -> np.ndarray:
+        """For each token number: does it start a sentence?"""
+        next_sentence = np.searchsorted(self.sentences, index)
+        return np.asarray(self.sentences[next_sentence] == index)
+
     def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
         # Another process maps the same files instead of receiving a copy.
         return _reopen, (self.folder,)

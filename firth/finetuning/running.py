@@ -115,7 +115,7 @@ def _build(job: FinetuneJob, seed: int) -> SeedModel:
     # All weights that are new are drawn after this: of adapters or features, then of the heads.
     reseed(seed, "initial weights")
     backbone = job.start.encoder(job.config.train.precision, job.device)
-    encoder = adapt(backbone, job.config.transfer)
+    encoder = adapt(backbone, job.config.transfer, tokenizer=job.start.tokenizer)
     heads: dict[str, Head] = {}
     for name, rows in job.data.items():
         heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)

@@ -5,13 +5,15 @@ al. 2019). A lower rate for lower layers, gradual unfreezing from the top (Howar
 loss as a second one (Radford et al. 2018) can be added.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Literal
 
 from torch import nn
 
 from firth.checkpoint import make_objective
 from firth.errors import BadConfig
+from firth.finetuning.knowledge import fill, read_known_names
 from firth.finetuning.start import Start
 from firth.nn.adapters import insert_adapters
 from firth.nn.features import Features
@@ -19,6 +21,7 @@ from firth.objectives.auxiliary_lm import NAME, AuxiliaryLM
 from firth.objectives.causal_lm import CausalLM
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
+from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import depth_below_head
 from firth.train.loop import Learner
 
@@ -43,16 +46,21 @@ class TransferConfig:
             raise BadConfig(
                 "transfer needs 0 <= layer_decay <= 1, unfreeze_every of at least 0 and adapter_width of at least 1."
             )
+        if self.features.vectors and self.mode != "features":
+            raise BadConfig("transfer.features.vectors goes with transfer.mode=features.")
         if self.auxiliary_lm < 0 or (self.auxiliary_lm and self.mode == "features"):
             raise BadConfig("transfer.auxiliary_lm must be at least 0, and 0 with transfer.mode=features.")
         if self.unfreeze_every and self.mode != "full":
             raise BadConfig("transfer.unfreeze_every goes with transfer.mode=full.")
 
 
-def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
-    """The encoder that the heads read; draws the new weights of adapters and features."""
+def adapt(encoder: Encoder, config: TransferConfig, *, tokenizer: Tokenizer | None = None) -> Encoder:
+    """The encoder that the heads read; draws the new weights of adapters and features.
+
+    Features that are fused with word vectors need the tokenizer.
+    """
     if config.mode == "features":
-        return Features(config.features, encoder)
+        return _features(encoder, config.features, tokenizer)
     if config.mode == "adapters":
         insert_adapters(encoder, config.adapter_width)
         for name, parameter in encoder.named_parameters():
@@ -64,6 +72,20 @@ def adapt(encoder: Encoder, config: TransferConfig) -> Encoder:
         if pooler is not None:
             pooler.requires_grad_(True)
     return encoder
+
+
+def _features(encoder: Encoder, config: Features.Config, tokenizer: Tokenizer | None) -> Features:
+    if not config.vectors:
+        return Features(config, encoder)
+    assert tokenizer is not None
+    known = read_known_names(config.vectors, tokenizer, vocab_size=encoder.vocab_size)
+    num_names, name_width = known.vectors_ME.shape
+    sizes = (num_names, name_width, known.longest)
+    # Only the name of the vectors' folder is kept: the model holds the vectors themselves.
+    features = Features(replace(config, names=sizes, vectors=Path(config.vectors).name), encoder)
+    assert features.table is not None
+    fill(features.table, known)
+    return features
 
 
 def unfreeze(encoder: nn.Module, *, num_layers: int, epochs_done: float, every: float) -> None:

@@ -7,6 +7,8 @@ from firth.data.settings import BatchConfig
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
 from firth.lineage import SIZES, Recipe
+from firth.objectives.entity_replacement import EntityReplacement
+from firth.objectives.infoword import InfoWord
 from firth.objectives.mask_units import Unit
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.next_sentence import NextSentence
@@ -55,6 +57,27 @@ def bert_wwm(size: str) -> Recipe:
     The paper: Chinese words by a segmenter, 12 x 768, rate 1e-4, batches of 2,560 x 128 and then 384 x 512 tokens.
     """
     return _masking(bert(size), "bert-wwm", unit="word")
+
+
+def infoword(size: str) -> Recipe:
+    """InfoWord (Kong et al. 2020): RoBERTa whose texts also find the n-gram that was taken out of them.
+
+    The paper: BERT's sizes, masked LM with 15 % and the contrast of texts and n-grams, added with a weight up to 1.
+    """
+    before = roberta(size)
+    goals = {"infoword": InfoWord.Config(), "masked_lm": MaskedLM.Config()}
+    return replace(before, recipe="infoword", objectives=goals)
+
+
+def wklm(size: str) -> Recipe:
+    """WKLM (Xiong et al. 2020): RoBERTa that distinguishes names of the text from others put in their place.
+
+    The paper: names of Wikipedia with types of Wikidata, masked LM at 5 %, outside of names. Here names come from a
+    list or a tagger, `objectives.entity_replacement.entities=FILE`, and otherwise are frequent phrases of the text.
+    """
+    before = roberta(size)
+    goals = {"entity_replacement": EntityReplacement.Config(), "masked_lm": MaskedLM.Config(rate=0.05)}
+    return replace(before, recipe="wklm", objectives=goals)
 
 
 def spanbert(size: str) -> Recipe:

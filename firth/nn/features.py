@@ -1,7 +1,8 @@
 """A frozen encoder as a source of features (Devlin et al. 2018, table 7; Peters et al. 2018, equation 1).
 
 In: a batch. Out: states combined from any layers of the encoder, which does not learn: their sum, their concatenation,
-or gamma * sum_k softmax(w)_k h_k with learned w and gamma. Optionally a bidirectional LSTM reads them.
+or gamma * sum_k softmax(w)_k h_k with learned w and gamma. Optionally vectors of names are fused with them
+(`nn/knowledge.py`), and a bidirectional LSTM reads them.
 """
 
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import BadConfig
+from firth.nn.knowledge import KnowledgeLayers, NameTable
 from firth.nn.recurrent import both_ways
 from firth.tensors import Batch, Encoder, States
 
@@ -24,6 +26,12 @@ class Features(Encoder):
         """How several layers become one: summed, concatenated, or mixed with learned weights."""
         lstm_width: int = 0
         """Width of each direction of an LSTM over the features; 0 for none."""
+        vectors: str = ""
+        """A model of word vectors, such as word2vec makes, whose vectors are fused with the states; empty for none."""
+        fusion_width: int = 64
+        """Width of the layers that fuse states and word vectors."""
+        names: tuple[int, int, int] = (0, 0, 0)
+        """Words with vectors, width of these, tokens of the longest: found when the vectors are read."""
 
     def __init__(self, config: Config, encoder: Encoder) -> None:
         super().__init__()
@@ -44,6 +52,10 @@ class Features(Encoder):
         if config.combine == "mix":
             self.weights_K = nn.Parameter(torch.zeros(len(config.layers)))
             self.gamma = nn.Parameter(torch.ones(()))
+        self.table: NameTable | None = None
+        self.knowledge: KnowledgeLayers | None = None
+        if config.names[0]:
+            self._add_knowledge(config, encoder)
         self.lstm: nn.LSTM | None = None
         if config.lstm_width:
             self.lstm = nn.LSTM(width, config.lstm_width, bidirectional=True)
@@ -57,11 +69,22 @@ class Features(Encoder):
         self.shows_attention = encoder.shows_attention
         self.cls_last = encoder.cls_last
 
+    def _add_knowledge(self, config: Config, encoder: Encoder) -> None:
+        if config.combine == "concat":
+            raise BadConfig("transfer.features.vectors goes with combine=sum or combine=mix.")
+        num_names, name_width, longest = config.names
+        self.table = NameTable(num_names, name_width, longest=longest, vocab_size=encoder.vocab_size)
+        self.knowledge = KnowledgeLayers(
+            len(config.layers), encoder.width, name_width=name_width, fusion_width=config.fusion_width
+        )
+
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         with torch.no_grad():
             states = self.encoder(batch, layers=True, attention=attention)
         chosen = [states.layers[layer] for layer in self.features.layers]
         x_ND = self._combine(chosen)
+        if self.knowledge is not None and self.table is not None:
+            x_ND = x_ND + self.knowledge(chosen, self.table(batch))
         if self.lstm is not None:
             x_ND = both_ways(self.lstm, x_ND, batch.bounds_B1)
         return States(x_ND, states.table_VD, layers=states.layers, attention=states.attention)

@@ -25,6 +25,11 @@ TABLE = {
     "replaced_token": "firth.objectives.replaced_token:ReplacedToken",
     "permutation_lm": "firth.objectives.permutation_lm:PermutationLM",
     "unilm": "firth.objectives.unilm:UniLM",
+    "mass": "firth.objectives.mass:Mass",
+    "span_corruption": "firth.objectives.span_corruption:SpanCorruption",
+    "denoising": "firth.objectives.denoising:Denoising",
+    "infoword": "firth.objectives.infoword:InfoWord",
+    "entity_replacement": "firth.objectives.entity_replacement:EntityReplacement",
     "contrastive": "firth.objectives.contrastive:Contrastive",
 }
 

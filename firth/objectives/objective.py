@@ -24,6 +24,8 @@ class Objective(Goal):
     """Whether it cuts the text into pairs, so that it must be the first objective."""
     gives_perplexity: ClassVar[bool] = False
     """Whether its loss over the vocabulary is that of the text itself, so that its exponential is a perplexity."""
+    has_weights: ClassVar[bool] = True
+    """Whether it has weights of its own, besides those of the encoder."""
     per_token: ClassVar[tuple[str, ...] | None] = None
     """Its tensors that have a row for every token, as far as a model has them; None if `extend` cannot extend it."""
     other_losses: ClassVar[tuple[str, ...]] = ()

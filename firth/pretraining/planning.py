@@ -53,16 +53,23 @@ def named_recipe(request: PretrainRequest, saved: Path | None = None) -> Recipe:
 
 
 def resolve_config(
-    request: PretrainRequest, saved: Path | None, *, start: "Checkpoint | None", vocab_size: int
+    request: PretrainRequest,
+    saved: Path | None,
+    *,
+    start: "Checkpoint | None",
+    vocab_size: int,
+    known_sentinels: int = 0,
 ) -> Recipe:
     """The run's numbers: by name or from a file, with the user's changes. A resumed run keeps its own.
 
-    `saved` is the run.toml of a run that is resumed, `start` the model whose weights a new run starts from.
+    `saved` is the run.toml of a run that is resumed, `start` the model whose weights a new run starts from. Of the
+    sentinels that the recipe needs the vocabulary has `known_sentinels`.
     """
     recipe = _recipe_for_model(request, start) if start and not saved else named_recipe(request, saved)
     changed = override(recipe, request.changes)
     changed = _with_limits(changed, request)
-    changed = with_vocab_size(changed, start, vocab_size)
+    missing_sentinels = max(0, num_sentinels(changed) - known_sentinels)
+    changed = with_vocab_size(changed, start, vocab_size + missing_sentinels)
     if saved and changed != recipe:
         raise BadConfig(
             f"`resume=True` continues the run as {saved} says; leave out options that differ from it, "
@@ -120,6 +127,11 @@ def _dropout_of(encoder_configs: Mapping[str, object]) -> float | None:
     """The dropout of a recipe's encoder; None if it has no such field."""
     config = next(iter(encoder_configs.values()), None)
     return getattr(config, "dropout", None)
+
+
+def num_sentinels(recipe: Recipe) -> int:
+    """How many sentinel tokens the objectives need."""
+    return max((getattr(config, "sentinels", 0) for config in recipe.objectives.values()), default=0)
 
 
 def with_vocab_size(recipe: Recipe, start: "Checkpoint | None", vocab_size: int) -> Recipe:

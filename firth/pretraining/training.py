@@ -25,6 +25,7 @@ from firth.pretraining import solving
 from firth.pretraining.planning import (
     PretrainRequest,
     named_recipe,
+    num_sentinels,
     resolve_config,
     with_cls_place,
     with_epochs,
@@ -33,6 +34,7 @@ from firth.pretraining.planning import (
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
+from firth.tokenizers.sentinels import with_sentinels, without_sentinels
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
@@ -79,8 +81,9 @@ def pretrain(
     source = _source(folder, shards, start_from)
     start = _load_trainable(Path(source.start_from)) if source.start_from else None
     saved = folder.config_path if resumed else None
-    recipe = resolve_config(request, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
-    recipe = with_cls_place(recipe, tokenizers.load(shards.tokenizer_folder).vocab)
+    vocab = tokenizers.load(shards.tokenizer_folder).vocab
+    recipe = resolve_config(request, saved, start=start, vocab_size=len(vocab), known_sentinels=len(vocab.sentinels))
+    recipe = with_cls_place(recipe, vocab)
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
     parts = build(recipe, shards, start=start, device=device)
@@ -137,7 +140,7 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     usual_length = min(128, checkpoint.encoder.max_positions)
     length = int(checkpoint.info.get("max_length", usual_length))
     goals = _evaluation_goals(checkpoint, max_length=length, seed=seed)
-    batches = BatchConfig(max_length=length, tokens=max(4096, length))
+    batches = BatchConfig(max_length=length, tokens=max(4096, 4 * length))
     everything = CorpusView(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
     learner = Learner(checkpoint.encoder, goals)
@@ -223,7 +226,9 @@ def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) ->
 
 
 def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:
-    if tokenizer.fingerprint != shards.info["tokenizer_fingerprint"]:
+    # Sentinels decide no ids of the text, and a run may have added them.
+    known = (tokenizer.fingerprint, without_sentinels(tokenizer).fingerprint)
+    if shards.info["tokenizer_fingerprint"] not in known:
         raise BadInput(
             f"{shards.folder} was prepared with another tokenizer than the model's; "
             f"prepare the text again with `tokenizer='{model}'`."
@@ -232,9 +237,9 @@ def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -
 
 def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
     """Builds what a recipe names; all random numbers come from its seed."""
-    tokenizer = tokenizers.load(shards.tokenizer_folder)
     if len(recipe.encoder) != 1 or not recipe.objectives:
         raise BadConfig("A run needs one encoder and at least one objective.")
+    tokenizer = with_sentinels(tokenizers.load(shards.tokenizer_folder), num_sentinels(recipe))
     recipe = with_vocab_size(recipe, start, len(tokenizer.vocab))
     torch_device = chosen_device(device)
     name, config = next(iter(recipe.encoder.items()))
@@ -245,6 +250,7 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
     reseed(recipe.train.seed, "initial weights")
     encoder: Encoder = encoders.resolve(name)(config)
     _check_lengths(recipe.batches, encoder.max_positions)
+    _check_rows(encoder, tokenizer)
     goals = _make_goals(recipe, encoder, tokenizer)
     # Objectives that the start does not have keep their new weights.
     if start:
@@ -301,6 +307,16 @@ def _check_lengths(batches: BatchConfig, max_positions: int) -> None:
         raise BadConfig(f"batches.max_length={length} is more than the model's {max_positions} positions; lower it.")
     if not 8 <= length <= batches.tokens:
         raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={batches.tokens}.")
+
+
+def _check_rows(encoder: Encoder, tokenizer: Tokenizer) -> None:
+    """Raises if a model that a run starts from has no rows for the sentinels that were added to the vocabulary."""
+    rows = encoder.vocab_size
+    if len(tokenizer.vocab) > rows:
+        raise BadConfig(
+            f"The model has {rows} rows for tokens, but with {len(tokenizer.vocab.sentinels)} sentinels the vocabulary "
+            f"has {len(tokenizer.vocab)}; set fewer objectives.span_corruption.sentinels."
+        )
 
 
 def _checkpoint(

@@ -12,6 +12,11 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PREFIX = "##"
 
 
+def sentinel(number: int) -> str:
+    """The token in place of the span with this number, as T5 names it."""
+    return f"<extra_id_{number}>"
+
+
 @dataclass(frozen=True)
 class Frame:
     """The special tokens around and between the texts of a sequence, as ids."""
@@ -91,6 +96,15 @@ class Vocab:
         """The ids of all special tokens."""
         special = {*self.roles, *self.other_specials}
         return frozenset(i for i, token in enumerate(self.tokens) if token in special)
+
+    @cached_property
+    def sentinels(self) -> np.ndarray:
+        """The ids of `<extra_id_0>`, `<extra_id_1>` and so on, as far as the vocabulary has them."""
+        special = {*self.roles, *self.other_specials}
+        found: list[int] = []
+        while sentinel(len(found)) in special:
+            found.append(self.ids[sentinel(len(found))])
+        return np.array(found, np.int64)
 
     @cached_property
     def continues(self) -> np.ndarray:

@@ -177,7 +177,7 @@ def _accumulate(
         torch.stack(means).sum().backward()  # type: ignore[no-untyped-call]
         if len(batches) > 1:
             _add_gradients(learner, kept)
-        progress.tokens += batch.num_tokens
+        progress.tokens += batch.num_tokens + (batch.source.num_tokens if batch.source else 0)
         _add_sums(progress, loss)
     for parameter, gradient in kept.items():
         parameter.grad = gradient

@@ -54,7 +54,7 @@ def test_shapes_are_fixed_and_filler_is_harmless(
     shards: Shards, tokenizer: WordPiece, plan: Plan, num_tokens: int
 ) -> None:
     shapes = set()
-    sizes = {"num_tokens": num_tokens, "max_sequences": usual_sequences(plan, num_tokens)}
+    sizes = {"num_tokens": num_tokens, "max_sequences": usual_sequences(plan.lengths_S, num_tokens)}
     for rows in deal(plan, key=rng.key(1), **sizes):
         pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, max_length=64, **sizes)
         real = len(pack.ids_N)
@@ -117,7 +117,7 @@ def test_ready_made_sequences() -> None:
 def test_the_fixed_number_of_sequences_follows_their_mean_length() -> None:
     starts = np.arange(500)
     plan = Plan(np.stack([starts, starts + 30], -1)[:, None])
-    assert usual_sequences(plan, 1024) == 1024 // 32 * 4 // 3 + 8
+    assert usual_sequences(plan.lengths_S, 1024) == 1024 // 32 * 4 // 3 + 8
 
 
 def _cut(shards: Shards, tokenizer: WordPiece, seed: int, pair_rate: float) -> Plan:

@@ -45,7 +45,7 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
 )
 def test_help_names_every_row_of_a_table(command: str, option: str, names: Iterable[str]) -> None:
     [found] = [parameter for parameter in COMMANDS[command].params if parameter.name == option]
-    assert set(names) <= set(re.findall(r"[\w-]+", found.help))
+    assert set(names) <= set(re.findall(r"[\w-]+(?:\.\w+)*", found.help))
 
 
 def test_help_and_the_package_bring_in_nothing_heavy() -> None:

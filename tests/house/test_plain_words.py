@@ -136,7 +136,7 @@ def test_a_missing_file_to_import(command: Command, tmp_path: Path) -> None:
 
 def test_the_help_names_every_recipe(command: Command) -> None:
     shown = " ".join(command("pretrain", "--help").out.split())
-    words = set(re.findall(r"[\w-]+", shown))
+    words = set(re.findall(r"[\w-]+(?:\.\w+)*", shown))
     assert set(lineage.TABLE) | set(lineage.SIZES) <= words
     assert shown.count("[default: the recipe's own]") == 3
     assert "it serves all that come with firth" in " ".join(command("serve", "--help").out.split())

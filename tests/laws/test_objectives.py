@@ -1,6 +1,7 @@
 """Laws of every objective in the table."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,38 +17,48 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.objectives.objective import Objective
+from firth.objectives.restoring import Restoring
 from firth.tensors import Batch, Encoder
+from firth.tokenizers.sentinels import with_sentinels
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner
 
 CONFIG = BatchConfig(max_length=64, tokens=1024)
 Maker = Callable[[], tuple[Encoder, Objective, Packs]]
-ENCODERS = {"permutation_lm": "xlnet"}
+ENCODERS = {
+    "mass": "transformer",
+    "span_corruption": "transformer",
+    "denoising": "transformer",
+    "permutation_lm": "xlnet",
+}
 """Objectives that need another encoder than a BERT."""
 
 
 @pytest.fixture(params=[name for name in objectives.TABLE if issubclass(objectives.resolve(name), Objective)])
 def make(request: pytest.FixtureRequest, shrink: Callable[[Any], Any], shards: Shards, tokenizer: WordPiece) -> Maker:
     """A new encoder, objective and packs, the same each time."""
+    extended = with_sentinels(tokenizer, 16)
 
     def build() -> tuple[Encoder, Objective, Packs]:
         encoder_class = encoders.resolve(ENCODERS.get(request.param, "bert"))
         torch.manual_seed(1)
-        encoder = encoder_class(shrink(encoder_class.Config()))
+        encoder = encoder_class(replace(shrink(encoder_class.Config()), vocab_size=len(extended.vocab)))
         goals = [
             make_objective(
-                name, objectives.resolve(name).Config(), encoder, tokenizer, max_length=CONFIG.max_length, seed=5
+                name, objectives.resolve(name).Config(), encoder, extended, max_length=CONFIG.max_length, seed=5
             )
             for name in (*objectives.resolve(request.param).requires, request.param)
         ]
         stream = CorpusView(shards, np.arange(shards.num_documents))
-        return encoder, goals[-1], Packs(stream, goals, CONFIG, specials=tokenizer.vocab, seed=5)
+        return encoder, goals[-1], Packs(stream, goals, CONFIG, specials=extended.vocab, seed=5)
 
     return build
 
 
 def same(one: Batch, other: Batch) -> bool:
     tensors = [(one.ids_N, other.ids_N), (one.bounds_B1, other.bounds_B1)]
+    if one.source and other.source:
+        tensors += [(one.source.ids_N, other.source.ids_N), (one.source.bounds_B1, other.source.bounds_B1)]
     tensors += [(one.targets[name], other.targets[name]) for name in one.targets]
     return one.targets.keys() == other.targets.keys() and all(torch.equal(a, b) for a, b in tensors)
 
@@ -61,7 +72,9 @@ def test_same_key_same_batch_other_epoch_other_batch(make: Maker) -> None:
 
 
 def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> None:
-    _, _, packs = make()
+    _, goal, packs = make()
+    if isinstance(goal, Restoring):
+        pytest.skip("a source and a target have other tokens than the text: see tests/objectives/test_restoring.py")
     plan = packs.objectives[0].sequences(packs.stream, 0)
     for rows in np.array_split(rng.permutation(rng.key("rows"), len(plan)), 20):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": CONFIG.max_length}
@@ -90,12 +103,11 @@ def test_counts_and_sums_have_the_same_names(make: Maker) -> None:
 def test_gradient_reaches_the_encoder(make: Maker) -> None:
     encoder, goal, packs = make()
     loss = Learner(encoder, {"goal": goal})(packs[BatchAddress()])
-    tables = [p for name, p in encoder.named_parameters() if name.endswith("tokens.weight")]
     torch.stack(list(loss.sums.values())).sum().backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in goal.parameters())
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in encoder.blocks.parameters())
-    assert len(tables) == 1
-    assert tables[0].grad.abs().max() > 0
+    parameters = {name: parameter for name, parameter in encoder.named_parameters() if "pooler" not in name}
+    assert all(p.grad is not None and p.grad.isfinite().all() for n, p in parameters.items() if "blocks." in n)
+    assert all(p.grad.abs().max() > 0 for n, p in parameters.items() if n.endswith("tokens.weight"))
 
 
 def test_loss_falls(make: Maker) -> None:

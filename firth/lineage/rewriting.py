@@ -1,0 +1,94 @@
+"""Encoder-decoders: pre-trained to restore a corrupted text, fine-tuned to write. Part of the lineage.
+
+Both halves have the number of layers that the size names.
+"""
+
+from dataclasses import replace
+
+from firth.data.settings import BatchConfig
+from firth.encoders.bart import Bart
+from firth.encoders.t5 import T5
+from firth.encoders.transformer import Transformer
+from firth.lineage import SIZES, Recipe
+from firth.objectives.denoising import Denoising
+from firth.objectives.mass import Mass
+from firth.objectives.span_corruption import SpanCorruption
+from firth.train.settings import OptimConfig, TrainConfig
+
+
+def transformer(size: str) -> Recipe:
+    """The original Transformer (Vaswani et al. 2017), pre-trained as a denoiser of text.
+
+    The paper: 6 layers in each half, 512 wide, 8 heads (big: 1,024 wide, 16 heads), sinusoidal positions, dropout 0.1,
+    label smoothing 0.1, batches of 25,000 source and as many target tokens; trained on pairs of texts alone, without
+    pre-training (`firth finetune --task rewrite`). The objective here is BART's.
+    """
+    num_layers, width, num_heads = SIZES[size]
+    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 5e-4, "12x384": 3e-4}
+    shape = Transformer.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
+    return Recipe(
+        "transformer",
+        size,
+        {"transformer": shape},
+        {"denoising": Denoising.Config(smoothing=0.1)},
+        BatchConfig(max_length=128, tokens=16_384),
+        TrainConfig(optim=OptimConfig(rate=rates.get(size, 1e-4), warmup_rate=0.05, beta2=0.98)),
+    )
+
+
+def mass(size: str) -> Recipe:
+    """MASS (Song et al. 2019): a Transformer whose decoder writes a fragment that the encoder does not see.
+
+    The paper: 6 layers in each half, 1,024 wide, fragments of half of a sentence, rate 1e-4 with Adam.
+    """
+    return replace(transformer(size), recipe="mass", objectives={"mass": Mass.Config()})
+
+
+def t5(size: str) -> Recipe:
+    """T5 (Raffel et al. 2020), version 1.0: relative positions, no biases, spans behind sentinels.
+
+    The paper: 15 % of the tokens in spans of 3 on average, batches of 128 x 512 tokens, 2^19 steps, Adafactor at rate
+    0.01 that falls with the square root of the step (here AdamW, linear), dropout 0.1; base has 220M parameters. The
+    vocabulary gets 100 sentinels behind its tokens.
+    """
+    num_layers, width, num_heads = SIZES[size]
+    before = transformer(size)
+    shape = T5.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
+    goals = {"span_corruption": SpanCorruption.Config()}
+    optim = replace(before.train.optim, rate=max(before.train.optim.rate, 1e-3), weight_decay=0.0)
+    return replace(
+        before, recipe="t5", encoder={"t5": shape}, objectives=goals, train=replace(before.train, optim=optim)
+    )
+
+
+def t5_v1_1(size: str) -> Recipe:
+    """T5 version 1.1 (Roberts et al. 2020): gated GELU layers, an output layer of its own, no dropout in pre-training.
+
+    A gated layer has three matrices in place of two, so it is two thirds as wide.
+    """
+    before = t5(size)
+    width = before.encoder["t5"].width
+    ffn_width = round(8 * width / 3 / 64) * 64
+    shape = replace(
+        before.encoder["t5"],
+        ffn_width=ffn_width,
+        activation="gelu_new",
+        gated=True,
+        tied_output=False,
+        scale_output=False,
+        dropout=0.0,
+    )
+    return replace(before, recipe="t5-v1.1", encoder={"t5": shape}, finetune_dropout=0.1)
+
+
+def bart(size: str) -> Recipe:
+    """BART (Lewis et al. 2020): BERT's blocks in both halves; the decoder writes the whole text.
+
+    The paper: base has 6 and large 12 layers in each half, batches of 8,000 sequences, 500,000 steps, byte-level BPE
+    (`firth prepare --tokenizer bpe`); 30 % of each document in spans of Poisson lengths (3 on average), each replaced
+    by one mask, and all sentences shuffled.
+    """
+    num_layers, width, num_heads = SIZES[size]
+    before = transformer(size)
+    shape = Bart.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
+    return replace(before, recipe="bart", encoder={"bart": shape}, objectives={"denoising": Denoising.Config()})

@@ -1,0 +1,173 @@
+"""Denoising (BART, Lewis et al. 2020, section 2.2): the encoder reads a corrupted text, the decoder writes all of it.
+
+Corruption, in any mix and in this order: the sentences change places (`permute`); spans of words, of Poisson lengths,
+become one `[MASK]` each, and an empty span inserts one (`infill`); words become `[MASK]` token by token (`mask`) or
+disappear (`delete`); the text begins at another word and continues at its start (`rotate`). Loss: cross-entropy of the
+original text and the end.
+"""
+
+from dataclasses import dataclass, replace
+from math import exp
+
+import numpy as np
+
+from firth import rng
+from firth.data.packing import Pack, PairLengths, Plan
+from firth.data.sources import Laid, Tokens, in_every_sequence, lay_end_to_end, lay_framed
+from firth.data.stream import CorpusView
+from firth.errors import BadConfig
+from firth.objectives.restoring import Pair, Restoring, RestoringConfig
+from firth.objectives.word_spans import PackText, place_spans, rounded, text_of
+
+# What the random numbers of a text are for: the last counter of each draw.
+_PERMUTED, _SENTENCE, _TAKEN, _LENGTH, _PLACE, _INSERT, _WORD, _ROTATED, _FIRST = range(9)
+
+
+class Denoising(Restoring):
+    word_losses = {"denoising": "token of the text"}
+
+    @dataclass(frozen=True)
+    class Config(RestoringConfig):
+        infill: float = 0.3
+        """Share of the words in spans that become one mask token each."""
+        span_length: float = 3.0
+        """Mean number of words in a span: the parameter of the Poisson distribution."""
+        mask: float = 0.0
+        """Share of the words whose tokens become a mask token each."""
+        delete: float = 0.0
+        """Share of the words that are left out."""
+        permute: float = 1.0
+        """Share of the texts whose sentences are shuffled."""
+        rotate: float = 0.0
+        """Share of the texts that begin at a random word and continue at their start."""
+
+        def __post_init__(self) -> None:
+            super().__post_init__()
+            shares = (self.infill, self.mask, self.delete, self.permute, self.rotate)
+            if not all(0 <= share <= 1 for share in shares) or self.infill + self.mask + self.delete >= 1:
+                raise BadConfig(
+                    "Denoising needs shares between 0 and 1, and infill, mask and delete must add up to less than 1."
+                )
+            if not 0 < self.span_length <= 100:
+                raise BadConfig("objectives.denoising.span_length must be above 0 and at most 100.")
+
+    config: Config
+
+    def pair_lengths(self, sizes_S: np.ndarray) -> PairLengths:
+        config = self.config
+        kept = 1 - config.infill - config.delete
+        masks_S = config.infill * sizes_S / config.span_length + (config.infill > 0)
+        source_S = np.minimum(kept * sizes_S + masks_S + self.vocab.frame.size(), self.max_length)
+        is_random = config.infill + config.delete > 0
+        spread = 0.03 if is_random else 0.0
+        return PairLengths(source_S, sizes_S + 1, self.max_length, source_spread=spread)
+
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
+        return replace(super().sequences(stream, epoch), has_sentences=True)
+
+    def pair(self, pack: Pack, key: np.uint64) -> Pair:
+        original = text_of(pack)
+        num_sequences = len(original.rows_B)
+        behind_all = int(original.sizes_B.max(initial=0))
+        ends = in_every_sequence((self.vocab.sep,), num_sequences, place=behind_all)
+        whole = Tokens(original.sequence_T, original.offsets_T, original.ids_T)
+        written = lay_end_to_end([whole, ends], num_sequences)
+        text = self._permuted(original, pack, key)
+        return Pair(self._source(text, key), written, self.start)
+
+    def _permuted(self, text: PackText, pack: Pack, key: np.uint64) -> PackText:
+        """The text with the sentences of some sequences in random order."""
+        assert pack.sentence_starts_N is not None
+        rows_T = text.rows_B[text.sequence_T]
+        # The number of each token's sentence, from 0 on in every pack; what is there of a cut sentence counts as one.
+        is_first_T = pack.sentence_starts_N[pack.ordinary_N] | (text.offsets_T == 0)
+        sentence_T = np.cumsum(is_first_T) - 1
+        # Of random numbers by the place where a sentence begins, which does not depend on the rest of the pack.
+        first_T = np.flatnonzero(is_first_T)[sentence_T]
+        draws_T = rng.uniform(key, rows_T, text.offsets_T[first_T], _SENTENCE)
+        is_permuted_B = rng.uniform(key, text.rows_B, _PERMUTED) < self.config.permute
+        ranks_T = np.where(is_permuted_B[text.sequence_T], draws_T, 0.0)
+        order = np.lexsort((sentence_T, ranks_T, text.sequence_T))
+        is_word_start_T = text.word_starts_T | (text.offsets_T == 0)
+        return replace(text, ids_T=text.ids_T[order], word_starts_T=is_word_start_T[order])
+
+    def _source(self, text: PackText, key: np.uint64) -> Laid:
+        """What is left of a text, in which places count in twos: an odd one is a token's, an even one is before it."""
+        mask = self.vocab.mask
+        words = text.words
+        sizes_J, counts_B, inserts_B = self._span_sizes(text, key)
+        spans = place_spans(text, sizes_J, counts_B, min_gap=0, key=key, purpose=_PLACE)
+        marks = Tokens(spans.sequence_J, 2 * text.offsets_T[spans.first_J] + 1, np.full(len(sizes_J), mask))
+
+        is_left_T = np.ones(len(text.ids_T), bool)
+        is_left_T[spans.tokens()] = False
+        word_T = np.repeat(np.arange(len(words.first_W)), words.ends_W - words.first_W)
+        draws_T = self._word_draws(text, key)[word_T]
+        # Shares are of all words, but only those outside of spans are drawn.
+        draws_T = draws_T * (1 - self.config.infill)
+        is_masked_T = draws_T < self.config.mask
+        is_deleted_T = ~is_masked_T & (draws_T < self.config.mask + self.config.delete)
+        kept = np.flatnonzero(is_left_T & ~is_deleted_T)
+        ids = np.where(is_masked_T[kept], mask, text.ids_T[kept])
+        left = Tokens(text.sequence_T[kept], 2 * text.offsets_T[kept] + 1, ids)
+
+        inserted = self._inserted(text, inserts_B, key)
+        parts = [self._rotated(text, part, key) for part in (inserted, marks, left)]
+        return lay_framed(parts, len(text.rows_B), frame=self.vocab.frame)
+
+    def _span_sizes(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The words of each span, the spans of each sequence, and how many empty spans each has.
+
+        Lengths are drawn until they reach the share of the words; the last one ends there.
+        """
+        taken_B = rounded(self.config.infill * text.words.counts_B, text.rows_B, key=key, purpose=_TAKEN)
+        # More draws than are ever needed: empty spans are rare unless the mean is small.
+        num_draws = int(np.ceil(4 * taken_B.max(initial=0) / min(self.config.span_length, 1))) + 8
+        draws_BK = rng.uniform(key, text.rows_B[:, None], np.arange(num_draws), _LENGTH)
+        lengths_BK = np.searchsorted(_poisson(self.config.span_length), draws_BK, side="right")
+        before_BK = np.cumsum(lengths_BK, 1) - lengths_BK
+        missing_BK = taken_B[:, None] - before_BK
+        is_used_BK = missing_BK > 0
+        sizes_BK = np.minimum(lengths_BK, missing_BK)
+        is_span_BK = is_used_BK & (sizes_BK > 0)
+        inserts_B = (is_used_BK & (sizes_BK == 0)).sum(1)
+        return sizes_BK[is_span_BK], is_span_BK.sum(1), inserts_B
+
+    def _word_draws(self, text: PackText, key: np.uint64) -> np.ndarray:
+        """A random number for each word."""
+        words = text.words
+        rows_W = text.rows_B[words.sequence_W]
+        return rng.uniform(key, rows_W, text.offsets_T[words.first_W], _WORD)
+
+    def _inserted(self, text: PackText, counts_B: np.ndarray, key: np.uint64) -> Tokens:
+        """Mask tokens before random words or at the end."""
+        words = text.words
+        sequence = np.repeat(np.arange(len(counts_B)), counts_B)
+        number = np.arange(len(sequence)) - np.repeat(np.cumsum(counts_B) - counts_B, counts_B)
+        word = rng.below(key, words.counts_B[sequence] + 1, text.rows_B[sequence], number, _INSERT)
+        is_at_end = word == words.counts_B[sequence]
+        any_word = words.starts_B[sequence] + np.where(is_at_end, 0, word)
+        offsets = np.where(is_at_end, text.sizes_B[sequence], text.offsets_T[words.first_W[any_word]])
+        return Tokens(sequence, 2 * offsets, np.full(len(sequence), self.vocab.mask))
+
+    def _rotated(self, text: PackText, tokens: Tokens, key: np.uint64) -> Tokens:
+        """Tokens whose sequences begin at another word, where they are drawn for it."""
+        words = text.words
+        is_rotated_B = rng.uniform(key, text.rows_B, _ROTATED) < self.config.rotate
+        first_word_B = words.starts_B + rng.below(key, words.counts_B, text.rows_B, _FIRST)
+        first_B = np.where(is_rotated_B, text.offsets_T[words.first_W[first_word_B]], 0)
+        num_places = 2 * text.sizes_B[tokens.sequence_N] + 1
+        places = (tokens.places_N - 2 * first_B[tokens.sequence_N]) % num_places
+        return replace(tokens, places_N=places)
+
+
+def _poisson(mean: float) -> np.ndarray:
+    """The cumulative probabilities of 0, 1, 2 ... under a Poisson distribution."""
+    probability = exp(-mean)
+    cumulative = [probability]
+    number = 0
+    while cumulative[-1] < 1 - 1e-9 and number < 10 * mean + 20:
+        number += 1
+        probability *= mean / number
+        cumulative.append(cumulative[-1] + probability)
+    return np.array(cumulative)

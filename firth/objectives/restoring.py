@@ -1,0 +1,124 @@
+"""What MASS, T5's and BART's objectives share: an encoder reads a corrupted text, and a decoder writes what is missing.
+
+Cut: every document into runs of at most `max_length`, at other places each epoch. Corruption: each objective says what
+is read and what is written (`Pair`). Loss: cross-entropy of every token that the decoder writes, through the output
+layer of the encoder-decoder itself, so that these objectives have no weights of their own.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from firth import rng
+from firth.data.packing import Pack, PairLengths, Plan, runs
+from firth.data.sources import Laid, set_pair
+from firth.data.stream import CorpusView
+from firth.errors import BadConfig
+from firth.nn.encoder_decoder import EncoderDecoder, output_loss
+from firth.nn.likelihood import IGNORE
+from firth.objectives.objective import Objective
+from firth.tensors import Batch, Encoder, Loss, States
+from firth.tokenizers.vocab import Vocab
+
+
+@dataclass(frozen=True)
+class RestoringConfig:
+    smoothing: float = 0.0
+    """Label smoothing, in training only: the share of a label's probability that is spread over the vocabulary."""
+    fresh: bool = True
+    """Draw new cuts and corruptions every epoch; otherwise an epoch repeats those of the first."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise BadConfig("Label smoothing must be at least 0 and below 1.")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is read and what is written for every sequence of a pack."""
+
+    source: Laid
+    written: Laid
+    start: int
+    """The decoder's first input."""
+    first_positions_B: np.ndarray | None = None
+    """The position of that input; None for 0."""
+
+
+class Restoring(Objective):
+    """The base of objectives over an encoder-decoder."""
+
+    config: RestoringConfig
+    per_token = ()
+    has_weights = False
+
+    def __init__(self, config: RestoringConfig, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
+        super().__init__()
+        if not isinstance(encoder, EncoderDecoder):
+            raise BadConfig(
+                f"The objective {self.name} needs an encoder-decoder, such as the encoder of the recipe 'transformer'."
+            )
+        self.config = config
+        self.vocab = vocab
+        self.max_length = max_length
+        self.seed = seed
+        self.start = encoder.start_token(vocab.cls)
+
+    @property
+    def name(self) -> str:
+        """The name of the objective and of its loss."""
+        return next(iter(self.word_losses))
+
+    @abstractmethod
+    def pair_lengths(self, sizes_S: np.ndarray) -> PairLengths:
+        """How long sources and targets of texts with these numbers of tokens become."""
+
+    @abstractmethod
+    def pair(self, pack: Pack, key: np.uint64) -> Pair:
+        """The source and the target of every sequence."""
+
+    def sequences(self, stream: CorpusView, epoch: int) -> Plan:
+        frame = self.vocab.frame
+        # A target has an end also where texts have no special tokens around them.
+        longest_run = self.max_length if frame.size() else self.max_length - 1
+        plan = runs(stream, longest_run, frame=frame, key=self._key("runs", epoch))
+        sizes_S = plan.lengths_S - frame.size()
+        return replace(plan, pair_lengths=self.pair_lengths(sizes_S))
+
+    def corrupt(self, pack: Pack, epoch: int) -> None:
+        pair = self.pair(pack, self._key(self.name, epoch))
+        labels = set_pair(
+            pack,
+            source=pair.source,
+            written=pair.written,
+            start=pair.start,
+            first_positions_B=pair.first_positions_B,
+        )
+        padded = np.full(pack.num_tokens, IGNORE, np.int64)
+        padded[: len(labels)] = labels
+        pack.targets[f"{self.name}_labels"] = padded
+
+    def loss(self, states: States, batch: Batch) -> Loss:
+        labels_N = batch.targets[f"{self.name}_labels"]
+        # Held-out figures are those of the text itself, as for all other objectives.
+        smoothing = self.config.smoothing if self.training else 0.0
+        total, correct = output_loss(states, labels_N, smoothing=smoothing)
+        return Loss({self.name: total}, {f"{self.name}_correct": correct})
+
+    def counts(self, batch: Batch) -> Mapping[str, int]:
+        is_label_N = batch.targets[f"{self.name}_labels"] != IGNORE
+        return {self.name: int(is_label_N.sum())}
+
+    def _key(self, purpose: str, epoch: int) -> np.uint64:
+        """The random key of an epoch; without `fresh`, that of the first epoch."""
+        if not self.config.fresh:
+            epoch = 0
+        return rng.key(self.seed, purpose, epoch)
+
+
+def longest(expected: float, *, at_most: int) -> int:
+    """The longest target of a pack, given the longest one on average: a multiple of 8 with much room above it."""
+    with_room = int(np.ceil((1.5 * expected + 8) / 8)) * 8
+    return min(with_room, at_most)
