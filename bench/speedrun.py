@@ -75,7 +75,10 @@ def write_choosing_sets(glue: Path) -> None:
     for name, (source, num_headers, num_test, num_train) in CHOSEN.items():
         lines = (glue / source).read_text(encoding="utf-8").splitlines()
         header = lines[:num_headers]
-        rows = sorted(lines[num_headers:], key=lambda row: hashlib.sha256(row.encode()).digest())
+        # A few published rows lack a column or have one too many.
+        num_tabs = lines[-1].count("\t")
+        whole = [row for row in lines[num_headers:] if row.count("\t") == num_tabs]
+        rows = sorted(whole, key=lambda row: hashlib.sha256(row.encode()).digest())
         parts = {"test": rows[:num_test], "train": rows[num_test : num_test + num_train]}
         for part, chosen in parts.items():
             text = "\n".join([*header, *chosen]) + "\n"

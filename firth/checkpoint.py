@@ -16,13 +16,14 @@ from torch import Tensor, nn
 
 from firth import convert, encoders, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert import FolderLayout, Weights
+from firth.convert import HEAD, FolderLayout, Weights
 from firth.convert.mapped import write_weights
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
+from firth.convert.task_heads import TransformersHead, transformers_head
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
-from firth.folder import FORMAT, HEAD, WEIGHTS, begin, card, finish
+from firth.folder import FORMAT, WEIGHTS, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.encoder_decoder import EncoderDecoder
 from firth.nn.features import Features
@@ -71,6 +72,11 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     pad_id = checkpoint.tokenizer.vocab.pad
     layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
     tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights else {}
+    settings = layout.config_json(encoder, goals, pad_id=pad_id)
+    head = head_for_transformers(checkpoint)
+    if head is not None and not bits:
+        tensors.update(head.tensors)
+        settings.update(head.settings)
     if bits:
         save_quantised(folder / QUANTISED, tensors, bits=bits)
         (folder / WEIGHTS).unlink(missing_ok=True)
@@ -102,6 +108,15 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         max_length=max_length,
         weights=QUANTISED if bits else WEIGHTS,
     )
+
+
+def head_for_transformers(checkpoint: Checkpoint) -> TransformersHead | None:
+    """The head of the model's only task as transformers has it; None if there is none, or none that it can have."""
+    if len(checkpoint.tasks) != 1 or checkpoint.feature_encoder is not None or checkpoint.adapter_width:
+        return None
+    (head,) = checkpoint.tasks.values()
+    model_type = checkpoint.layout or encoders.name_of(checkpoint.encoder)
+    return transformers_head(model_type, checkpoint.encoder, head)
 
 
 def _write_heads(path: Path, checkpoint: Checkpoint) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from firth import __version__
-from firth.convert import own
+from firth.convert import HEAD, own
 from firth.convert.mapped import WORD_ROWS, write_arrays
 from firth.convert.row_quantised import QUANTISED
 from firth.convert.sentence_transformers import SENTENCE_FILES
@@ -18,8 +18,6 @@ from firth.files import MANIFEST, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 
 FORMAT = 1
-HEAD = "head.safetensors"
-"""What fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", "firth.json", "README.md")
 """What every model folder has besides its weights; the tokenizer names its own files."""
@@ -92,7 +90,9 @@ def card(
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
     scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
     measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
+    sources = "\n".join(f"- {source}" for source in info.get("sources", ()))
+    text = f"\n## Text and licences\n\n{sources}\n" if sources else ""
     return (
-        f"# A model made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}\n## Use\n\n```python\nimport firth\n\n"
+        f"# A model made by firth\n\n| | |\n|---|---|\n{rows}\n{measured}{text}\n## Use\n\n```python\nimport firth\n\n"
         f'model = firth.load("FOLDER")\n{question}model.embed(["a text", "another"])\n```\n'
     )

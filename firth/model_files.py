@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from firth import models
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable, write_bytes
 
@@ -42,7 +43,7 @@ def extend(
     from firth.surgery import extending
 
     texts = [Path(text)] if isinstance(text, str | Path) else [Path(path) for path in text]
-    return extending.extend(Path(model), texts, add=add, min_count=min_count, out=Path(out))
+    return extending.extend(models.find(model), texts, add=add, min_count=min_count, out=Path(out))
 
 
 def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int | None = None) -> dict[str, object]:
@@ -65,8 +66,8 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
     if bits is not None and kind != "quantised":
         raise BadConfig("`bits=` is for `kind='quantised'`; leave it out.")
     if kind in MODEL_FORMATS:
-        return _export_model(Path(model), path, bits=(bits or DEFAULT_BITS) if kind == "quantised" else 0)
-    lexicon = open_lexicon(Path(model))
+        return _export_model(models.find(model), path, bits=(bits or DEFAULT_BITS) if kind == "quantised" else 0)
+    lexicon = open_lexicon(models.find(model))
     count = len(lexicon)
     width = lexicon.rows_VD.shape[1]
     write_vectors(path, lexicon.blocks(), count=count, width=width, kind=kind)
@@ -84,9 +85,18 @@ def _export_model(model: Path, out: Path, *, bits: int) -> dict[str, object]:
 
 
 def embed_file(
-    model: str | Path, *, file: str | Path, out: str | Path, pooling: str | None = None, precision: str = "fp32"
+    model: str | Path | None = None,
+    *,
+    file: str | Path,
+    out: str | Path,
+    pooling: str | None = None,
+    precision: str = "fp32",
 ) -> tuple[int, int]:
-    """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width."""
+    """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width.
+
+    Without a `model`, the one that comes with firth for the language of the texts is used. The file "-" is standard
+    input.
+    """
     from io import BytesIO
 
     import numpy as np
@@ -101,7 +111,7 @@ def embed_file(
         raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
     check_writable(path)
     texts = read_texts(Path(file))
-    loaded = load(model, precision=precision)
+    loaded = load(model or models.suiting(texts), precision=precision)
     loaded.embedder.warn_about_truncation(texts)
     with share_cores():
         vectors = loaded.embed(texts, pooling=pooling)

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from firth import models
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable
@@ -132,6 +133,8 @@ def _load_tokenizer(folder: Path, *, has_sizes: bool) -> "Tokenizer":
     """The tokenizer in a folder. `has_sizes`: the user asked for a size or a minimum count, which it cannot change."""
     from firth import tokenizers
 
+    if not folder.is_dir() and str(folder) in models.names():
+        folder = models.find(folder)
     if not folder.is_dir():
         known = ", ".join(_trainable_tokenizers())
         raise BadInput(f"{folder} is neither a folder nor a tokenizer that can be trained ({known}).")
@@ -188,8 +191,9 @@ def pretrain(
 ) -> dict[str, float]:
     """Trains a model on shards into `out`; returns the last held-out figures. Word vectors also take plain text.
 
-    `changes` are `key=value` settings. `width`, `window`, `min_count` and `threads` are for word vectors and other
-    recipes that are solved without gradients.
+    `start_from` is a model whose weights to start from: its folder, or a name such as en-small. `changes` are
+    `key=value` settings. `width`, `window`, `min_count` and `threads` are for word vectors and other recipes that are
+    solved without gradients.
     """
     from firth.pretraining import planning
     from firth.run_folder import RunFolder
@@ -238,6 +242,8 @@ def _train_or_solve(
         raise BadConfig(f"`{option}=` is for recipes that are solved without gradients; change others by key=value.")
     from firth.pretraining import training  # torch
 
+    if start_from is not None:
+        start_from = models.find(start_from)
     return training.pretrain(data, folder, request=request, start_from=start_from, device=device)
 
 
@@ -275,7 +281,7 @@ def check(
     if test:
         files["test"] = Path(test)
     config = from_dict(task_class(task).Config, options)
-    return checking.check(task, config, files, model=Path(model) if model else None)
+    return checking.check(task, config, files, model=models.find(model) if model else None)
 
 
 def finetune(
@@ -298,6 +304,8 @@ def finetune(
 ) -> "FinetuningSummary":
     """Trains a model on labelled rows into `out` and measures it; returns all its figures.
 
+    `model` is a folder or a name such as en-small. Without one, a model that comes with firth is used: the one for the
+    language of the training rows. `random=True` starts from random weights in the shape of `model`, or of a tiny BERT.
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
@@ -337,7 +345,8 @@ def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str 
         return "", [f"encoder={recipe}"]
     if encoder in NEW_ENCODERS:
         return "", [f"encoder={recipe or encoder}"]
-    return str(model or encoder or ""), []
+    named = model or encoder
+    return (str(models.find(named)) if named else ""), []
 
 
 def evaluate(
@@ -359,18 +368,19 @@ def evaluate(
     files = _as_list(words)
     if bool(files) == (data is not None):
         raise BadConfig("Give `data=` or `words=`, one of the two.")
+    model = models.find(run)
     if data is None:
-        return _evaluate_words(Path(run), [Path(file) for file in files])
+        return _evaluate_words(model, [Path(file) for file in files])
     from firth.finetuning import measuring
     from firth.pretraining import training
 
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
-        return measuring.evaluate(Path(run), Path(data), task_name=task, options=options, skip_bad=skip_bad)
+        return measuring.evaluate(model, Path(data), task_name=task, options=options, skip_bad=skip_bad)
     if task or options or skip_bad:
         raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
-    return training.evaluate(Path(run), Path(data), seed=seed)
+    return training.evaluate(model, Path(data), seed=seed)
 
 
 def _evaluate_words(model: Path, files: Sequence[Path]) -> dict[str, Any]:

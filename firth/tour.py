@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from firth import models as shipped
 from firth import pipeline
-from firth.errors import FirthError, Interrupted
+from firth.errors import BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, write_bytes
 from firth.run_folder import REPORT, is_begun, is_finished
 
@@ -219,7 +220,7 @@ def serve(
     """Answers over HTTP until Ctrl-C, SIGTERM, or until another thread sets `stop`. Requests it has taken are finished.
 
     `models` are folders: {name: folder}, or "name=folder" or folders alone, which are named by their last part.
-    Without models it serves those of the demo in the folder `demo`, and makes them first where they are missing.
+    Without models it serves those that come with firth, and those of the demo if they are in the folder `demo`.
     `limits` are changes such as "queued=100".
     """
     from firth.config import override
@@ -228,10 +229,14 @@ def serve(
 
     named = _as_arguments(models)
     if not named:
-        if not is_finished(Path(DEMO) / "run"):
-            demo(out=DEMO)
-        named = _models(Path(DEMO))
-        runs = runs or DEMO
+        named = shipped.names()
+        if is_finished(Path(DEMO) / "run"):
+            named += _models(Path(DEMO))
+            runs = runs or DEMO
+        if not named:
+            raise BadInput("This installation has no models: name a model folder to serve, or run `firth demo` first.")
+        shown = ", ".join(name.partition("=")[0] for name in named)
+        log.info(f"No model was named: serving {shown}.")
     server.serve(
         server.named_folders(named),
         host=host,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
+from firth import models
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new
 
@@ -39,7 +40,7 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
 
     path = Path(out)
     check_is_new(path)
-    lexicon = open_lexicon(Path(model))
+    lexicon = open_lexicon(models.find(model))
     vectors = [lexicon.vector(word) for word in words]
     write_map(path, words, np.stack(vectors))
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import firth
-from firth import cli, console, rng, samples, tokenizers
+from firth import cli, console, models, rng, samples, tokenizers
 from firth.data.shards import Shards, write_shards
 from firth.encoders.bert import Bert
 from firth.tokenizers.wordpiece import WordPiece
@@ -98,6 +98,31 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
     firth.pretrain(data, out=out, steps=40, changes=TINY, device="cpu")
     return out
+
+
+@pytest.fixture(scope="session")
+def models_folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models that come with firth, and a small stand-in for each one that this copy of the source does not have."""
+    home = tmp_path_factory.mktemp("models")
+    for name in ("en-small", "zh-small"):
+        if name in models.names():
+            (home / name).symlink_to(models.find(name))
+        else:
+            firth.export(run, out=home / name, kind="quantised")
+    return home
+
+
+@pytest.fixture
+def with_models(models_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In this test, and in processes that it starts, en-small and zh-small are there."""
+    monkeypatch.setenv(models.VARIABLE, str(models_folder))
+    return models_folder
+
+
+@pytest.fixture
+def without_models(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this test no model comes with firth."""
+    monkeypatch.setenv(models.VARIABLE, str(tmp_path_factory.mktemp("no-models")))
 
 
 @pytest.fixture(scope="session")

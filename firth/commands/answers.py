@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firth.commands.shown import Json, ModelFolder, show
+from firth import models
+from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, OptionalModel, show, split_model
 
 if TYPE_CHECKING:
     from firth.inference.word_senses import Occurrence
@@ -15,8 +16,13 @@ CONTEXT = 40
 
 
 def fill(
-    model: ModelFolder,
-    text: Annotated[str, typer.Argument(help="A text with [MASK] where a word is missing.")],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] TEXT",
+            help=f"A text with [MASK] where a word is missing, and before it the model. {MODEL_HELP} {DEFAULT_MODEL}",
+        ),
+    ],
     top: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
     specials: Annotated[bool, typer.Option(help="Take every special token the text spells as special.")] = False,
     as_json: Json = False,
@@ -24,7 +30,8 @@ def fill(
     """Fill the masks of a text."""
     from firth.inference.model import load
 
-    candidates = load(model).fill(text, top=top, specials=specials)
+    model, [text] = split_model(arguments, rest=["TEXT"])
+    candidates = load(model or models.suiting(text)).fill(text, top=top, specials=specials)
     if as_json:
         show({"fills": candidates}, as_json=True)
         return
@@ -33,9 +40,11 @@ def fill(
 
 
 def embed(
-    model: ModelFolder,
-    file: Annotated[Path, typer.Option(help="A UTF-8 file: every line is a text, blank ones too.")],
-    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
+    model: OptionalModel = None,
+    file: Annotated[
+        Path, typer.Option(help="A UTF-8 file: every line is a text, blank ones too; - is standard input.")
+    ] = Path("-"),
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")] = ...,  # type: ignore[assignment]
     pooling: Annotated[
         str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
     ] = None,
@@ -85,9 +94,9 @@ def generate(
 
 
 def senses(
-    model: ModelFolder,
-    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")],
-    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line.")],
+    model: OptionalModel = None,
+    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")] = ...,  # type: ignore[assignment]
+    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line; - is standard input.")] = ...,  # type: ignore[assignment]
     groups: Annotated[
         int | None, typer.Option(min=1, help="How many groups. [default: as many as lie well apart, at most 6]")
     ] = None,
@@ -102,7 +111,7 @@ def senses(
     from firth.inference.model import load
 
     lines = read_lines(file)
-    found = load(model).senses(word, lines, groups=groups, layer=layer)
+    found = load(model or models.suiting(lines)).senses(word, lines, groups=groups, layer=layer)
     if as_json:
         show({"word": found.word, "silhouette": found.silhouette, "groups": found.groups}, as_json=True)
         return

@@ -11,7 +11,7 @@ import typer
 from firth import tasks
 from firth.commands import vectors
 from firth.commands.flags import in_flags
-from firth.commands.shown import Json, ModelFolder, line, show
+from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, line, show
 from firth.errors import BadConfig
 from firth.files import finite
 from firth.nn import TAGGERS
@@ -23,7 +23,7 @@ ModelAndChanges = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[MODEL] [CHANGES]...",
-        help="A model folder, and changes such as epochs=5 or tasks.compare.pooling=cls (or pooling=cls).",
+        help=f"{MODEL_HELP} {DEFAULT_MODEL} Changes: epochs=5, tasks.compare.pooling=cls (or pooling=cls) ...",
     ),
 ]
 NewEncoder = Annotated[
@@ -48,7 +48,9 @@ def check(
     task: Annotated[str, typer.Option(help=f"What they are for: {', '.join(tasks.TABLE)}.")],
     dev: Annotated[Path | None, typer.Option(help="A dev file, looked at for rows it shares with the first.")] = None,
     test: Annotated[Path | None, typer.Option(help="A test file, likewise.")] = None,
-    model: Annotated[Path | None, typer.Option(help="A model; lengths are counted in its tokens.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(help="A model folder or name; lengths are counted in its tokens.")
+    ] = None,
     preset: Preset = None,
     text_column: TextColumn = None,
     second_column: SecondColumn = None,
@@ -91,7 +93,9 @@ def finetune(
     test: Annotated[list[Path] | None, typer.Option(help="Rows that only the kept weights are measured on.")] = None,
     out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
     seeds: Annotated[int, typer.Option(min=1, help="How many times to train, for mean and deviation.")] = 1,
-    random: Annotated[bool, typer.Option(help="The model's shape with random weights, as a control.")] = False,
+    random: Annotated[
+        bool, typer.Option(help="The model's shape with random weights, as a control. Without MODEL: a tiny BERT.")
+    ] = False,
     skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be used, and count them.")] = False,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
@@ -107,7 +111,7 @@ def finetune(
     format: Format = None,
     as_json: Json = False,
 ) -> None:
-    """Fine-tune a model on labelled rows, measure it and write its card. Without MODEL: from random weights."""
+    """Fine-tune a model on labelled rows, measure it and write its card."""
     from firth import pipeline
 
     model, changes = _model_and_changes(arguments or ())

@@ -10,7 +10,8 @@ def serve(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME=PATH]...", help="Model folders under the names clients use; none: the demo's, trained first."
+            metavar="[NAME=PATH]...",
+            help="Model folders under the names clients use, or models that come with firth, such as en-small.",
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; any but this machine's own needs a token.")] = (
@@ -31,7 +32,7 @@ def serve(
 ) -> None:
     """Answer over HTTP: embeddings, fills, predictions, and a page to look inside.
 
-    Without models it serves those of `firth demo`; where they are not there yet, it trains them for some minutes first.
+    Without models it serves all that come with firth, and those of `firth demo` if they are in the folder demo.
     """
     from firth import tour
 

@@ -1,22 +1,27 @@
 """What subcommands share: options that many of them take, and how results are printed."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from firth.errors import BadConfig
 from firth.files import finite
 
 if TYPE_CHECKING:
     from firth.types import Prediction, Span
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
-ModelFolder = Annotated[
-    Path, typer.Argument(help="A model folder: a finished run, or a folder in Hugging Face's layout.")
-]
+MODEL_HELP = (
+    "A model folder (a finished run, or one in Hugging Face's layout), or a name: en-small, zh-small. "
+    "A folder of that name comes first."
+)
+DEFAULT_MODEL = "[default: en-small or zh-small, by the language of the text]"
+ModelFolder = Annotated[Path, typer.Argument(help=MODEL_HELP)]
+OptionalModel = Annotated[Path | None, typer.Argument(help=f"{MODEL_HELP} {DEFAULT_MODEL}")]
 LABEL_WIDTH = 24
 """Characters of a table's first column."""
 
@@ -71,6 +76,17 @@ def _number(value: float) -> str:
     if 0 < size < 1e-3:
         return f"{value:.3g}"
     return f"{value:,.4f}"
+
+
+def split_model(arguments: Sequence[str], *, rest: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The model, or None if none is named, and the arguments after it. `rest` are the names of those arguments."""
+    wanted = len(rest)
+    given = list(arguments)
+    if len(given) == wanted:
+        return None, given
+    if len(given) == wanted + 1:
+        return given[0], given[1:]
+    raise BadConfig(f"Give {' '.join(rest)}, or a model and {' '.join(rest)}; there are {len(given)} arguments.")
 
 
 def line(prediction: "Prediction") -> str:

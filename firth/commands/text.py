@@ -20,7 +20,9 @@ def prepare(
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
     tokenizer: Annotated[
         str,
-        typer.Option(help=f"Trains a vocabulary: {', '.join(VOCABULARIES)}; a folder: its tokenizer is used."),
+        typer.Option(
+            help=f"Trains a vocabulary: {', '.join(VOCABULARIES)}; a model folder or name: its tokenizer is used."
+        ),
     ] = "wordpiece",
     vocab_size: Annotated[int | None, typer.Option(help="Pieces of a new vocabulary. [default: up to 30000]")] = None,
     min_count: Annotated[
@@ -86,7 +88,9 @@ def pretrain(
     epochs: Annotated[float | None, typer.Option(help="Passes over the text instead of steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time limit instead of steps; evaluations count.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,
-    start_from: Annotated[Path | None, typer.Option("--from", help="A model whose weights to start from.")] = None,
+    start_from: Annotated[
+        Path | None, typer.Option("--from", help="A model folder or name whose weights to start from.")
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A run.toml to take every number from.")] = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
     width: Annotated[int | None, typer.Option(help="Width of word vectors. [default: the recipe's own]")] = None,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from firth.commands.shown import Json, ModelFolder, show
+from firth import models
+from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, show, split_model
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -20,34 +21,47 @@ Top = Annotated[int, typer.Option(min=1, help="How many words to show.")]
 
 
 def neighbours(
-    model: ModelFolder,
-    word: Annotated[str, typer.Argument(help="The word whose neighbours to find.")],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] WORD",
+            help=f"The word whose neighbours to find, and before it the model. {MODEL_HELP} {DEFAULT_MODEL}",
+        ),
+    ],
     top: Top = 10,
     as_json: Json = False,
 ) -> None:
     """Find the words nearest to a word by the cosine of their vectors."""
     from firth.inference.lexicon import open_lexicon  # without torch
 
-    found = open_lexicon(model).neighbours(word, top=top)
+    model, [word] = split_model(arguments, rest=["WORD"])
+    folder = models.find(model) if model else models.suiting(word)
+    found = open_lexicon(folder).neighbours(word, top=top)
     if not found:
-        log.info(f"{model} has no word besides '{word}', so '{word}' has no neighbours.")
+        log.info(f"{folder} has no word besides '{word}', so '{word}' has no neighbours.")
     _show_ranking(found, as_json=as_json)
 
 
 def analogy(
-    model: ModelFolder,
-    first: Annotated[str, typer.Argument(help="king, in: king - man + woman.")],
-    second: Annotated[str, typer.Argument(help="man, which is taken away.")],
-    third: Annotated[str, typer.Argument(help="woman, which is added.")],
+    arguments: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[MODEL] FIRST SECOND THIRD",
+            help=f"Three words, such as king man woman, and before them the model. {MODEL_HELP} {DEFAULT_MODEL}",
+        ),
+    ],
     top: Top = 10,
     as_json: Json = False,
 ) -> None:
     """Find the words nearest to FIRST - SECOND + THIRD: king man woman should give queen."""
     from firth.inference.lexicon import open_lexicon
 
-    found = open_lexicon(model).analogy(first, second, third, top=top)
+    model, words = split_model(arguments, rest=["FIRST", "SECOND", "THIRD"])
+    first, second, third = words
+    folder = models.find(model) if model else models.suiting(words)
+    found = open_lexicon(folder).analogy(first, second, third, top=top)
     if not found:
-        log.info(f"{model} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
+        log.info(f"{folder} has no words besides '{first}', '{second}' and '{third}', so none can be the answer.")
     _show_ranking(found, as_json=as_json)
 
 

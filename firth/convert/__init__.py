@@ -32,6 +32,8 @@ LAYOUTS = {
     "bart": "firth.convert.bart:BART_FOLDER",
     "mbart": "firth.convert.bart:BART_FOLDER",
 }
+HEAD = "head.safetensors"
+"""The file of what fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
 OWN = "firth.convert.own"
 """The layout of encoders that have no public one."""
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from firth import encoders
-from firth.convert import EncoderConfig, NestedModel, Weights
+from firth.convert import HEAD, EncoderConfig, NestedModel, Weights
 from firth.convert.row_quantised import QUANTISED, load_quantised
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
@@ -26,6 +26,7 @@ POSITIONS = "embeddings.positions.weight"
 GOAL_PREFIX = "goals."
 """A head that Hugging Face's model does not have is saved as `goals.GOAL.NAME`."""
 REQUIRED = ("vocab_size", "width", "num_layers", "num_heads", "ffn_width")
+CLASSIFIER = ("classifier.weight", "classifier.bias")
 QKV_PARTS = ("query", "key", "value")
 
 
@@ -67,6 +68,10 @@ class HuggingFaceLayout:
         found: dict[str, Tensor] = {}
         for name, tensor in read_tensors(folder).items():
             found[_modern_name(name)] = tensor
+        if (folder / HEAD).exists():
+            # A model that firth fine-tuned: these repeat its head for transformers.
+            for name in CLASSIFIER:
+                found.pop(name, None)
         tensors = self._with_prefix(found)
         config = self._config(folder, values, tensors)
 

@@ -10,6 +10,7 @@ import io
 import json
 import logging
 import lzma
+import sys
 import zlib
 from codecs import getincrementaldecoder
 from collections import Counter
@@ -27,6 +28,8 @@ Documents = Literal["blank-line", "file", "line", "field"]
 """What ends a document of a text file; a row of JSON lines or Parquet is always one document."""
 Paths = str | Path | Iterable[str | Path]
 
+STANDARD_INPUT = Path("-")
+"""The path by which `read_lines` reads standard input."""
 MAX_LINE = 1 << 16
 MAX_DOCUMENT = 1 << 22
 _MAX_ROW = 1 << 24  # a JSON row cannot be cut, so one this long is refused
@@ -335,23 +338,34 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
 
 
 def read_lines(path: Path, *, remedy: str = "put one text on each line") -> list[str]:
-    """The lines of a small UTF-8 file, such as texts to embed; `remedy` says what to put into an empty one."""
+    """The lines of a small UTF-8 file, such as texts to embed; `remedy` says what to put into an empty one.
+
+    The path "-" is standard input.
+    """
     if path.is_dir():
         raise BadInput(f"{path} is a folder; name a file in it.")
+    is_standard_input = path == STANDARD_INPUT
+    source = "standard input" if is_standard_input else str(path)
     try:
-        text = path.read_text("utf-8-sig")
+        text = _read_standard_input() if is_standard_input else path.read_text("utf-8-sig")
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist.") from None
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is not UTF-8 (byte {error.start}); {conversion(error.object)}.") from None
+        raise BadInput(f"{source} is not UTF-8 (byte {error.start}); {conversion(error.object)}.") from None
     if not text:
-        raise BadInput(f"{path} is empty; {remedy}.")
+        raise BadInput(f"{source} is empty; {remedy}.")
     if "\0" in text:
         before = text[: text.index("\0")]
         line = 1 + before.count("\n")
-        raise BadInput(f"{path}, line {line}: {_BINARY}.")
+        raise BadInput(f"{source}, line {line}: {_BINARY}.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.
     return text.removesuffix("\n").split("\n")
+
+
+def _read_standard_input() -> str:
+    # Opened again, because its encoding may be another one than a file's.
+    with open(sys.stdin.fileno(), encoding="utf-8-sig", closefd=False) as file:
+        return file.read()
 
 
 def read_texts(path: Path) -> list[str]:

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from firth import models
 from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig, BadInput
 from firth.files import sha256
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
-from firth.finetuning.labelled import PARTS, Labelled
+from firth.finetuning.labelled import PARTS, Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
@@ -37,8 +38,18 @@ RATES = {128: 5e-4, 256: 3e-4, 384: 1e-4, 512: 1e-4, 768: 5e-5}
 docs/results.md (at 2e-4 and width 384 RTE, CoLA and GoEmotions diverged in some seeds)."""
 WIDE_RATE = 3e-5
 """Learning rate of wider models."""
+DEEP = 10
+"""A narrow model of at least so many layers is fine-tuned as `DEEP_RATE` and `DEEP_DECAY` say."""
+DEEP_WIDTH = 384
+DEEP_RATE = 2e-4
+DEEP_DECAY = 0.8
+"""Chosen for 12 layers of width 256 on parts of CoLA's, QNLI's and QQP's labelled rows that no figure is reported on,
+and on STS-B's development set (docs/speedrun.md). Without layer decay such models fall back at rates above 1e-4."""
 NEW_PARTS_RATE = 1e-3
 """Learning rate if only adapters or layers over frozen features learn."""
+
+REMEDY = "name a model folder, or start from random weights with `random=True`"
+"""If no model was named and none comes with the installation."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +107,8 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         data[name] = replace(rows, config=backbone.resolve_config(rows.config))
     if backbone.is_bag:
         _refuse_model_and_several_tasks(source.model, data)
+    if not resumed and config.encoder == "model" and not source.model and not request.random:
+        source = _with_model(source, models.suiting(texts_of(data), remedy=REMEDY))
     # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
     start = backbone.start(data, config, source)
     for name, rows in data.items():
@@ -189,6 +202,7 @@ def _resolve_config(
     resolved = replace(
         config,
         epochs=epochs,
+        transfer=replace(config.transfer, layer_decay=config.transfer.layer_decay or usual_layer_decay(start)),
         train=_resolve_train(config.train, epochs, steps_of_epoch, rate=usual_rate(start, config.transfer)),
         tasks={name: rows.config for name, rows in data.items()},
     )
@@ -223,6 +237,8 @@ def usual_rate(start: Start, transfer: TransferConfig) -> float:
     """The rate that did well on small sets: higher for smaller models, for random weights and for new parts."""
     if transfer.mode != "full":
         return NEW_PARTS_RATE
+    if is_deep_and_narrow(start) and start.trained is not None:
+        return DEEP_RATE
     rate = WIDE_RATE
     for width, rate_of_width in RATES.items():
         if start.shape.width <= width:
@@ -231,6 +247,17 @@ def usual_rate(start: Start, transfer: TransferConfig) -> float:
     if start.trained is None:
         return 2 * rate
     return rate
+
+
+def usual_layer_decay(start: Start) -> float:
+    """Lower layers of deep and narrow models learn slowly; all layers of other models learn alike."""
+    if is_deep_and_narrow(start) and start.trained is not None:
+        return DEEP_DECAY
+    return 1.0
+
+
+def is_deep_and_narrow(start: Start) -> bool:
+    return start.num_blocks >= DEEP and start.shape.width <= DEEP_WIDTH
 
 
 # What the run is made from
@@ -259,6 +286,11 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         files=files,
         model_sha256=model_sha256(model),
     )
+
+
+def _with_model(source: FinetuningSource, model: Path) -> FinetuningSource:
+    path = str(model.resolve())
+    return replace(source, model=path, random=False, model_sha256=model_sha256(path))
 
 
 def _source_file(path: Path) -> SourceFile:

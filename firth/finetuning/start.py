@@ -95,7 +95,7 @@ def start_from_model(model: str, *, random: bool, texts: Iterable[str]) -> Start
 
 
 def _start_from_texts(texts: Iterable[str]) -> Start:
-    log.info("No model was named: starting from random weights and a vocabulary of the training rows.")
+    log.info("Starting from random weights and a vocabulary of the training rows, because no model was named.")
     tokenizer = WordPiece.train(texts, WordPiece.Config(vocab_size=VOCAB_SIZE), fewer=True)
     config = lineage.make("bert", "tiny").encoder["bert"]
     rows = -(-len(tokenizer.vocab) // 64) * 64  # a multiple of 64 suits the matrix units

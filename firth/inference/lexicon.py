@@ -21,7 +21,12 @@ from firth.files import MANIFEST, check_manifest, without_model
 from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.subwords import Subwords
 
-TABLES = ("encoder.table.weight", "bert.embeddings.word_embeddings.weight", "embeddings.word_embeddings.weight")
+TABLES = (
+    "encoder.table.weight",
+    "bert.embeddings.word_embeddings.weight",
+    "electra.embeddings.word_embeddings.weight",
+    "embeddings.word_embeddings.weight",
+)
 """What a table of words may be called in the file of weights."""
 SPELLING_CANDIDATES = 100_000
 """Words that are searched for similar spellings: the first ones, which are the most frequent in a sorted file."""

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from firth import checkpoint as checkpoints
+from firth import models
 from firth.checkpoint import Checkpoint, only_task
 from firth.config import to_dict
 from firth.console import bar
@@ -294,8 +295,10 @@ def _check_is_text(text: object) -> None:
 def load(folder: str | Path, *, precision: str = "fp32") -> Model:
     """Opens a model folder: one made by firth, or a Hugging Face folder of a model that firth reads (BERT, GPT-2 ...).
 
+    `en-small` and `zh-small` are models that come with firth; a folder of that name comes before them.
     `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999.
     """
     if not isinstance(folder, str | Path):
         raise BadInput(f"load takes the path of a model folder; it is {folder!r}.")
-    return Model(checkpoints.load(Path(folder)), precision=precision, folder=Path(folder))
+    path = models.find(folder)
+    return Model(checkpoints.load(path), precision=precision, folder=path)

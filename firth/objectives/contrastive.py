@@ -2,8 +2,9 @@
 
 Cut: documents into runs that fill a sequence, or into sentences; two in a row make a pair, and both go into the same
 pack. Loss: for every sequence, the cross-entropy of finding its partner among all sequences of the pack by cosine
-(InfoNCE, van den Oord et al. 2018; neighbouring text as positives: Giorgi et al. 2021, DeCLUTR). The vector is that of
-the first token or the mean over the tokens, so a model trained this way gives vectors without a head.
+(InfoNCE, van den Oord et al. 2018; neighbouring text as positives: Giorgi et al. 2021, DeCLUTR; the same sentence
+twice: Gao et al. 2021, SimCSE). The vector is that of the first token or the mean over the tokens, so a model trained
+this way gives vectors without a head.
 """
 
 from collections.abc import Mapping
@@ -41,6 +42,9 @@ class Contrastive(Objective):
     class Config:
         unit: Literal["run", "sentence"] = "run"
         """What a sequence is: a run of text that fills it, or one sentence."""
+        positives: Literal["neighbour", "same"] = "neighbour"
+        """What a pair is: two sequences in a row, or the same one twice. The two copies differ only by dropout or by
+        what another objective masks or replaces, so one of these is needed."""
         pooling: Literal["cls", "mean"] = "cls"
         """The vector of a sequence: its first token, or the mean over its tokens."""
         temperature: float = 0.05
@@ -73,6 +77,9 @@ class Contrastive(Objective):
             plan = self._sentences(stream)
         else:
             plan = runs(stream, self.max_length, frame=self.frame, key=key, pair_rate=self.config.pair_rate)
+        if self.config.positives == "same":
+            pieces_SP2 = np.repeat(plan.pieces_SP2, 2, axis=0)
+            return Plan(pieces_SP2, frame=self.frame, groups_S=np.arange(len(pieces_SP2)) // 2)
         # The document of each sequence, by its first token.
         starts_D = stream.starts_S[stream.bounds_D1[:-1]]
         document_S = np.searchsorted(starts_D, plan.pieces_SP2[:, 0, 0], side="right") - 1

@@ -288,6 +288,21 @@ def mask_filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encod
     return None
 
 
+def trainable_goals(goals: Mapping[str, Objective]) -> dict[str, Objective]:
+    """The goals that a model can be measured on and trained further with.
+
+    A discriminator that came without its generator is none; if it fills masks itself, its masked LM takes its place.
+    """
+    trainable = dict(goals)
+    discriminator = goals.get("replaced_token")
+    if not isinstance(discriminator, ReplacedToken) or discriminator.generator is not None:
+        return trainable
+    if discriminator.fills_masks_itself and discriminator.corrective is not None:
+        del trainable["replaced_token"]
+        trainable["masked_lm"] = discriminator.corrective
+    return trainable
+
+
 def _generator(shape: Generator, encoder: Encoder) -> Bert:
     """A BERT of this shape that shares the encoder's embeddings: tokens, positions, segments and their norm."""
     shared = getattr(encoder, "embeddings", None)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MASKED_LM = "roberta"
+"""The recipe that has no objective but masked LM."""
+
 
 @dataclass(frozen=True)
 class PretrainRequest:
@@ -80,7 +83,7 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
     else:
         # The numbers that depend on the size, such as the learning rate, are those of the nearest width.
         nearest = min(lineage.SIZES, key=lambda name: abs(lineage.SIZES[name][1] - encoder.width))
-        name = request.recipe or start.info.get("recipe") or "bert"
+        name = request.recipe or _own_recipe(start)
         recipe = named_recipe(replace(request, recipe=name, size=nearest))
     config = encoder.config
     pretraining_dropout = _dropout_of(recipe.encoder)
@@ -88,6 +91,16 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
         # The folder holds the dropout of fine-tuning; pre-training continues with its own.
         config = replace(config, dropout=pretraining_dropout)
     return replace(recipe, size=size, encoder={encoders.name_of(encoder): config})
+
+
+def _own_recipe(start: "Checkpoint") -> str:
+    """The recipe by which a model was pre-trained, or masked LM alone if it cannot be continued by that recipe."""
+    name = str(start.info.get("recipe") or "bert")
+    needs_generator = name in lineage.TABLE and "replaced_token" in lineage.make(name, "tiny").objectives
+    if not needs_generator or "replaced_token" in start.goals:
+        return name
+    log.info(f"The model came without the generator of its recipe {name}: it is trained further by masked LM.")
+    return MASKED_LM
 
 
 def _size_of(start: "Checkpoint") -> str:

@@ -1,7 +1,7 @@
 """Pre-training with gradients and its evaluation: a recipe, shards and a folder in, a model out."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from firth.files import MANIFEST, sha256
 from firth.lineage import Recipe
 from firth.objectives import trained_objectives, word_losses
 from firth.objectives.objective import Objective
+from firth.objectives.replaced_token import trainable_goals
 from firth.pretraining import solving
 from firth.pretraining.planning import PretrainRequest, named_recipe, resolve_config, with_epochs, with_vocab_size
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
@@ -69,7 +70,7 @@ def pretrain(
     resumed = folder.begun
     shards = Shards.open(_shards_folder(data, folder, request), verify=not resumed)
     source = _source(folder, shards, start_from)
-    start = checkpoints.load(Path(source.start_from)) if source.start_from else None
+    start = _load_trainable(Path(source.start_from)) if source.start_from else None
     saved = folder.config_path if resumed else None
     recipe = resolve_config(request, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
     if start:
@@ -92,7 +93,10 @@ def pretrain(
     run = _training_run(folder, parts, recipe, floor=floor, resume=resumed)
     run.go()
     figures = _figures(folder.path)
-    model = _checkpoint(parts, recipe, steps=run.progress.steps, figures=figures, floor=floor)
+    start_layout = start.layout if start else ""
+    model = _checkpoint(
+        parts, recipe, steps=run.progress.steps, figures=figures, floor=floor, start_layout=start_layout
+    )
     folder.on_main(lambda: checkpoints.save(folder.path, model))
     return figures
 
@@ -116,7 +120,7 @@ def _training_run(folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: flo
 
 def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     """A model's losses and accuracies on all documents of prepared shards."""
-    checkpoint = checkpoints.load(model)
+    checkpoint = _load_trainable(model)
     # Checked before the text is opened: no other text would help.
     if not checkpoint.goals:
         raise Unsupported(f"{model} has no pre-training head, so there is nothing to evaluate on plain text.")
@@ -132,6 +136,12 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     figures = measure(learner, packs, precision="fp32", extent=EvaluationExtent())
     floor = shards.info["health"]["entropy_nats"]
     return _with_perplexity(figures) | {"unigram_floor": floor}
+
+
+def _load_trainable(model: Path) -> Checkpoint:
+    """A model with the objectives that it can be trained on."""
+    checkpoint = checkpoints.load(model)
+    return replace(checkpoint, goals=trainable_goals(checkpoint.goals))
 
 
 def _evaluation_goals(checkpoint: Checkpoint, *, max_length: int, seed: int) -> dict[str, Objective]:
@@ -285,8 +295,10 @@ def _check_lengths(batches: BatchConfig, max_positions: int) -> None:
         raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={batches.tokens}.")
 
 
-def _checkpoint(parts: Parts, recipe: Recipe, *, steps: int, figures: Mapping[str, float], floor: float) -> Checkpoint:
-    """The trained model with what its card says."""
+def _checkpoint(
+    parts: Parts, recipe: Recipe, *, steps: int, figures: Mapping[str, float], floor: float, start_layout: str
+) -> Checkpoint:
+    """The trained model with what its card says; its folder has the recipe's layout, or that of its start."""
     info = {
         "recipe": recipe.recipe,
         "size": recipe.size,
@@ -302,7 +314,13 @@ def _checkpoint(parts: Parts, recipe: Recipe, *, steps: int, figures: Mapping[st
     if recipe.finetune_dropout is not None:
         encoder.config = replace(encoder.config, dropout=recipe.finetune_dropout)
     goals: dict[str, Objective] = dict(learner.goals.items())  # type: ignore[arg-type]
-    layout = ""
-    if recipe.layout and convert.layout(recipe.layout).suits(encoder, goals):
-        layout = recipe.layout
+    layout = _suiting_layout((recipe.layout, start_layout), encoder, goals) if recipe.layout else ""
     return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)
+
+
+def _suiting_layout(model_types: Iterable[str], encoder: Encoder, goals: Mapping[str, Objective]) -> str:
+    """The first of these types of model folder that can hold the model without loss; empty if none can."""
+    for model_type in model_types:
+        if model_type and convert.layout(model_type).suits(encoder, goals):
+            return model_type
+    return ""

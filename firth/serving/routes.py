@@ -256,6 +256,7 @@ def _model_info(state: ServerState, name: str) -> schemas.ServedModelInfo:
         training=described.training,
         can=abilities(state, name),
         mask=mask_token,
+        languages=state.languages[name],
     )
 
 

@@ -90,7 +90,8 @@ class RerankRequest(ModelRequest):
 
 class PredictRequest(ModelRequest):
     inputs: Annotated[list[PredictInput], STOP_AT_FIRST_ERROR] = Field(
-        min_length=1, description="a list; each of it a text, a list of texts, or an object with the task's columns"
+        min_length=1,
+        description="a list of at least one input: a text, a list of texts, or an object with the task's columns",
     )
     task: str = Field("", description="the name of a task, where the model has several")
 
@@ -258,7 +259,7 @@ class MeaningResponse(TypedDict):
 
 
 class ServedModelInfo(TypedDict):
-    """A model's `ModelInfo`, the routes that it can answer, and its mask token."""
+    """A model's `ModelInfo`, the routes that it can answer, its mask token, and the languages that it can read."""
 
     encoder: JsonObject
     parameters: int
@@ -270,6 +271,7 @@ class ServedModelInfo(TypedDict):
     training: JsonObject
     can: list[str]
     mask: str | None
+    languages: list[str]
 
 
 class InfoResponse(TypedDict):

@@ -12,6 +12,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from threading import Event, current_thread, main_thread
 
+from firth import models
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 
 try:
@@ -70,12 +71,12 @@ def serve(
         os.environ.setdefault(name, CACHED_KERNELS)
     with _listen(host, port) as listener:
         metrics = ServerMetrics()
-        models = {}
+        loaded = {}
         for name, folder in folders.items():
-            models[name] = load(folder, precision=precision)
-            _warm_up(models[name])
+            loaded[name] = load(folder, precision=precision)
+            _warm_up(loaded[name])
         batcher = Batcher(limits, metrics)
-        state = ServerState(models, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
+        state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
         app = App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
         try:
             Server(_uvicorn_config(app, limits), stop=stop).run([listener])
@@ -83,20 +84,22 @@ def serve(
             batcher.close()
 
 
-def named_folders(models: Sequence[str]) -> dict[str, Path]:
-    """Model folders by name, from `NAME=PATH` or `PATH` each; a path alone is named by its last part."""
+def named_folders(arguments: Sequence[str]) -> dict[str, Path]:
+    """Model folders by name, from `NAME=PATH` or `PATH` each; a path alone is named by its last part.
+
+    A path may also be the name of a model that comes with firth.
+    """
     folders: dict[str, Path] = {}
-    for text in models:
+    for text in arguments:
         name, equals, path = text.partition("=")
-        folder = Path(path)
         if not equals:
-            folder = Path(text)
-            name = folder.resolve().name
+            path = text
+            name = Path(path).resolve().name
         if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
             raise BadConfig(f"'{name}' cannot be a model's name: use letters, digits, points and dashes, as NAME=PATH.")
         if name in folders:
             raise BadConfig(f"Two models are named '{name}'; give each a name of its own, as NAME=PATH.")
-        folders[name] = folder
+        folders[name] = models.find(path)
     return folders
 
 
@@ -185,7 +188,19 @@ def _listen(host: str, port: int) -> socket.socket:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
-        raise BadConfig(f"{host}:{port} cannot be listened on ({error}); choose another `host=` or `port=`.") from None
+        raise BadConfig(
+            f"{host}:{port} cannot be listened on: {_reason(error)}; choose another `host=` or `port=`."
+        ) from None
+
+
+def _reason(error: OSError | OverflowError) -> str:
+    """What the system says about an address: "address already in use"."""
+    text = str(error)
+    if isinstance(error, socket.gaierror):
+        text = error.strerror or text
+    elif isinstance(error, OSError) and error.errno:
+        text = os.strerror(error.errno)  # the error's own text has the address in it again
+    return text[:1].lower() + text[1:]
 
 
 def _raise_open_files_limit() -> None:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
+from firth.models import languages_of_model
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
@@ -31,6 +32,16 @@ class ServerState:
     runs: Runs | None = None
     lexicons: Mapping[str, Lexicon] = field(default_factory=dict)
     """The words of those models that have a table of words."""
+
+    @cached_property
+    def languages(self) -> Mapping[str, list[str]]:
+        """The languages that each model can read, which decide the examples of the page."""
+        found = {}
+        for name, model in self.models.items():
+            tokenizer = model.tokenizer
+            tokens = (tokenizer.spelled(token) for token in range(len(tokenizer.vocab)))
+            found[name] = languages_of_model(model.checkpoint.info, tokens)
+        return found
 
     @cached_property
     def default_model(self) -> str:

@@ -4,13 +4,16 @@ Both hold the same model. What only further pre-training needs, ELECTRA's genera
 masks without it.
 """
 
+import logging
 from dataclasses import replace
 from pathlib import Path
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, make_objective
+from firth.checkpoint import Checkpoint, head_for_transformers, make_objective
 from firth.files import atomic_folder
 from firth.objectives.replaced_token import Generator, ReplacedToken
+
+log = logging.getLogger(__name__)
 
 
 def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
@@ -20,6 +23,9 @@ def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
         checkpoint = _noting_bits(checkpoint, bits)
     with atomic_folder(out) as folder:
         checkpoints.save(folder, checkpoint, bits=bits)
+    if checkpoint.tasks and not bits and head_for_transformers(checkpoint) is None:
+        names = ", ".join(checkpoint.tasks)
+        log.warning(f"transformers opens {out} without the head of {names}, for which it has no class; firth has it.")
     return checkpoint
 
 

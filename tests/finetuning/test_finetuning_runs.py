@@ -282,7 +282,9 @@ def test_several_tasks_share_one_encoder(finetune: Finetune, split: tuple[Path, 
 
 
 def test_without_a_model_and_with_random_weights(run: Path, finetune: Finetune, tmp_path: Path) -> None:
-    firth.finetune(task="classify", train=CLASSIFY, out=tmp_path / "alone", changes=["epochs=1"], device="cpu")
+    firth.finetune(
+        task="classify", train=CLASSIFY, random=True, out=tmp_path / "alone", changes=["epochs=1"], device="cpu"
+    )
     assert read_json(tmp_path / "alone/results.json")["model"] == "random weights"
     control = finetune("epochs=1", "train.optim.rate=1e-9", random=True)
     start, end = checkpoints.load(run).encoder, checkpoints.load(control).encoder

@@ -7,8 +7,11 @@ import pytest
 from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
+from firth.finetuning.jobs import usual_layer_decay, usual_rate
+from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig, adapt, unfreeze
 from firth.nn.features import Features
+from firth.tokenizers.wordpiece import WordPiece
 from firth.train.layer_rates import rate_share
 
 
@@ -21,6 +24,20 @@ def test_rates_fall_layer_by_layer() -> None:
     assert share("encoder.blocks.3.ffn.up.weight") == 0.5
     assert share("encoder.blocks.0.ffn.up.weight") == 0.5**4
     assert share("encoder.embeddings.tokens.weight") == 0.5**5
+
+
+def test_deep_and_narrow_models_learn_slowly_below(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> None:
+    def settings(num_layers: int, *, trained: bool = True) -> tuple[float, float]:
+        encoder = small_bert(num_layers=num_layers)
+        start = Start("bert", encoder.config, tokenizer, trained=encoder if trained else None)
+        return usual_rate(start, TransferConfig()), usual_layer_decay(start)
+
+    shallow_rate, shallow_decay = settings(4)
+    deep_rate, deep_decay = settings(12)
+    assert deep_rate < shallow_rate
+    assert deep_decay < shallow_decay == 1.0
+    # Random weights have no lower layers worth keeping.
+    assert settings(12, trained=False) == (2 * shallow_rate, 1.0)
 
 
 def test_thawing_opens_one_block_after_another(small_bert: Callable[..., Bert]) -> None:
@@ -48,7 +65,7 @@ def test_adapters_begin_as_nearly_nothing_and_leave_the_body_alone(small_bert: C
 
 def test_settings_that_make_no_sense(small_bert: Callable[..., Bert]) -> None:
     with pytest.raises(BadConfig, match="layer_decay"):
-        TransferConfig(layer_decay=0.0)
+        TransferConfig(layer_decay=1.5)
     with pytest.raises(BadConfig, match="unfreeze_every goes with"):
         TransferConfig(mode="adapters", unfreeze_every=1)
     with pytest.raises(BadConfig, match="layers from -3 to 2"):

@@ -139,7 +139,7 @@ def test_the_help_names_every_recipe(command: Command) -> None:
     words = set(re.findall(r"[\w-]+", shown))
     assert set(lineage.TABLE) | set(lineage.SIZES) <= words
     assert shown.count("[default: the recipe's own]") == 3
-    assert "trains them for some minutes first" in " ".join(command("serve", "--help").out.split())
+    assert "it serves all that come with firth" in " ".join(command("serve", "--help").out.split())
 
 
 def test_options_that_word_vectors_have_no_use_for(text: Path, tmp_path: Path, messages: Callable[[], str]) -> None:

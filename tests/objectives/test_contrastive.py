@@ -51,6 +51,30 @@ def test_pairs_are_neighbours_in_one_document(
         assert (plan.lengths_S - tokenizer.vocab.frame.size(1)).min() >= 4
 
 
+def test_the_same_text_twice_is_masked_differently(
+    small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
+) -> None:
+    encoder = small_bert()
+    config = Contrastive.Config(unit="sentence", positives="same", min_tokens=4)
+    goals = [
+        make_objective("contrastive", config, encoder, tokenizer, max_length=LENGTH, seed=2),
+        make_objective("masked_lm", MaskedLM.Config(rate=0.3), encoder, tokenizer, max_length=LENGTH, seed=2),
+    ]
+    plan = goals[0].sequences(whole(long_shards), 0)
+    assert (plan.pieces_SP2[0::2] == plan.pieces_SP2[1::2]).all()
+    assert plan.groups_S is not None
+    assert (np.bincount(plan.groups_S) == 2).all()
+    packs = Packs(whole(long_shards), goals, BATCHES, specials=tokenizer.vocab, seed=2)
+    batch = packs[BatchAddress()]
+    partners = batch.targets["contrastive_partners"].numpy()
+    texts = batch.ids_N.numpy()
+    bounds = batch.bounds_B1.numpy()
+    pairs = [(one, other) for one, other in enumerate(partners) if other > one]
+    assert len(pairs) > 10
+    differs = [texts[bounds[a] : bounds[a + 1]].tolist() != texts[bounds[b] : bounds[b + 1]].tolist() for a, b in pairs]
+    assert np.mean(differs) > 0.5
+
+
 def test_which_sequences_are_paired_changes_with_the_key() -> None:
     documents = np.repeat(np.arange(50), 7)
     first = pair_up(documents, key=rng.key(1))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import firth
@@ -15,6 +16,7 @@ from firth.lock import Lock
 from firth.objectives.masked_lm import MaskedLM
 from firth.run_folder import LOCK
 from firth.tokenizers.bpe import BPE
+from firth.tokenizers.wordpiece import WordPiece
 
 pytest.importorskip("websockets", reason="websockets is not installed (pip install 'firth[dev]')")
 from bench.browser import Browser, Page, browser, chromium
@@ -144,6 +146,46 @@ def test_fill_speaks_of_the_models_own_mask(page: Page, site: Any) -> None:
     assert page.evaluate("document.querySelector('#fill-text').value") == "<mask>"
     page.wait("document.querySelectorAll('#gaps section').length === 1")
     assert page.mistakes == []
+
+
+@pytest.fixture(scope="module")
+def one_language_models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """An English and a Chinese model."""
+    made = {}
+    sizes: dict[str, Any] = {"width": 16, "num_layers": 1, "num_heads": 2, "ffn_width": 32, "max_positions": 128}
+    for language in samples.LANGUAGES:
+        lines = samples.prose(language).read_text("utf-8").splitlines()
+        tokenizer = WordPiece.train(lines, WordPiece.Config(vocab_size=2000), fewer=True)
+        encoder = Bert(Bert.Config(vocab_size=len(tokenizer.vocab), **sizes))
+        goals = {"masked_lm": checkpoint.make_objective("masked_lm", MaskedLM.Config(), encoder, tokenizer)}
+        made[language] = tmp_path_factory.mktemp("language") / language
+        checkpoint.save(made[language], checkpoint.Checkpoint(encoder, goals, tokenizer, info={"language": language}))
+    return made
+
+
+def test_examples_are_in_a_language_that_the_model_reads(
+    page: Page, one_language_models: dict[str, Path], start: Callable[..., Any]
+) -> None:
+    english, chinese = "Paris is the", "北京是中国的首"
+    example = "document.querySelector('#fill-text').value"
+    with start(*(f"{name}-small={folder}" for name, folder in one_language_models.items())) as site:
+        told = httpx.get(f"{site.url}/info").json()["models"]
+        assert {name: row["languages"] for name, row in told.items()} == {"en-small": ["en"], "zh-small": ["zh"]}
+        opened(page, site, "fill")
+        assert page.evaluate(example).startswith(english)
+        assert page.evaluate("document.querySelector('#model').value") == "en-small"
+        # A model of the other language gets an example in its own, on a page that stays English.
+        opened(page, site, "fill", model="zh-small")
+        assert page.evaluate(example).startswith(chinese)
+        assert "Hide a word" in page.text("#panel")
+        opened(page, site, "compare")
+        assert page.evaluate("document.querySelector('#compare-texts').value").startswith("A man is playing")
+        # On the Chinese page the Chinese model comes first, unless a person has chosen.
+        page.point("#language", click=True)
+        assert page.evaluate("document.querySelector('#model').value") == "zh-small"
+        assert page.evaluate("document.querySelector('#compare-texts').value").startswith("今天天气真好")
+        page.wait("document.querySelectorAll('#similarities td.cosine').length === 25")
+        assert page.mistakes == []
 
 
 def test_attention_shows_every_head_and_follows_pointer_and_keys(page: Page, site: Any) -> None:

@@ -274,3 +274,16 @@ def test_user_texts_are_never_logged(served: Any) -> None:
     assert "Traceback" not in log
     assert "Internal error" not in log
     assert secret not in httpx.get(f"{served.url}/metrics").text
+
+
+def test_no_inputs_to_predict_are_told_what_to_give(served: Any) -> None:
+    answer = served.post("/predict", {"model": "classify", "inputs": []})
+    assert answer.status_code == 422
+    assert answer.json()["error"]["message"] == (
+        "'inputs' must be a list of at least one input: a text, a list of texts, or an object with the task's columns."
+    )
+
+
+def test_a_model_tells_the_languages_it_reads(served: Any) -> None:
+    # Its vocabulary was trained on both.
+    assert served.client.get(f"{served.url}/info").json()["models"]["plain"]["languages"] == ["en", "zh"]

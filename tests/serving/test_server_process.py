@@ -212,7 +212,10 @@ def test_wrong_starts(command: Callable[..., Any], run: Path, tmp_path: Path, mo
             ((f"m={run}", "--host", "0.0.0.0", "--token-file", tmp_path / "short"), "at least 16"),
             ((f"m={run}", "--token-file", tmp_path / "none"), "none"),
             ((f"m={run}", "--token-file", tmp_path / "latin"), "latin must hold a token"),
-            ((f"m={run}", "--port", port), "cannot be listened on"),
+            (
+                (f"m={run}", "--port", port),
+                f"127.0.0.1:{port} cannot be listened on: address already in use; choose another --host or --port.",
+            ),
             ((f"m={run}", "--host", "host.invalid", "--token-file", tmp_path / "short"), "at least 16"),
             ((f"m={tmp_path / 'nothing'}", "--port", 0), "nothing"),
             ((f"m={run}", f"m={run}"), "Two models are named 'm'"),
@@ -227,15 +230,41 @@ def test_wrong_starts(command: Callable[..., Any], run: Path, tmp_path: Path, mo
             assert says in err
 
 
+def test_without_models_it_serves_those_that_come_with_firth(
+    start: Callable[..., Any], with_models: Path, tmp_path: Path
+) -> None:
+    with start() as server:
+        told = httpx.get(f"{server.url}/info").json()
+        assert (told["default"], list(told["models"])) == ("en-small", ["en-small", "zh-small"])
+        assert not told["runs"]
+        assert "No model was named: serving en-small, zh-small." in server.log.read_text().splitlines()
+        for name, text in (("en-small", "The [MASK] is open."), ("zh-small", "今天很[MASK]。")):
+            assert server.post("/fill", {"model": name, "text": text}).status_code == 200
+
+
+def test_names_are_served_beside_folders(start: Callable[..., Any], with_models: Path, run: Path) -> None:
+    with start("en-small", f"zh={with_models / 'zh-small'}", "other=en-small", run) as server:
+        assert list(httpx.get(f"{server.url}/info").json()["models"]) == ["en-small", "zh", "other", run.name]
+
+
+@pytest.mark.parametrize("has_models", [True, False])
 def test_without_models_it_serves_the_demo(
-    start: Callable[..., Any], run: Path, folders: dict[str, Path], tmp_path: Path
+    has_models: bool,
+    start: Callable[..., Any],
+    models_folder: Path,
+    run: Path,
+    folders: dict[str, Path],
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/run").symlink_to(run)
     (tmp_path / "demo/classify-zh").symlink_to(folders["classify"])
-    with start() as server:
+    home = models_folder if has_models else tmp_path
+    with start(environment={"FIRTH_MODELS": str(home)}) as server:
         told = httpx.get(f"{server.url}/info").json()
-        assert (told["default"], list(told["models"])) == ("demo", ["demo", "classify-zh"])
+        shipped = ["en-small", "zh-small"] if has_models else []
+        assert list(told["models"]) == [*shipped, "demo", "classify-zh"]
+        assert told["default"] == next(iter(told["models"]))
         assert [row["name"] for row in httpx.get(f"{server.url}/runs").json()["runs"]] == ["run"]
 
 

@@ -11,8 +11,10 @@ import torch
 import transformers
 
 import firth
+from firth import samples
 from firth.convert.row_quantised import QUANTISED
-from firth.errors import BadConfig, BadInput
+from firth.data.packing import pack_tokens
+from firth.errors import BadConfig, BadInput, Unsupported
 
 TEXT = "The [MASK] is open."
 PLAIN = "The door is open."
@@ -87,6 +89,79 @@ def test_a_folder_of_few_bits_is_a_model_like_any_other(small: Path, tmp_path: P
     firth.finetune(few, task="classify", train=rows, out=tmp_path / "tuned", changes=["epochs=1"])
     assert firth.load(tmp_path / "tuned").predict(["a good day"])[0].label in ("yes", "no")
     assert asdict(firth.load(few).info())["heads"] == ["replaced_token"]
+
+
+def test_a_model_without_its_generator_is_measured_and_trained_further_by_masked_lm(
+    small: Path, data: Path, tmp_path: Path, messages: Callable[[], str]
+) -> None:
+    few = tmp_path / "few"
+    firth.export(small, out=few, kind="quantised")
+    figures = firth.evaluate(few, data=data)
+    assert 0 < figures["masked_lm"] < 10
+    assert "replaced_token" not in figures
+    messages()
+    changes = ["batches.tokens=512", "batches.max_length=64", "batches.held_out_rate=0.1", "train.optim.rate=1e-9"]
+    firth.pretrain(data, start_from=few, out=tmp_path / "more", steps=1, changes=changes, device="cpu")
+    assert "came without the generator of its recipe small" in messages()
+    more = firth.load(tmp_path / "more")
+    assert more.info().heads == ["masked_lm"]
+    # A step at such a rate changes nothing, so the head for masks is the one that it had.
+    expected = [(fill.token, round(fill.probability, 4)) for fill in firth.load(few).fill(TEXT)]
+    assert [(fill.token, round(fill.probability, 4)) for fill in more.fill(TEXT)] == expected
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "more")
+    assert type(theirs).__name__ == "ElectraForMaskedLM"
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "kind"),
+    [
+        ("classify", (), "BertForSequenceClassification"),
+        ("entities", (), "BertForTokenClassification"),
+        ("classify", ("tasks.classify.pooling=mean",), None),
+        ("entities", ("tasks.tag.tagger=crf",), None),
+        ("classify", ("transfer.mode=adapters",), None),
+    ],
+)
+def test_transformers_has_the_head_of_a_fine_tuned_model_or_a_warning_says_not(
+    task: str, changes: tuple[str, ...], kind: str | None, run: Path, tmp_path: Path, messages: Callable[[], str]
+) -> None:
+    name = "tag" if task == "entities" else task
+    settings = ["epochs=1", *changes]
+    train = samples.labelled(task, "en")
+    firth.finetune(run, task=name, train=train, out=tmp_path / "tuned", changes=settings, device="cpu")
+    messages()
+    firth.export(tmp_path / "tuned", out=tmp_path / "plain", kind="huggingface")
+    warning = f"Warning: transformers opens {tmp_path / 'plain'} without the head of {name}, for which it has no class"
+    said = messages()
+    ours = firth.load(tmp_path / "plain")
+    if kind is None:
+        assert said == f"{warning}; firth has it.\n"
+        assert ours.predict([PLAIN]) == firth.load(tmp_path / "tuned").predict([PLAIN])
+        return
+    assert said == ""
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path / "plain").eval()
+    [head] = ours.checkpoint.tasks.values()
+    items = ours.encode_examples(ours.examples([PLAIN]))
+    [window] = items[0].windows
+    batch = pack_tokens([window.ids])
+    with torch.no_grad():
+        their_scores = theirs(torch.from_numpy(np.asarray(window.ids))[None]).logits[0]
+        [our_scores] = head.outputs(ours.encoder(batch), batch)
+    if name == "tag":
+        their_scores = their_scores.log_softmax(-1)
+    assert np.allclose(our_scores, their_scores.numpy(), atol=1e-5)
+    (labels,) = head.labels.values()
+    assert [theirs.config.id2label[number] for number in range(len(labels))] == list(labels)
+
+
+def test_a_foreign_head_is_still_an_error(run: Path, tmp_path: Path) -> None:
+    theirs = transformers.BertForSequenceClassification.from_pretrained(run)
+    theirs.save_pretrained(tmp_path / "foreign")
+    for file in run.glob("*token*"):
+        (tmp_path / "foreign" / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "foreign/vocab.txt").write_bytes((run / "vocab.txt").read_bytes())
+    with pytest.raises(Unsupported, match=r"has the tensor classifier\.(weight|bias), which firth would not use"):
+        firth.load(tmp_path / "foreign")
 
 
 @pytest.mark.parametrize("corrective_weight", [0.0, 1.0])

@@ -2,7 +2,7 @@
 
 import { make } from "./draw.js";
 import { ask } from "./server.js";
-import { LANGUAGES, words } from "./texts.js";
+import { LANGUAGES, examples, words } from "./texts.js";
 import { fill } from "./panels/fill.js";
 import { attention } from "./panels/attention.js";
 import { tag } from "./panels/tag.js";
@@ -15,7 +15,7 @@ import { neighbours } from "./panels/neighbours.js";
 const PANELS = [fill, attention, tag, runs, meaning, compare, answer, neighbours];
 const KEY = "firth-language";
 const at = (id) => document.getElementById(id);
-const chosen = {}; // panel -> model
+const chosen = {}; // panel -> model, if a person has chosen one
 const kept = {}; // panel and language -> what was typed there
 
 let language = firstLanguage();
@@ -88,25 +88,32 @@ function drawPanel(panel, t, signal) {
     at("panel").replaceChildren(head, make("p", { class: "cannot" }, own.cannot));
     return;
   }
-  if (!able.includes(chosen[panel.name])) chosen[panel.name] = able[0];
+  const model = able.includes(chosen[panel.name]) ? chosen[panel.name] : able[0];
   const status = make("div", { class: "status", role: "status" });
   const body = make("div", { class: "body", id: "body" });
-  at("panel").replaceChildren(...[head, able.length > 1 ? picker(panel, able, t) : null, body, status].filter(Boolean));
-  const model = chosen[panel.name];
+  at("panel").replaceChildren(...[head, able.length > 1 ? picker(panel, able, model, t) : null, body, status].filter(Boolean));
   const keep = (kept[`${panel.name} ${language}`] ??= {});
   const call = (path, sent) => ask(path, sent && panel.rank ? { model, ...sent } : sent, { knock, signal });
-  panel.open(body, { t: own, all: t, ask: call, work: worker(body, status, { t, signal }), keep, signal, info: info.models[model], limits: info.limits });
+  panel.open(body, { t: { ...own, ...examples(panel.name, exampleLanguage(model)) }, all: t, ask: call, work: worker(body, status, { t, signal }), keep, signal, info: info.models[model], limits: info.limits });
 }
 
-/** The models a panel can ask, the fittest first; of equals, in the order they are served. */
+/** The models a panel can ask: the fittest first, of equals those that read the page's language, then as they are served. */
 function ranked(rank) {
-  const found = Object.entries(info.models).map(([name, model]) => [name, Number(rank(model))]);
-  return found.filter(([, fit]) => fit > 0).sort((a, b) => b[1] - a[1]).map(([name]) => name);
+  const found = Object.entries(info.models).map(([name, model]) => [name, Number(rank(model)), Number(reads(model))]);
+  return found.filter(([, fit]) => fit > 0).sort((a, b) => b[1] - a[1] || b[2] - a[2]).map(([name]) => name);
 }
 
-function picker(panel, able, t) {
+const reads = (model) => model.languages.includes(language);
+
+/** The language of a panel's examples: the page's, unless the model cannot read it. */
+function exampleLanguage(name) {
+  const model = info.models[name];
+  return !model || reads(model) ? language : model.languages[0];
+}
+
+function picker(panel, able, model, t) {
   const choose = (event) => { chosen[panel.name] = event.target.value; draw(); at("model").focus(); };
-  const choices = able.map((name) => make("option", { selected: name === chosen[panel.name] }, name));
+  const choices = able.map((name) => make("option", { selected: name === model }, name));
   return make("label", { class: "picker" }, make("span", {}, t.model), make("select", { id: "model", on: { change: choose } }, choices));
 }
 

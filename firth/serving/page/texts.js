@@ -4,6 +4,12 @@ export const LANGUAGES = ["en", "zh"];
 
 export const words = (language) => TEXTS[language];
 
+/** The examples of a panel in a language, which may be another one than the page's: a model reads its own. */
+export function examples(panel, language) {
+  const entries = Object.entries(TEXTS[language][panel]);
+  return Object.fromEntries(entries.filter(([name]) => name.startsWith("example")));
+}
+
 const TEXTS = {
   en: {
     tagline: "Look inside a language model",
@@ -40,7 +46,7 @@ const TEXTS = {
       noMask: "Put [MASK] where a word is missing.",
       gap: (number) => `Gap ${number}`,
       use: (token) => `Write “${token}” into the gap`,
-      example: "Paris is the [MASK] of France, and the river [MASK] runs through it.",
+      example: "Paris is the [MASK] of France, and the Seine flows through the [MASK].",
     },
     attention: {
       name: "Attention",
