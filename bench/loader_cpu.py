@@ -53,7 +53,7 @@ def measured(*, packs: int) -> Iterator[tuple[Row, float]]:
         firth.prepare(text, out=Path(folder) / "data", vocab_size=12000, documents="line")
         data = Shards.open(Path(folder) / "data")
         for name, plan in kinds().items():
-            made = build(plan, data, device="cpu").packs
+            made = build(plan, data, device="cpu").text.training
             began = time.perf_counter()
             count = made.num_packs(0)
             planned = time.perf_counter()

@@ -51,14 +51,14 @@ def run_firth(data: Shards, plan: Recipe, steps: int) -> tuple[float, np.ndarray
 
     train(
         parts.learner,
-        load(parts.packs, places(parts.packs, BatchAddress()), workers=0),
+        load(parts.text.training, places(parts.text.training, BatchAddress()), workers=0),
         plan.train,
         optimizer=make_optimizer(parts.learner, plan.train.optim),
         progress=Progress(WARM + steps),
         on_step=on_step,
     )
     seconds = time.perf_counter() - clock[0]
-    sequences, packs = parts.packs._plan(0)
+    sequences, packs = parts.text.training._plan(0)
     lengths = np.concatenate([sequences.lengths_S[rows] for rows in packs[WARM : WARM + steps]])
     return lengths.sum() / seconds, lengths
 
@@ -79,7 +79,7 @@ def run_transformers(data: Shards, plan: Recipe, steps: int) -> float:
     )
     model = BertForMaskedLM(config).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.01)
-    rows = rows_of(parts.packs, steps)
+    rows = rows_of(parts.text.training, steps)
     batches = [rows[i : i + 32] for i in range(0, len(rows) - 31, 32)]
     useful, began = 0, 0.0
     for step, batch in enumerate(batches):

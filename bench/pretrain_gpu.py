@@ -93,7 +93,7 @@ def plan_for(
 
 def lengths_of(parts: Parts, steps: int) -> np.ndarray:
     """Lengths of the real sequences of the first packs."""
-    plan, packs = parts.packs._plan(0)
+    plan, packs = parts.text.training._plan(0)
     return np.concatenate([plan.lengths_S[rows] for rows in packs[:steps]])
 
 
@@ -118,6 +118,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
     plan = plan_for(ragged, **options)
     plan = override(plan, changes)
     parts = build(plan, data, device="cuda")
+    packs = parts.text.training
     optimizer = make_optimizer(parts.learner, plan.train.optim)
     progress = Progress(WARM + steps)
     losses: list[torch.Tensor] = []
@@ -143,7 +144,7 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
     try:
         train(
             parts.learner,
-            watched(load(parts.packs, places(parts.packs, BatchAddress()), workers=plan.batches.workers), gaps),
+            watched(load(packs, places(packs, BatchAddress()), workers=plan.batches.workers), gaps),
             plan.train,
             optimizer=optimizer,
             progress=progress,
@@ -184,13 +185,13 @@ def run_firth(name: str, data: Shards, top: float, *, ragged: bool, steps: int =
 
 def padded(parts: Parts, batch: int, steps: int) -> Iterator[tuple[dict[str, torch.Tensor], int]]:
     """The same sequences and masks as rows of 128 with padding: what transformers trains on."""
-    _, packs = parts.packs._plan(0)
-    length = parts.packs.config.max_length
+    _, packs = parts.text.training._plan(0)
+    length = parts.text.training.config.max_length
     rows = np.concatenate(packs)
     made = 0
     pool: list[tuple[np.ndarray, ...]] = []
     for index in range(len(packs)):
-        made_batch = parts.packs[BatchAddress(0, index)]
+        made_batch = parts.text.training[BatchAddress(0, index)]
         bounds = made_batch.bounds_B1.numpy()[: len(packs[index]) + 1]
         labels = np.full(made_batch.num_tokens, -100)
         targets = {k: v.numpy() for k, v in made_batch.targets.items()}
@@ -277,7 +278,7 @@ def parity(data: Shards) -> None:
 
         train(
             parts.learner,
-            load(parts.packs, places(parts.packs, BatchAddress()), workers=0),
+            load(parts.text.training, places(parts.text.training, BatchAddress()), workers=0),
             plan.train,
             optimizer=make_optimizer(parts.learner, plan.train.optim),
             progress=Progress(4),

@@ -23,6 +23,11 @@ MASKED = 'objectives={"masked_lm": {"rate": 0.3, "pair_rate": 0.9}}'
 DETECTION = "objectives.replaced_token."
 ONLY_DETECTION = (f"{DETECTION}kept_masks=0", f"{DETECTION}corrective_weight=0", f"{DETECTION}masking.rate=0.15")
 NARROW = '{"width": 64, "num_layers": 12, "num_heads": 1, "ffn_width": 256}'
+CONTRASTIVE = (
+    'objectives={"contrastive": {"pooling": "mean", "weight": 3.0, "pair_rate": 0.9}, "replaced_token": {'
+    '"generator": {"width": 256, "num_layers": 4, "num_heads": 4, "ffn_width": 1024}, "corrective_weight": 1.0, '
+    '"kept_masks": 0.3, "masking": {"mask_share": 0.85, "random_share": 0.0, "rate": 0.2, "pair_rate": 0.9}}}'
+)
 TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "small": ("12x256", ()),
     "detection-only": ("12x256", ONLY_DETECTION),
@@ -38,6 +43,8 @@ TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "weight-10": ("12x256", (f"{DETECTION}weight=10",)),
     "dropout": ("12x256", ("encoder.bert.dropout=0.1",)),
     "decay-0.1": ("12x256", ("train.optim.weight_decay=0.1",)),
+    "short": ("12x256", ("batches.last_length=0",)),
+    "contrastive": ("12x256", (CONTRASTIVE,)),
     "wide": ("12x384", ()),
     "6x512": ("small", ("encoder.bert.num_layers=6", f"{DETECTION}generator.num_layers=2")),
     "masked-lm": ("12x256", (MASKED, "train.optim.rate=2e-3")),

@@ -31,6 +31,7 @@ TINY = (
     "encoder.bert.ffn_width=64",
     "encoder.bert.max_positions=64",
     "batches.max_length=64",
+    "batches.last_length=0",
     "batches.tokens=512",
     "batches.held_out_rate=0.1",
     "train.log_every=5",

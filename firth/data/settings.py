@@ -13,6 +13,10 @@ class BatchConfig:
     """Longest sequence, special tokens included."""
     tokens: int = 4096
     """Tokens of a micro-batch, filler included; of an encoder-decoder, those of the sources and targets together."""
+    last_length: int = 0
+    """Longest sequence in the last steps, as BERT ends with 512; 0: as in all other steps."""
+    last_share: float = 0.1
+    """With last_length, the share of the steps that read such sequences."""
     held_out_rate: float = 0.02
     """Share of the documents held out for evaluation (at least 2, at most 2,000 documents)."""
     workers: int = 0
@@ -21,3 +25,5 @@ class BatchConfig:
     def __post_init__(self) -> None:
         if self.workers < 0 or not 0 <= self.held_out_rate < 1:
             raise BadConfig("batches.workers must be at least 0, and held_out_rate at least 0 and below 1.")
+        if not 0 < self.last_share < 1:
+            raise BadConfig("batches.last_share must be between 0 and 1.")

@@ -1,12 +1,13 @@
 """Pre-training with gradients and its evaluation: a recipe, shards and a folder in, a model out."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
@@ -39,10 +40,30 @@ from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
 from firth.train.parallel import chosen_device, compiled, reseed
-from firth.train.run import TrainingRun, held_out_figures
+from firth.train.run import LastPhase, Measure, TrainingRun, held_out_figures
 from firth.train.run import evaluate as measure
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TextPacks:
+    """The text as batches of one length."""
+
+    training: Packs
+    held_out: Packs | None
+
+    def measure(self, learner: Learner, precision: str, extent: EvaluationExtent) -> Measure | None:
+        """A function that gives means over the held-out documents, with the masks and pairs of epoch 0."""
+        if not self.held_out:
+            return None
+        return partial(measure, learner, self.held_out, precision=precision, extent=extent)
+
+    def check(self) -> None:
+        """Raises if the text cannot be cut into sequences, before anything is written."""
+        self.training.num_packs(0)
+        if self.held_out:
+            self.held_out.num_packs(0)
 
 
 @dataclass(frozen=True)
@@ -50,21 +71,15 @@ class Parts:
     """What a recipe names, built."""
 
     learner: Learner
-    packs: Packs
-    held_out: Packs | None
+    text: TextPacks
+    last_text: TextPacks | None
+    """The text of the last steps, if its sequences have another length."""
     tokenizer: Tokenizer
 
-    def measure(self, precision: str, extent: EvaluationExtent) -> Callable[[], dict[str, float]] | None:
-        """A function that gives means over the held-out documents, with the masks and pairs of epoch 0."""
-        if not self.held_out:
-            return None
-        return partial(measure, self.learner, self.held_out, precision=precision, extent=extent)
-
     def check(self) -> None:
-        """Raises if the text cannot be cut into sequences, before anything is written."""
-        self.packs.num_packs(0)
-        if self.held_out:
-            self.held_out.num_packs(0)
+        self.text.check()
+        if self.last_text:
+            self.last_text.check()
 
 
 def pretrain(
@@ -89,7 +104,7 @@ def pretrain(
     parts = build(recipe, shards, start=start, device=device)
     if request.epochs is not None:
         before = recipe
-        recipe = with_epochs(recipe, request.epochs, parts.packs)
+        recipe = with_epochs(recipe, request.epochs, parts.text.training)
         if resumed and recipe != before:
             raise folder.refuse_other_numbers("leave out `epochs=`")
     # Only now are all mistakes of a request known, also for a finished run.
@@ -114,13 +129,20 @@ def pretrain(
 
 def _training_run(folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: float, resume: bool) -> TrainingRun:
     extent = EvaluationExtent()
-    num_layers = parts.learner.encoder.num_layers
+    learner = parts.learner
+    precision = recipe.train.precision
+    last_phase = None
+    if parts.last_text:
+        last_measure = parts.last_text.measure(learner, precision, EvaluationExtent())
+        last_phase = LastPhase(parts.last_text.training, last_measure, recipe.batches.last_share)
+    num_layers = learner.encoder.num_layers
     return TrainingRun(
         folder.path,
-        parts.learner,
-        packs=parts.packs,
-        measure=parts.measure(recipe.train.precision, extent),
+        learner,
+        packs=parts.text.training,
+        measure=parts.text.measure(learner, precision, extent),
         extent=extent,
+        last_phase=last_phase,
         config=recipe.train,
         floor=floor,
         resume=resume,
@@ -259,8 +281,15 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
             goals[goal_name].load_state_dict(start.goals[goal_name].state_dict())
     learner = Learner(encoder, goals).to(torch_device)
     compiled(learner, recipe.train, torch_device)  # raises now rather than after files were written
-    packs, held_out = _make_packs(recipe, shards, list(goals.values()), tokenizer)
-    return Parts(learner, packs, held_out, tokenizer)
+    text = _make_packs(recipe, recipe.batches, shards, list(goals.values()), tokenizer)
+    last_text = None
+    if recipe.batches.last_length:
+        batches = replace(recipe.batches, max_length=recipe.batches.last_length)
+        with torch.device("meta"):
+            # These only cut and corrupt the text; the learner's own goals have the weights.
+            cutters = _make_goals(replace(recipe, batches=batches), encoder, tokenizer)
+        last_text = _make_packs(recipe, batches, shards, list(cutters.values()), tokenizer)
+    return Parts(learner, text, last_text, tokenizer)
 
 
 def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[str, Objective]:
@@ -284,29 +313,34 @@ def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[
 
 
 def _make_packs(
-    recipe: Recipe, shards: Shards, goals: list[Objective], tokenizer: Tokenizer
-) -> tuple[Packs, Packs | None]:
-    """The packs to train on and those held out; None if nothing is held out."""
+    recipe: Recipe, batches: BatchConfig, shards: Shards, goals: list[Objective], tokenizer: Tokenizer
+) -> TextPacks:
+    """The packs to train on and those held out."""
     seed = recipe.train.seed
-    training, held_out = split(shards, held_out_rate=recipe.batches.held_out_rate, seed=seed)
-    tokens_of_step = recipe.batches.tokens * recipe.train.accumulate
+    training, held_out = split(shards, held_out_rate=batches.held_out_rate, seed=seed)
+    tokens_of_step = batches.tokens * recipe.train.accumulate
     if training.num_tokens < tokens_of_step:
         raise BadInput(
             f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of "
             f"{tokens_of_step:,}; add text or lower batches.tokens."
         )
-    packs = Packs(training, goals, recipe.batches, specials=tokenizer.vocab, seed=seed)
+    packs = Packs(training, goals, batches, specials=tokenizer.vocab, seed=seed)
     if not len(held_out.documents_D):
-        return packs, None
-    return packs, Packs(held_out, goals, recipe.batches, specials=tokenizer.vocab, seed=seed)
+        return TextPacks(packs, None)
+    return TextPacks(packs, Packs(held_out, goals, batches, specials=tokenizer.vocab, seed=seed))
 
 
 def _check_lengths(batches: BatchConfig, max_positions: int) -> None:
-    length = batches.max_length
+    _check_length("max_length", batches.max_length, batches, max_positions)
+    if batches.last_length:
+        _check_length("last_length", batches.last_length, batches, max_positions)
+
+
+def _check_length(name: str, length: int, batches: BatchConfig, max_positions: int) -> None:
     if length > max_positions:
-        raise BadConfig(f"batches.max_length={length} is more than the model's {max_positions} positions; lower it.")
+        raise BadConfig(f"batches.{name}={length} is more than the model's {max_positions} positions; lower it.")
     if not 8 <= length <= batches.tokens:
-        raise BadConfig(f"batches.max_length={length} must be at least 8 and at most batches.tokens={batches.tokens}.")
+        raise BadConfig(f"batches.{name}={length} must be at least 8 and at most batches.tokens={batches.tokens}.")
 
 
 def _check_rows(encoder: Encoder, tokenizer: Tokenizer) -> None:
@@ -328,7 +362,7 @@ def _checkpoint(
         "size": recipe.size,
         "steps": steps,
         "tokens": steps * recipe.train.accumulate * recipe.batches.tokens,
-        "max_length": recipe.batches.max_length,
+        "max_length": max(recipe.batches.max_length, recipe.batches.last_length),
         "unigram_floor": floor,
         "held_out": figures,
     }

@@ -113,13 +113,24 @@ class TimeLimit:
         return (time.perf_counter() - self.warm) / (step - self.warm_step)
 
     def plan(
-        self, step: int, *, per_step: float, evaluation: float, saving: float, every: tuple[int, int], held_out: int
+        self,
+        step: int,
+        *,
+        per_step: float,
+        evaluation: float,
+        saving: float,
+        every: tuple[int, int],
+        held_out: int,
+        compiles_again: bool = False,
     ) -> StepPlan:
         """The steps that fit into the time that is left.
 
-        `evaluation` and `saving` are the seconds of one; `every` is how often the config wants each.
+        `evaluation` and `saving` are the seconds of one; `every` is how often the config wants each. If the network is
+        compiled again later, for other lengths, that takes as long as the first time.
         """
         left = self.seconds - (time.perf_counter() - self.started)
+        if compiles_again:
+            left -= self.compiled - self.started
         evaluate_every = _spaced(every[0], cost=evaluation, per_step=per_step)
         checkpoint_every = _spaced(every[1], cost=saving, per_step=per_step)
         each = per_step + evaluation / evaluate_every + saving / checkpoint_every

@@ -105,17 +105,19 @@ def train(
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     on_step: Callable[[Progress, Tensor], None],
+    until: Callable[[], int] | None = None,
 ) -> None:
     """Trains until `progress.steps`; `on_step` logs, evaluates and saves, and may change the number of steps.
 
-    With several ranks, `batches` are those of this rank.
+    With several ranks, `batches` are those of this rank. If given, `until` says before which step to return, as far as
+    is known now.
     """
     world = current_world()
     if config.recompute:
         recompute_blocks(learner)
     forward = prepared_forward(learner, config)
     learner.train()
-    while progress.step < progress.steps:
+    while progress.step < progress.steps and (until is None or progress.step < until()):
         began = time.perf_counter()
         micro_batches = list(islice(batches, config.accumulate))
         # Waiting for data shows in timing.jsonl if workers are too slow.

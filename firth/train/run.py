@@ -8,7 +8,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import SupportsFloat
 
@@ -33,6 +33,23 @@ log = logging.getLogger(__name__)
 
 CHECKPOINTS = "checkpoints"
 
+Measure = Callable[[], dict[str, float]]
+"""Gives the held-out figures."""
+
+
+@dataclass(frozen=True)
+class LastPhase:
+    """The batches of a run's last steps, where these differ from those before."""
+
+    packs: Batches
+    measure: Measure | None
+    share: float
+    """Of the steps."""
+
+    def first_step(self, steps: int) -> int:
+        """The steps before this phase begins, in a run of so many."""
+        return steps - max(1, round(steps * self.share))
+
 
 class TrainingRun:
     """Everything that happens around the steps of the loop."""
@@ -43,7 +60,7 @@ class TrainingRun:
         learner: Learner,
         *,
         packs: Batches,
-        measure: Callable[[], dict[str, float]] | None,
+        measure: Measure | None,
         config: TrainConfig,
         resume: bool,
         interrupts: Interrupts,
@@ -51,6 +68,7 @@ class TrainingRun:
         scale: Callable[[str], float] = lambda name: 1.0,
         label: str = "pre-training",
         extent: EvaluationExtent | None = None,
+        last_phase: LastPhase | None = None,
     ) -> None:
         """`measure` gives the held-out figures, and `extent` bounds what it reads if there is a time limit.
 
@@ -61,6 +79,7 @@ class TrainingRun:
         self.learner = learner
         self.packs = packs
         self.measure = measure
+        self.last_phase = last_phase
         self.config = config
         self.interrupts = interrupts
         self.floor = floor
@@ -118,19 +137,38 @@ class TrainingRun:
             self.journal.close()
 
     def _train(self) -> None:
-        addresses = self.world.share(places(self.packs, self.progress.place))
         with self.interrupts.deferred(), bar(self.label, self.progress.steps, unit="steps") as self._advance:
-            batches = load(self.packs, addresses, workers=self.packs.workers)
-            train(
-                self.learner,
-                batches,
-                self.config,
-                optimizer=self.optimizer,
-                progress=self.progress,
-                on_step=self.on_step,
-            )
+            last = self.last_phase
+            if last is None:
+                self._train_on(self.packs)
+            else:
+                self._train_on(self.packs, until=lambda: last.first_step(self.progress.steps))
+                self._begin_last_phase(last)
+                self._train_on(last.packs)
         self.save()
         self._stop_if_requested()
+
+    def _train_on(self, packs: Batches, *, until: Callable[[], int] | None = None) -> None:
+        """Trains to the end, or to the step that `until` gives; does nothing if that is behind."""
+        if until is not None and self.progress.step >= until():
+            return
+        addresses = self.world.share(places(packs, self.progress.place))
+        train(
+            self.learner,
+            load(packs, addresses, workers=packs.workers),
+            self.config,
+            optimizer=self.optimizer,
+            progress=self.progress,
+            on_step=self.on_step,
+            until=until,
+        )
+
+    def _begin_last_phase(self, last: LastPhase) -> None:
+        """Goes over to the batches of the last steps; in a run that is resumed there, their address is known."""
+        self.measure = last.measure
+        if self.progress.step == last.first_step(self.progress.steps):
+            # A new epoch, so that the draws are new.
+            self.progress.place = BatchAddress(self.progress.place.epoch + 1)
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
         """Logs, evaluates, saves and warns after a step, as often as the config says."""
@@ -246,6 +284,7 @@ class TrainingRun:
             saving=time.perf_counter() - evaluated,
             every=(self.config.evaluate_every, self.config.checkpoint_every),
             held_out=self.extent.packs,
+            compiles_again=self.last_phase is not None,
         )
         # The evaluation and the state took time as well, so the schedule continues from now.
         self.progress.shares[-1] = limit.share(step)

@@ -67,7 +67,7 @@ def test_two_steps_run(name: str, shrink: Callable[[Any], Any], data: Path, tmp_
     recipe = replace(
         recipe,
         encoder={key: shrink(config) for key, config in recipe.encoder.items()},
-        batches=replace(recipe.batches, max_length=64, tokens=512),
+        batches=replace(recipe.batches, max_length=64, last_length=0, tokens=512),
         train=replace(recipe.train, log_every=1),
     )
     (tmp_path / "plan.toml").write_text(to_toml(to_dict(recipe)))

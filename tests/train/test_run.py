@@ -16,8 +16,10 @@ from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput, FirthError
 from firth.lineage import Recipe
 from firth.pretraining.training import build
+from firth.tensors import Batch
 from firth.train.journal import read_rows
 from firth.train.limit import TimeLimit
+from firth.train.loop import Learner
 from firth.train.run import floor_step
 
 
@@ -194,12 +196,57 @@ def test_a_limit_given_now_replaces_the_files(data: Path, tiny: tuple[str, ...],
 def test_one_epoch_is_every_pack_once(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
     firth.pretrain(data, out=tmp_path / "run", epochs=1, changes=tiny)
     plan = from_dict(Recipe, load_toml(tmp_path / "run" / "run.toml"))
-    assert plan.train.steps == build(plan, Shards.open(data), device="cpu").packs.num_packs(0)
+    assert plan.train.steps == build(plan, Shards.open(data), device="cpu").text.training.num_packs(0)
+
+
+LONG_AT_THE_END = ("batches.last_length=96", "batches.last_share=0.25", "train.keep=100", "train.checkpoint_every=1")
+
+
+@pytest.mark.parametrize("recipe", ["bert", "small", "gpt"])
+def test_the_last_steps_read_longer_sequences(
+    recipe: str, data: Path, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths: list[tuple[int, int]] = []
+    read = Learner.counts
+
+    def spy(learner: Learner, batch: Batch) -> dict[str, int]:
+        if learner.training:
+            longest = int(batch.bounds_B1.diff().max())
+            lengths.append((batch.max_length, longest))
+        return read(learner, batch)
+
+    monkeypatch.setattr(Learner, "counts", spy)
+    sizes = [change for change in tiny if not change.startswith("encoder.")]
+    run = tmp_path / "run"
+    firth.pretrain(data, out=run, recipe=recipe, size="tiny", steps=8, changes=[*sizes, *LONG_AT_THE_END])
+    assert [length for length, _ in lengths] == [64] * 6 + [96] * 2
+    assert all(longest <= 64 for _, longest in lengths[:6])
+    assert max(longest for _, longest in lengths[6:]) > 64
+    assert json.loads((run / "firth.json").read_text())["max_length"] == 96
+
+
+@pytest.mark.parametrize("kept", [3, 6, 7])
+def test_a_run_with_longer_sequences_at_the_end_resumes_exactly(
+    kept: int, data: Path, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    firth.pretrain(data, out=run, steps=8, changes=[*tiny, "encoder.bert.max_positions=96", *LONG_AT_THE_END])
+    whole = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors")}
+    # Step 6 is the first of the last phase; a run may stop right before it.
+    (run / "manifest.json").unlink()
+    for state in run.glob("checkpoints/*"):
+        if state.name != f"step-{kept}":
+            shutil.rmtree(state)
+    firth.pretrain(data, out=run, resume=True)
+    assert {name: (run / name).read_bytes() for name in whole} == whole
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ("batches.last_length=4", "last_length=4 must be at least 8"),
+        ("batches.last_length=100000", "last_length=100000 is more than"),
+        ("batches.last_share=1", "last_share"),
         ("train.optim.beta1=1.5", "beta1"),
         ("batches.workers=-1", "workers"),
         ("encoder.bert.num_heads=0", "at least 1"),
