@@ -31,7 +31,19 @@ def biased_attention(
     out_NHK = torch.empty((num_tokens, num_heads, width), dtype=qkv_N3HK.dtype, device=qkv_N3HK.device)
     log_sums_NH = torch.empty((num_tokens, num_heads), dtype=torch.float32, device=qkv_N3HK.device)
     _forward[_grid(bounds_B1, num_heads, longest)](
-        qkv_N3HK, bias_HR, bounds_B1, out_NHK, log_sums_NH, longest, scale, num_heads, width, causal, TILE, num_warps=4
+        qkv_N3HK,
+        bias_HR,
+        bounds_B1,
+        out_NHK,
+        log_sums_NH,
+        longest,
+        scale,
+        num_heads,
+        width,
+        causal,
+        TILE,
+        num_warps=4,
+        num_stages=2,
     )
     return out_NHK, log_sums_NH
 
@@ -68,8 +80,8 @@ def biased_attention_gradient(
     grid = _grid(bounds_B1, num_heads, longest)
     inputs = grad_NHK, inner_NH, log_sums_NH, qkv_N3HK, bias_HR, bounds_B1
     sizes = longest, scale, num_heads, width, causal, TILE
-    _backward_queries[grid](*inputs, out_N3HK, *sizes, num_warps=4)
-    _backward_keys[grid](*inputs, out_N3HK, bias_grad_HR, *sizes, num_warps=4)
+    _backward_queries[grid](*inputs, out_N3HK, *sizes, num_warps=4, num_stages=2)
+    _backward_keys[grid](*inputs, out_N3HK, bias_grad_HR, *sizes, num_warps=4, num_stages=2)
     return out_N3HK, bias_grad_HR
 
 
