@@ -67,7 +67,6 @@ class PermutationLM(Objective):
         self.vocab = vocab
         self.max_length = max_length
         self.seed = seed
-        self.max_queries = int(config.rate * max_length) + QUERY_SLACK
         self.bias = nn.Parameter(torch.zeros(encoder.vocab_size))
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
@@ -103,7 +102,7 @@ class PermutationLM(Objective):
             batch.targets[f"{NAME}_ranks"],
             batch.targets[f"{NAME}_queries"],
             batch.targets[f"{NAME}_bounds"],
-            self.max_queries,
+            self._max_queries(batch.max_length),
         )
         return replace(batch, order=order), Loss({})
 
@@ -127,6 +126,10 @@ class PermutationLM(Objective):
             epoch = 0
         return rng.key(self.seed, purpose, epoch)
 
+    def _max_queries(self, max_length: int) -> int:
+        """The most predictions of a sequence, in batches of sequences up to this length."""
+        return int(self.config.rate * max_length) + QUERY_SLACK
+
     def _is_memory(self, pack: Pack) -> np.ndarray:
         """For each token of a pack whether it is memory; none is where another objective cut the text."""
         if NAME not in pack.labels:
@@ -135,12 +138,12 @@ class PermutationLM(Objective):
         return np.asarray(pack.positions_N < memory_B[pack.sequence_N])
 
     def _choose(self, pack: Pack, tokens: np.ndarray, key: np.uint64) -> np.ndarray:
-        """The tokens to predict, in the order of the pack: at most `max_queries` of each sequence."""
+        """The tokens to predict, in the order of the pack: a limited number of each sequence."""
         chosen, _ = choose_tokens(pack, tokens, unit=self.config.unit, rate=self.config.rate, key=key)
         sequence = pack.sequence_N[chosen]
         # The number of each among the chosen tokens of its sequence.
         number = np.arange(len(chosen)) - np.searchsorted(sequence, sequence)
-        return np.asarray(chosen[number < self.max_queries])
+        return np.asarray(chosen[number < self._max_queries(pack.max_length)])
 
     def _queries(self, pack: Pack, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The queries of all sequences with their labels, and where each sequence's begin.
@@ -150,7 +153,7 @@ class PermutationLM(Objective):
         num_sequences = pack.max_sequences + pack.num_tokens // pack.max_length + 1
         num_chosen_B = np.bincount(pack.sequence_N[chosen], minlength=num_sequences)
         num_queries = max_predictions(pack.num_tokens, self.config.rate)
-        free_B = self.max_queries - num_chosen_B
+        free_B = self._max_queries(pack.max_length) - num_chosen_B
         free_behind_B = free_B[::-1].cumsum()[::-1] - free_B
         filler_B = np.clip(num_queries - len(chosen) - free_behind_B, 0, free_B)
         bounds_B1 = np.concatenate([[0], np.cumsum(num_chosen_B + filler_B)])
