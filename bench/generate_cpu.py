@@ -33,7 +33,7 @@ MAX_TOKENS = 40
 MEAN_TOKENS = 14
 """Of texts by random weights, about as many as a German caption has."""
 BATCH = 32
-"""Sources that transformers pads to one length at a time, sorted by length; larger batches were no faster."""
+"""Sources that transformers pads to one length at a time, sorted by length."""
 
 
 def main() -> None:
