@@ -4,7 +4,9 @@ In: a folder, a model for each language, and settings. Out: a fine-tuned model f
 one table of their figures on rows that no training saw. What is finished in the folder is not done again.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,13 +18,15 @@ from firth.run_folder import is_begun, is_finished
 if TYPE_CHECKING:
     from firth.finetuning.figures import TaskSummary
 
+log = logging.getLogger(__name__)
+
 TASKS = {"classify": "classify", "tag": "entities"}
 """The tasks, and the embedded set of each."""
 STARTS = {"pre-trained": "", "random": "random", "classic": "classic"}
 """The starts, which are columns of the table, and the folder of each."""
 LEGEND = (
-    "Mean and deviation over the seeds, on rows that no training saw. `random`: the same network from random weights. "
-    "`classic`: tf-idf and logistic regression (classify), hand-written features and a CRF (tag)."
+    "Mean and deviation over the seeds, on rows that no training saw. Random: the same network from random weights. "
+    "Classic: tf-idf and logistic regression (classify), hand-written features and a CRF (tag)."
 )
 # Few rows: few of them are spent on picking, and the last weights are kept. A seed is short, so it is not saved midway.
 FEW_ROWS = ("pick=last", "held_out_rate=0.05", "train.checkpoint_every=1000000")
@@ -51,13 +55,13 @@ def compare(folder: Path, models: Mapping[str, str | Path], settings: Settings, 
     lines = [header()]
     for task in TASKS:
         for language, model in models.items():
-            results = _all_starts(folder, task, language, model, changes=settings[task], seeds=seeds)
-            lines.append(_row(row_name(task, language), results))
+            name = f"{task}, {language}"
+            results: dict[str, TaskSummary | None] = {}
+            for start in STARTS:
+                results[start] = _train(folder, start, task, language, model, changes=settings[task], seeds=seeds)
+                log.info(f"   {name}, {start}: {_cell(results[start])}")
+            lines.append(_row(name, results))
     return lines
-
-
-def row_name(task: str, language: str) -> str:
-    return f"{task}, {language}"
 
 
 def header() -> str:
@@ -66,56 +70,59 @@ def header() -> str:
     return f"{'':<14} {'test rows':>9}  {'figure':<9}{columns} majority"
 
 
-def _all_starts(
-    folder: Path, task: str, language: str, model: str | Path, *, changes: Sequence[str], seeds: int
-) -> "dict[str, TaskSummary | None]":
-    """The figures of one task in one language, by start; None for a start that cannot run here."""
-    train, test = samples.split_train_test(TASKS[task], language, folder / "labelled")
-    outs = {start: folder / subfolder / f"{task}-{language}" for start, subfolder in STARTS.items()}
-    results: dict[str, TaskSummary | None] = {}
-    for start in ("pre-trained", "random"):
-        out = outs[start]
-        summary = pipeline.finetune(
-            model,
-            task=task,
-            train=train,
-            test=test,
-            out=out,
-            random=start == "random",
-            seeds=seeds,
-            changes=changes,
-            resume=is_begun(out),
-        )
-        results[start] = summary["tasks"][task]
-    results["classic"] = _classic(folder, task, language, train=train, test=test, out=outs["classic"], seeds=seeds)
-    return results
-
-
-def _classic(
-    folder: Path, task: str, language: str, *, train: Path, test: Path, out: Path, seeds: int
+def _train(
+    folder: Path,
+    start: str,
+    task: str,
+    language: str,
+    model: str | Path | None,
+    *,
+    changes: Sequence[str],
+    seeds: int,
 ) -> "TaskSummary | None":
-    """The figures of tf-idf with logistic regression, or of a CRF over hand-written features, which needs numba."""
-    model: Path | None = None
-    encoder: str | None = None
-    if task == "classify":
-        model = _tf_idf(folder / "tf-idf" / language, train)
-    else:
-        encoder = "bag"
-    try:
-        summary = pipeline.finetune(
-            model,
-            encoder=encoder,
-            task=task,
-            train=train,
-            test=test,
-            out=out,
-            seeds=seeds,
-            changes=CLASSIC[task],
-            resume=is_begun(out),
-        )
-    except Unsupported:
-        return None
+    """Trains from one start, or reads what an earlier call left; None without numba, which the CRF needs."""
+    train, test = samples.split_train_test(TASKS[task], language, folder / "labelled")
+    out = folder / STARTS[start] / f"{task}-{language}"
+    encoder = None
+    # That random weights collapse to one answer is no surprise.
+    with _quiet(logging.WARNING if start == "pre-trained" else logging.ERROR):
+        if start == "classic":
+            changes = CLASSIC[task]
+            if task == "classify":
+                model = _tf_idf(folder / "tf-idf" / language, train)
+            else:
+                model = None
+                encoder = "bag"
+        try:
+            summary = pipeline.finetune(
+                model,
+                encoder=encoder,
+                task=task,
+                train=train,
+                test=test,
+                out=out,
+                random=start == "random",
+                seeds=seeds,
+                changes=changes,
+                resume=is_begun(out),
+            )
+        except Unsupported:
+            if encoder != "bag":
+                raise
+            return None
     return summary["tasks"][task]
+
+
+@contextmanager
+def _quiet(level: int) -> Iterator[None]:
+    """Inside, the package logs only what is at least of this level."""
+    logger = logging.getLogger("firth")
+    level_before = logger.level
+    logger.setLevel(max(level, level_before))
+    try:
+        yield
+    finally:
+        logger.setLevel(level_before)
 
 
 def _tf_idf(out: Path, train: Path) -> Path:
@@ -131,17 +138,19 @@ def _tf_idf(out: Path, train: Path) -> Path:
 
 def _row(name: str, results: "Mapping[str, TaskSummary | None]") -> str:
     """A line of the table; `results` are those of one task, by start."""
-    from firth.finetuning.figures import format_spread
-
+    cells = "".join(f" {_cell(result):<17}" for result in results.values())
     # The rows, the main metric and the majority baseline are the same for all starts.
     one = results["pre-trained"]
     assert one is not None
     main = one["main"]
-    cells = ""
-    for result in results.values():
-        cell = "needs numba"
-        if result is not None:
-            cell = format_spread(result["figures"]["test"][main])
-        cells += f" {cell:<17}"
     majority = one["baseline"]["test"][main]
     return f"{name:<14} {one['rows']['test']:>9}  {main:<9}{cells} {majority:.4f}"
+
+
+def _cell(result: "TaskSummary | None") -> str:
+    """The figure of one start, as the table shows it."""
+    from firth.finetuning.figures import format_spread
+
+    if result is None:
+        return "needs numba"
+    return format_spread(result["figures"]["test"][result["main"]])

@@ -1,6 +1,6 @@
 """The demo, and the server that shows it.
 
-`demo` takes a folder. It asks the models that come with firth, fine-tunes them beside random weights and classic
+`demo` takes a folder. It asks the models that come with firth, fine-tunes them next to random weights and classic
 methods, pre-trains a small BERT from raw text, and leaves all these models and a page. Run again, it continues where it
 stopped. `serve` answers over HTTP.
 """

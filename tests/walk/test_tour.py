@@ -55,6 +55,8 @@ def test_the_demo_shows_the_default_models_and_leaves_models_that_are_served(
             assert f"   {text}\n      nearest: " in said
     found = ROW.findall(said)
     assert [row[:3] for row in found] == ROWS
+    assert f"   tag, zh, random: {found[3][4]}\n" in said
+    assert "report.html shows the run" not in said.partition("Preparing")[0]
     assert "If the argument is omitted" in page.read_text("utf-8")
 
     served = dict(model.split("=") for model in tour._models(demo))
@@ -94,8 +96,9 @@ def test_without_default_models_the_demo_fine_tunes_its_own(
 
 
 def test_a_stopped_demo_says_to_run_it_again_and_goes_on(
-    tmp_path: Path, messages: Messages, stand_ins: None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, stand_ins: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    weights = tmp_path / "demo/classify-en/model.safetensors"
     asked = []
     finetune = pipeline.finetune
 
@@ -106,12 +109,14 @@ def test_a_stopped_demo_says_to_run_it_again_and_goes_on(
         return finetune(*arguments, **options)
 
     monkeypatch.setattr(pipeline, "finetune", stopped_at_the_second)
+    written = []
     for _ in range(2):
         asked.clear()
         with pytest.raises(Interrupted, match=r"^Stopped\. Run it again to continue\.$"):
             small_demo(tmp_path / "demo")
+        written.append(weights.stat().st_mtime_ns)
     assert asked == ["classify-en", "classify-en"]
-    assert "is finished, so nothing is left to resume" in messages()  # the first one, at the second time
+    assert written[0] == written[1]  # the first one is not trained again
 
 
 def test_only_the_languages_that_have_a_model_are_compared(stand_ins: None) -> None:
