@@ -267,15 +267,14 @@ def _report(folder: Path) -> Path:
 def _say_how_to_serve(folder: Path) -> None:
     arguments = ""
     if str(folder) != DEMO:  # which is what `firth serve` serves by itself
-        named = [*shipped.names(), *_models(folder)]
         # The command line prints `runs=` as its option.
-        arguments = f" {' '.join(named)} `runs='{folder}'`"
+        arguments = f" {' '.join(served_models(folder))} `runs='{folder}'`"
     log.info(f"All models on a page, to try: firth serve{arguments}, then open http://127.0.0.1:8080.")
 
 
-def serve_demo(folder: Path) -> None:
-    """Serves the models that come with firth and those that the demo left, until Ctrl-C."""
-    serve([*shipped.names(), *_models(folder)], runs=folder)
+def served_models(folder: Path) -> list[str]:
+    """What there is to serve after a demo: the models that come with firth, and those in its folder."""
+    return [*shipped.names(), *_models(folder)]
 
 
 def _models(folder: Path) -> list[str]:

@@ -92,4 +92,4 @@ def demo(
 
     tour.demo(out=out, minutes=minutes)
     if serve:
-        tour.serve_demo(out)
+        tour.serve(tour.served_models(out), runs=out)

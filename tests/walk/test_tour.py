@@ -59,10 +59,11 @@ def test_the_demo_shows_the_default_models_and_leaves_models_that_are_served(
     assert "report.html shows the run" not in said.partition("Preparing")[0]
     assert "If the argument is omitted" in page.read_text("utf-8")
 
-    served = dict(model.split("=") for model in tour._models(demo))
+    default_models = tour.served_models(demo)[:2]
+    assert default_models == ["en-small", "zh-small"]
+    served = dict(model.split("=") for model in tour.served_models(demo)[2:])
     assert list(served) == ["demo", *FINE_TUNED]
-    named = " ".join(f"{name}={path}" for name, path in served.items())
-    assert f"firth serve en-small zh-small {named}" in said
+    assert f"firth serve {' '.join(tour.served_models(demo))} " in said
     assert firth.load(served["classify-zh"]).predict(["今天很好。"])[0].label in ("正面", "负面")
     assert firth.load(served["tag-en"]).predict(["James Watt lived in Glasgow."])
     for name in FINE_TUNED:
@@ -119,8 +120,12 @@ def test_a_stopped_demo_says_to_run_it_again_and_goes_on(
     assert written[0] == written[1]  # the first one is not trained again
 
 
-def test_only_the_languages_that_have_a_model_are_compared(stand_ins: None) -> None:
-    assert tour._default_models() == {"en": "en-small", "zh": "zh-small"}
+def test_only_the_languages_that_have_a_model_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("zh-small", "zh-tiny", "fr-small"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "config.json").write_text("{}")
+    monkeypatch.setenv(models.VARIABLE, str(tmp_path))
+    assert tour._default_models() == {"zh": "zh-small"}
 
 
 def test_without_numba_the_table_has_no_crf(monkeypatch: pytest.MonkeyPatch, run: Path, tmp_path: Path) -> None:
