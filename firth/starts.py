@@ -25,7 +25,7 @@ TASKS = {"classify": "classify", "tag": "entities"}
 STARTS = {"pre-trained": "", "random": "random", "classic": "classic"}
 """The starts, which are columns of the table, and the folder of each."""
 LEGEND = (
-    "Mean and deviation over the seeds, on rows that no training saw. Random: the same network from random weights. "
+    "Mean and deviation over the seeds, on rows that no training saw. Random: the same network from random weights.\n"
     "Classic: tf-idf and logistic regression (classify), hand-written features and a CRF (tag)."
 )
 # Few rows: few of them are spent on picking, and the last weights are kept. A seed is short, so it is not saved midway.

@@ -60,11 +60,11 @@ SENTENCES = {
         "足球队连续三场比赛获胜。",
         "这道菜要放两个鸡蛋和一点盐。",
         "医生让他卧床休息。",
-        "飞往北京的航班取消了。",
+        "飞机从北京起飞。",
         "主队在最后一分钟赢得了比赛。",
         "把面粉和黄油放进锅里煮。",
         "护士给病人打针吃药。",
-        "去上海的火车晚点了。",
+        "这列火车开往上海。",
     ),
 }
 """The first half are asked about; the second half are on the same subjects, in the same order."""
