@@ -33,7 +33,7 @@ docs: .venv/.ready-docs
 .venv/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "firth needs Python 3.11 or newer: make PYTHON=python3.11")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[serve]'
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[serve,vectors]'
 	touch $@
 
 .venv/.ready-dev: .venv/.ready

@@ -2,6 +2,7 @@
 
     python docs/generate.py                      # renews the tables inside the guides and READMEs
     python docs/generate.py --site build/source  # also gathers all pages for Sphinx (`make docs` does both)
+    python docs/generate.py --demo demo          # also puts the table of a finished `firth demo` into the READMEs
 
 In: README, CONTRIBUTING, CHANGELOG and the pages under `docs/`; the command line, the lineage, and the configs with
 their attribute docstrings. Out: a folder of Markdown for Sphinx. Nothing in it is typed twice.
@@ -21,7 +22,7 @@ from pathlib import Path
 import typer
 
 import firth
-from firth import cli, lineage
+from firth import cli, lineage, tour
 from firth.config import describe, part_config, resolve
 from firth.finetuning.settings import FinetuneConfig
 from firth.serving.limits import Limits
@@ -58,17 +59,22 @@ KINDS = {
 LINK = re.compile(r"(\]\()([^)#\s]+)(#[^)\s]*)?\)")
 BETWEEN_CHINESE = re.compile("(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")
 """A line break between Chinese characters, which a browser would show as a space."""
+DEMO_TABLE = re.compile(r"(<!-- demo -->\n```text\n).*?(```\n<!-- end -->)", re.DOTALL)
 BLOCK = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--site", type=Path, help="folder to gather all pages in; replaced if it exists")
-    site = parser.parse_args().site
+    parser.add_argument("--demo", type=Path, help="folder of a demo that ran without a stop")
+    arguments = parser.parse_args()
+    site = arguments.site
     readmes = [ROOT / "README.md", ROOT / "README.zh.md"]
     for page in [*readmes, *sorted((DOCS / "guides").glob("*.md"))]:
         old = page.read_text("utf-8")
         new = with_tables(old)
+        if arguments.demo:
+            new = with_demo_table(new, (arguments.demo / tour.TABLE).read_text("utf-8"))
         if new != old:
             page.write_text(new, "utf-8")
             print(f"{page.relative_to(ROOT)}: tables renewed")
@@ -89,6 +95,11 @@ def with_tables(text: str) -> str:
         "limits": limit_table,
     }
     return BLOCK.sub(lambda found: f"{found[1]}{blocks[found[2]]()}{found[3]}", text)
+
+
+def with_demo_table(text: str, demo_table: str) -> str:
+    """The text with the demo's table in its `<!-- demo -->` block."""
+    return DEMO_TABLE.sub(lambda found: f"{found[1]}{demo_table}{found[2]}", text)
 
 
 def recipe_table() -> str:

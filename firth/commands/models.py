@@ -84,9 +84,12 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything the demo makes; run again, it continues.")] = Path(
         "demo"
     ),
-    minutes: Annotated[float | None, typer.Option(help="Minutes of pre-training. [default: 3]")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Minutes of pre-training. [default: 0.75]")] = None,
+    serve: Annotated[bool, typer.Option(help="Open the models on a web page at the end.")] = False,
 ) -> None:
-    """From the text on this machine to a small BERT, its answers and a report, in some minutes."""
+    """What the models that come with firth can do, and a small BERT from the text on this machine, in some minutes."""
     from firth import tour
 
     tour.demo(out=out, minutes=minutes)
+    if serve:
+        tour.serve(tour.served_models(out), runs=out)

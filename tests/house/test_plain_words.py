@@ -228,7 +228,7 @@ def test_ctrl_c_where_a_folder_is_left(command: Command, data: Path, tmp_path: P
     assert command("info", tmp_path)[::2] == (130, "firth: Stopped.\n")
 
 
-def test_the_tour_is_run_again_not_resumed(monkeypatch: Any, tmp_path: Path) -> None:
+def test_the_tour_is_run_again_not_resumed(monkeypatch: Any, tmp_path: Path, without_models: None) -> None:
     def stopped(*_: object, **__: object) -> None:
         text = "Stopped at step 5; its state is saved."
         raise Interrupted(text, number=signal.SIGINT, remedy="Continue with `resume=True`.")
