@@ -6,8 +6,8 @@ as the masked LM's; and for each sequence is drawn what its tokens may see: all 
 in one segment is not read from source to target, but from left to right. Loss: cross-entropy at the chosen tokens.
 
 A masked token that sees only what is before it learns to be the next token, which is how such a model writes
-(`data/prefixes.py`). The paper also reads from right to left, tells the ways apart by segment embeddings and predicts
-the next sentence; this does not, so that the folder is a BERT's.
+(`nn/prefix_writing.py`). The paper also reads from right to left, gives each of these ways its own segment embeddings,
+and predicts the next sentence; this does not, so that the folder is a BERT's.
 """
 
 from collections.abc import Mapping
