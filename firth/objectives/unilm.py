@@ -65,8 +65,7 @@ class UniLM(MaskedLM):
     def corrupt(self, pack: Pack, epoch: int) -> None:
         super().corrupt(pack, epoch)
         # One prefix for each sequence of the finished batch; filler sees all.
-        num_sequences = pack.max_sequences + pack.num_tokens // pack.max_length + 1
-        prefix_B = np.full(num_sequences, pack.max_length, np.int64)
+        prefix_B = np.full(pack.batch_sequences, pack.max_length, np.int64)
         prefix_B[: len(pack.rows_B)] = self._prefixes(pack, epoch)
         pack.targets[f"{NAME}_prefix"] = prefix_B
 
