@@ -127,6 +127,11 @@ class Pack:
         """For each token the number of its sequence."""
         return np.repeat(np.arange(len(self.rows_B)), np.diff(self.bounds_B1))
 
+    @property
+    def batch_sequences(self) -> int:
+        """The fixed number of sequences of the finished batch: real ones, filler and empty ones."""
+        return self.max_sequences + self.num_tokens // self.max_length + 1
+
 
 def runs(
     stream: CorpusView, max_length: int, *, frame: Frame, key: np.uint64 | None = None, pair_rate: float = 0.0
@@ -304,28 +309,23 @@ def usual_sequences(lengths_S: np.ndarray, num_tokens: int) -> int:
 
 def finish(pack: Pack, *, specials: Specials, goal: str = "") -> Batch:
     """Fills the pack, and its source if it has one, up to their fixed sizes and turns them into tensors."""
-    num_bounds = _num_bounds(pack)
+    num_sequences = pack.batch_sequences
     if pack.source is None:
-        return _finish(pack, num_bounds, specials=specials, goal=goal)
+        return _finish(pack, num_sequences, specials=specials, goal=goal)
     # The b-th target reads the b-th source, so both have the same number of sequences, filler and empty ones included.
-    num_bounds = max(num_bounds, _num_bounds(pack.source))
-    source = _finish(pack.source, num_bounds, specials=specials, goal="")
-    batch = _finish(pack, num_bounds, specials=specials, goal=goal)
+    num_sequences = max(num_sequences, pack.source.batch_sequences)
+    source = _finish(pack.source, num_sequences, specials=specials, goal="")
+    batch = _finish(pack, num_sequences, specials=specials, goal=goal)
     return replace(batch, source=source)
 
 
-def _num_bounds(pack: Pack) -> int:
-    """The fixed number of bounds: of real sequences, of filler, and one more where the last sequence ends."""
-    return pack.max_sequences + pack.num_tokens // pack.max_length + 2
-
-
-def _finish(pack: Pack, num_bounds: int, *, specials: Specials, goal: str) -> Batch:
+def _finish(pack: Pack, num_sequences: int, *, specials: Specials, goal: str) -> Batch:
     num_real = len(pack.ids_N)
     num_filler = pack.num_tokens - num_real
     filler_positions = np.arange(num_filler) % pack.max_length
     filler_starts = num_real + np.flatnonzero(filler_positions == 0)
     # Real sequences, then filler of at most max_length tokens each, then empty sequences at the very end.
-    bounds = np.full(num_bounds, pack.num_tokens, np.int32)
+    bounds = np.full(num_sequences + 1, pack.num_tokens, np.int32)
     known = np.concatenate([pack.bounds_B1[:-1], filler_starts])
     bounds[: len(known)] = known
     zeros = np.zeros(num_filler, np.int64)

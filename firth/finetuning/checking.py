@@ -13,10 +13,12 @@ from firth.checkpoint import make_head
 from firth.finetuning import labelled
 from firth.finetuning.figures import readable, short
 from firth.finetuning.labelled import Labelled, Lengths
-from firth.finetuning.writer_start import with_way
+from firth.finetuning.start import start_from_model
+from firth.finetuning.writer_start import as_writer, needs_source, with_way
 from firth.tasks import resolve
 from firth.tasks.options import MultipleChoice
 from firth.tasks.task import Balance, Reader, Scorer, TaskConfig
+from firth.tasks.writers import can_write
 from firth.types import Example, Problem
 
 SHOWN = 10
@@ -85,8 +87,13 @@ def check(name: str, config: TaskConfig, files: Mapping[str, Path], *, model: Pa
 
 def _add_lengths(findings: Findings, name: str, data: Labelled, model: Path) -> None:
     loaded = checkpoints.load(model)
-    head = make_head(name, with_way(data.config, loaded.goals), loaded.encoder, labels=data.labels)
-    longest = loaded.encoder.max_positions
+    config = with_way(data.config, loaded.goals)
+    encoder = loaded.encoder
+    if needs_source(config) and not can_write(encoder):
+        # Fine-tuning makes an encoder-decoder of such a model; its shape is enough to check lengths.
+        encoder = as_writer(start_from_model(str(model), random=True, texts=())).shape
+    head = make_head(name, config, encoder, labels=data.labels)
+    longest = encoder.max_positions
     for part, examples in data.examples.items():
         items = head.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
         findings["parts"][part]["lengths"] = {"read_at_once": longest, **labelled.lengths(items)}

@@ -97,7 +97,7 @@ class Contrastive(Objective):
         if pack.groups_B is None:
             raise BadConfig("The contrastive objective cuts the text into pairs, so it must be the first objective.")
         # The number of rows is fixed: the most sequences a pack can hold, those of its filler included.
-        size = pack.max_sequences + pack.num_tokens // pack.max_length + 1
+        size = pack.batch_sequences
         partners = np.full(size, IGNORE, np.int64)
         real = np.zeros(size, bool)
         real[: len(pack.rows_B)] = True

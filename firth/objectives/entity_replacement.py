@@ -107,11 +107,14 @@ class EntityReplacement(Objective):
             pack.ids_N[places_T[within]] = others[other_J[mention]]
         # No other objective chooses the tokens of names.
         pack.ordinary_N[places_T[ranges(mentions.first_J, mentions.ends_J)]] = False
-        # Special tokens surround every text, so both neighbours exist; where they do not, the nearest token serves.
-        last_token = max(len(pack.ids_N) - 1, 0)
+        # Where no special token is before or after a text (XLNet's has none before it), the nearest token of the same
+        # sequence is read instead.
+        sequence_J = text.sequence_T[mentions.first_J]
+        first_of_sequence_J = pack.bounds_B1[sequence_J]
+        last_of_sequence_J = pack.bounds_B1[sequence_J + 1] - 1
         values = {
-            "left": (places_T[mentions.first_J] - 1).clip(min=0),
-            "right": (places_T[mentions.ends_J - 1] + 1).clip(max=last_token),
+            "left": np.maximum(places_T[mentions.first_J] - 1, first_of_sequence_J),
+            "right": np.minimum(places_T[mentions.ends_J - 1] + 1, last_of_sequence_J),
             "labels": is_replaced_J.astype(np.int64),
         }
         for name, array in values.items():

@@ -2,8 +2,8 @@
 
 Cut: every document into runs, as for masked LM, which usually follows. Corruption: an n-gram of whole words is masked
 in every text, and appended to the pack as a sequence of its own. Loss: InfoNCE (section 4): the global vector of the
-masked text, its first token, is compared by cosine with the vectors of all n-grams of the pack, each of which the same
-encoder reads alone. This is Deep InfoMax (Hjelm et al. 2019) for text. Equal n-grams are no wrong answers.
+masked text, that of its `[CLS]` token, is compared by cosine with the vectors of all n-grams of the pack, each of which
+the same encoder reads alone. This is Deep InfoMax (Hjelm et al. 2019) for text. Equal n-grams are no wrong answers.
 """
 
 from collections.abc import Mapping
@@ -60,7 +60,10 @@ class InfoWord(Objective):
 
     def __init__(self, config: Config, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
         super().__init__()
+        if encoder.causal:
+            raise BadConfig("The objective infoword needs an encoder that reads in both directions, such as bert.")
         self.config = config
+        self.cls_last = encoder.cls_last
         self.vocab = vocab
         self.max_length = max_length
         self.seed = seed
@@ -108,9 +111,13 @@ class InfoWord(Objective):
     def _set_targets(self, pack: Pack, chosen: np.ndarray, ngrams: Laid, *, kinds: np.ndarray) -> None:
         """Where the vectors of texts and n-grams are; the number of rows is fixed."""
         size = pack.max_sequences // 2 + 1
+        text_first_J = pack.bounds_B1[chosen]
+        text_last_J = pack.bounds_B1[chosen + 1] - 1
+        ngram_first_J = len(pack.ids_N) + ngrams.bounds_B1[:-1]
+        ngram_last_J = len(pack.ids_N) + ngrams.bounds_B1[1:] - 1
         values = {
-            "texts": pack.bounds_B1[chosen],
-            "ngrams": len(pack.ids_N) + ngrams.bounds_B1[:-1],
+            "texts": text_last_J if self.cls_last else text_first_J,
+            "ngrams": ngram_last_J if self.cls_last else ngram_first_J,
             "kinds": kinds,
             "real": np.ones(len(chosen), bool),
         }

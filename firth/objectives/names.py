@@ -84,8 +84,11 @@ class Names:
         found: list[tuple[int, int, int, int]] = []
         for size, (hashes, numbers) in self._hashes.items():
             first = _word_windows(text, size)
-            index = np.searchsorted(hashes, span_hashes(text.ids_T, first, first + size))
-            index = np.minimum(index, len(hashes) - 1)
+            wanted = span_hashes(text.ids_T, first, first + size)
+            index = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+            is_known = hashes[index] == wanted
+            first = first[is_known]
+            index = index[is_known]
             for at, (group, member) in zip(first.tolist(), numbers[index].tolist(), strict=True):
                 within = slice(at, at + size)
                 # Compared as well, because two different names may have the same hash.

@@ -69,7 +69,7 @@ class PairObjective(Objective):
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         # The number of labels is fixed: the most sequences a pack can hold, those of its filler included.
-        size = pack.max_sequences + pack.num_tokens // pack.max_length + 1
+        size = pack.batch_sequences
         labels = np.full(size, IGNORE, np.int64)
         labels[: len(pack.rows_B)] = pack.labels[self.name]
         pack.targets[f"{self.name}_labels"] = labels

@@ -150,8 +150,7 @@ class PermutationLM(Objective):
 
         Sequences are those of the finished batch, filler included. Queries without a label fill up the last sequences.
         """
-        num_sequences = pack.max_sequences + pack.num_tokens // pack.max_length + 1
-        num_chosen_B = np.bincount(pack.sequence_N[chosen], minlength=num_sequences)
+        num_chosen_B = np.bincount(pack.sequence_N[chosen], minlength=pack.batch_sequences)
         num_queries = max_predictions(pack.num_tokens, self.config.rate)
         free_B = self._max_queries(pack.max_length) - num_chosen_B
         free_behind_B = free_B[::-1].cumsum()[::-1] - free_B

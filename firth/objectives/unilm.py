@@ -6,8 +6,8 @@ as the masked LM's; and for each sequence is drawn what its tokens may see: all 
 in one segment is not read from source to target, but from left to right. Loss: cross-entropy at the chosen tokens.
 
 A masked token that sees only what is before it learns to be the next token, which is how such a model writes
-(`data/prefixes.py`). The paper also reads from right to left, tells the ways apart by segment embeddings and predicts
-the next sentence; this does not, so that the folder is a BERT's.
+(`nn/prefix_writing.py`). The paper also reads from right to left, gives each of these ways its own segment embeddings,
+and predicts the next sentence; this does not, so that the folder is a BERT's.
 """
 
 from collections.abc import Mapping
@@ -65,8 +65,7 @@ class UniLM(MaskedLM):
     def corrupt(self, pack: Pack, epoch: int) -> None:
         super().corrupt(pack, epoch)
         # One prefix for each sequence of the finished batch; filler sees all.
-        num_sequences = pack.max_sequences + pack.num_tokens // pack.max_length + 1
-        prefix_B = np.full(num_sequences, pack.max_length, np.int64)
+        prefix_B = np.full(pack.batch_sequences, pack.max_length, np.int64)
         prefix_B[: len(pack.rows_B)] = self._prefixes(pack, epoch)
         pack.targets[f"{NAME}_prefix"] = prefix_B
 

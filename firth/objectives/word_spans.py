@@ -1,6 +1,6 @@
 """Spans of whole words in the sequences of a pack, drawn for all sequences at once.
 
-In: a pack, whose texts are single pieces. Out: its words, and random spans of them. TextWords are those of the stored
+In: a pack, whose texts are single pieces. Out: its words, and random spans of them. Words are those of the stored
 borders (in Chinese, the segmenter's). All draws are keyed by sequence, so they do not depend on the rest of the pack.
 
 Suffixes: B sequences, W words of all sequences, T tokens of their texts (no special ones), J spans of all sequences.
@@ -64,7 +64,7 @@ class TextWords:
     """The token after its last."""
     sequence_W: np.ndarray
     counts_B: np.ndarray
-    """TextWords of each sequence."""
+    """Words of each sequence."""
 
     @property
     def starts_B(self) -> np.ndarray:

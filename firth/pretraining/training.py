@@ -133,7 +133,8 @@ def _training_run(folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: flo
     precision = recipe.train.precision
     last_phase = None
     if parts.last_text:
-        last_measure = parts.last_text.measure(learner, precision, EvaluationExtent())
+        # The same extent: a time limit bounds the evaluations of both phases.
+        last_measure = parts.last_text.measure(learner, precision, extent)
         last_phase = LastPhase(parts.last_text.training, last_measure, recipe.batches.last_share)
     num_layers = learner.encoder.num_layers
     return TrainingRun(

@@ -2,7 +2,7 @@
 
 In: pairs of token ids. Out: batches with labels, their loss, and the scores of next tokens that `nn.search.write` asks
 for. An encoder-decoder reads the source in one half and writes with the other. Another kind of network is another
-class here and a line in `_known_writer`.
+class here and a line in `writer_for`.
 """
 
 from collections.abc import Sequence

@@ -17,8 +17,9 @@ def depth_below_head(name: str, num_layers: int) -> int:
     The halves of an encoder-decoder are side by side: each counts its own blocks.
     """
     name = re.sub(r"^(encoder|decoder)\.", "", name)
-    # GPT-2 has a norm after its last block, an encoder-decoder may have an output layer.
-    is_above_blocks = name.startswith(("pooler.", "norm.", "output"))
+    # GPT-2 has a norm after its last block. An encoder-decoder may have an output layer, and one before it that narrows
+    # states to the width of the embedding.
+    is_above_blocks = name.startswith(("pooler.", "norm.", "narrow.", "output"))
     if is_above_blocks:
         return 0
     block = re.match(r"blocks\.(\d+)\.", name)

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from firth import rng
 from firth.errors import BadConfig, FirthError
@@ -141,11 +141,16 @@ def in_precision(learner: "Learner", precision: str) -> Forward:
         return learner
 
     def forward(batch: Batch) -> Loss:
-        rounded = {name: parameter.bfloat16() for name, parameter in learner.named_parameters()}
+        rounded = {name: _rounded(parameter) for name, parameter in learner.named_parameters()}
         loss: Loss = torch.func.functional_call(learner, rounded, (batch,))
         return loss
 
     return forward
+
+
+def _rounded(parameter: nn.Parameter) -> Tensor:
+    """A parameter in bf16; whole numbers and booleans, such as the keys of a table, stay exact."""
+    return parameter.bfloat16() if parameter.is_floating_point() else parameter
 
 
 def in_half(precision: str, device: torch.device) -> bool:

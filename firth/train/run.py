@@ -344,8 +344,10 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Evaluati
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
     num_packs = packs.num_packs(0)
+    # Longer sequences fall into another number of packs, which may be fewer than the extent has.
+    num_read = min(extent.packs or num_packs, num_packs)
     began = time.perf_counter()
-    addresses = [BatchAddress(0, index) for index in range(extent.packs or num_packs)]
+    addresses = [BatchAddress(0, index) for index in range(num_read)]
     for place, batch in load(packs, addresses, workers=0):
         reseed("evaluation", place.index)  # a generator's samples are the same each time
         for name, count in learner.counts(batch).items():
@@ -356,9 +358,10 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Evaluati
             sums[name] = sum_before + total.double()
         is_last = place.index + 1 == len(addresses)
         if time.perf_counter() - began > extent.seconds and not is_last:
-            extent.packs = place.index + 1
+            num_read = place.index + 1
+            extent.packs = num_read
             break
-    extent.share = (extent.packs or num_packs) / num_packs
+    extent.share = num_read / num_packs
     learner.train(was_training)
     return means(sums, counts)
 

@@ -97,3 +97,11 @@ def test_what_cannot_be_fused_is_refused(encoder: Path, rows: dict[str, Path], v
         finetune(encoder, rows, tmp_path / "a", f"transfer.features.vectors={encoder}")
     with pytest.raises(BadConfig, match=r"vectors goes with transfer\.mode=features"):
         finetune(encoder, rows, tmp_path / "b", f"transfer.features.vectors={vectors}", "transfer.mode=full")
+
+
+def test_vectors_are_found_in_half_precision_too(
+    encoder: Path, vectors: Path, rows: dict[str, Path], tmp_path: Path
+) -> None:
+    """The hashes of names are 64-bit numbers, which bf16 would round."""
+    changes = (f"transfer.features.vectors={vectors}", "train.precision=bf16")
+    assert finetune(encoder, rows, tmp_path / "half", *changes) > 0.9

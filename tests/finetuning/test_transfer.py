@@ -21,6 +21,7 @@ def test_rates_fall_layer_by_layer() -> None:
 
     assert share("goals.classify.head.weight") == 1.0
     assert share("encoder.pooler.dense.weight") == share("encoder.norm.weight") == 1.0  # GPT-2's last norm
+    assert share("encoder.narrow.weight") == share("encoder.output.weight") == 1.0  # before and in an output layer
     assert share("encoder.blocks.3.ffn.up.weight") == 0.5
     assert share("encoder.blocks.0.ffn.up.weight") == 0.5**4
     assert share("encoder.embeddings.tokens.weight") == 0.5**5

@@ -303,6 +303,9 @@ def test_recomputed_blocks_learn_the_same(writer: Encoder, sequences: list[np.nd
 
     wanted = gradients()
     recompute_blocks(writer)
+    once = [part.forward for part in writer.modules()]
+    recompute_blocks(writer)
+    assert [part.forward for part in writer.modules()] == once
     for found, gradient in zip(gradients(), wanted, strict=True):
         assert torch.allclose(found, gradient, atol=1e-4, rtol=1e-4)
 

@@ -1,6 +1,7 @@
 """WKLM: names are found as whole words and replaced by others of their type, and the loss is at their borders."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from firth.objectives.entity_replacement import EntityReplacement
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.names import Names, phrases_of, read_names
 from firth.objectives.word_spans import text_of
+from firth.tokenizers.vocab import Frame
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTH = 64
@@ -129,6 +131,23 @@ def test_names_become_others_of_their_type(
     assert seen == set(kind_of)
     assert total > 3000
     assert abs(replaced / total - 0.27) < 0.03  # of two drawn in a row one stays; the first of a text has none before
+
+
+def test_borders_of_names_are_in_their_own_sequence(
+    goal: Callable[..., EntityReplacement], named: Shards, names_file: Path
+) -> None:
+    """Also in a frame as XLNet's, which has no token before a text."""
+    made = goal(entities=str(names_file))
+    vocab = made.vocab
+    made.vocab = replace(vocab, own_frame=Frame((), (vocab.sep,), (vocab.sep, vocab.cls)))
+    at_start = 0
+    for before, after in corrupted(made, named):
+        count = int((after.targets["entity_replacement_labels"] != IGNORE).sum())
+        left = after.targets["entity_replacement_left"][:count]
+        right = after.targets["entity_replacement_right"][:count]
+        assert np.array_equal(before.sequence_N[left], before.sequence_N[right])
+        at_start += int((~after.ordinary_N[left] & before.ordinary_N[left] & (before.positions_N[left] == 0)).sum())
+    assert at_start > 0
 
 
 def test_the_longest_name_counts_and_words_stay_whole(tokenizer: WordPiece, named: Shards) -> None:

@@ -1,6 +1,7 @@
 """InfoWord: what is masked is what is appended, and the loss is that of finding it among the others of the pack."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +16,13 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
+from firth.encoders.gpt import GPT
 from firth.errors import BadConfig
 from firth.objectives.infoword import InfoWord
 from firth.objectives.masked_lm import MaskedLM
 from firth.objectives.word_spans import span_hashes
 from firth.tensors import Loss
+from firth.tokenizers.vocab import Frame
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.loop import Learner
 
@@ -146,6 +149,25 @@ def test_the_loss_is_that_of_finding_the_ngram(
     assert float(loss.sums["infoword"]) == pytest.approx(total, rel=1e-4)
     repeated = len(real) - len({kinds[row] for row in real})
     assert repeated > 0
+
+
+def test_the_vectors_are_those_of_cls_where_it_is_the_last_token(goal: Callable[..., InfoWord], shards: Shards) -> None:
+    """As in XLNet's frame."""
+    made = goal()
+    vocab = made.vocab
+    made.vocab = replace(vocab, own_frame=Frame((), (vocab.sep,), (vocab.sep, vocab.cls)))
+    made.cls_last = True
+    _, after = corrupted(made, shards, np.arange(20))
+    is_real = after.targets["infoword_real"]
+    assert is_real.sum() > 15
+    for name in ("texts", "ngrams"):
+        assert (after.ids_N[after.targets[f"infoword_{name}"][is_real]] == vocab.cls).all()
+
+
+def test_an_encoder_that_reads_one_way_is_refused(tokenizer: WordPiece) -> None:
+    encoder = GPT(GPT.Config(vocab_size=len(tokenizer.vocab), width=16, num_layers=1, num_heads=2, ffn_width=16))
+    with pytest.raises(BadConfig, match="both directions"):
+        make_objective("infoword", InfoWord.Config(), encoder, tokenizer, max_length=LENGTH, seed=2)
 
 
 def test_hashes_tell_spans_apart() -> None:

@@ -341,6 +341,14 @@ def test_rewrite_shows_the_text_and_where_it_comes_from(page: Page, site: Any) -
     shown(page, "#written", [greedy["texts"][0]["text"]])
     assert page.mistakes == []
 
+    # A text that is too long for a picture is rewritten all the same.
+    long_text = "word " * 110
+    page.write("#rewrite-text", long_text)
+    long_answer = site.post("/rewrite", {"model": "rewrite", "texts": [long_text.strip()], "beams": 1}).json()
+    shown(page, "#written", [long_answer["texts"][0]["text"]])
+    page.wait("document.querySelector('#lines').offsetParent === null")
+    assert [one for one in page.mistakes if " 413 " not in one] == []
+
 
 def test_what_users_write_stays_text(page: Page, site: Any) -> None:
     fields = {

@@ -274,6 +274,17 @@ def test_check_knows_the_files(writer: Encoder, tokenizer: WordPiece, tmp_path: 
     assert "without reading the texts: bleu 0.0" in text
 
 
+def test_check_takes_a_model_that_fine_tuning_makes_a_writer_of(
+    small_bert: Callable[..., Encoder], tokenizer: WordPiece, tmp_path: Path
+) -> None:
+    encoder = small_bert()
+    checkpoints.save(tmp_path / "bert", Checkpoint(encoder, {}, tokenizer))
+    path = write(tmp_path / "t.tsv", [f"a cat {i}\ta dog {i}" for i in range(6)])
+    findings = check("rewrite", RewriteConfig(), {"train": path}, model=tmp_path / "bert")
+    assert findings["parts"]["train"]["rows"] == 6
+    assert findings["parts"]["train"]["lengths"]["read_at_once"] == encoder.max_positions
+
+
 def test_training_rows_longer_than_the_model_are_told(
     writer: Encoder, tokenizer: WordPiece, small_bert: Callable[..., Encoder]
 ) -> None:

@@ -18,9 +18,9 @@ from firth.lineage import Recipe
 from firth.pretraining.training import build
 from firth.tensors import Batch
 from firth.train.journal import read_rows
-from firth.train.limit import TimeLimit
+from firth.train.limit import EvaluationExtent, TimeLimit
 from firth.train.loop import Learner
-from firth.train.run import floor_step
+from firth.train.run import evaluate, floor_step
 
 
 def test_the_folder_of_a_run(run: Path) -> None:
@@ -223,6 +223,20 @@ def test_the_last_steps_read_longer_sequences(
     assert all(longest <= 64 for _, longest in lengths[:6])
     assert max(longest for _, longest in lengths[6:]) > 64
     assert json.loads((run / "firth.json").read_text())["max_length"] == 96
+
+
+def test_an_extent_holds_for_any_number_of_packs(run: Path, data: Path) -> None:
+    """A time limit finds it with the sequences of the first steps, and longer ones at the end fall into other packs."""
+    parts = build(from_dict(Recipe, load_toml(run / "run.toml")), Shards.open(data), device="cpu")
+    assert parts.text.held_out is not None
+    num_packs = parts.text.held_out.num_packs(0)
+    assert num_packs > 1
+    figures = []
+    for wanted in (0, num_packs + 5, 1):
+        extent = EvaluationExtent(packs=wanted)
+        figures.append(evaluate(parts.learner, parts.text.held_out, precision="fp32", extent=extent))
+        assert extent.share == (1 / num_packs if wanted == 1 else 1.0)
+    assert figures[0] == figures[1] != figures[2]
 
 
 @pytest.mark.parametrize("kept", [3, 6, 7])

@@ -24,15 +24,25 @@ export const rewrite = {
     async function run() {
       const asked = text.value.trim();
       if (!asked) return;
-      const sent = { texts: [asked], attention: true };
+      const sent = { texts: [asked] };
       if (beams.value) sent.beams = Number(beams.value);
-      const answer = await work(() => ask("/rewrite", sent));
+      const answer = await work(() => askWithAttention(ask, sent));
       if (answer === null) return;
       const [found] = answer.texts;
       written.textContent = found.text || t.nothing;
       figures.textContent = t.figures(percent(found.probability), found.tokens) + (found.ended ? "" : t.cutOff);
-      looks.hidden = false;
-      pictures.show({ ...answer.attention, from: answer.attention.target, to: answer.attention.source });
+      looks.hidden = answer.attention === null;
+      if (answer.attention) pictures.show({ ...answer.attention, from: answer.attention.target, to: answer.attention.source });
     }
   },
 };
+
+/** The text with its attention; without it for a text that is too long, or a model that has no cross-attention. */
+async function askWithAttention(ask, sent) {
+  try {
+    return await ask("/rewrite", { ...sent, attention: true });
+  } catch (error) {
+    if (error.type !== "too_large" && error.type !== "unsupported") throw error;
+    return ask("/rewrite", sent);
+  }
+}
