@@ -48,8 +48,8 @@ class Denoising(Restoring):
                 raise BadConfig(
                     "Denoising needs shares between 0 and 1, and infill, mask and delete must add up to less than 1."
                 )
-            if not 0 < self.span_length <= 100:
-                raise BadConfig("objectives.denoising.span_length must be above 0 and at most 100.")
+            if not 1 <= self.span_length <= 100:
+                raise BadConfig("objectives.denoising.span_length must be at least 1 and at most 100.")
 
     config: Config
 
@@ -122,7 +122,7 @@ class Denoising(Restoring):
         """
         taken_B = rounded(self.config.infill * text.words.counts_B, text.rows_B, key=key, purpose=_TAKEN)
         # More draws than are ever needed: empty spans are rare unless the mean is small.
-        num_draws = int(np.ceil(4 * taken_B.max(initial=0) / min(self.config.span_length, 1))) + 8
+        num_draws = int(np.ceil(4 * taken_B.max(initial=0))) + 8
         draws_BK = rng.uniform(key, text.rows_B[:, None], np.arange(num_draws), _LENGTH)
         lengths_BK = np.searchsorted(_poisson(self.config.span_length), draws_BK, side="right")
         before_BK = np.cumsum(lengths_BK, 1) - lengths_BK

@@ -41,10 +41,14 @@ async def rewrite(state: ServerState, request: schemas.RewriteRequest) -> schema
 
 
 def _num_tokens(rewriter: Rewriter, items: Sequence[Item], settings: RewriteSettings) -> int:
-    """About as many tokens as are read and written: texts are taken to be as long as their sources."""
-    beams = settings.options(rewriter.head.config).choice.beams
-    num_source = sum(len(item.windows[0]) for item in items)
-    return num_source * (1 + beams)
+    """How many tokens are read, and about how many are written: as many as asked for, or as the source has."""
+    options = settings.options(rewriter.head.config)
+    total = 0
+    for item in items:
+        num_source = len(item.windows[0])
+        num_written = options.max_tokens or num_source
+        total += num_source + options.choice.beams * num_written
+    return total
 
 
 async def _with_attention(

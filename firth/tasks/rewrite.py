@@ -271,7 +271,8 @@ def _limit(item: Item, max_tokens: int, longest: int) -> int:
 
 def _batches(items: Items, limits: Sequence[int], encoder: Encoder, *, beams: int) -> Iterator[list[int]]:
     """Items in order of length, so that little memory is left unused; each batch within the limits of the device."""
-    kind = next(encoder.parameters()).device.type
+    is_cuda = next(encoder.parameters()).device.type == "cuda"
+    kind = "cuda" if is_cuda else "cpu"
     bytes_of_token = 8 * encoder.width * max(encoder.num_decoder_layers, 1)  # a key and a value of 4 bytes each
     rows: list[int] = []
     longest = 0
