@@ -89,7 +89,6 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         written.append(HEAD)
     written += _save_nested_models(folder, checkpoint, layout)
 
-    settings = layout.config_json(encoder, goals, pad_id=pad_id)
     if isinstance(encoder, EncoderDecoder):
         # Other programs need to know how a target begins and ends.
         vocab = checkpoint.tokenizer.vocab
