@@ -47,7 +47,7 @@ class SelfAttention(nn.Module):
         use_bias: bool = True,
     ) -> None:
         super().__init__()
-        inner = num_heads * (head_width or _head_width(width, num_heads))
+        inner = num_heads * (head_width or head_width_of(width, num_heads))
         self.num_heads = num_heads
         self.dropout = dropout
         self.causal = causal
@@ -119,7 +119,7 @@ class CrossAttention(nn.Module):
         use_bias: bool = True,
     ) -> None:
         super().__init__()
-        inner = num_heads * (head_width or _head_width(width, num_heads))
+        inner = num_heads * (head_width or head_width_of(width, num_heads))
         self.num_heads = num_heads
         self.dropout = dropout
         self.scale = scale
@@ -327,7 +327,7 @@ class DecoderBlock(Block):
         return self._feed(self._after(self.cross_norm, x_ND))
 
 
-def _head_width(width: int, num_heads: int) -> int:
+def head_width_of(width: int, num_heads: int) -> int:
     if width % num_heads:
         raise BadConfig(f"The width {width} is not a multiple of the number of heads {num_heads}.")
     return width // num_heads

@@ -31,7 +31,7 @@ def test_files_are_short_and_say_what_they_are(path: Path) -> None:
 
 
 def test_public_names() -> None:
-    functions = {"check", "demo", "evaluate", "export", "extend", "finetune", "import_model", "load", "prepare"}
+    functions = {"check", "compress", "demo", "evaluate", "export", "extend", "finetune", "import_model", "load", "prepare"}
     functions |= {"pretrain", "serve"}
     classes = {"Fill", "FirthError", "Generated", "Model", "Prediction"}
     assert set(firth.__all__) == functions | classes

@@ -1,0 +1,21 @@
+"""A model in, a smaller or faster one out, with proof: one method a file, and one gate that measures them all.
+
+`method.py` says what a method is, `compressing.py` what happens around it, `gate.py` what is measured. A new method is one file and one line in `TABLE`.
+"""
+
+from typing import TYPE_CHECKING
+
+from firth.config import resolve as _resolve
+
+if TYPE_CHECKING:
+    from firth.compression.method import Method
+
+TABLE = {
+    "layers": "firth.compression.layers:DropLayers",
+}
+
+
+def resolve(name: str) -> "type[Method]":
+    """The class of a method, imported only now."""
+    method: type[Method] = _resolve(TABLE, name, "method")
+    return method
