@@ -136,7 +136,7 @@ def embed_file(
     file: str | Path,
     out: str | Path,
     pooling: str | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
 ) -> tuple[int, int]:
     """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width.
 

@@ -1,6 +1,7 @@
 """A model in, a smaller or faster one out, with proof: one method a file, and one gate that measures them all.
 
-`method.py` says what a method is, `compressing.py` what happens around it, `gate.py` what is measured. A new method is one file and one line in `TABLE`.
+`method.py` says what a method is, `compressing.py` what happens around it, `gate.py` what is measured. A new
+method is one file and one line in `TABLE`.
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +12,15 @@ if TYPE_CHECKING:
     from firth.compression.method import Method
 
 TABLE = {
+    "heads": "firth.compression.heads:PruneHeads",
+    "ffn": "firth.compression.ffn:PruneFeedForward",
+    "vocabulary": "firth.compression.vocabulary:PruneVocabulary",
     "layers": "firth.compression.layers:DropLayers",
+    "low-rank": "firth.compression.low_rank:LowRank",
+    "share": "firth.compression.sharing:ShareLayers",
+    "int8": "firth.compression.int8:ServeInt8",
+    "weights": "firth.compression.few_bits:FewBits",
+    "onnx": "firth.compression.onnx_export:ExportOnnx",
 }
 
 

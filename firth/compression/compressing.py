@@ -115,14 +115,20 @@ class Candidate:
 
 
 class Candidates:
-    """Makes compressed models of one original; one that is already saved is only opened."""
+    """Makes compressed models of one original, each once; one that an earlier process saved is only opened."""
 
     def __init__(self, method_class: type[Method], job: CompressionJob, root: Path) -> None:
         self.method_class = method_class
         self.job = job
         self.root = root
+        self.made: dict[int, Candidate] = {}
 
-    def make(self, number: int, config: MethodConfig) -> Candidate:
+    def get(self, number: int, config: MethodConfig) -> Candidate:
+        if number not in self.made:
+            self.made[number] = self._make(number, config)
+        return self.made[number]
+
+    def _make(self, number: int, config: MethodConfig) -> Candidate:
         method = self.method_class(config)
         folder = self.root / f"strength-{number}"
         saved = folder / MODEL
@@ -244,7 +250,7 @@ def _choose(
         strengths = candidates.method_class.strengths(job.original, config)
 
         def measure(number: int) -> Trial:
-            candidate = candidates.make(number, strengths[number])
+            candidate = candidates.get(number, strengths[number])
             trial = gate.try_out(candidate.subject)
             log.info(
                 f"{candidate.method.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
@@ -252,7 +258,7 @@ def _choose(
             return trial
 
         chosen = search(len(strengths), measure, wanted)
-    candidate = candidates.make(chosen.number, strengths[chosen.number])
+    candidate = candidates.get(chosen.number, strengths[chosen.number])
     comparison = gate.compare(candidate.subject, request.method)
     reached = chosen.reached
     sentence = ""
@@ -265,9 +271,9 @@ def _choose(
 
 
 def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence: str) -> CompressionSummary:
-    lines = table.lines(comparison)
+    sentences = [*method.remarks]
     if sentence:
-        lines.append(sentence)
+        sentences.append(sentence)
     return CompressionSummary(
         method=method.name,
         strength=method.described,
@@ -282,8 +288,8 @@ def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence:
         compressed=asdict(comparison.compressed),
         difference=comparison.difference,
         interval=[comparison.low, comparison.high],
-        lines=lines,
-        card=table.section(comparison, title=f"{method.name}: {method.described}", sentence=sentence),
+        lines=[*table.lines(comparison), *sentences],
+        card=table.section(comparison, title=f"{method.name}: {method.described}", sentences=sentences),
     )
 
 

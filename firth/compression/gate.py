@@ -35,6 +35,8 @@ RESAMPLES = 400
 INTERVAL = 95
 """Percent of the resampled differences that lie within the interval."""
 COSINE = "cosine"
+SAME_SPEED = 0.05
+"""Speeds that differ by a smaller share are called the same."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Comparison:
     rows: int
     original: Measured
     compressed: Measured
+    speedup: Speed
+    """The compressed model's speed as a multiple of the original's: the medians of the rounds' ratios."""
     low: float
     """The lower end of the interval of the difference of the scores, compressed minus original."""
     high: float
@@ -117,17 +121,18 @@ class Comparison:
 
     @property
     def trial(self) -> Trial:
-        speedup = self.compressed.speed.batches / self.original.speed.batches
-        return Trial(kept_share(self.compressed.score, self.original.score), speedup)
+        return Trial(kept_share(self.compressed.score, self.original.score), self.speedup.batches)
 
     @property
     def verdict(self) -> str:
         """What became of size and speed, in a few words."""
         is_smaller = self.compressed.disk_bytes < self.original.disk_bytes
-        is_faster = self.trial.speedup > 1
         size = "smaller" if is_smaller else "not smaller"
-        speed = "faster" if is_faster else "slower"
+        if abs(self.trial.speedup - 1) < SAME_SPEED:
+            return f"{size} and as fast"
+        is_faster = self.trial.speedup > 1
         joint = "and" if is_smaller == is_faster else "but"
+        speed = "faster" if is_faster else "slower"
         return f"{size} {joint} {speed}"
 
 
@@ -161,8 +166,8 @@ class Gate:
             score = subject.scorer.score(subject.predict(self.examples), self.examples)[self.metric]
         else:
             score = float(self._cosines(subject).mean())
-        original_speed, speed = speeds([self.original, subject], self.examples)
-        return Trial(kept_share(score, self.score), speed.batches / original_speed.batches)
+        timed = time_both(self.original, subject, self.examples)
+        return Trial(kept_share(score, self.score), timed.ratio.batches)
 
     def compare(self, subject: Subject, name: str) -> Comparison:
         """Everything, for the table."""
@@ -172,12 +177,13 @@ class Gate:
             cosines_E = self._cosines(subject)
             score = float(cosines_E.mean())
             low, high = bootstrap(len(cosines_E), lambda rows: float(cosines_E[rows].mean()) - 1.0)
-        original_speed, speed = speeds([self.original, subject], self.examples)
+        timed = time_both(self.original, subject, self.examples)
         return Comparison(
             metric=self.metric,
             rows=len(self.examples),
-            original=_measured("original", self.original, original_speed, self.score),
-            compressed=_measured(name, subject, speed, score),
+            original=_measured("original", self.original, timed.original, self.score),
+            compressed=_measured(name, subject, timed.other, score),
+            speedup=timed.ratio,
             low=low,
             high=high,
         )
@@ -233,25 +239,42 @@ def bootstrap(count: int, difference: Callable[[np.ndarray], float]) -> tuple[fl
     return float(low), float(high)
 
 
-def speeds(subjects: Sequence[Subject], examples: Sequence[Example]) -> list[Speed]:
-    """Texts per second of each model. In every round all take turns, so that a disturbance slows all of them."""
+@dataclass(frozen=True)
+class Timed:
+    """The speeds of two models that were timed together."""
+
+    original: Speed
+    other: Speed
+    ratio: Speed
+    """The other's speed as a multiple of the original's."""
+
+
+def time_both(original: Subject, other: Subject, examples: Sequence[Example]) -> Timed:
+    """Texts per second of two models. They take turns, so that a disturbance slows both; ratios are of one round."""
     many = examples[:BATCH_TEXTS]
     # Evenly over the rows, which may be sorted.
     places = np.linspace(0, len(examples) - 1, min(SINGLE_TEXTS, len(examples))).astype(int)
     single = [examples[place] for place in places]
+    subjects = (original, other)
     for subject in subjects:
         subject.answer(many)  # what is made on first use is made now
-    batch_seconds: list[list[float]] = []
-    single_seconds: list[list[float]] = []
+    batch_rates = []
+    single_rates = []
     for _ in range(ROUNDS):
-        batch_seconds.append([_seconds(subject, [many]) for subject in subjects])
-        single_seconds.append([_seconds(subject, [[example] for example in single]) for subject in subjects])
-    batch_medians = np.median(batch_seconds, axis=0)
-    single_medians = np.median(single_seconds, axis=0)
-    found = []
-    for in_batches, one_by_one in zip(batch_medians, single_medians, strict=True):
-        found.append(Speed(single=float(len(single) / one_by_one), batches=float(len(many) / in_batches)))
-    return found
+        batch_rates.append([len(many) / _seconds(subject, [many]) for subject in subjects])
+        one_by_one = [[example] for example in single]
+        single_rates.append([len(single) / _seconds(subject, one_by_one) for subject in subjects])
+    batches = np.array(batch_rates)
+    singles = np.array(single_rates)
+    return Timed(
+        original=_median_speed(singles[:, 0], batches[:, 0]),
+        other=_median_speed(singles[:, 1], batches[:, 1]),
+        ratio=_median_speed(singles[:, 1] / singles[:, 0], batches[:, 1] / batches[:, 0]),
+    )
+
+
+def _median_speed(single: np.ndarray, batches: np.ndarray) -> Speed:
+    return Speed(single=float(np.median(single)), batches=float(np.median(batches)))
 
 
 def _seconds(subject: Subject, calls: Sequence[Sequence[Example]]) -> float:

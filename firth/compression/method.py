@@ -84,6 +84,11 @@ class Method:
         """Its settings in a few words, for messages and the card."""
         raise NotImplementedError
 
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences that the card says besides the table, once the model is written."""
+        return []
+
     def compress(self, job: CompressionJob) -> Checkpoint:
         """The smaller model. The original stays as it is."""
         raise NotImplementedError

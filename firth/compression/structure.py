@@ -11,7 +11,7 @@ from torch import Tensor
 
 from firth.checkpoint import Checkpoint
 from firth.errors import Unsupported
-from firth.nn.blocks import Block, FeedForward, SelfAttention
+from firth.nn.blocks import Block, FeedForward
 from firth.nn.transformer import BlockSizes, TransformerConfig
 from firth.tensors import Encoder
 
@@ -33,10 +33,6 @@ def blocks_of(encoder: Encoder) -> list[Block]:
     return [module for module in encoder.modules() if isinstance(module, Block)]
 
 
-def attention_of(block: Block) -> SelfAttention:
-    return block.attention
-
-
 def feed_forward_of(block: Block) -> FeedForward:
     """The feed-forward layer; raises if it is of another kind."""
     if not isinstance(block.ffn, FeedForward):
@@ -49,6 +45,18 @@ def feed_forward_of(block: Block) -> FeedForward:
 def block_sizes(encoder: Encoder) -> list[BlockSizes]:
     """The sizes of each block."""
     return [encoder.config.sizes_of_block(number) for number in range(len(blocks_of(encoder)))]
+
+
+def output_rows(state: Mapping[str, Tensor], layer: str) -> list[str]:
+    """The names of the tensors of a linear layer, of full or low rank, that have a row for each output."""
+    last = f"{layer}.second" if f"{layer}.second.weight" in state else layer
+    return [f"{last}.weight", f"{last}.bias"]
+
+
+def input_columns(state: Mapping[str, Tensor], layer: str) -> str:
+    """The name of its tensor that has a column for each input."""
+    first = f"{layer}.first" if f"{layer}.first.weight" in state else layer
+    return f"{first}.weight"
 
 
 def with_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:

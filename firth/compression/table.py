@@ -20,16 +20,13 @@ def lines(comparison: Comparison) -> list[str]:
     return [*shown, *_sentences(comparison)]
 
 
-def section(comparison: Comparison, *, title: str, sentence: str) -> str:
-    """The part of the model card about the compression, in Markdown; `sentence` is about the search."""
+def section(comparison: Comparison, *, title: str, sentences: Sequence[str]) -> str:
+    """The part of the model card about the compression, in Markdown, with more sentences."""
     header, *rows = _rows(comparison)
     table = [_markdown(header), "|" + "---|" * len(header)]
     table += [_markdown(row) for row in rows]
-    sentences = _sentences(comparison)
-    if sentence:
-        sentences.append(sentence)
     shown_table = "\n".join(table)
-    shown_sentences = "\n".join(sentences)
+    shown_sentences = "\n".join([*_sentences(comparison), *sentences])
     return f"## Compressed by {title}\n\n{shown_table}\n\n{shown_sentences}\n"
 
 
@@ -63,11 +60,10 @@ def _row(measured: Measured) -> tuple[str, ...]:
 
 def _sentences(comparison: Comparison) -> list[str]:
     trial = comparison.trial
-    single = comparison.compressed.speed.single / comparison.original.speed.single
     size = comparison.compressed.disk_bytes / comparison.original.disk_bytes
     return [
         f"The model is {comparison.verdict}: {size:.2f} of the bytes, {trial.speedup:.2f} times the speed in batches, "
-        f"{single:.2f} times for single texts.",
+        f"{comparison.speedup.single:.2f} times for single texts.",
         f"It keeps {trial.kept:.4f} of the score: {comparison.metric} {comparison.difference:+.4f} "
         f"({INTERVAL} % interval {comparison.low:+.4f} to {comparison.high:+.4f}, {comparison.rows:,} rows).",
     ]
