@@ -59,15 +59,16 @@ def feed_forward_importance(job: CompressionJob, encoder: Encoder, *, max_rows: 
 
 
 def _importance(job: CompressionJob, encoder: Encoder, masks: Sequence[_Mask], max_rows: int) -> list[Tensor]:
+    head = job.head  # raises for a model without a task
     rows = job.examples["train"][:max_rows]
-    items = job.head.encode(rows, job.original.tokenizer, max_length=job.max_length, training=True)
+    items = head.encode(rows, job.original.tokenizer, max_length=job.max_length, training=True)
     num_sequences = 0
     with _hooked(masks), torch.enable_grad():
         for start in range(0, len(items), BATCH_ROWS):
-            batch = job.head.batch(items[start : start + BATCH_ROWS])
+            batch = head.batch(items[start : start + BATCH_ROWS])
             for mask in masks:
                 mask.begin(batch)
-            loss = job.head.loss(encoder(batch, layers=job.head.needs_layers), batch)
+            loss = head.loss(encoder(batch, layers=head.needs_layers), batch)
             total = torch.stack(list(loss.sums.values())).sum()
             gradients = torch.autograd.grad(total, [mask.mask_BM for mask in masks])
             for mask, gradient_BM in zip(masks, gradients, strict=True):

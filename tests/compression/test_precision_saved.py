@@ -14,9 +14,11 @@ import firth
 from firth import checkpoint as checkpoints
 from firth.compression import onnx_export
 from firth.convert.row_quantised import QUANTISED
+from firth.data.items import pack_windows
 from firth.errors import Unsupported
 from firth.inference import precision_choice
 from firth.inference.saved_precision import ServingEncoder
+from firth.tasks.predicting import outputs_of
 
 TEXTS = ["a good day", "The door is open, and everybody who comes by looks in to see what is going on inside today."]
 Compress = Callable[..., Any]
@@ -74,7 +76,8 @@ def test_the_precision_is_saved_and_not_measured_again(
 def test_the_faster_copy_has_the_same_parts(compress: Compress, tuned: Path, tmp_path: Path) -> None:
     compress("int8", "precision=bf16")
     model = firth.load(tmp_path / "small")
-    batch = model._head("classify").batch(model.encode_examples(model.examples(TEXTS)))
+    items = model.encode_examples(model.examples(TEXTS))
+    batch = pack_windows([item.windows[0] for item in items])
     with torch.inference_mode():
         quick = model._task_encoder(batch)
         exact = model.encoder(batch)
@@ -121,7 +124,7 @@ def test_the_exported_model_computes_the_same(
     opened = firth.load(model)
     items = opened.encode_examples(opened.examples([*TEXTS, "one more"]))
     [head] = opened.checkpoint.tasks.values()
-    expected = [head.outputs(opened.encoder(batch), batch)[0] for batch in (head.batch([item]) for item in items)]
+    expected = [outputs[0] for outputs in outputs_of(opened.encoder, head, items)]
     longest = max(len(item.windows[0].ids) for item in items)
     ids = np.zeros((3, longest), np.int64)
     mask = np.zeros_like(ids)
