@@ -17,6 +17,8 @@ from firth.surgery.exporting import noting_bits, without_generator
 
 
 class FewBits(Method):
+    """Weights take 2 to 8 bits on disk, with a scale for each row."""
+
     name = "weights"
 
     @dataclass(frozen=True)

@@ -22,6 +22,8 @@ STEPS = 16
 
 
 class PruneFeedForward(Method):
+    """Rows of the feed-forward layers are removed, those that matter least for the task first."""
+
     name = "ffn"
     needs_rows = True
 

@@ -21,6 +21,8 @@ MOST_STRENGTHS = 24
 
 
 class PruneHeads(Method):
+    """Attention heads are removed, those that matter least for the task first."""
+
     name = "heads"
     needs_rows = True
 

@@ -15,6 +15,8 @@ from firth.inference.saved_precision import KEY
 
 
 class ServeInt8(Method):
+    """The precision for serving is measured once and saved in the folder."""
+
     name = "int8"
 
     @dataclass(frozen=True)

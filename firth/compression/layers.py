@@ -15,6 +15,8 @@ from firth.errors import BadConfig
 
 
 class DropLayers(Method):
+    """Whole layers are dropped: the top ones, or evenly spread ones."""
+
     name = "layers"
 
     @dataclass(frozen=True)

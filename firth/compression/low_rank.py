@@ -38,6 +38,8 @@ DAMPING = 1e-4
 
 
 class LowRank(Method):
+    """Linear layers become products of two thin matrices (SVD), with a rank for each layer."""
+
     name = "low-rank"
 
     @dataclass(frozen=True)

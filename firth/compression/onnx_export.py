@@ -40,6 +40,8 @@ TOLERANCE = 1e-4
 
 
 class ExportOnnx(Method):
+    """The encoder as an ONNX file, compared with firth's states; onnxruntime is measured."""
+
     name = "onnx"
 
     config: MethodConfig

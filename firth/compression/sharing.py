@@ -17,6 +17,8 @@ from firth.errors import BadConfig, Unsupported
 
 
 class ShareLayers(Method):
+    """All layers of a BERT share one block, the mean of the trained ones (ALBERT); train it further."""
+
     name = "share"
 
     @dataclass(frozen=True)

@@ -29,6 +29,8 @@ BATCH_LINES = 10_000
 
 
 class PruneVocabulary(Method):
+    """Tokens that do not occur in a text (`--vocabulary-from`) are removed with their embedding rows."""
+
     name = "vocabulary"
 
     @dataclass(frozen=True)
