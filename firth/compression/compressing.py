@@ -115,21 +115,18 @@ class Candidate:
 
 
 class Candidates:
-    """Makes compressed models of one original, each once; one that an earlier process saved is only opened."""
+    """Compressed models of one original. Each is made and saved once; memory holds only those that are in use."""
 
     def __init__(self, method_class: type[Method], job: CompressionJob, root: Path) -> None:
         self.method_class = method_class
         self.job = job
         self.root = root
-        self.made: dict[int, Candidate] = {}
+        self.methods: dict[int, Method] = {}
+        """By the number of the strength; a method remembers what it has to say about its model."""
 
-    def get(self, number: int, config: MethodConfig) -> Candidate:
-        if number not in self.made:
-            self.made[number] = self._make(number, config)
-        return self.made[number]
-
-    def _make(self, number: int, config: MethodConfig) -> Candidate:
-        method = self.method_class(config)
+    def open(self, number: int, config: MethodConfig) -> Candidate:
+        """The model of a strength. One that an earlier process saved is not made again."""
+        method = self.methods.setdefault(number, self.method_class(config))
         folder = self.root / f"strength-{number}"
         saved = folder / MODEL
         if not (saved / MANIFEST).exists():
@@ -148,7 +145,10 @@ class Candidates:
         }
         # A model may be compressed several times.
         before = list(made.info.get("compressed", ()))
-        return replace(made, info={**made.info, "compressed": [*before, note]})
+        info = {**made.info, "compressed": [*before, note]}
+        if "held_out" in info:
+            info["held_out_before_compression"] = info.pop("held_out")
+        return replace(made, info=info)
 
 
 def compress(
@@ -250,7 +250,7 @@ def _choose(
         strengths = candidates.method_class.strengths(job.original, config)
 
         def measure(number: int) -> Trial:
-            candidate = candidates.get(number, strengths[number])
+            candidate = candidates.open(number, strengths[number])
             trial = gate.try_out(candidate.subject)
             log.info(
                 f"{candidate.method.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
@@ -258,7 +258,7 @@ def _choose(
             return trial
 
         chosen = search(len(strengths), measure, wanted)
-    candidate = candidates.get(chosen.number, strengths[chosen.number])
+    candidate = candidates.open(chosen.number, strengths[chosen.number])
     comparison = gate.compare(candidate.subject, request.method)
     reached = chosen.reached
     sentence = ""
@@ -294,11 +294,13 @@ def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence:
 
 
 def _add_card(candidate: Candidate, summary: CompressionSummary) -> None:
-    """Writes the table at the top of the saved model's card; what follows is the card of the original."""
+    """Writes the table at the top of the saved model's card."""
     folder = candidate.subject.folder
     path = folder / CARD
     title, _, rest = path.read_text("utf-8").partition("\n")
-    text = f"{title}\n\n{summary['card']}\n## The original\n\n{rest.lstrip()}"
+    # A fine-tuned model keeps its card, any other has one that was made for the compressed model.
+    heading = "The original" if candidate.subject.model.checkpoint.tasks else "The model"
+    text = f"{title}\n\n{summary['card']}\n## {heading}\n\n{rest.lstrip()}"
     write_bytes(path, text.encode())
     write_manifest(folder)
 

@@ -32,6 +32,9 @@ BATCH_TEXTS = 256
 SINGLE_TEXTS = 24
 """Texts that are timed one by one in a round."""
 RESAMPLES = 400
+FEWEST_RESAMPLES = 100
+RESAMPLED_ROWS = 1_000_000
+"""Many rows are drawn less often than `RESAMPLES`, so that no more than this are scored."""
 INTERVAL = 95
 """Percent of the resampled differences that lie within the interval."""
 COSINE = "cosine"
@@ -227,7 +230,8 @@ def bootstrap(count: int, difference: Callable[[np.ndarray], float]) -> tuple[fl
     """The interval of a figure of `count` rows, by drawing rows with replacement; the draws are always the same."""
     key = rng.key("paired bootstrap")
     values = []
-    for number in range(RESAMPLES):
+    num_draws = max(FEWEST_RESAMPLES, min(RESAMPLES, RESAMPLED_ROWS // count))
+    for number in range(num_draws):
         rows = rng.below(key, count, np.arange(count), number)
         value = difference(rows)
         if np.isfinite(value):  # a draw in which all rows have one label has no correlation

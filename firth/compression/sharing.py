@@ -46,7 +46,7 @@ def shared(checkpoint: Checkpoint, *, num_layers: int = 0) -> Checkpoint:
     """The model as an ALBERT; its one block is the mean of the blocks."""
     bert = block_encoder(checkpoint)
     if not isinstance(bert, Bert):
-        raise Unsupported(f"The layers of a {type(bert).__name__} cannot be shared; only those of a BERT can.")
+        raise Unsupported(f"Only the layers of a BERT can be shared; this model is of the kind {type(bert).__name__}.")
     if len(set(bert.config.block_sizes)) > 1:
         raise Unsupported("The blocks of this model have different sizes, so they have no mean.")
     common = {field.name for field in fields(Albert.Config)} & {field.name for field in fields(bert.config)}

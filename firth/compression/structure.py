@@ -23,9 +23,14 @@ def block_encoder(checkpoint: Checkpoint) -> Encoder:
     encoder = checkpoint.encoder
     if not isinstance(encoder.config, TransformerConfig) or not encoder.num_layers:
         raise Unsupported(f"{type(encoder).__name__} has no Transformer blocks, which this method changes.")
+    refuse_additions(checkpoint)
+    return encoder
+
+
+def refuse_additions(checkpoint: Checkpoint) -> None:
+    """Raises for a model whose encoder has more parts than its config says."""
     if checkpoint.adapter_width or checkpoint.feature_encoder is not None:
         raise Unsupported("The model has adapters or frozen features, which this method does not know.")
-    return encoder
 
 
 def blocks_of(encoder: Encoder) -> list[Block]:

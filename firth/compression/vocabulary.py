@@ -15,6 +15,7 @@ from torch import nn
 
 from firth.checkpoint import Checkpoint, make_objective
 from firth.compression.method import CompressionJob, Method, MethodConfig
+from firth.compression.structure import refuse_additions
 from firth.config import check_counts
 from firth.corpus.readers import find_files, read_lines
 from firth.errors import BadConfig, Unsupported
@@ -62,6 +63,7 @@ class PruneVocabulary(Method):
         parameters = dict(job.original.encoder.named_parameters())
         if not isinstance(tokenizer, WordPiece) or TOKEN_EMBEDDING not in parameters:
             raise Unsupported(f"{job.model} is not a BERT with WordPiece tokens, the only kind that vocabulary knows.")
+        refuse_additions(job.original)
         return with_tokens(job.original, self._kept_ids(tokenizer, job.vocabulary_from))
 
     def _kept_ids(self, tokenizer: WordPiece, paths: Sequence[Path]) -> list[int]:

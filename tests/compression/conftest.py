@@ -40,7 +40,8 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("firth.compression.gate.ROUNDS", 1)
     monkeypatch.setattr("firth.compression.gate.BATCH_TEXTS", 8)
     monkeypatch.setattr("firth.compression.gate.SINGLE_TEXTS", 2)
-    monkeypatch.setattr("firth.compression.gate.RESAMPLES", 20)
+    monkeypatch.setattr("firth.compression.gate.FEWEST_RESAMPLES", 20)
+    monkeypatch.setattr("firth.compression.gate.RESAMPLED_ROWS", 0)
 
 
 @pytest.fixture
