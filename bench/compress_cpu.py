@@ -31,6 +31,7 @@ from firth.compression.rows import read_rows
 from firth.errors import FirthError
 
 KEEP = 0.99
+MINILM = "all-MiniLM-L6-v2"
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,14 @@ def main() -> None:
         return
     data = SETS[arguments.set]
     model = arguments.model or (minilm() if data.language == "en" else models.find("zh-small"))
+    label = arguments.label or (MINILM if model == minilm() else model.name)
     with TemporaryDirectory() as name:
         folder = Path(name)
         files = _files(data, folder, arguments.rows)
         for seed in range(1, arguments.seeds + 1):
             tuned = folder / f"tuned-{seed}"
             for plan in plans(arguments.methods, fixed=arguments.fixed, searched=not arguments.no_search):
-                key = {"set": arguments.set, "model": Path(model).name, "plan": plan.name, "seed": seed}
+                key = {"set": arguments.set, "model": label, "plan": plan.name, "seed": seed}
                 if any(key.items() <= row.items() for row in _read(arguments.out)):
                     continue
                 if not tuned.exists():
@@ -239,6 +241,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("set", nargs="?", choices=SETS, default="sst-2")
     parser.add_argument("--model", type=Path, help="what is fine-tuned; MiniLM, or zh-small for Chinese, unless given")
+    parser.add_argument("--label", help="what the table calls the model; its folder's name unless given")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=0, help="use only so many rows of each file, for a rehearsal")
     parser.add_argument("--methods", nargs="*", default=[], help="only these methods")
