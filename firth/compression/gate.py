@@ -27,10 +27,15 @@ from firth.types import Example, Prediction
 
 ROUNDS = 7
 """How often each model is timed."""
+SEARCH_ROUNDS = 3
+"""The same while strengths are searched."""
 BATCH_TEXTS = 256
-"""The most texts that are timed in batches."""
+"""The most texts that are timed in batches in a round; the first ones also warm the models up."""
 SINGLE_TEXTS = 24
-"""Texts that are timed one by one in a round."""
+"""The most texts that are timed one by one in a round."""
+WARM_UP_TEXTS = 16
+ROUND_SECONDS = 1.0
+"""A large model is timed on fewer texts, which take it about so long."""
 RESAMPLES = 400
 FEWEST_RESAMPLES = 100
 RESAMPLED_ROWS = 1_000_000
@@ -169,7 +174,7 @@ class Gate:
             score = subject.scorer.score(subject.predict(self.examples), self.examples)[self.metric]
         else:
             score = float(self._cosines(subject).mean())
-        timed = time_both(self.original, subject, self.examples)
+        timed = time_both(self.original, subject, self.examples, rounds=SEARCH_ROUNDS)
         return Trial(kept_share(score, self.score), timed.ratio.batches)
 
     def compare(self, subject: Subject, name: str) -> Comparison:
@@ -180,7 +185,7 @@ class Gate:
             cosines_E = self._cosines(subject)
             score = float(cosines_E.mean())
             low, high = bootstrap(len(cosines_E), lambda rows: float(cosines_E[rows].mean()) - 1.0)
-        timed = time_both(self.original, subject, self.examples)
+        timed = time_both(self.original, subject, self.examples, rounds=ROUNDS)
         return Comparison(
             metric=self.metric,
             rows=len(self.examples),
@@ -253,21 +258,20 @@ class Timed:
     """The other's speed as a multiple of the original's."""
 
 
-def time_both(original: Subject, other: Subject, examples: Sequence[Example]) -> Timed:
+def time_both(original: Subject, other: Subject, examples: Sequence[Example], *, rounds: int) -> Timed:
     """Texts per second of two models. They take turns, so that a disturbance slows both; ratios are of one round."""
-    many = examples[:BATCH_TEXTS]
-    # Evenly over the rows, which may be sorted.
-    places = np.linspace(0, len(examples) - 1, min(SINGLE_TEXTS, len(examples))).astype(int)
-    single = [examples[place] for place in places]
     subjects = (original, other)
+    warm_up = _spread(examples, WARM_UP_TEXTS)
     for subject in subjects:
-        subject.answer(many)  # what is made on first use is made now
+        subject.answer(warm_up)  # what is made on first use is made now
+    rate = len(warm_up) / _seconds(original, [warm_up])
+    many = _spread(examples, min(BATCH_TEXTS, max(WARM_UP_TEXTS, round(rate * ROUND_SECONDS))))
+    single = [[example] for example in many[:SINGLE_TEXTS]]
     batch_rates = []
     single_rates = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         batch_rates.append([len(many) / _seconds(subject, [many]) for subject in subjects])
-        one_by_one = [[example] for example in single]
-        single_rates.append([len(single) / _seconds(subject, one_by_one) for subject in subjects])
+        single_rates.append([len(single) / _seconds(subject, single) for subject in subjects])
     batches = np.array(batch_rates)
     singles = np.array(single_rates)
     return Timed(
@@ -275,6 +279,12 @@ def time_both(original: Subject, other: Subject, examples: Sequence[Example]) ->
         other=_median_speed(singles[:, 1], batches[:, 1]),
         ratio=_median_speed(singles[:, 1] / singles[:, 0], batches[:, 1] / batches[:, 0]),
     )
+
+
+def _spread(examples: Sequence[Example], count: int) -> list[Example]:
+    """Some rows, evenly over all of them, because they may be sorted."""
+    places = np.linspace(0, len(examples) - 1, min(count, len(examples))).astype(int)
+    return [examples[place] for place in places]
 
 
 def _median_speed(single: np.ndarray, batches: np.ndarray) -> Speed:

@@ -38,7 +38,9 @@ def job(tuned: Path, rows: Path) -> CompressionJob:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """The gate times each model once and draws few samples: a test never asserts a time."""
     monkeypatch.setattr("firth.compression.gate.ROUNDS", 1)
+    monkeypatch.setattr("firth.compression.gate.SEARCH_ROUNDS", 1)
     monkeypatch.setattr("firth.compression.gate.BATCH_TEXTS", 8)
+    monkeypatch.setattr("firth.compression.gate.WARM_UP_TEXTS", 2)
     monkeypatch.setattr("firth.compression.gate.SINGLE_TEXTS", 2)
     monkeypatch.setattr("firth.compression.gate.FEWEST_RESAMPLES", 20)
     monkeypatch.setattr("firth.compression.gate.RESAMPLED_ROWS", 0)
