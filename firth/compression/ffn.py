@@ -4,7 +4,7 @@ In: a fine-tuned model and rows. Out: the model without these rows: of the first
 columns of the second matrix. If every block loses the same number, transformers' layout can hold the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
+from firth.compression.calibration import calibration_batches, input_moments, kept_columns
 from firth.compression.importance import feed_forward_importance
 from firth.compression.method import CompressionJob, Method, MethodConfig
-from firth.compression.structure import block_encoder, block_sizes, input_columns, output_rows, with_sizes
+from firth.compression.structure import block_encoder, block_sizes, input_columns, input_layer, output_rows, with_sizes
 from firth.config import check_counts, check_shares
 
 STEPS = 16
@@ -38,6 +39,8 @@ class PruneFeedForward(Method):
         """What a block keeps is a multiple of this, as the CPU's vectors like it."""
         max_rows: int = 1000
         """Labelled rows that importance is measured on."""
+        refit: bool = True
+        """Whether the weights after the kept rows are refitted by least squares to stand in for the removed ones."""
 
         def __post_init__(self) -> None:
             check_shares(remove=self.remove)
@@ -57,7 +60,12 @@ class PruneFeedForward(Method):
     def compress(self, job: CompressionJob) -> Checkpoint:
         encoder = block_encoder(job.original)
         importance = feed_forward_importance(job, encoder, max_rows=self.config.max_rows)
-        return without_rows(job.original, self.kept_rows(importance))
+        kept = self.kept_rows(importance)
+        moments: dict[str, Tensor] = {}
+        if self.config.refit:
+            layers = [input_layer(encoder, number, "ffn.down") for number in range(len(kept))]
+            moments = input_moments(encoder, calibration_batches(job, max_rows=self.config.max_rows), layers)
+        return without_rows(job.original, kept, moments)
 
     def kept_rows(self, importance: Sequence[Tensor]) -> list[Tensor]:
         """The rows of each block that stay, in their order."""
@@ -80,8 +88,10 @@ class PruneFeedForward(Method):
         return min(before, max(1, round(count / multiple)) * multiple)
 
 
-def without_rows(checkpoint: Checkpoint, kept: Sequence[Tensor]) -> Checkpoint:
-    """The model with only these rows in the feed-forward layer of each block."""
+def without_rows(
+    checkpoint: Checkpoint, kept: Sequence[Tensor], moments: Mapping[str, Tensor] | None = None
+) -> Checkpoint:
+    """The model with only these rows in each feed-forward layer; with second moments, what follows is refitted."""
     encoder = block_encoder(checkpoint)
     state = dict(encoder.state_dict())
     sizes = []
@@ -90,6 +100,6 @@ def without_rows(checkpoint: Checkpoint, kept: Sequence[Tensor]) -> Checkpoint:
         for name in output_rows(state, f"{prefix}up"):
             state[name] = state[name][rows]
         name = input_columns(state, f"{prefix}down")
-        state[name] = state[name][:, rows]
+        state[name] = kept_columns(state[name], rows, (moments or {}).get(name.removesuffix(".weight")))
         sizes.append(replace(size, ffn_width=len(rows)))
     return with_sizes(checkpoint, sizes, state)

@@ -5,16 +5,17 @@ values, and their columns of the projection after attention, are gone, so that t
 keeps at least one head.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
+from firth.compression.calibration import calibration_batches, input_moments, kept_columns
 from firth.compression.importance import head_importance
 from firth.compression.method import CompressionJob, Method, MethodConfig
-from firth.compression.structure import block_encoder, block_sizes, input_columns, output_rows, with_sizes
+from firth.compression.structure import block_encoder, block_sizes, input_columns, input_layer, output_rows, with_sizes
 from firth.config import check_counts, check_shares
 
 MOST_STRENGTHS = 24
@@ -32,6 +33,8 @@ class PruneHeads(Method):
         """Share of all heads that are removed."""
         max_rows: int = 1000
         """Rows that importance is measured on."""
+        refit: bool = True
+        """Whether the weights after the kept heads are refitted by least squares to stand in for the removed ones."""
 
         def __post_init__(self) -> None:
             check_shares(remove=self.remove)
@@ -54,7 +57,12 @@ class PruneHeads(Method):
     def compress(self, job: CompressionJob) -> Checkpoint:
         encoder = block_encoder(job.original)
         importance = head_importance(job, encoder, max_rows=self.config.max_rows)
-        return without_heads(job.original, kept_heads(importance, remove=self.config.remove))
+        kept = kept_heads(importance, remove=self.config.remove)
+        moments: dict[str, Tensor] = {}
+        if self.config.refit:
+            layers = [input_layer(encoder, number, "attention.out") for number in range(len(kept))]
+            moments = input_moments(encoder, calibration_batches(job, max_rows=self.config.max_rows), layers)
+        return without_heads(job.original, kept, moments)
 
 
 def kept_heads(importance: Sequence[Tensor], *, remove: float) -> list[list[int]]:
@@ -74,8 +82,10 @@ def kept_heads(importance: Sequence[Tensor], *, remove: float) -> list[list[int]
     return [sorted(heads) for heads in kept]
 
 
-def without_heads(checkpoint: Checkpoint, kept: Sequence[Sequence[int]]) -> Checkpoint:
-    """The model with only these heads in each block."""
+def without_heads(
+    checkpoint: Checkpoint, kept: Sequence[Sequence[int]], moments: Mapping[str, Tensor] | None = None
+) -> Checkpoint:
+    """The model with only these heads in each block; with second moments, what follows them is refitted."""
     encoder = block_encoder(checkpoint)
     state = dict(encoder.state_dict())
     sizes = []
@@ -89,6 +99,6 @@ def without_heads(checkpoint: Checkpoint, kept: Sequence[Sequence[int]]) -> Chec
         for name in output_rows(state, f"{prefix}qkv"):
             state[name] = state[name][qkv_rows]
         name = input_columns(state, f"{prefix}out")
-        state[name] = state[name][:, positions]
+        state[name] = kept_columns(state[name], positions, (moments or {}).get(name.removesuffix(".weight")))
         sizes.append(replace(size, num_heads=len(heads)))
     return with_sizes(checkpoint, sizes, state)

@@ -2,28 +2,24 @@
 
 In: a model with Transformer blocks. Out: the same with `LowRankLinear` where that has fewer weights. What is kept is
 the product on real inputs, not the matrix: with M the second moments of a layer's inputs and M = C C', the SVD is that
-of W C, and W becomes U S V' C^-1 cut at the rank (Chen et al. 2021, DRONE). The inputs are those of the sample texts
-that come with firth and of the rows to learn from, if there are any. Each matrix gets the smallest rank that keeps a
+of W C, and W becomes U S V' C^-1 cut at the rank (Chen et al. 2021, DRONE). The inputs are those of the rows to
+learn from, or of the sample texts that come with firth. Each matrix gets the smallest rank that keeps a
 share of the squared singular values, so easy matrices get a low rank and hard ones a high rank or none.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from firth.checkpoint import Checkpoint
+from firth.compression.calibration import calibration_batches, input_moments
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import block_encoder, block_sizes, with_sizes
 from firth.config import check_counts
-from firth.data.packing import pack_tokens
 from firth.errors import BadConfig
-from firth.inference.precision_choice import sample_sequences
 from firth.nn.transformer import BlockSizes
-from firth.tasks.predicting import BATCH_TOKENS, token_batches
-from firth.tensors import Encoder
 
 LAYERS = {
     "qkv_rank": "attention.qkv",
@@ -49,7 +45,7 @@ class LowRank(Method):
         multiple: int = 8
         """Ranks are multiples of this, as the CPU's vectors like it."""
         max_rows: int = 500
-        """The most texts of the rows to learn from whose inputs are looked at."""
+        """The most rows whose inputs are looked at."""
 
         def __post_init__(self) -> None:
             if not 0 < self.energy <= 1:
@@ -69,22 +65,12 @@ class LowRank(Method):
 
     def compress(self, job: CompressionJob) -> Checkpoint:
         encoder = block_encoder(job.original)
-        moments = input_moments(encoder, list(self._sequences(job)))
+        moments = input_moments(encoder, calibration_batches(job, max_rows=self.config.max_rows))
         state = dict(encoder.state_dict())
         sizes = []
         for number, size in enumerate(block_sizes(encoder)):
             sizes.append(self._reduce_block(state, size, f"blocks.{number}.", moments))
         return with_sizes(job.original, sizes, state)
-
-    def _sequences(self, job: CompressionJob) -> Iterator[np.ndarray]:
-        """Ids of the texts whose inputs are looked at."""
-        tokenizer = job.original.tokenizer
-        max_length = job.original.encoder.max_positions
-        yield from sample_sequences(tokenizer, max_length)
-        texts = [text for example in job.examples.get("train", ())[: self.config.max_rows] for text in example.texts]
-        room = max_length - tokenizer.vocab.frame.size()
-        for ids in tokenizer.ids_batch(texts):
-            yield tokenizer.vocab.frame.join(np.array(ids[:room], np.int64))
 
     def _reduce_block(
         self, state: dict[str, Tensor], size: BlockSizes, prefix: str, moments: Mapping[str, Tensor]
@@ -124,31 +110,3 @@ def factors(weight_ED: Tensor, moments_DD: Tensor, *, energy: float, multiple: i
     unscaled_DR = torch.linalg.solve_triangular(root_DD.T, right_RD[:rank].T, upper=True)
     first_RD = (unscaled_DR * roots_R).T
     return first_RD.float().contiguous(), second_ER.float().contiguous()
-
-
-def input_moments(encoder: Encoder, sequences: Sequence[np.ndarray]) -> dict[str, Tensor]:
-    """For each linear layer of the blocks, by name, the sum of x x' over its inputs x, in double precision."""
-    moments: dict[str, Tensor] = {}
-    handles = []
-    for name, module in encoder.named_modules():
-        if name.startswith("blocks.") and isinstance(module, nn.Linear):
-            moments[name] = torch.zeros(module.in_features, module.in_features, dtype=torch.float64)
-            handles.append(module.register_forward_pre_hook(_adding(moments[name])))
-    try:
-        with torch.inference_mode():
-            for rows in token_batches([len(sequence) for sequence in sequences], BATCH_TOKENS):
-                encoder(pack_tokens([sequences[row] for row in rows]))
-    finally:
-        for handle in handles:
-            handle.remove()
-    return moments
-
-
-def _adding(moments_DD: Tensor) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
-    """A hook that adds the moments of a layer's inputs."""
-
-    def add(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        x_ND = inputs[0].double()
-        moments_DD.add_(x_ND.T @ x_ND)
-
-    return add

@@ -64,6 +64,12 @@ def input_columns(state: Mapping[str, Tensor], layer: str) -> str:
     return f"{first}.weight"
 
 
+def input_layer(encoder: Encoder, number: int, layer: str) -> str:
+    """The name of the `nn.Linear` that reads a layer's input: the layer itself, or its first part."""
+    weight = input_columns(encoder.state_dict(), f"{BLOCKS}{number}.{layer}")
+    return weight.removesuffix(".weight")
+
+
 def with_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
     """The model with only these layers, in this order, counted from 0."""
     encoder = block_encoder(checkpoint)
