@@ -24,7 +24,7 @@ from firth.objectives.replaced_token import trainable_goals
 from firth.pretraining import solving
 from firth.pretraining.planning import PretrainRequest, named_recipe, resolve_config, with_epochs, with_vocab_size
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
-from firth.tensors import Encoder
+from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
@@ -35,6 +35,8 @@ from firth.train.run import evaluate as measure
 
 log = logging.getLogger(__name__)
 
+ExtendGoal = Callable[[Objective, Encoder], Goal]
+
 
 @dataclass(frozen=True)
 class Parts:
@@ -44,6 +46,8 @@ class Parts:
     packs: Packs
     held_out: Packs | None
     tokenizer: Tokenizer
+    objectives: Mapping[str, Objective]
+    """The goals that make the batches and that the model keeps; the learner may have others in their place."""
 
     def measure(self, precision: str, extent: EvaluationExtent) -> Callable[[], dict[str, float]] | None:
         """A function that gives means over the held-out documents, with the masks and pairs of epoch 0."""
@@ -65,8 +69,12 @@ def pretrain(
     request: PretrainRequest,
     start_from: str | Path | None = None,
     device: str | None = None,
+    extend: ExtendGoal | None = None,
 ) -> dict[str, float]:
-    """Trains a new run, or the rest of one, and writes the model; returns the last held-out figures."""
+    """Trains a new run, or the rest of one, and writes the model; returns the last held-out figures.
+
+    `extend` makes of each objective what learns in its place, such as a lesson by a teacher.
+    """
     resumed = folder.begun
     shards = Shards.open(_shards_folder(data, folder, request), verify=not resumed)
     source = _source(folder, shards, start_from)
@@ -75,7 +83,7 @@ def pretrain(
     recipe = resolve_config(request, saved, start=start, vocab_size=int(shards.info["vocab_size"]))
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
-    parts = build(recipe, shards, start=start, device=device)
+    parts = build(recipe, shards, start=start, device=device, extend=extend)
     if request.epochs is not None:
         before = recipe
         recipe = with_epochs(recipe, request.epochs, parts.packs)
@@ -222,7 +230,14 @@ def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -
         )
 
 
-def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
+def build(
+    recipe: Recipe,
+    shards: Shards,
+    *,
+    start: Checkpoint | None = None,
+    device: str | None = None,
+    extend: ExtendGoal | None = None,
+) -> Parts:
     """Builds what a recipe names; all random numbers come from its seed."""
     tokenizer = tokenizers.load(shards.tokenizer_folder)
     if len(recipe.encoder) != 1 or not recipe.objectives:
@@ -243,10 +258,13 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
         encoder.load_state_dict(start.encoder.state_dict())
         for goal_name in goals.keys() & start.goals.keys():
             goals[goal_name].load_state_dict(start.goals[goal_name].state_dict())
-    learner = Learner(encoder, goals).to(torch_device)
+    learned: dict[str, Goal] = dict(goals)
+    if extend:
+        learned = {goal_name: extend(goal, encoder) for goal_name, goal in goals.items()}
+    learner = Learner(encoder, learned).to(torch_device)
     compiled(learner, recipe.train, torch_device)  # raises now rather than after files were written
     packs, held_out = _make_packs(recipe, shards, list(goals.values()), tokenizer)
-    return Parts(learner, packs, held_out, tokenizer)
+    return Parts(learner, packs, held_out, tokenizer, goals)
 
 
 def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[str, Objective]:
@@ -313,7 +331,7 @@ def _checkpoint(
     encoder = learner.encoder
     if recipe.finetune_dropout is not None:
         encoder.config = replace(encoder.config, dropout=recipe.finetune_dropout)
-    goals: dict[str, Objective] = dict(learner.goals.items())  # type: ignore[arg-type]
+    goals = parts.objectives
     layout = _suiting_layout((recipe.layout, start_layout), encoder, goals) if recipe.layout else ""
     return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)
 
