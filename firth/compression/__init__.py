@@ -21,6 +21,20 @@ TABLE = {
     "int8": "firth.compression.int8:ServeInt8",
     "weights": "firth.compression.few_bits:FewBits",
     "onnx": "firth.compression.onnx_export:ExportOnnx",
+    "distil": "firth.compression.distil:Distil",
+    "pkd": "firth.compression.pkd:PatientDistillation",
+    "distilbert": "firth.compression.distilbert:DistilBert",
+    "minilm": "firth.compression.minilm:MiniLM",
+    "tinybert": "firth.compression.tinybert:TinyBert",
+    "mobilebert": "firth.compression.mobilebert:MobileBert",
+    "ensemble": "firth.compression.ensemble:Ensemble",
+    "bilstm": "firth.compression.simple_students:SimpleStudent",
+    "vectors": "firth.compression.vectors:CopiedVectors",
+    "theseus": "firth.compression.theseus:Theseus",
+    "layerdrop": "firth.compression.layerdrop:LayerDrop",
+    "magnitude": "firth.compression.pruning:MagnitudePruning",
+    "movement": "firth.compression.pruning:MovementPruning",
+    "quantise-aware": "firth.compression.quantise_aware:QuantiseAware",
 }
 
 
