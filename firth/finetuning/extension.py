@@ -51,4 +51,3 @@ class Extension:
 
     def finish_encoder(self, encoder: Encoder) -> None:
         """Takes its own parts out of the trained encoder, which is then measured and saved."""
-
