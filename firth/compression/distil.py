@@ -156,6 +156,8 @@ class SoftLabelExtension(LessonExtension):
 
 
 class Distil(StudentMethod):
+    """A smaller student learns the soft labels of the fine-tuned model."""
+
     Config = DistilConfig
     name = "distil"
     same_tokenizer = False

@@ -73,6 +73,8 @@ class SoftWords(Term):
 
 
 class DistilBert(GeneralMethod):
+    """A pre-trained model with every second layer learns predictions and states on plain text."""
+
     Config = DistilBertConfig
     name = "distilbert"
 

@@ -31,6 +31,8 @@ class EnsembleExtension(SoftLabelExtension):
 
 
 class Ensemble(Distil):
+    """A student learns the mean of the soft labels of several models."""
+
     Config = EnsembleConfig
     name = "ensemble"
 

@@ -68,6 +68,8 @@ class LayerDropExtension(TrainingExtension):
 
 
 class LayerDrop(TrainedMethod):
+    """Layers are skipped at random in training; then some are left out for good."""
+
     Config = LayerDropConfig
     name = "layerdrop"
 

@@ -75,6 +75,8 @@ class RelationExtension(LessonExtension):
 
 
 class MiniLM(GeneralMethod):
+    """A student of any shape learns the attention and value relations of one layer."""
+
     Config = MiniLMConfig
     name = "minilm"
 

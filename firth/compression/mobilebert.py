@@ -53,6 +53,8 @@ class MapExtension(LessonExtension):
 
 
 class MobileBert(GeneralMethod):
+    """A student with the same layers, narrower inside, learns states and attention of each."""
+
     Config = MobileBertConfig
     name = "mobilebert"
 

@@ -49,6 +49,8 @@ class PatientExtension(SoftLabelExtension):
 
 
 class PatientDistillation(StudentMethod):
+    """Soft labels, and the first token's states of layers on the way (PKD)."""
+
     Config = PatientConfig
     name = "pkd"
 

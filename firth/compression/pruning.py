@@ -89,6 +89,8 @@ class PruningExtension(TrainingExtension):
 
 
 class MagnitudePruning(TrainedMethod):
+    """The smallest weights become zero while the model is fine-tuned."""
+
     Config = PruningConfig
     name = "magnitude"
     keeps_last = True
@@ -110,6 +112,8 @@ class MagnitudePruning(TrainedMethod):
 
 
 class MovementPruning(MagnitudePruning):
+    """Weights that fine-tuning moves towards zero become zero."""
+
     Config = MovementConfig
     name = "movement"
     weight_class = ScoredWeight

@@ -60,6 +60,8 @@ class RoundingExtension(TrainingExtension):
 
 
 class QuantiseAware(TrainedMethod):
+    """The model is fine-tuned with weights rounded to few bits."""
+
     Config = QuantiseAwareConfig
     name = "quantise-aware"
 

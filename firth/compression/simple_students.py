@@ -46,6 +46,8 @@ class SimpleStudentConfig(DistilConfig):
 
 
 class SimpleStudent(StudentMethod):
+    """A BiLSTM or a bag of words learns the soft labels of the fine-tuned model."""
+
     Config = SimpleStudentConfig
     name = "bilstm"
 

@@ -93,6 +93,8 @@ class TheseusExtension(TrainingExtension):
 
 
 class Theseus(TrainedMethod):
+    """New layers replace groups of old ones at random, with rising probability."""
+
     Config = TheseusConfig
     name = "theseus"
 

@@ -105,6 +105,8 @@ class TinyBertExtension(SoftLabelExtension):
 
 
 class TinyBert(GeneralMethod):
+    """A student learns embeddings, states and attention of layers, then soft labels."""
+
     Config = TinyBertConfig
     name = "tinybert"
 

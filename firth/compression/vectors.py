@@ -94,6 +94,8 @@ class VectorBatches:
 
 
 class CopiedVectors(StudentMethod):
+    """A smaller student learns to give the same vectors of texts."""
+
     Config = VectorsConfig
     name = "vectors"
     needs_rows = False
