@@ -103,6 +103,11 @@ class StudentMethod(TrainedMethod):
         self.check_student(student, job)
         return student
 
+    @property
+    def keeps_head(self) -> bool:
+        """Whether the student starts with the head of the model: its states are near the model's."""
+        return not self.config.random and not self.config.student
+
     def check_student(self, student: Checkpoint, job: CompressionJob) -> None:
         """Raises for a student whose shape the method does not allow."""
 
@@ -110,7 +115,9 @@ class StudentMethod(TrainedMethod):
 class LessonExtension(TrainingExtension):
     """A run whose heads learn the terms of a method besides their labels."""
 
-    def __init__(self, method: "StudentMethod", job: CompressionJob, name: str) -> None:
+    method: StudentMethod
+
+    def __init__(self, method: StudentMethod, job: CompressionJob, name: str) -> None:
         super().__init__(method, job, name)
         self.teacher = Teacher.of(job.model, job.original)
         self.lessons: list[Lesson] = []
@@ -119,7 +126,7 @@ class LessonExtension(TrainingExtension):
         raise NotImplementedError
 
     def goal(self, head: Head, encoder: Encoder) -> Goal:
-        if not self.method.config.random:
+        if self.method.keeps_head:
             self.start_head(head)
         lesson = Lesson(
             head,

@@ -76,6 +76,7 @@ class GeneralMethod(StudentMethod):
                 device=job.device,
                 extend=extend,
             )
+        teacher.to("cpu")  # where the gate measures it
         trained = checkpoints.load(run)
         if "masked_lm" not in job.original.goals:
             # Its head was only there to cut the text into sequences.

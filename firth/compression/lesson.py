@@ -71,13 +71,18 @@ class Lesson(Goal):
         return [term for term in self.all_terms if term.weight]
 
     @property
-    def needs_layers(self) -> bool:  # type: ignore[override]
+    def needs_teacher(self) -> bool:
+        """Whether the teacher reads every batch."""
         return any(term.needs_states for term in self.active_terms)
+
+    @property
+    def needs_layers(self) -> bool:  # type: ignore[override]
+        return self.goal.needs_layers or self.needs_teacher
 
     def loss(self, states: States, batch: Batch) -> Loss:
         scores, labels = self._label_loss(states, batch)
         taught = None
-        if self.needs_layers:
+        if self.needs_teacher:
             assert self.teacher is not None
             taught = self.teacher.states(batch)
         compared = Compared(batch, states, scores, taught)

@@ -63,6 +63,10 @@ class SimpleStudent(StudentMethod):
             return "a bag of words"
         return f"a BiLSTM of {self.config.cell_width} cells in each direction"
 
+    @property
+    def keeps_head(self) -> bool:
+        return False
+
     def check(self, job: CompressionJob) -> None:
         check_task(job.head, str(job.model))
 

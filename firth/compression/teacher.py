@@ -73,13 +73,17 @@ class Teacher:
         digests = [file_sha256(path) for path in sorted(self.path.glob("*.safetensors"))]
         return sha256(" ".join(digests).encode()).hexdigest()
 
+    def to(self, device: torch.device | str) -> None:
+        """Moves all its parts."""
+        for part in self._parts():
+            part.to(device)
+
     @torch.no_grad()
     def states(self, batch: Batch) -> States:
         """Its states of all layers for a batch that has its ids."""
         device = batch.ids_N.device
         if next(self.encoder.parameters()).device != device:
-            for part in self._parts():
-                part.to(device)
+            self.to(device)
         return self.encoder(batch, layers=True)  # type: ignore[no-any-return]
 
     def check_same_tokenizer(self, tokenizer: Tokenizer, student: str) -> None:
@@ -118,7 +122,13 @@ def _listed(labels: Labels) -> str:
 
 
 def row_scores(
-    teachers: Sequence[Teacher], task: str, labels: Labels, examples: Sequence[Example], *, folder: Path
+    teachers: Sequence[Teacher],
+    task: str,
+    labels: Labels,
+    examples: Sequence[Example],
+    *,
+    folder: Path,
+    device: str = "cpu",
 ) -> np.ndarray:
     """The scores of all teachers for all rows, rows x teachers x labels: a memory-mapped file in `folder`.
 
@@ -128,6 +138,9 @@ def row_scores(
     num_scores = sum(len(names) for names in labels.values()) or 1
     fingerprint = _fingerprint(teachers, examples)
     cache = RowCache(folder, fingerprint=fingerprint, shape=(len(examples), len(teachers), num_scores))
+
+    for teacher in teachers:
+        teacher.to(device)
 
     def compute(rows: range) -> np.ndarray:
         block = [examples[row] for row in rows]

@@ -14,6 +14,7 @@ from typing import ClassVar
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob, Method, MethodConfig
+from firth.compression.teacher import Teacher
 from firth.config import to_dict
 from firth.errors import BadConfig, BadInput
 from firth.files import JsonObject, atomic_folder
@@ -113,6 +114,8 @@ class TrainedMethod(Method):
         run = self.run_path(job)
         with RunFolder(run, command="finetune", resume=is_begun(run)) as folder:
             running.finetune(folder, self._request(job, start, extension), device=job.device)
+        # A teacher was moved to where its student was trained; the gate measures it on the CPU.
+        Teacher.of(job.model, job.original).to("cpu")
         return self.finished(checkpoints.load(run), job)
 
     def run_path(self, job: CompressionJob) -> Path:

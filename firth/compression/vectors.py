@@ -67,7 +67,7 @@ class VectorCopy(Goal):
         size = taught_ED.square().sum(-1).mean().clamp(min=1e-12)
         return Loss(
             {"vectors": distances_E.sum() / size},
-            {"vectors_cosine": cosines_E.sum(), "vectors_cosine_of": torch.tensor(float(len(taught_ED)))},
+            {"vectors_cosine": cosines_E.sum(), "vectors_cosine_of": taught_ED.new_tensor(len(taught_ED))},
         )
 
     def counts(self, batch: Batch) -> Mapping[str, int]:

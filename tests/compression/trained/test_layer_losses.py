@@ -28,8 +28,8 @@ SmallBert = Callable[..., Bert]
 @pytest.fixture
 def pair(small_bert: SmallBert) -> tuple[Bert, Bert, Compared]:
     """A narrow student, its teacher, and what both say about three sequences of different lengths."""
-    student = small_bert(width=16, ffn_width=32).eval()
-    teacher = small_bert(num_layers=4).eval()
+    student = small_bert(width=16, ffn_width=32).eval().requires_grad_(False)
+    teacher = small_bert(num_layers=4).eval().requires_grad_(False)
     generator = torch.Generator().manual_seed(1)
     ids = [torch.randint(5, 1000, (length,), generator=generator).numpy() for length in (7, 3, 12)]
     batch = pack_tokens(ids)
