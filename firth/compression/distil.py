@@ -46,9 +46,9 @@ class StudentConfig(TrainingConfig):
         if self.num_layers < 0 or self.width < 0 or self.label_weight < 0:
             raise BadConfig("num_layers, width and label_weight must be at least 0.")
         if self.width and not self.random:
-            raise BadConfig("Another width needs random weights; add `random=true`.")
+            raise BadConfig("Another width needs random weights; add random=true.")
         if self.student and self.num_layers:
-            raise BadConfig("`student=` names a whole model, which keeps its layers; leave out `num_layers=`.")
+            raise BadConfig("The setting student names a whole model, which keeps its layers; leave out num_layers.")
 
 
 @dataclass(frozen=True)

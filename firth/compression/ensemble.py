@@ -39,7 +39,7 @@ class Ensemble(Distil):
     def check(self, job: CompressionJob) -> None:
         super().check(job)
         if not self.config.teachers:
-            raise BadConfig("An ensemble has several teachers; name the others with `teachers=`.")
+            raise BadConfig("An ensemble has several teachers; name the others with teachers=FOLDER.")
         for name in self.config.teachers:
             # Raises if one of them does not know the task or has other labels.
             Teacher.open(models.find(name)).head(job.task, job.head.labels)

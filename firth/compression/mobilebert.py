@@ -64,7 +64,7 @@ class MobileBert(GeneralMethod):
     def check_text(self, job: CompressionJob) -> None:
         check_relations(job.original.encoder, job.model)
         if not self.config.student:
-            raise BadConfig("`by='mobilebert'` needs a `student=`: a model with the same layers, narrower inside.")
+            raise BadConfig("`by='mobilebert'` needs student=FOLDER: a model with the same layers, narrower inside.")
 
     def check_student(self, student: Checkpoint, job: CompressionJob) -> None:
         check_relations(student.encoder, self.config.student)

@@ -42,7 +42,7 @@ class SimpleStudentConfig(DistilConfig):
         if self.cell_width < 1:
             raise BadConfig("cell_width must be at least 1.")
         if self.num_layers or self.student or self.width:
-            raise BadConfig("The student of `by='bilstm'` is made by `kind=` and `cell_width=`; leave out the others.")
+            raise BadConfig("The student of `by='bilstm'` is made by kind and cell_width; leave out the others.")
 
 
 class SimpleStudent(StudentMethod):

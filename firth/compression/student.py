@@ -43,7 +43,7 @@ def _narrower(config: object, width: int) -> object:
     """The config with another width, and a feed-forward layer in proportion; the number of heads stays."""
     names = {field.name for field in fields(config)}  # type: ignore[arg-type]
     if not {"width", "ffn_width", "num_heads"} <= names:
-        raise Unsupported("`width=` makes another width only for Transformers.")
+        raise Unsupported("Only Transformers can have another width; leave out width.")
     old_width: int = config.width  # type: ignore[attr-defined]
     num_heads: int = config.num_heads  # type: ignore[attr-defined]
     if width < 1 or width % num_heads:

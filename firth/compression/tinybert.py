@@ -47,7 +47,7 @@ class TinyBertConfig(DistilConfig):
         if not 0 <= self.layer_share <= 1 or self.augment < 0:
             raise BadConfig("layer_share must be between 0 and 1, and augment at least 0.")
         if bool(self.augment) != bool(self.masked_lm):
-            raise BadConfig("`augment=` and `masked_lm=`, a pre-trained model that replaces words, go together.")
+            raise BadConfig("The settings augment and masked_lm, a pre-trained model that replaces words, go together.")
 
 
 def copied_layers(student: Encoder, teacher: Encoder) -> dict[int, int]:

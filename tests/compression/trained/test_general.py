@@ -129,7 +129,7 @@ def test_mobilebert_copies_layer_by_layer(
     small = general("mobilebert", student=str(tmp_path / "narrow"))
     assert small.encoder.config.ffn_width == 16
     assert compress("mobilebert", student=str(tmp_path / "narrow")).encoder.config.ffn_width == 16
-    with pytest.raises(BadConfig, match="needs a `student=`"):
+    with pytest.raises(BadConfig, match="needs student=FOLDER"):
         general("mobilebert")
 
 
