@@ -25,7 +25,7 @@ def weights(folder: Path) -> list[bytes]:
 
 @pytest.mark.parametrize(("method", "settings"), [("tinybert", ()), ("theseus", ("first_probability=0.5",))])
 def test_a_run_killed_at_random_ends_with_the_same_bytes(
-    tuned: Path, rows: Path, tmp_path: Path, method: str, settings: tuple[str, ...]
+    tuned: Path, rows: Path, tmp_path: Path, quick: None, method: str, settings: tuple[str, ...]
 ) -> None:
     whole = tmp_path / "whole"
     changes = (*SETTINGS, *settings)
@@ -52,7 +52,7 @@ def test_a_run_killed_at_random_ends_with_the_same_bytes(
     )
 
 
-def test_what_the_folder_holds(tuned: Path, rows: Path, tmp_path: Path) -> None:
+def test_what_the_folder_holds(tuned: Path, rows: Path, tmp_path: Path, quick: None) -> None:
     out = tmp_path / "small"
     firth.compress(tuned, by="distil", data=rows, train=rows, out=out, changes=("epochs=1", "num_layers=1"))
     model = firth.load(out)
@@ -68,10 +68,19 @@ def test_rows_to_learn_from_are_asked_for(tuned: Path, rows: Path, tmp_path: Pat
         firth.compress(tuned, by="pkd", data=rows, out=tmp_path / "small")
 
 
-def test_other_numbers_are_refused(tuned: Path, rows: Path, tmp_path: Path) -> None:
+def test_other_numbers_are_refused(tuned: Path, rows: Path, tmp_path: Path, quick: None) -> None:
     out = tmp_path / "small"
     firth.compress(tuned, by="distil", data=rows, train=rows, out=out, changes=("epochs=1", "num_layers=1"))
     with pytest.raises(BadConfig, match="same model, files and options"):
         firth.compress(
             tuned, by="distil", data=rows, train=rows, out=out, changes=("epochs=2", "num_layers=1"), resume=True
         )
+
+
+def test_a_search_over_depths_trains_once(tuned: Path, rows: Path, tmp_path: Path, quick: None) -> None:
+    out = tmp_path / "small"
+    changes = ("epochs=1", "batch_size=16")
+    summary = firth.compress(tuned, by="layerdrop", data=rows, train=rows, keep=0.01, out=out, changes=changes)
+    assert summary["reached"]
+    assert len(list(out.glob("**/run.toml"))) == 2  # of the compression and of its only training run
+    assert firth.load(out).checkpoint.encoder.num_layers == summary["settings"]["num_layers"] == 1
