@@ -14,6 +14,7 @@ from firth.compression.general import GeneralMethod
 from firth.compression.lesson import Term
 from firth.compression.method import CompressionJob
 from firth.compression.relations import LastRelations, check_relations
+from firth.compression.structure import blocks_of
 from firth.compression.teacher import Teacher
 from firth.compression.training import TrainingExtension
 from firth.errors import BadConfig
@@ -39,23 +40,24 @@ class MiniLMConfig(StudentConfig):
             raise BadConfig("relation_weight, layer and relation_heads must be at least 0.")
 
 
-def inner_width(encoder: Encoder) -> int:
-    """The width of all queries of a token together."""
-    block = encoder.blocks[-1]  # type: ignore[index]
-    return int(block.attention.qkv.out_features) // 3  # type: ignore[union-attr]
+def inner_width(encoder: Encoder, layer: int) -> int:
+    """The width of all queries of a token together, in a layer counted from 1."""
+    return blocks_of(encoder)[layer - 1].attention.qkv.out_features // 3
 
 
-def relation_heads(asked: int, student: Encoder, teacher: Encoder) -> int:
-    """The number of parts that both widths can be cut into."""
-    common = math.gcd(inner_width(student), inner_width(teacher))
-    if asked:
-        if common % asked:
-            raise BadConfig(
-                f"relation_heads={asked} must divide {inner_width(student)} and {inner_width(teacher)}, "
-                "the widths of the student's and of the model's attention."
-            )
-        return asked
-    return math.gcd(common, int(teacher.config.num_heads))
+def relation_heads(asked: int, student: Encoder, teacher: Encoder, *, layer: int = 0) -> int:
+    """The number of parts that both widths can be cut into; `layer` is the teacher's, 0 for its last."""
+    own_width = inner_width(student, student.num_layers)
+    taught_width = inner_width(teacher, layer or teacher.num_layers)
+    common = math.gcd(own_width, taught_width)
+    if not asked:
+        return math.gcd(common, int(teacher.config.num_heads))
+    if common % asked:
+        raise BadConfig(
+            f"relation_heads={asked} must divide {own_width} and {taught_width}, the widths of the student's and of "
+            "the model's attention."
+        )
+    return asked
 
 
 def relation_terms(config: MiniLMConfig, student: Encoder, teacher: Encoder) -> list[Term]:
@@ -63,7 +65,7 @@ def relation_terms(config: MiniLMConfig, student: Encoder, teacher: Encoder) -> 
         student=student,
         teacher=teacher,
         layer=config.layer or teacher.num_layers,
-        num_heads=relation_heads(config.relation_heads, student, teacher),
+        num_heads=relation_heads(config.relation_heads, student, teacher, layer=config.layer),
         weight=config.relation_weight,
     )
     return [term]
@@ -91,7 +93,8 @@ class MiniLM(GeneralMethod):
 
     def check_student(self, student: Checkpoint, job: CompressionJob) -> None:
         check_relations(student.encoder, self.config.student)
-        relation_heads(self.config.relation_heads, student.encoder, job.original.encoder)
+        config = self.config
+        relation_heads(config.relation_heads, student.encoder, job.original.encoder, layer=config.layer)
 
     def extension(self, job: CompressionJob) -> TrainingExtension:
         return RelationExtension(self, job, self.name)

@@ -14,8 +14,7 @@ from firth.compression.general import GeneralMethod
 from firth.compression.hidden_states import LayerStates
 from firth.compression.lesson import Term
 from firth.compression.method import CompressionJob
-from firth.compression.relations import AttentionMaps, check_relations
-from firth.compression.structure import blocks_of
+from firth.compression.relations import AttentionMaps, check_heads, check_relations
 from firth.compression.teacher import Teacher
 from firth.compression.training import TrainingExtension
 from firth.errors import BadConfig
@@ -68,19 +67,17 @@ class MobileBert(GeneralMethod):
 
     def check_student(self, student: Checkpoint, job: CompressionJob) -> None:
         check_relations(student.encoder, self.config.student)
-        if _shape(student.encoder) != _shape(job.original.encoder):
+        own = student.encoder
+        taught = job.original.encoder
+        if (own.width, own.num_layers) != (taught.width, taught.num_layers):
             raise BadConfig(
-                f"`by='mobilebert'` compares layer by layer: {self.config.student} must have the width, the layers and "
-                f"the heads of {job.model}."
+                f"`by='mobilebert'` compares layer by layer: {self.config.student} must have the width and the number "
+                f"of layers of {job.model}."
             )
+        check_heads(own, taught, self.name)
 
     def extension(self, job: CompressionJob) -> TrainingExtension:
         return MapExtension(self, job, self.name)
 
     def text_terms(self, goal: Objective, encoder: Encoder, teacher: Teacher) -> Sequence[Term]:
         return map_terms(self.config, encoder, teacher.encoder)
-
-
-def _shape(encoder: Encoder) -> tuple[int, list[int]]:
-    """The width, and the heads of every layer."""
-    return encoder.width, [block.attention.num_heads for block in blocks_of(encoder)]

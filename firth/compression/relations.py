@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from firth.compression.hidden_states import num_tokens
 from firth.compression.lesson import Compared, Term
+from firth.compression.structure import blocks_of
 from firth.compression.student import layers_of
-from firth.errors import Unsupported
+from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import Block
 from firth.nn.layout import Group, layout
 from firth.tensors import Batch, Encoder, States
@@ -32,11 +33,20 @@ def check_relations(encoder: Encoder, model: str | Path) -> None:
         raise Unsupported(f"{model} reads text from left to right; relations of tokens are known for both directions.")
 
 
+def check_heads(student: Encoder, teacher: Encoder, name: str) -> None:
+    """Raises if attention cannot be compared head by head; pruned layers may have fewer heads than others."""
+    found = {block.attention.num_heads for encoder in (student, teacher) for block in blocks_of(encoder)}
+    if len(found) > 1:
+        raise BadConfig(
+            f"`by='{name}'` compares attention head by head, so all layers of both models need the same number of "
+            f"heads; here they have {' and '.join(map(str, sorted(found)))}."
+        )
+
+
 def vectors_of(block: nn.Module, x_ND: Tensor) -> Vectors:
     """What a block's attention makes of its input."""
     assert isinstance(block, Block)
-    read_ND = block._before(block.attention_norm, x_ND)
-    q_ND, k_ND, v_ND = block.attention.qkv(read_ND).chunk(3, -1)
+    q_ND, k_ND, v_ND = block.attention.qkv(block.attention_input(x_ND)).chunk(3, -1)
     return q_ND, k_ND, v_ND
 
 
@@ -71,25 +81,30 @@ class AttentionScores(Term):
         super().__init__()
         self.layers = dict(layers)
         self.weight = weight
-        self.num_heads: int = student.config.num_heads
+        self.num_heads = blocks_of(student)[0].attention.num_heads
         # Not parts of the term: they are trained and saved elsewhere.
         object.__setattr__(self, "student", student)
         object.__setattr__(self, "teacher", teacher)
 
-    def forward(self, compared: Compared) -> Tensor:
+    def scores(self, compared: Compared) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """For each layer and group: the student's and the teacher's scores, and which cells are not padded."""
         assert compared.taught is not None
-        total = compared.states.last_ND.new_zeros(())
         for own, taught in self.layers.items():
             own_q_ND, own_k_ND, _ = block_vectors(self.student, compared.states, own)
             q_ND, k_ND, _ = block_vectors(self.teacher, compared.taught, taught)
             for group, real_GL in groups_of(compared.batch):
                 own_GHLL = products(own_q_ND, own_k_ND, group, num_heads=self.num_heads)
                 taught_GHLL = products(q_ND, k_ND, group, num_heads=self.num_heads)
-                real_G1LL = (real_GL[:, :, None] & real_GL[:, None, :])[:, None]
-                errors_GHLL = (own_GHLL - taught_GHLL).square() * real_G1LL
-                # A token's error is the mean over heads and over the tokens that it attends to.
-                lengths_G = real_GL.sum(1).clamp(min=1)
-                total = total + (errors_GHLL.sum((1, 2, 3)) / lengths_G).sum() / self.num_heads
+                yield own_GHLL, taught_GHLL, real_GL
+
+    def forward(self, compared: Compared) -> Tensor:
+        total = compared.states.last_ND.new_zeros(())
+        for own_GHLL, taught_GHLL, real_GL in self.scores(compared):
+            real_G1LL = (real_GL[:, :, None] & real_GL[:, None, :])[:, None]
+            errors_GHLL = (own_GHLL - taught_GHLL).square() * real_G1LL
+            # A token's error is the mean over heads and over the tokens that it attends to.
+            lengths_G = real_GL.sum(1).clamp(min=1)
+            total = total + (errors_GHLL.sum((1, 2, 3)) / lengths_G).sum() / self.num_heads
         return total
 
     def count(self, batch: Batch) -> int:
@@ -100,15 +115,9 @@ class AttentionMaps(AttentionScores):
     name = "attention_maps"
 
     def forward(self, compared: Compared) -> Tensor:
-        assert compared.taught is not None
         total = compared.states.last_ND.new_zeros(())
-        for own, taught in self.layers.items():
-            own_q_ND, own_k_ND, _ = block_vectors(self.student, compared.states, own)
-            q_ND, k_ND, _ = block_vectors(self.teacher, compared.taught, taught)
-            for group, real_GL in groups_of(compared.batch):
-                own_GHLL = products(own_q_ND, own_k_ND, group, num_heads=self.num_heads)
-                taught_GHLL = products(q_ND, k_ND, group, num_heads=self.num_heads)
-                total = total + divergence(taught_GHLL, own_GHLL, real_GL) / self.num_heads
+        for own_GHLL, taught_GHLL, real_GL in self.scores(compared):
+            total = total + divergence(taught_GHLL, own_GHLL, real_GL) / self.num_heads
         return total
 
 

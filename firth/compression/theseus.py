@@ -42,7 +42,7 @@ class TheseusConfig(TrainingConfig):
 
 
 @dataclass
-class Module:
+class TheseusModule:
     """A new layer and the layers that it replaces."""
 
     new: Block
@@ -63,7 +63,7 @@ class TheseusExtension(TrainingExtension):
     def __init__(self, method: TrainedMethod, job: CompressionJob, name: str) -> None:
         super().__init__(method, job, name)
         self.teacher = Teacher.of(job.model, job.original)
-        self.modules: list[Module] = []
+        self.modules: list[TheseusModule] = []
 
     def prepare_encoder(self, encoder: Encoder) -> None:
         old_blocks = layers_of(self.teacher.encoder.to(self.job.device), self.job.model)
@@ -71,7 +71,7 @@ class TheseusExtension(TrainingExtension):
         first = 0
         kept = kept_layers(len(old_blocks), encoder.num_layers, which="spread")
         for new, last in zip(layers_of(encoder, self.job.model), kept, strict=True):
-            module = Module(new, old_blocks[first : last + 1], self.method.config.first_probability)
+            module = TheseusModule(new, old_blocks[first : last + 1], self.method.config.first_probability)
             replace_forward(new, module)
             self.modules.append(module)
             first = last + 1

@@ -17,7 +17,7 @@ from firth.compression.general import GeneralMethod
 from firth.compression.hidden_states import LayerStates
 from firth.compression.lesson import Term
 from firth.compression.method import CompressionJob
-from firth.compression.relations import AttentionScores, check_relations
+from firth.compression.relations import AttentionScores, check_heads, check_relations
 from firth.compression.teacher import Teacher, check_task
 from firth.compression.training import TrainingExtension
 from firth.errors import BadConfig
@@ -76,11 +76,7 @@ def check_shape(student: Checkpoint, original: Checkpoint, name: str) -> None:
             f"The student of `by='{name}'` must not be wider or deeper than its teacher: it has {own.num_layers} "
             f"layers of width {own.width}, the teacher {taught.num_layers} of {taught.width}."
         )
-    if own.config.num_heads != taught.config.num_heads:
-        raise BadConfig(
-            f"`by='{name}'` compares attention head by head; the student has {own.config.num_heads} heads, the model "
-            f"{taught.config.num_heads}."
-        )
+    check_heads(own, taught, name)
 
 
 class TinyBertExtension(SoftLabelExtension):

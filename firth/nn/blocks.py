@@ -268,13 +268,17 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, ...]:
         """Self-attention's weights, H x L x S for each sequence in order."""
-        read_ND = self._before(self.attention_norm, x_ND)
+        read_ND = self.attention_input(x_ND)
         return self.attention.weights(read_ND, layout, mask=mask, bias=bias, cache=cache)
+
+    def attention_input(self, x_ND: Tensor) -> Tensor:
+        """What self-attention reads of the block's input: its norm, where norms come before."""
+        return self._before(self.attention_norm, x_ND)
 
     def _attend(
         self, x_ND: Tensor, layout: Layout, *, mask: Mask | None, bias: Bias | None, cache: LayerCache | None
     ) -> Tensor:
-        read_ND = self._before(self.attention_norm, x_ND)
+        read_ND = self.attention_input(x_ND)
         mixed_ND = self.attention(read_ND, layout, mask=mask, bias=bias, cache=cache)
         x_ND = x_ND + self.attention_slot(self.dropout(mixed_ND))
         return self._after(self.attention_norm, x_ND)

@@ -13,10 +13,9 @@ import firth
 from firth.checkpoint import Checkpoint
 from firth.compression.hidden_states import ClsStates, CosineStates, LayerStates
 from firth.compression.lesson import Compared
-from firth.compression.method import CompressionJob
 from firth.compression.minilm import relation_heads
 from firth.compression.pkd import copied_layers
-from firth.compression.relations import AttentionScores, LastRelations
+from firth.compression.relations import AttentionMaps, AttentionScores, LastRelations, check_heads
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
@@ -111,6 +110,17 @@ def test_attention_scores(pair: tuple[Bert, Bert, Compared]) -> None:
         assert float(same(Compared(compared.batch, compared.taught, None, compared.taught))) == 0.0
 
 
+def test_attention_maps(pair: tuple[Bert, Bert, Compared]) -> None:
+    student, teacher, compared = pair
+    assert compared.taught is not None
+    own, taught = student(compared.batch, attention=True), teacher(compared.batch, attention=True)
+    term = AttentionMaps({2: 3}, student=student, teacher=teacher, weight=1.0)
+    total = 0.0
+    for q, p in zip(own.attention[1], taught.attention[2], strict=True):
+        total += float((p * (p / q).log()).sum()) / 2
+    assert float(term(compared)) == pytest.approx(total, rel=1e-3)  # a small difference of larger numbers
+
+
 def test_relations_of_the_last_layer(pair: tuple[Bert, Bert, Compared]) -> None:
     student, teacher, compared = pair
     assert compared.taught is not None
@@ -180,11 +190,13 @@ def test_copies_of_rows_by_a_masked_language_model(compress: Compress, pretraine
         compress("tinybert", augment=1)
 
 
-def test_students_that_are_not_allowed(job: CompressionJob, compress: Compress, run: Path, data: Path) -> None:
+def test_students_that_are_not_allowed(compress: Compress, small_bert: SmallBert) -> None:
     with pytest.raises(BadConfig, match="same width"):
         compress("pkd", num_layers=2, random=True, width=16)
     with pytest.raises(BadConfig, match="must not be wider"):
         compress("tinybert", num_layers=2, random=True, width=64)
+    with pytest.raises(BadConfig, match="heads; here they have 2 and 4"):
+        check_heads(small_bert(num_heads=4), small_bert(), "tinybert")
     with pytest.raises(BadConfig, match="4 layers; layer=5"):
         compress("minilm", num_layers=2, layer=5)
 
