@@ -7,7 +7,7 @@ the run.
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -127,7 +127,7 @@ class TrainedMethod(Method):
 
     def finished(self, trained: Checkpoint, job: CompressionJob) -> Checkpoint:
         """The result, from what the run left."""
-        return replace(trained, info={**trained.info, "compressed_by": self.name})
+        return trained
 
     def _start(self, job: CompressionJob) -> Path:
         """The folder of the model that the run starts from. It is written once: a resumed run needs the same one."""
