@@ -22,7 +22,7 @@ from pathlib import Path
 import typer
 
 import firth
-from firth import cli, lineage, tour
+from firth import cli, compression, lineage, tour
 from firth.config import describe, part_config, resolve
 from firth.finetuning.settings import FinetuneConfig
 from firth.serving.limits import Limits
@@ -93,6 +93,7 @@ def with_tables(text: str) -> str:
         "kinds_zh": chinese_kind_table,
         "sizes": size_table,
         "limits": limit_table,
+        "methods": method_table,
     }
     return BLOCK.sub(lambda found: f"{found[1]}{blocks[found[2]]()}{found[3]}", text)
 
@@ -135,6 +136,16 @@ def size_table() -> str:
     for name, shape in lineage.SIZES.items():
         rows.append((f"`{name}`", *map(str, shape)))
     return table(("size", "layers", "width", "heads"), rows)
+
+
+def method_table() -> str:
+    rows = []
+    for name in compression.TABLE:
+        method = compression.resolve(name)
+        defaults = method.Config()
+        settings = ", ".join(f"`{field.name}={getattr(defaults, field.name)}`" for field in fields(defaults))
+        rows.append((f"`{name}`", first_paragraph(method), settings))
+    return table(("method", "what it does", "settings and their defaults"), rows)
 
 
 def limit_table() -> str:
@@ -270,6 +281,13 @@ def settings_page() -> Iterator[str]:
             row = resolve(import_module(module).TABLE, name, "part")
             yield f"{first_paragraph(row)}\n"
             yield from config_tables(config(), f"{key}.{name}.")
+    yield "## Compression\n"
+    yield "`firth compress MODEL KEY=VALUE --by METHOD` changes one.\n"
+    for name in compression.TABLE:
+        method = compression.resolve(name)
+        yield f"### compress --by {name}\n"
+        yield f"{first_paragraph(method)}\n"
+        yield from config_tables(method.Config(), "")
     yield "## Limits of the server\n"
     yield "`firth serve --limit KEY=VALUE` changes one.\n"
     yield from config_tables(Limits(), "")

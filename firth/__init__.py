@@ -22,7 +22,7 @@ logging.getLogger("firth").addHandler(logging.NullHandler())  # silent unless a 
 if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
-    from firth.model_files import export, extend, import_model
+    from firth.model_files import compress, export, extend, import_model
     from firth.pipeline import check, evaluate, finetune, prepare, pretrain
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction, Rewritten
@@ -35,6 +35,7 @@ __all__ = [
     "Prediction",
     "Rewritten",
     "check",
+    "compress",
     "demo",
     "evaluate",
     "export",
@@ -49,7 +50,7 @@ __all__ = [
 _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
-    "firth.model_files": ("export", "extend", "import_model"),
+    "firth.model_files": ("compress", "export", "extend", "import_model"),
     "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain"),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),

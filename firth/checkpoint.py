@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from firth import convert, encoders, objectives, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert import HEAD, FolderLayout, Weights
+from firth.convert import HEAD, FolderLayout, Weights, own
 from firth.convert.mapped import write_weights
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
@@ -70,7 +70,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     encoder = checkpoint.encoder
     goals = checkpoint.goals
     pad_id = checkpoint.tokenizer.vocab.pad
-    layout = convert.layout(checkpoint.layout or encoders.name_of(encoder))
+    layout = convert.layout(_layout_name(checkpoint))
     tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights else {}
     settings = layout.config_json(encoder, goals, pad_id=pad_id)
     head = head_for_transformers(checkpoint)
@@ -114,8 +114,16 @@ def head_for_transformers(checkpoint: Checkpoint) -> TransformersHead | None:
     if len(checkpoint.tasks) != 1 or checkpoint.feature_encoder is not None or checkpoint.adapter_width:
         return None
     (head,) = checkpoint.tasks.values()
-    model_type = checkpoint.layout or encoders.name_of(checkpoint.encoder)
+    model_type = _layout_name(checkpoint)
     return transformers_head(model_type, checkpoint.encoder, head)
+
+
+def _layout_name(checkpoint: Checkpoint) -> str:
+    """The `model_type` of the model's folder."""
+    name = encoders.name_of(checkpoint.encoder)
+    if getattr(checkpoint.encoder.config, "block_sizes", ()):
+        return own.PREFIX + name  # transformers' layouts have one size for all blocks
+    return checkpoint.layout or name
 
 
 def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
@@ -343,7 +351,9 @@ def described(encoder: Encoder) -> str:
     if encoder.num_layers:
         description += f", {encoder.num_layers} layers"
     description += f", width {encoder.width}"
-    if hasattr(encoder.config, "num_heads"):
+    if getattr(encoder.config, "block_sizes", ()):
+        description += ", blocks of different sizes"
+    elif hasattr(encoder.config, "num_heads"):
         description += f", {encoder.config.num_heads} heads"
     return description
 

@@ -1,4 +1,4 @@
-"""Models to and from files: import_model, extend, export, and the vectors of a file's lines.
+"""Models to and from files: import_model, extend, compress, export, and the vectors of a file's lines.
 
 In: model folders and files of other programs. Out: new folders and files. As in `pipeline.py`, each function imports
 only what it needs. `firth.export` etc. are these functions.
@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firth import models
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable, write_bytes
+
+if TYPE_CHECKING:
+    from firth.compression.compressing import CompressionSummary
 
 MODEL_FORMATS = ("huggingface", "quantised")
 """Kinds of `export` that write a whole model."""
@@ -44,6 +47,49 @@ def extend(
 
     texts = [Path(text)] if isinstance(text, str | Path) else [Path(path) for path in text]
     return extending.extend(models.find(model), texts, add=add, min_count=min_count, out=Path(out))
+
+
+def compress(
+    model: str | Path,
+    *,
+    by: str,
+    data: str | Path,
+    out: str | Path,
+    train: str | Path | None = None,
+    keep: float | None = None,
+    faster: float | None = None,
+    vocabulary_from: str | Path | Sequence[str | Path] = (),
+    task: str = "",
+    changes: Sequence[str] = (),
+    skip_bad: bool = False,
+    resume: bool = False,
+    seed: int = 1,
+    device: str | None = None,
+) -> "CompressionSummary":
+    """Makes a smaller or faster model in `out` by a method, measures it against the original; returns all figures.
+
+    `data` are labelled rows of the model's task, or lines of text for a model without one: both models are measured on
+    them. Methods that look at rows take those of `train`. With `keep` (share of the score) or `faster` (multiple of the
+    speed) the method's strength is searched; `reached` in the result says whether one was found. `changes` are
+    `key=value` settings of the method.
+    """
+    from firth.compression import compressing
+    from firth.compression.search import Wanted
+
+    texts = [vocabulary_from] if isinstance(vocabulary_from, str | Path) else vocabulary_from
+    request = compressing.CompressionRequest(
+        model=models.find(model),
+        method=by,
+        data=Path(data),
+        train=None if train is None else Path(train),
+        vocabulary_from=tuple(Path(text) for text in texts),
+        task=task,
+        wanted=Wanted(keep, faster),
+        changes=tuple(changes),
+        skip_bad=skip_bad,
+        seed=seed,
+    )
+    return compressing.compress(request, Path(out), resume=resume, device=device)
 
 
 def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int | None = None) -> dict[str, object]:
@@ -90,7 +136,7 @@ def embed_file(
     file: str | Path,
     out: str | Path,
     pooling: str | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
 ) -> tuple[int, int]:
     """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width.
 

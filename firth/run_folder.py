@@ -1,4 +1,4 @@
-"""The life of a run's folder, the same for pre-training, solving without gradients and fine-tuning.
+"""The life of a run's folder, the same for pre-training, solving without gradients, fine-tuning and compression.
 
 In: a path, the command that works on it, and whether to resume. Out: a `RunFolder` to work in. It decides whether a run
 may begin or be resumed there, keeps a second process out, writes RUN/run.toml (every number of the run),
@@ -45,7 +45,7 @@ LANGUAGE_MODEL = "lm"
 TEXT = "text.txt"
 """The text that ULMFiT's second stage is trained on, in its folder."""
 
-Command = Literal["pretrain", "finetune"]
+Command = Literal["pretrain", "finetune", "compress"]
 RunState = Literal["missing", "stopped", "running", "finished"]
 """`missing`: no run has begun in the folder."""
 
@@ -121,13 +121,32 @@ class FinetuningSource:
     kind: Literal["finetuning"] = "finetuning"
 
 
-Source = PretrainingSource | SolvingSource | FinetuningSource
-AnySource = TypeVar("AnySource", PretrainingSource, SolvingSource, FinetuningSource)
+@dataclass(frozen=True)
+class CompressionSource:
+    """What a compression with a training loop is made from."""
+
+    command: ClassVar[Command] = "compress"
+    before_begin: ClassVar[tuple[str, ...]] = ()
+    last_written: ClassVar[str] = RESULTS
+    """Written after the model and its manifest."""
+    model: str
+    """The folder of the original."""
+    model_sha256: str
+    """Of its manifest; empty if it has none."""
+    method: str
+    files: Mapping[str, SourceFile]
+    """By part: train, data."""
+    kind: Literal["compression"] = "compression"
+
+
+Source = PretrainingSource | SolvingSource | FinetuningSource | CompressionSource
+AnySource = TypeVar("AnySource", PretrainingSource, SolvingSource, FinetuningSource, CompressionSource)
 
 _SOURCES: Mapping[str, type[Source]] = {
     "pretraining": PretrainingSource,
     "solving": SolvingSource,
     "finetuning": FinetuningSource,
+    "compression": CompressionSource,
 }
 
 
@@ -141,6 +160,9 @@ def read_source(run: Path) -> Source:
         if isinstance(source, FinetuningSource):
             # `from_dict` does not convert the values of mappings.
             source = replace(source, files=_files(source.files))
+        elif isinstance(source, CompressionSource):
+            files = _files({"": source.files})
+            source = replace(source, files=files[""])
     except (BadConfig, AttributeError) as error:
         why = str(error).rstrip(".")
         raise Damaged(f"{path} does not say what the run is made from ({why}); begin the run again.") from None
@@ -325,7 +347,7 @@ class RunFolder:
     def _remove_other_text(self, source: Source) -> None:
         """Deletes prepared text of a run that was stopped before it began, if this one is not made from it."""
         prepared = self.path / DATA
-        is_own = not isinstance(source, FinetuningSource) and Path(source.data) == prepared.resolve()
+        is_own = isinstance(source, PretrainingSource | SolvingSource) and Path(source.data) == prepared.resolve()
         if prepared.exists() and not is_own:
             shutil.rmtree(prepared)
 

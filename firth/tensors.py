@@ -200,6 +200,8 @@ class Goal(nn.Module):
     word_losses: ClassVar[Mapping[str, str]] = {}
     """Its losses over the vocabulary, which a model without context would bring to the unigram floor, and what each
     predicts (such as `next token`); it always has the first."""
+    needs_layers: bool = False
+    """Whether it reads the states of all layers."""
 
     def loss(self, states: States, batch: Batch) -> Loss:
         raise NotImplementedError

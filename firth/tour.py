@@ -295,7 +295,7 @@ def serve(
     port: int = 8080,
     runs: str | Path | None = None,
     token_file: str | Path | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     limits: Iterable[str] = (),
     stop: "Event | None" = None,
 ) -> None:

@@ -102,14 +102,14 @@ def _ratio(share: float, other: float) -> float:
 
 def _prepared_text(folder: Path) -> Path:
     """The folder of prepared text: `folder` itself, or the text that the run in it was made from."""
-    from firth.run_folder import DATA, SOURCE, FinetuningSource, read_source
+    from firth.run_folder import DATA, SOURCE, PretrainingSource, SolvingSource, read_source
 
     found = folder
     if (folder / SOURCE).exists():
         source = read_source(folder)
         if (folder / DATA).exists():
             found = folder / DATA
-        elif not isinstance(source, FinetuningSource):
+        elif isinstance(source, PretrainingSource | SolvingSource):
             found = Path(source.data)
     if found == folder and (folder / "config.json").exists():
         raise BadInput(f"{folder} is a model that has no text; name the folder that `firth prepare` made.")

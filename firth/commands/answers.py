@@ -52,8 +52,12 @@ def embed(
         str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999.")
-    ] = "fp32",
+        str | None,
+        typer.Option(
+            help="fp32, bf16, int8, or auto: the fastest here that keeps the cosine to fp32 above 0.999. "
+            "[default: the folder's own, else fp32]"
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Turn each line of a file into a vector, in order."""

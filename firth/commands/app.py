@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, models, rows, serving, text, vectors
+from firth.commands import answers, compressing, models, rows, serving, text, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
@@ -28,6 +28,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "map": vectors.map_words,
     "neighbours": vectors.neighbours,
     "analogy": vectors.analogy,
+    "compress": compressing.compress,
     "export": models.export,
     "ratios": vectors.ratios,
     "keywords": vectors.keywords,

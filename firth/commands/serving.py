@@ -23,8 +23,12 @@ def serve(
         Path | None, typer.Option(help="A file with the token clients must send. [default: $FIRTH_TOKEN]")
     ] = None,
     precision: Annotated[
-        str, typer.Option(help="Of vectors: fp32, bf16, int8, or auto, the fastest that stays alike.")
-    ] = "fp32",
+        str | None,
+        typer.Option(
+            help="Of vectors: fp32, bf16, int8, or auto, the fastest that stays alike. "
+            "[default: the folder's own, else fp32]"
+        ),
+    ] = None,
     limits: Annotated[
         list[str] | None,
         typer.Option("--limit", help="Change a limit, as in queued=100; `firth serve --limit help` lists them."),

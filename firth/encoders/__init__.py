@@ -11,6 +11,7 @@ TABLE = {
     "bag": "firth.encoders.bag:Bag",
     "elmo": "firth.encoders.elmo:Elmo",
     "awd_lstm": "firth.encoders.awd_lstm:AwdLstm",
+    "bilstm": "firth.encoders.bilstm:BiLstm",
     "gpt": "firth.encoders.gpt:GPT",
     "bert": "firth.encoders.bert:Bert",
     "albert": "firth.encoders.albert:Albert",

@@ -6,6 +6,7 @@ layers share their weights.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
@@ -23,6 +24,7 @@ class Albert(Encoder):
 
     @dataclass(frozen=True)
     class Config(TransformerConfig):
+        shares_block: ClassVar[bool] = True
         vocab_size: int = 30000
         """Rows of the input embedding."""
         num_layers: int = 12

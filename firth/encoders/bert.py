@@ -61,7 +61,7 @@ class Bert(Encoder):
             dropout=config.dropout,
             norm_eps=config.norm_eps,
         )
-        self.blocks = nn.ModuleList(encoder_block(config) for _ in range(config.num_layers))
+        self.blocks = nn.ModuleList(encoder_block(config, number) for number in range(config.num_layers))
         self.pooler = Pooler(config.width) if config.pooler else None
         initialise(self, std=config.init_std)
         if config.init == "neighbours":

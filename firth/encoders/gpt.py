@@ -53,7 +53,7 @@ class GPT(Encoder):
         self.positions = nn.Embedding(config.max_positions, config.width)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(
-            encoder_block(config, causal=True, norm_order=config.norm) for _ in range(config.num_layers)
+            encoder_block(config, number, causal=True, norm_order=config.norm) for number in range(config.num_layers)
         )
         self.norm: nn.Module = nn.Identity()
         if config.norm == "pre":

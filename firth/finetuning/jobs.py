@@ -15,6 +15,7 @@ from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
+from firth.finetuning.extension import Extension
 from firth.finetuning.labelled import PARTS, Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
@@ -70,6 +71,8 @@ class FinetuneRequest:
     skip_bad: bool = False
     changes: tuple[str, ...] = ()
     """Settings as `key=value`."""
+    extension: Extension = field(default_factory=Extension)
+    """What a method of compression adds to the run."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class FinetuneJob:
     """By task."""
     start: Start
     device: str
+    extension: Extension = field(default_factory=Extension)
 
     @property
     def max_length(self) -> int:
@@ -106,6 +110,9 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         rows = _read_task(name, task_config, source, config)
         if not resumed:
             _report_findings(name, rows)
+        request.extension.check_rows(name, rows)
+        training_rows = request.extension.more_rows(name, rows.examples["train"])
+        rows = replace(rows, examples={**rows.examples, "train": training_rows})
         data[name] = replace(rows, config=backbone.resolve_config(rows.config))
     if backbone.is_bag:
         _refuse_model_and_several_tasks(source.model, data)
@@ -122,7 +129,7 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
     device_name = "cpu" if backbone.is_bag else str(chosen_device(device))
     if not resumed:
         config = _resolve_config(config, data, start, request)
-    return FinetuneJob(config, source, data, start, device_name)
+    return FinetuneJob(config, source, data, start, device_name, request.extension)
 
 
 def _saved_run(folder: RunFolder, request: FinetuneRequest) -> tuple[FinetuningSource, FinetuneConfig]:
@@ -130,7 +137,9 @@ def _saved_run(folder: RunFolder, request: FinetuneRequest) -> tuple[FinetuningS
     source = folder.read_source(FinetuningSource)
     config = from_dict(FinetuneConfig, load_toml(folder.config_path))
     _refuse_other_source(folder, source, request, config.tasks)
-    if _with_changes(config, request.changes) != config:
+    if config.compression and not request.extension.record():
+        raise BadConfig(f"{folder.path} is a part of a compression; resume it with `firth compress`.")
+    if _with_changes(config, request.changes) != config or config.compression != request.extension.record():
         raise folder.refuse_other_numbers()
     return source, config
 
@@ -197,7 +206,9 @@ def _first_config(request: FinetuneRequest) -> FinetuneConfig:
             num_before = sum(other.partition("-")[0] == task for other in tasks)
             name = f"{task}-{num_before + 1}"
         tasks[name] = from_dict(resolve(task).Config, request.options)
-    config = FinetuneConfig(tasks=tasks)
+    if any(change.startswith("compression") for change in request.changes):
+        raise BadConfig("Methods of compression and their numbers are options of `firth compress`.")
+    config = FinetuneConfig(tasks=tasks, compression=request.extension.record())
     if not request.model and tasks:
         # Without a model, the first task says what it is learned by.
         first = next(iter(tasks))

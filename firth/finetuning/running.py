@@ -14,7 +14,7 @@ from pathlib import Path
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding, make_head
 from firth.config import from_dict, to_dict
-from firth.data.items import Item, ItemBatches
+from firth.data.items import BatchMaker, Item, ItemBatches
 from firth.files import read_json, write_json
 from firth.finetuning import labelled
 from firth.finetuning.collapse import same_answer, warn_collapsed
@@ -84,6 +84,7 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
     # Heads keep what they learn here from the training rows, such as the words that are known.
     for name, head in model.heads.items():
         head.before_training(job.data[name].examples["train"])
+    job.extension.finish_encoder(model.encoder)
     predictions = _predictions(job, model)
     summary = summarise(job.data, model.heads, results, best, predictions=predictions, source=job.source)
     folder.wait_for_ranks()  # all have loaded the best weights, which are deleted now
@@ -121,7 +122,9 @@ def _build(job: FinetuneJob, seed: int) -> SeedModel:
         heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)
         heads[name].start_from(job.start.goals or {})
     auxiliary = auxiliary_goals(job.start, encoder, job.config.transfer)
-    learner = Learner(encoder, heads, auxiliary=auxiliary).to(job.device)
+    job.extension.prepare_encoder(encoder)
+    goals = {name: job.extension.goal(head, encoder) for name, head in heads.items()}
+    learner = Learner(encoder, goals, auxiliary=auxiliary).to(job.device)
     return SeedModel(learner, encoder, heads)
 
 
@@ -166,7 +169,10 @@ def _train_seed(
     """Trains through the loop and measures the best weights."""
     config = job.config
     folder = _seed_folder(run_folder.path, seed)
-    batches = ItemBatches(model.heads, items["train"], config.batch_size, seed, config.alpha)
+    makers: dict[str, BatchMaker] = {}
+    for name, head in model.heads.items():
+        makers[name] = job.extension.batch_maker(head, items["train"][name], folder=run_folder.path)
+    batches = ItemBatches(makers, items["train"], config.batch_size, seed, config.alpha)
     collapsed: dict[str, str] = {}
     run = PickingRun(
         folder,
@@ -177,11 +183,11 @@ def _train_seed(
         resume=run_folder.resume,
         interrupts=run_folder.interrupts,
         label=f"fine-tuning, seed {seed}",
-        scale=partial(rate_share, num_layers=job.start.num_blocks, decay=config.transfer.layer_decay),
+        scale=partial(_rate_share, job),
         patience=config.patience,
         keep_last=config.pick == "last",
         head_state=lambda: HeadState(_configs(model.heads), dict(collapsed)),
-        before_step=partial(_unfreeze, job, model.encoder, batches),
+        before_step=partial(_before_step, job, model.encoder, batches),
     )
     run.go()
     best = read_best(folder)
@@ -253,6 +259,17 @@ def _test_scores(job: FinetuneJob, model: SeedModel, items: Items) -> dict[str, 
         predictions = predict(model.encoder, head, rows)
         scores[name] = scorer_of(head).score(predictions, job.data[name].examples["test"])
     return scores
+
+
+def _rate_share(job: FinetuneJob, name: str) -> float:
+    """The share of the learning rate that a parameter of the learner gets."""
+    share = rate_share(name, num_layers=job.start.num_blocks, decay=job.config.transfer.layer_decay)
+    return share * job.extension.rate_share(name)
+
+
+def _before_step(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:
+    _unfreeze(job, encoder, batches, progress)
+    job.extension.before_step(encoder, step=progress.step, steps=progress.steps)
 
 
 def _unfreeze(job: FinetuneJob, encoder: Encoder, batches: ItemBatches, progress: Progress) -> None:

@@ -49,6 +49,8 @@ class FinetuneConfig:
     """Blocks of the decoder that a model that only reads gets to learn to rewrite; 0: as many as the model has."""
     transfer: TransferConfig = field(default_factory=TransferConfig)
     """What of the model learns, and how."""
+    compression: Mapping[str, object] = field(default_factory=dict)
+    """The method by which `firth compress` made this run, with its numbers; empty for plain fine-tuning."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
     """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
 

@@ -21,7 +21,15 @@ from firth.convert.sentence_transformers import Embedding
 from firth.data.items import Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig
-from firth.inference.precision_choice import EncoderCall, check_precision, fast_encoder, sample_digest, sample_sequences
+from firth.inference.precision_choice import (
+    EncoderCall,
+    SavedChoices,
+    check_precision,
+    fast_encoder,
+    measured_choice,
+    sample_digest,
+    sample_sequences,
+)
 from firth.inference.quantization import block_linears
 from firth.inference.threads import compute_in_parallel
 from firth.nn.blocks import first_rows
@@ -76,11 +84,21 @@ class TokenizedTexts:
 class Embedder:
     """The part of a model that embeds; `settings` are those of the model's folder."""
 
-    def __init__(self, encoder: Encoder, tokenizer: Tokenizer, settings: Embedding, *, precision: str) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        tokenizer: Tokenizer,
+        settings: Embedding,
+        *,
+        precision: str,
+        choices: SavedChoices | None = None,
+    ) -> None:
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.settings = settings
         self.precision = check_precision(precision)
+        self.choices = choices or {}
+        """Choices of a precision that the model's folder holds."""
 
     def embed(
         self,
@@ -143,7 +161,7 @@ class Embedder:
         sequences: list[TokenSequence] = []
         for request in requests:
             sequences += request.sequences
-        pooled = self._pooled_vectors(self._fast_encoder, sequences, pooling or self.settings.pooling)
+        pooled = self._pooled_vectors(self.fast_encoder, sequences, pooling or self.settings.pooling)
         # The vectors are dealt back to the requests they belong to.
         counts = [len(request.sequences) for request in requests]
         ends = np.cumsum(counts)
@@ -218,17 +236,30 @@ class Embedder:
         return vocab.frame.join(tokens[start:end])
 
     @cached_property
-    def _fast_encoder(self) -> EncoderCall:
+    def fast_encoder(self) -> EncoderCall:
         """A copy of the encoder in the requested precision, made when first needed."""
-        sequences = sample_sequences(self.tokenizer, self.encoder.max_positions)
-        pooling = self.settings.pooling
-
-        def embed_sample(encoder: EncoderCall) -> np.ndarray:
-            return unit_vectors(self._pooled_vectors(encoder, sequences, pooling, padded=False))
-
-        digest = sample_digest(sequences, pooling)
         with torch.inference_mode():
-            return fast_encoder(self.encoder, self.precision, embed_sample, sample=digest)
+            return fast_encoder(
+                self.encoder,
+                self.precision,
+                self._embed_sample,
+                sample=sample_digest(self._sample, self.settings.pooling),
+                saved=self.choices,
+            )
+
+    def measure_precision(self) -> SavedChoices:
+        """What is chosen for the requested precision on this machine, to be saved in the model's folder."""
+        with torch.inference_mode():
+            digest = sample_digest(self._sample, self.settings.pooling)
+            return measured_choice(self.encoder, self.precision, self._embed_sample, sample=digest)
+
+    @cached_property
+    def _sample(self) -> list[np.ndarray]:
+        return sample_sequences(self.tokenizer, self.encoder.max_positions)
+
+    def _embed_sample(self, encoder: EncoderCall) -> np.ndarray:
+        """The vectors of the sample texts by an encoder."""
+        return unit_vectors(self._pooled_vectors(encoder, self._sample, self.settings.pooling, padded=False))
 
     def _pooled_vectors(
         self, encoder: EncoderCall, sequences: Sequence[TokenSequence], pooling: str, *, padded: bool = True

@@ -31,6 +31,7 @@ from firth.inference.generation import GenerationOptions, generate
 from firth.inference.inputs_file import read_inputs
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.rewriting import Rewriter, RewriteSettings, WrittenAttention
+from firth.inference.saved_precision import ServingEncoder, saved_precision
 from firth.nn.search import Choice
 from firth.objectives.replaced_token import mask_filler
 from firth.tasks import reader_of
@@ -40,7 +41,7 @@ from firth.tasks.rewrite import RewriteHead
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import TagHead
 from firth.tasks.task import Head
-from firth.tensors import parameter_count
+from firth.tensors import Encoder, parameter_count
 from firth.tokenizers.templates import Templates
 from firth.types import Example, Fill, Generated, Prediction, Rewritten, TaskInput
 
@@ -71,14 +72,21 @@ class ModelInfo:
 class Model:
     """A model in memory; `firth.load` gives it."""
 
-    def __init__(self, checkpoint: Checkpoint, *, precision: str = "fp32", folder: Path | None = None) -> None:
+    def __init__(self, checkpoint: Checkpoint, *, precision: str | None = None, folder: Path | None = None) -> None:
         self.folder = folder
         """Where it was loaded from; None for a model that was never saved."""
         self.checkpoint = checkpoint
         self.encoder = checkpoint.encoder
         self.tokenizer = checkpoint.tokenizer
         self._rewriters: dict[str, Rewriter] = {}
-        self.embedder = Embedder(self.encoder, self.tokenizer, checkpoint.embedding, precision=precision)
+        saved = saved_precision(checkpoint)
+        self.embedder = Embedder(
+            self.encoder,
+            self.tokenizer,
+            checkpoint.embedding,
+            precision=precision or saved.name,
+            choices=saved.choices,
+        )
 
     @property
     def width(self) -> int:
@@ -272,9 +280,18 @@ class Model:
         self, items: Sequence[Item], *, task: str = "", advance: Callable[[float, str], None] | None = None
     ) -> list[Prediction]:
         """What the task's head predicts for encoded examples; `advance` reports progress."""
+        return predict(self._task_encoder, self._head(task), items, advance=advance)
+
+    @cached_property
+    def _task_encoder(self) -> Encoder:
+        """What the heads of tasks read."""
         # A task on frozen features has its own encoder over the model's.
-        encoder = self.checkpoint.feature_encoder or self.encoder
-        return predict(encoder, self._head(task), items, advance=advance)
+        if self.checkpoint.feature_encoder is not None:
+            return self.checkpoint.feature_encoder
+        # The folder's own precision was measured by the task's score; one that the user names is for vectors.
+        if saved_precision(self.checkpoint).name == self.embedder.precision != "fp32":
+            return ServingEncoder(self.encoder, self.embedder.fast_encoder)
+        return self.encoder
 
     def k_best(self, examples: Sequence[Example], k: int, *, task: str = "") -> list[list[Prediction]]:
         """The k most likely tag sequences of each row, the best first; fewer if the rules allow fewer."""
@@ -346,11 +363,12 @@ def _check_is_text(text: object) -> None:
         raise BadInput(f"A text must be a string; it is {text!r}.")
 
 
-def load(folder: str | Path, *, precision: str = "fp32") -> Model:
+def load(folder: str | Path, *, precision: str | None = None) -> Model:
     """Opens a model folder: one made by firth, or a Hugging Face folder of a model that firth reads (BERT, GPT-2 ...).
 
     `en-small` and `zh-small` are models that come with firth; a folder of that name comes before them.
     `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999.
+    Without it, the folder's own is used, which `firth compress --by int8` saves there, or fp32.
     """
     if not isinstance(folder, str | Path):
         raise BadInput(f"load takes the path of a model folder; it is {folder!r}.")

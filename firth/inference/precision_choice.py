@@ -2,7 +2,8 @@
 
 `int8` quantizes the widening linear layers (queries, keys and values; the first layer of a feed-forward): as many of
 them as keep the vectors close to those of fp32, and not for short texts. The other layers are in bf16 if the CPU has
-units for it. `auto` is the fastest precision that keeps every sample text's cosine to fp32.
+units for it. `auto` is the fastest precision that keeps every sample text's cosine to fp32. A model's folder can
+hold choices that were measured before (`firth compress --by int8`).
 """
 
 import hashlib
@@ -10,7 +11,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ TIMING_ROUNDS = 8
 
 EncoderCall = Callable[[Batch], States]
 """An encoder or something that is called like one."""
+SavedChoices = Mapping[str, JsonObject]
+"""Choices by what they depend on (`fingerprint`), as JSON."""
 EmbedSample = Callable[[EncoderCall], np.ndarray]
 """Gives the vectors of the sample texts by some encoder, each of length 1."""
 
@@ -79,11 +82,13 @@ def layer_dtype(precision: str) -> torch.dtype:
     return torch.float32
 
 
-def fast_encoder(encoder: Encoder, precision: str, embed_sample: EmbedSample, *, sample: str) -> EncoderCall:
+def fast_encoder(
+    encoder: Encoder, precision: str, embed_sample: EmbedSample, *, sample: str, saved: SavedChoices | None = None
+) -> EncoderCall:
     """A copy of the encoder for inference in this precision.
 
-    For `int8` and `auto` it is calibrated and measured on the sample texts; `sample` identifies them. A batch must have
-    its sequences in order of length, the shortest first.
+    For `int8` and `auto` it is calibrated and measured on the sample texts; `sample` identifies them. What `saved` has
+    for this machine is not measured again. A batch must have its sequences in order of length, the shortest first.
     """
     # An encoder without matrix products (word vectors) is as fast as it can be.
     if not block_linears(encoder):
@@ -95,7 +100,7 @@ def fast_encoder(encoder: Encoder, precision: str, embed_sample: EmbedSample, *,
     if precision in ("fp32", "bf16"):
         return _EncoderCopies(encoder, {}).make(PrecisionChoice(precision))
     key = fingerprint(encoder, precision, sample)
-    choice = _cached_choice(key, encoder)
+    choice = _known_choice(key, encoder, saved or {}) or _known_choice(key, encoder, _read_cache())
     # Only int8 layers need a calibration.
     calibration: Calibration = {}
     if choice is None or choice.int8_layers:
@@ -105,6 +110,19 @@ def fast_encoder(encoder: Encoder, precision: str, embed_sample: EmbedSample, *,
         choice = _choose(copies, precision, embed_sample)
         _write_cache(key, choice)
     return copies.make(choice)
+
+
+def measured_choice(encoder: Encoder, precision: str, embed_sample: EmbedSample, *, sample: str) -> SavedChoices:
+    """The choice for this machine, to be saved in a model's folder; empty if the precision needs no choice."""
+    if not block_linears(encoder) or precision in ("fp32", "bf16"):
+        return {}
+    key = fingerprint(encoder, precision, sample)
+    choice = _known_choice(key, encoder, _read_cache())
+    if choice is None:
+        copies = _EncoderCopies(encoder, calibrate(encoder, embed_sample))
+        choice = _choose(copies, precision, embed_sample)
+        _write_cache(key, choice)
+    return {key: asdict(choice)}
 
 
 def sample_sequences(tokenizer: Tokenizer, max_length: int) -> list[np.ndarray]:
@@ -253,10 +271,10 @@ def cache_file() -> Path:
     return Path(cache_folder) / "firth" / "precision.json"
 
 
-def _cached_choice(key: str, encoder: Encoder) -> PrecisionChoice | None:
+def _known_choice(key: str, encoder: Encoder, rows: SavedChoices) -> PrecisionChoice | None:
     """The choice of an earlier run; None if there is none, or if it cannot be read or used."""
     try:
-        row = _read_cache()[key]
+        row = rows[key]
         choice = PrecisionChoice(row["precision"], tuple(row["int8_layers"]))
     except (TypeError, KeyError):
         return None

@@ -50,7 +50,7 @@ class SelfAttention(nn.Module):
         use_bias: bool = True,
     ) -> None:
         super().__init__()
-        self.head_width = head_width or _head_width(width, num_heads)
+        self.head_width = head_width or head_width_of(width, num_heads)
         inner = num_heads * self.head_width
         self.num_heads = num_heads
         self.dropout = dropout
@@ -122,7 +122,7 @@ class CrossAttention(nn.Module):
         use_bias: bool = True,
     ) -> None:
         super().__init__()
-        inner = num_heads * (head_width or _head_width(width, num_heads))
+        inner = num_heads * (head_width or head_width_of(width, num_heads))
         self.num_heads = num_heads
         self.dropout = dropout
         self.scale = scale
@@ -285,13 +285,17 @@ class Block(nn.Module):
         cache: LayerCache | None = None,
     ) -> tuple[Tensor, ...]:
         """Self-attention's weights, H x L x S for each sequence in order."""
-        read_ND = self._before(self.attention_norm, x_ND)
+        read_ND = self.attention_input(x_ND)
         return self.attention.weights(read_ND, layout, mask=mask, bias=bias, cache=cache)
+
+    def attention_input(self, x_ND: Tensor) -> Tensor:
+        """What self-attention reads of the block's input: its norm, where norms come before."""
+        return self._before(self.attention_norm, x_ND)
 
     def _attend(
         self, x_ND: Tensor, layout: Layout, *, mask: Mask | None, bias: Bias | None, cache: LayerCache | None
     ) -> Tensor:
-        read_ND = self._before(self.attention_norm, x_ND)
+        read_ND = self.attention_input(x_ND)
         mixed_ND = self.attention(read_ND, layout, mask=mask, bias=bias, cache=cache)
         x_ND = x_ND + self.attention_slot(self.dropout(mixed_ND))
         return self._after(self.attention_norm, x_ND)
@@ -358,7 +362,7 @@ class DecoderBlock(Block):
         return self.cross.weights(read_ND, layout, source, cache=cache)
 
 
-def _head_width(width: int, num_heads: int) -> int:
+def head_width_of(width: int, num_heads: int) -> int:
     if width % num_heads:
         raise BadConfig(f"The width {width} is not a multiple of the number of heads {num_heads}.")
     return width // num_heads

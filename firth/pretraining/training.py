@@ -1,7 +1,7 @@
 """Pre-training with gradients and its evaluation: a recipe, shards and a folder in, a model out."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from firth.pretraining.planning import (
     with_vocab_size,
 )
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
-from firth.tensors import Encoder
+from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.sentinels import with_sentinels, without_sentinels
 from firth.train.layer_rates import rate_share
@@ -44,6 +44,8 @@ from firth.train.run import LastPhase, Measure, TrainingRun, held_out_figures
 from firth.train.run import evaluate as measure
 
 log = logging.getLogger(__name__)
+
+ExtendGoal = Callable[[Objective, Encoder], Goal]
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Parts:
     last_text: TextPacks | None
     """The text of the last steps, if its sequences have another length."""
     tokenizer: Tokenizer
+    objectives: Mapping[str, Objective]
+    """The goals that make the batches and that the model keeps; the learner may have others in their place."""
 
     def check(self) -> None:
         self.text.check()
@@ -89,8 +93,12 @@ def pretrain(
     request: PretrainRequest,
     start_from: str | Path | None = None,
     device: str | None = None,
+    extend: ExtendGoal | None = None,
 ) -> dict[str, float]:
-    """Trains a new run, or the rest of one, and writes the model; returns the last held-out figures."""
+    """Trains a new run, or the rest of one, and writes the model; returns the last held-out figures.
+
+    `extend` makes of each objective what learns in its place, such as a lesson by a teacher.
+    """
     resumed = folder.begun
     shards = Shards.open(_shards_folder(data, folder, request), verify=not resumed)
     source = _source(folder, shards, start_from)
@@ -101,7 +109,7 @@ def pretrain(
     recipe = with_cls_place(recipe, vocab)
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
-    parts = build(recipe, shards, start=start, device=device)
+    parts = build(recipe, shards, start=start, device=device, extend=extend)
     if request.epochs is not None:
         before = recipe
         recipe = with_epochs(recipe, request.epochs, parts.text.training)
@@ -258,7 +266,14 @@ def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -
         )
 
 
-def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, device: str | None = None) -> Parts:
+def build(
+    recipe: Recipe,
+    shards: Shards,
+    *,
+    start: Checkpoint | None = None,
+    device: str | None = None,
+    extend: ExtendGoal | None = None,
+) -> Parts:
     """Builds what a recipe names; all random numbers come from its seed."""
     if len(recipe.encoder) != 1 or not recipe.objectives:
         raise BadConfig("A run needs one encoder and at least one objective.")
@@ -280,7 +295,10 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
         encoder.load_state_dict(start.encoder.state_dict())
         for goal_name in goals.keys() & start.goals.keys():
             goals[goal_name].load_state_dict(start.goals[goal_name].state_dict())
-    learner = Learner(encoder, goals).to(torch_device)
+    learned: dict[str, Goal] = dict(goals)
+    if extend:
+        learned = {goal_name: extend(goal, encoder) for goal_name, goal in goals.items()}
+    learner = Learner(encoder, learned).to(torch_device)
     compiled(learner, recipe.train, torch_device)  # raises now rather than after files were written
     text = _make_packs(recipe, recipe.batches, shards, list(goals.values()), tokenizer)
     last_text = None
@@ -290,7 +308,7 @@ def build(recipe: Recipe, shards: Shards, *, start: Checkpoint | None = None, de
             # These only cut and corrupt the text; the learner's own goals have the weights.
             cutters = _make_goals(replace(recipe, batches=batches), encoder, tokenizer)
         last_text = _make_packs(recipe, batches, shards, list(cutters.values()), tokenizer)
-    return Parts(learner, text, last_text, tokenizer)
+    return Parts(learner, text, last_text, tokenizer, goals)
 
 
 def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[str, Objective]:
@@ -372,7 +390,7 @@ def _checkpoint(
     encoder = learner.encoder
     if recipe.finetune_dropout is not None:
         encoder.config = replace(encoder.config, dropout=recipe.finetune_dropout)
-    goals: dict[str, Objective] = dict(learner.goals.items())  # type: ignore[arg-type]
+    goals = parts.objectives
     layout = _suiting_layout((recipe.layout, start_layout), encoder, goals) if recipe.layout else ""
     return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)
 

@@ -9,7 +9,7 @@ import numpy as np
 from firth.data.shards import Shards
 from firth.files import read_json
 from firth.report.pretraining import PretrainingReport, Ranked
-from firth.run_folder import DATA, FinetuningSource, SolvingSource, read_source
+from firth.run_folder import DATA, PretrainingSource, SolvingSource, read_source
 from firth.train.journal import read_rows
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def gather(
     `data` is the prepared text, if it may have been moved since the run began.
     """
     source = read_source(run)
-    assert not isinstance(source, FinetuningSource)
+    assert isinstance(source, PretrainingSource | SolvingSource)
     prepared = data or (run / DATA if (run / DATA).exists() else Path(source.data))
     health = Shards.open(prepared, verify=False).info["health"]
     if isinstance(source, SolvingSource):

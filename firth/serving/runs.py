@@ -11,7 +11,7 @@ from typing import Literal
 from firth.errors import FirthError
 from firth.files import JsonObject, read_json
 from firth.finetuning.picking import RESULT
-from firth.run_folder import FinetuningSource, RunFolder, read_source
+from firth.run_folder import PretrainingSource, RunFolder, SolvingSource, read_source
 from firth.serving.responses import not_found
 from firth.serving.schemas import RunRowsResponse, RunSummary
 from firth.train.journal import METRICS
@@ -149,7 +149,7 @@ def _read_facts(run: Path) -> _RunFacts:
                 steps = None
             return _RunFacts(_float_or_none(info.get("unigram_floor")), steps)
         source = read_source(run)
-        if isinstance(source, FinetuningSource):
+        if not isinstance(source, PretrainingSource | SolvingSource):
             return _RunFacts()
         shards = read_json(Path(source.data) / "shards.json")
         return _RunFacts(_float_or_none(shards["health"]["entropy_nats"]))

@@ -56,7 +56,7 @@ def serve(
     limits: Limits,
     token: str | None = None,
     runs: Path | None = None,
-    precision: str = "fp32",
+    precision: str | None = None,
     stop: Event | None = None,
 ) -> None:
     """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers the requests it has accepted."""

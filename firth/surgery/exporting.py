@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
     """Writes the model to a new folder; with `bits`, its weights take so many bits each. Returns what was written."""
-    checkpoint = _without_generator(checkpoints.load(model))
+    checkpoint = without_generator(checkpoints.load(model))
     if bits:
-        checkpoint = _noting_bits(checkpoint, bits)
+        checkpoint = noting_bits(checkpoint, bits)
     with atomic_folder(out) as folder:
         checkpoints.save(folder, checkpoint, bits=bits)
     if checkpoint.tasks and not bits and head_for_transformers(checkpoint) is None:
@@ -29,7 +29,7 @@ def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
     return checkpoint
 
 
-def _noting_bits(checkpoint: Checkpoint, bits: int) -> Checkpoint:
+def noting_bits(checkpoint: Checkpoint, bits: int) -> Checkpoint:
     """The model whose notes and card say that its figures were measured before its weights were rounded."""
     info = {**checkpoint.info, "bits_of_a_weight": bits}
     if "held_out" in info:
@@ -40,7 +40,7 @@ def _noting_bits(checkpoint: Checkpoint, bits: int) -> Checkpoint:
     return replace(checkpoint, info=info, text=text)
 
 
-def _without_generator(checkpoint: Checkpoint) -> Checkpoint:
+def without_generator(checkpoint: Checkpoint) -> Checkpoint:
     """The model without ELECTRA's generator, if its encoder fills masks itself."""
     objective = checkpoint.goals.get("replaced_token")
     if not isinstance(objective, ReplacedToken) or not objective.fills_masks_itself:

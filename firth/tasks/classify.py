@@ -287,9 +287,15 @@ class ClassifyHead(Head):
         self.weights_T.copy_(torch.tensor(weights))
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        gold = batch.targets["gold_E"]
+        return self.loss_from_scores(self.example_scores(states, batch), batch)
+
+    def example_scores(self, states: States, batch: Batch) -> Tensor:
+        """E x T: the scores of every example, the means over its windows."""
         scores_BT = self.scores(states, batch)
-        scores_ET = _means_of_windows(scores_BT, batch.targets["owners_B"], len(gold)).float()
+        return _means_of_windows(scores_BT, batch.targets["owners_B"], len(batch.targets["gold_E"])).float()
+
+    def loss_from_scores(self, scores_ET: Tensor, batch: Batch) -> Loss:
+        gold = batch.targets["gold_E"]
         if self.config.kind == "number":
             return Loss({self.name: F.mse_loss(scores_ET[:, 0], gold, reduction="sum")})
         if self.config.kind == "many":

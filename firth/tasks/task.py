@@ -120,8 +120,6 @@ class Head(Goal):
     """The table's name; a second task of the same kind in one run gets a number, as in `classify-2`."""
     config: TaskConfig
     labels: Labels
-    needs_layers: bool = False
-    """Whether `outputs` reads the states of all layers."""
     embeds: str = ""
     """The pooling whose vectors this head makes comparable by cosine; empty if there is none."""
 

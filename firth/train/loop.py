@@ -71,7 +71,8 @@ class Learner(nn.Module):
         for goal in goals:
             batch, loss = goal.rewrite(batch)
             losses.append(loss)
-        states = self.encoder(batch)
+        needs_layers = any(goal.needs_layers for goal in goals)
+        states = self.encoder(batch, layers=True) if needs_layers else self.encoder(batch)
         for goal in goals:
             losses.append(goal.loss(states, batch))
         sums: dict[str, Tensor] = {}

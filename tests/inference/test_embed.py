@@ -70,13 +70,13 @@ def test_batches_side_by_side_change_nothing(
     alone = model.embed(passages)
     torch.set_num_threads(3)
     seen: set[tuple[str, int]] = set()
-    quick = model.embedder._fast_encoder
+    quick = model.embedder.fast_encoder
 
     def watched(batch: Batch) -> States:
         seen.add((threading.current_thread().name, torch.get_num_threads()))
         return quick(batch)
 
-    monkeypatch.setitem(model.embedder.__dict__, "_fast_encoder", watched)
+    monkeypatch.setitem(model.embedder.__dict__, "fast_encoder", watched)
     try:
         together = model.embed(passages)
         assert torch.get_num_threads() == 3
@@ -91,14 +91,14 @@ def test_an_error_in_one_batch_reaches_the_caller(
     make: Make, passages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = make()
-    quick, calls = model.embedder._fast_encoder, iter(range(1000))
+    quick, calls = model.embedder.fast_encoder, iter(range(1000))
 
     def failing(batch: Batch) -> States:
         if next(calls) == 5:
             raise MemoryError("no room")
         return quick(batch)
 
-    monkeypatch.setitem(model.embedder.__dict__, "_fast_encoder", failing)
+    monkeypatch.setitem(model.embedder.__dict__, "fast_encoder", failing)
     monkeypatch.setattr(embedding, "BATCH_TOKENS", 50)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -114,13 +114,13 @@ def test_batches_have_few_sizes(make: Make, passages: list[str], monkeypatch: py
     """Every size is prepared for once and remembered, so sizes must not be as many as batches."""
     model = make()
     sizes: list[int] = []
-    quick = model.embedder._fast_encoder
+    quick = model.embedder.fast_encoder
 
     def watched(batch: Batch) -> States:
         sizes.append(batch.num_tokens)
         return quick(batch)
 
-    monkeypatch.setitem(model.embedder.__dict__, "_fast_encoder", watched)
+    monkeypatch.setitem(model.embedder.__dict__, "fast_encoder", watched)
     monkeypatch.setattr(embedding, "BATCH_TOKENS", 200)
     monkeypatch.setattr(embedding, "MIN_ROUNDED_TOKENS", 1)
     for first in range(len(passages)):

@@ -331,7 +331,7 @@ def test_the_sample_is_seen_without_filler(make: Callable[[str], Model], monkeyp
     model = make("int8")
     sizes: list[int] = []
 
-    def looked_at(encoder: Bert, name: str, vectors: precision_choice.EmbedSample, *, sample: str) -> Bert:
+    def looked_at(encoder: Bert, _: str, vectors: precision_choice.EmbedSample, **options: object) -> Bert:
         vectors(lambda batch: sizes.append(batch.num_tokens) or encoder(batch))  # type: ignore[func-returns-value]
         return encoder
 

@@ -1,0 +1,357 @@
+"""A whole compression: a model, rows and a method in; a smaller model that was measured, and its card, out.
+
+A method without training writes its candidates to a temporary folder next to OUT; the chosen one is moved to OUT. A
+method that trains works in OUT as a run folder: OUT/run.toml holds the numbers, OUT/source.json the files with their
+hashes, OUT/strength-K the states and logs of each strength, OUT/results.json the figures, written last.
+"""
+
+import logging
+import shutil
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TypedDict
+
+from firth import checkpoint as checkpoints
+from firth import compression
+from firth.checkpoint import Checkpoint
+from firth.compression import table
+from firth.compression.gate import Comparison, Gate, Subject
+from firth.compression.method import CompressionJob, Method, MethodConfig
+from firth.compression.rows import read_rows
+from firth.compression.search import Chosen, Trial, Wanted, search
+from firth.config import load_toml, override, to_dict, to_toml
+from firth.errors import BadConfig, BadInput
+from firth.files import (
+    MANIFEST,
+    JsonObject,
+    atomic_folder,
+    check_is_new,
+    check_writable,
+    read_json,
+    sha256,
+    write_bytes,
+    write_json,
+    write_manifest,
+)
+from firth.inference.model import Model
+from firth.run_folder import RESULTS, CompressionSource, RunFolder, SourceFile, model_sha256
+from firth.train.parallel import chosen_device
+
+log = logging.getLogger(__name__)
+
+MODEL = "model"
+"""The folder of a saved candidate, in that of its strength."""
+CARD = "README.md"
+
+
+@dataclass(frozen=True)
+class CompressionRequest:
+    """What the user asks for."""
+
+    model: Path
+    method: str
+    data: Path
+    train: Path | None = None
+    vocabulary_from: tuple[Path, ...] = ()
+    task: str = ""
+    wanted: Wanted = field(default_factory=Wanted)
+    changes: tuple[str, ...] = ()
+    """Settings of the method as `key=value`."""
+    skip_bad: bool = False
+    seed: int = 1
+
+
+@dataclass(frozen=True)
+class CompressionNumbers:
+    """The numbers of a compression that trains, as `run.toml` holds them."""
+
+    method: str
+    task: str
+    keep: float | None
+    faster: float | None
+    seed: int
+    skip_bad: bool
+    settings: JsonObject
+    """The method's config."""
+
+
+class CompressionSummary(TypedDict):
+    """The figures of a compression."""
+
+    method: str
+    strength: str
+    """The settings that were taken, in a few words."""
+    settings: JsonObject
+    reached: bool
+    """Whether the model is what was asked for; true if nothing was."""
+    verdict: str
+    kept: float
+    """The score as a share of the original's."""
+    speedup: float
+    """In batches."""
+    metric: str
+    rows: int
+    original: JsonObject
+    compressed: JsonObject
+    difference: float
+    """Of the scores, compressed minus original."""
+    interval: list[float]
+    """Of the difference."""
+    lines: list[str]
+    """The table as text."""
+    card: str
+    """The same in Markdown."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A compressed model that is saved, and how it was made."""
+
+    method: Method
+    subject: Subject
+
+
+class Candidates:
+    """Compressed models of one original. Each is made and saved once; memory holds only those that are in use."""
+
+    def __init__(self, method_class: type[Method], job: CompressionJob, root: Path) -> None:
+        self.method_class = method_class
+        self.job = job
+        self.root = root
+        self.methods: dict[int, Method] = {}
+        """By the number of the strength; a method remembers what it has to say about its model."""
+
+    def open(self, number: int, config: MethodConfig) -> Candidate:
+        """The model of a strength. One that an earlier process saved is not made again."""
+        method = self.methods.setdefault(number, self.method_class(config))
+        folder = self.root / f"strength-{number}"
+        saved = folder / MODEL
+        if not (saved / MANIFEST).exists():
+            folder.mkdir(exist_ok=True)
+            made = method.compress(replace(self.job, folder=folder))
+            with atomic_folder(saved, replace=True) as temporary:
+                method.write(temporary, self._with_notes(made, method))
+        return Candidate(method, Subject(method.open(saved), saved, self.job.task))
+
+    def _with_notes(self, made: Checkpoint, method: Method) -> Checkpoint:
+        """The model whose notes say what it is a compressed form of."""
+        note = {
+            "from": self.job.model.resolve().name,
+            "method": method.name,
+            "settings": to_dict(method.config),
+        }
+        # A model may be compressed several times.
+        before = list(made.info.get("compressed", ()))
+        info = {**made.info, "compressed": [*before, note]}
+        if "held_out" in info:
+            info["held_out_before_compression"] = info.pop("held_out")
+        return replace(made, info=info)
+
+
+def compress(
+    request: CompressionRequest, out: Path, *, resume: bool = False, device: str | None = None
+) -> CompressionSummary:
+    """Compresses, measures and writes; returns the figures."""
+    method_class = compression.resolve(request.method)
+    config = override(method_class.Config(), request.changes)
+    if method_class.trains:
+        return _train(method_class, config, request, out, resume=resume, device=device)
+    if resume:
+        raise BadConfig(f"{request.method} has no training that could be continued; leave out `resume=True`.")
+    check_is_new(out)
+    check_writable(out)
+    job = _job(method_class, request)
+    # Next to OUT, so that the chosen one only has to be renamed.
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
+        candidate, summary = _choose(Candidates(method_class, job, Path(name)), config, request)
+        _add_card(candidate, summary)
+        candidate.subject.folder.replace(out)
+    return summary
+
+
+def _train(
+    method_class: type[Method],
+    config: MethodConfig,
+    request: CompressionRequest,
+    out: Path,
+    *,
+    resume: bool,
+    device: str | None,
+) -> CompressionSummary:
+    """The same for a method that trains, in a run folder."""
+    if request.train is None:
+        raise BadConfig(f"{request.method} learns from labelled rows; give them with `train=`.")
+    with RunFolder(out, command="compress", resume=resume) as run:
+        source = _source(request)
+        numbers = _numbers(request, config)
+        if run.begun:
+            _refuse_other_run(run, source, numbers)
+        if run.finished:
+            run.say_finished()
+            return read_summary(out)
+        job = replace(_job(method_class, request), device=str(chosen_device(device)), run=run)
+        run.begin(source, numbers, leftovers=[RESULTS])
+        candidate, summary = _choose(Candidates(method_class, job, out), config, request)
+        _add_card(candidate, summary)
+        _copy_model(candidate.subject.folder, out)
+        write_json(out / RESULTS, summary)
+        # OUT has the model now; logs of all strengths stay.
+        for folder in out.glob("strength-*"):
+            shutil.rmtree(folder / MODEL, ignore_errors=True)
+    return summary
+
+
+def read_summary(out: Path) -> CompressionSummary:
+    """The figures of a finished compression that trained."""
+    summary: CompressionSummary = read_json(out / RESULTS)
+    return summary
+
+
+def _job(method_class: type[Method], request: CompressionRequest) -> CompressionJob:
+    """What the method works with: the original and its rows."""
+    original = checkpoints.load(request.model)
+    if request.vocabulary_from and request.method != "vocabulary":
+        raise BadConfig(f"`vocabulary_from=` is for `by='vocabulary'`; {request.method} does not read it.")
+    rows = read_rows(
+        original,
+        request.model,
+        data=request.data,
+        train=request.train,
+        task=request.task,
+        skip_bad=request.skip_bad,
+        learns=method_class.needs_rows or method_class.trains,
+        seed=request.seed,
+    )
+    return CompressionJob(
+        model=request.model,
+        original=original,
+        task=rows.task,
+        examples=rows.examples,
+        files=rows.files,
+        vocabulary_from=request.vocabulary_from,
+        seed=request.seed,
+    )
+
+
+def _choose(
+    candidates: Candidates, config: MethodConfig, request: CompressionRequest
+) -> tuple[Candidate, CompressionSummary]:
+    """The compressed model, found by a search if something is wanted of it, and its figures."""
+    job = candidates.job
+    gate = Gate(Subject(Model(job.original), job.model, job.task), job.examples["data"])
+    strengths: Sequence[MethodConfig] = [config]
+    chosen = Chosen(0, reached=True)
+    wanted = request.wanted
+    if wanted.is_searched:
+        strengths = candidates.method_class.strengths(job.original, config)
+
+        def measure(number: int) -> Trial:
+            candidate = candidates.open(number, strengths[number])
+            trial = gate.try_out(candidate.subject)
+            log.info(
+                f"{candidate.method.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
+            )
+            return trial
+
+        chosen = search(len(strengths), measure, wanted)
+    candidate = candidates.open(chosen.number, strengths[chosen.number])
+    comparison = gate.compare(candidate.subject, request.method)
+    reached = chosen.reached
+    sentence = ""
+    if wanted.is_searched:
+        # The last measurement decides, because it is the one that is shown.
+        trial = comparison.trial
+        reached = reached and trial.keeps_score(wanted)
+        sentence = table.searched_sentence(wanted, reached=reached)
+    return candidate, _summary(candidate.method, comparison, reached=reached, sentence=sentence)
+
+
+def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence: str) -> CompressionSummary:
+    sentences = [*method.remarks]
+    if sentence:
+        sentences.append(sentence)
+    return CompressionSummary(
+        method=method.name,
+        strength=method.described,
+        settings=to_dict(method.config),
+        reached=reached,
+        verdict=comparison.verdict,
+        kept=comparison.trial.kept,
+        speedup=comparison.trial.speedup,
+        metric=comparison.metric,
+        rows=comparison.rows,
+        original=asdict(comparison.original),
+        compressed=asdict(comparison.compressed),
+        difference=comparison.difference,
+        interval=[comparison.low, comparison.high],
+        lines=[*table.lines(comparison), *sentences],
+        card=table.section(comparison, title=f"{method.name}: {method.described}", sentences=sentences),
+    )
+
+
+def _add_card(candidate: Candidate, summary: CompressionSummary) -> None:
+    """Writes the table at the top of the saved model's card."""
+    folder = candidate.subject.folder
+    path = folder / CARD
+    title, _, rest = path.read_text("utf-8").partition("\n")
+    # A fine-tuned model keeps its card, any other has one that was made for the compressed model.
+    heading = "The original" if candidate.subject.model.checkpoint.tasks else "The model"
+    text = f"{title}\n\n{summary['card']}\n## {heading}\n\n{rest.lstrip()}"
+    write_bytes(path, text.encode())
+    write_manifest(folder)
+
+
+def _copy_model(folder: Path, out: Path) -> None:
+    """Copies the files of a model; the manifest comes last."""
+    (out / MANIFEST).unlink(missing_ok=True)
+    names = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.name != MANIFEST:
+            name = path.relative_to(folder).as_posix()
+            write_bytes(out / name, path.read_bytes())
+            names.append(name)
+    write_manifest(out, names)
+
+
+# Resuming
+
+
+def _source(request: CompressionRequest) -> CompressionSource:
+    files = {"data": request.data}
+    if request.train is not None:
+        files["train"] = request.train
+    hashes: dict[str, SourceFile] = {}
+    for part, path in files.items():
+        if not path.is_file():
+            raise BadInput(f"{path} does not exist or is not a file.")
+        hashes[part] = SourceFile(str(path.resolve()), sha256(path))
+    return CompressionSource(str(request.model), model_sha256(request.model), request.method, hashes)
+
+
+def _numbers(request: CompressionRequest, config: MethodConfig) -> CompressionNumbers:
+    return CompressionNumbers(
+        method=request.method,
+        task=request.task,
+        keep=request.wanted.keep,
+        faster=request.wanted.faster,
+        seed=request.seed,
+        skip_bad=request.skip_bad,
+        settings=to_dict(config),
+    )
+
+
+def _refuse_other_run(run: RunFolder, source: CompressionSource, numbers: CompressionNumbers) -> None:
+    """Raises if a run is to be resumed with other files, another model or other numbers."""
+    saved = run.read_source(CompressionSource)
+    run.refuse_changed_model(saved.model, saved.model_sha256)
+    if saved != source or load_toml(run.config_path) != _as_toml(numbers):
+        raise run.refuse_other_numbers("give the same model, files and options again")
+
+
+def _as_toml(numbers: CompressionNumbers) -> object:
+    """The numbers as they are after writing and reading `run.toml`."""
+    return tomllib.loads(to_toml(to_dict(numbers)))

@@ -1,0 +1,176 @@
+"""Distillation by soft labels (Hinton et al. 2015): a fine-tuned teacher and rows in, a smaller student out.
+
+The student is the teacher without some of its layers, another model folder, or random weights of any width. It may have
+another tokenizer: it learns from the teacher's scores of whole rows, which are computed once and kept on disk.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from firth import models
+from firth.checkpoint import Checkpoint
+from firth.compression.layers import kept_layers
+from firth.compression.lesson import Lesson, Term
+from firth.compression.method import CompressionJob, MethodConfig
+from firth.compression.soft_labels import SoftLabels, TaughtBatches
+from firth.compression.structure import block_encoder, with_layers
+from firth.compression.student import other_model, random_weights
+from firth.compression.teacher import Teacher, check_task, row_scores
+from firth.compression.training import TEACHER, TrainedMethod, TrainingConfig, TrainingExtension
+from firth.data.items import BatchMaker, Item
+from firth.errors import BadConfig
+from firth.tasks.classify import ClassifyHead
+from firth.tasks.task import Head
+from firth.tensors import Encoder, Goal
+
+
+@dataclass(frozen=True)
+class StudentConfig(TrainingConfig):
+    """The settings of methods that make a student."""
+
+    num_layers: int = 0
+    """Layers of the student; 0: half of the model's."""
+    student: str = ""
+    """A model folder or name to start from, instead of the model without some of its layers."""
+    random: bool = False
+    """Whether the student starts from random weights."""
+    width: int = 0
+    """Width of a student with random weights; 0: the model's."""
+    label_weight: float = 0.5
+    """Weight of the loss of the labels themselves."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_layers < 0 or self.width < 0 or self.label_weight < 0:
+            raise BadConfig("num_layers, width and label_weight must be at least 0.")
+        if self.width and not self.random:
+            raise BadConfig("Another width needs random weights; add random=true.")
+        if self.student and self.num_layers:
+            raise BadConfig("The setting student names a whole model, which keeps its layers; leave out num_layers.")
+
+
+@dataclass(frozen=True)
+class DistilConfig(StudentConfig):
+    temperature: float = 2.0
+    """Temperature of both softmaxes; higher shows more of what a teacher thinks of wrong names."""
+    soft_weight: float = 0.5
+    """Weight of the loss of the soft labels."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.temperature <= 0 or self.soft_weight < 0:
+            raise BadConfig("temperature must be above 0 and soft_weight at least 0.")
+
+
+class StudentMethod(TrainedMethod):
+    """A method that makes a student of any of the three kinds."""
+
+    Config: ClassVar[type[MethodConfig]] = StudentConfig
+    same_tokenizer: ClassVar[bool] = True
+    """Whether the student must read the same ids as the teacher."""
+
+    @classmethod
+    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+        """Fewer and fewer layers; one strength if the student is another model."""
+        if config.student or config.num_layers:
+            return [config]
+        num_layers = block_encoder(original).num_layers
+        return [replace(config, num_layers=kept) for kept in range(max(1, num_layers - 1), 0, -1)]
+
+    @property
+    def described(self) -> str:
+        if self.config.student:
+            return f"{self.name}, student {Path(self.config.student).name}"
+        kept = f"{self.config.num_layers} layers" if self.config.num_layers else "half of the layers"
+        return f"{self.name}, {kept}"
+
+    def student(self, job: CompressionJob) -> Checkpoint:
+        config = self.config
+        if config.student:
+            student = other_model(str(models.find(config.student)))
+        else:
+            num_layers = block_encoder(job.original).num_layers
+            kept = config.num_layers or max(1, num_layers // 2)
+            if kept > num_layers:
+                raise BadConfig(f"{job.model} has {num_layers} layers; a student of {kept} would have more.")
+            student = with_layers(job.original, kept_layers(num_layers, kept, which="spread"))
+        if config.random:
+            student = random_weights(student, width=config.width, seed=job.seed)
+        if self.same_tokenizer:
+            Teacher.of(job.model, job.original).check_same_tokenizer(student.tokenizer, config.student)
+        self.check_student(student, job)
+        return student
+
+    @property
+    def keeps_head(self) -> bool:
+        """Whether the student starts with the head of the model: its states are near the model's."""
+        return not self.config.random and not self.config.student
+
+    def check_student(self, student: Checkpoint, job: CompressionJob) -> None:
+        """Raises for a student whose shape the method does not allow."""
+
+
+class LessonExtension(TrainingExtension):
+    """A run whose heads learn the terms of a method besides their labels."""
+
+    method: StudentMethod
+
+    def __init__(self, method: StudentMethod, job: CompressionJob, name: str) -> None:
+        super().__init__(method, job, name)
+        self.teacher = Teacher.of(job.model, job.original)
+        self.lessons: list[Lesson] = []
+
+    def terms(self, head: Head, encoder: Encoder) -> Sequence[Term]:
+        raise NotImplementedError
+
+    def goal(self, head: Head, encoder: Encoder) -> Goal:
+        if self.method.keeps_head:
+            self.start_head(head)
+        lesson = Lesson(
+            head,
+            self.terms(head, encoder),
+            teacher=self.teacher,
+            label_weight=self.method.config.label_weight,
+        )
+        self.lessons = [lesson]
+        return lesson
+
+
+class SoftLabelExtension(LessonExtension):
+    """A run whose head learns soft labels."""
+
+    @property
+    def teachers(self) -> list[Teacher]:
+        return [self.teacher]
+
+    def record(self) -> Mapping[str, object]:
+        facts = dict(super().record())
+        facts["teachers"] = [teacher.digest for teacher in self.teachers]
+        return facts
+
+    def terms(self, head: Head, encoder: Encoder) -> Sequence[Term]:
+        config = self.method.config
+        assert isinstance(head, ClassifyHead)
+        return [SoftLabels(head, temperature=config.temperature, weight=config.soft_weight)]
+
+    def batch_maker(self, head: Head, items: Sequence[Item], *, folder: Path) -> BatchMaker:
+        assert isinstance(head, ClassifyHead)
+        examples = [item.example for item in items]
+        scores_ERT = row_scores(self.teachers, self.job.task, head.labels, examples, folder=self.job.folder / TEACHER)
+        return TaughtBatches(head, [example.row for example in examples], scores_ERT)
+
+
+class Distil(StudentMethod):
+    """A smaller student learns the soft labels of the fine-tuned model."""
+
+    Config = DistilConfig
+    name = "distil"
+    same_tokenizer = False
+
+    def check(self, job: CompressionJob) -> None:
+        check_task(job.head, str(job.model))
+
+    def extension(self, job: CompressionJob) -> TrainingExtension:
+        return SoftLabelExtension(self, job, self.name)

@@ -1,0 +1,73 @@
+"""What a user reads of a compression: the table of the gate as text and in the model card."""
+
+from collections.abc import Sequence
+
+from firth.compression.gate import INTERVAL, Comparison, Measured
+from firth.compression.search import Wanted
+
+HEADER = ("model", "parameters", "megabytes", "texts/s, batches", "texts/s, single")
+
+
+def lines(comparison: Comparison) -> list[str]:
+    """The table in columns for a terminal, and the sentences below it."""
+    rows = _rows(comparison)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    shown = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        shown.append("  ".join(cells))
+    return [*shown, *_sentences(comparison)]
+
+
+def section(comparison: Comparison, *, title: str, sentences: Sequence[str]) -> str:
+    """The part of the model card about the compression, in Markdown, with more sentences."""
+    header, *rows = _rows(comparison)
+    table = [_markdown(header), "|" + "---|" * len(header)]
+    table += [_markdown(row) for row in rows]
+    shown_table = "\n".join(table)
+    shown_sentences = "\n".join([*_sentences(comparison), *sentences])
+    return f"## Compressed by {title}\n\n{shown_table}\n\n{shown_sentences}\n"
+
+
+def searched_sentence(wanted: Wanted, *, reached: bool) -> str:
+    """What was asked for and whether it was found."""
+    asked = []
+    if wanted.keep is not None:
+        asked.append(f"at least {wanted.keep:.4g} of the score")
+    if wanted.faster is not None:
+        asked.append(f"at least {wanted.faster:.4g} times the speed")
+    found = "The strength was chosen on these rows for" if reached else "No strength was found on these rows with"
+    end = "." if reached else "; this is the best one."
+    return f"{found} {' and '.join(asked)}{end}"
+
+
+def _rows(comparison: Comparison) -> list[tuple[str, ...]]:
+    header = (*HEADER, comparison.metric)
+    return [header, _row(comparison.original), _row(comparison.compressed)]
+
+
+def _row(measured: Measured) -> tuple[str, ...]:
+    return (
+        measured.name,
+        f"{measured.parameters:,}",
+        f"{measured.disk_bytes / 1e6:.2f}",
+        f"{measured.speed.batches:,.1f}",
+        f"{measured.speed.single:,.1f}",
+        f"{measured.score:.4f}",
+    )
+
+
+def _sentences(comparison: Comparison) -> list[str]:
+    trial = comparison.trial
+    size = comparison.compressed.disk_bytes / comparison.original.disk_bytes
+    return [
+        f"The model is {comparison.verdict}: {size:.2f} of the bytes, {trial.speedup:.2f} times the speed in batches, "
+        f"{comparison.speedup.single:.2f} times for single texts.",
+        f"It keeps {trial.kept:.4f} of the score: {comparison.metric} {comparison.difference:+.4f} "
+        f"({INTERVAL} % interval {comparison.low:+.4f} to {comparison.high:+.4f}, {comparison.rows:,} rows).",
+    ]
+
+
+def _markdown(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"

@@ -1,0 +1,168 @@
+"""A teacher: a trained model whose outputs a student learns to give.
+
+In: a model folder. Out: its states for the batches of a student that has the same tokenizer, or its scores for labelled
+rows, which any student can learn from. Nothing of a teacher is trained.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
+from firth.compression.row_cache import RowCache
+from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import sha256 as file_sha256
+from firth.run_folder import model_sha256
+from firth.tasks.classify import ClassifyHead
+from firth.tasks.predicting import outputs_of
+from firth.tasks.task import Head, Labels
+from firth.tensors import Batch, Encoder, States
+from firth.tokenizers import Tokenizer
+from firth.types import Example
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A model folder and what it holds, in evaluation mode and without gradients."""
+
+    path: Path
+    checkpoint: Checkpoint
+
+    @classmethod
+    def open(cls, path: Path) -> "Teacher":
+        return cls.of(path, checkpoints.load(path))
+
+    @classmethod
+    def of(cls, path: Path, checkpoint: Checkpoint) -> "Teacher":
+        teacher = cls(path, checkpoint)
+        for part in teacher._parts():
+            part.eval().requires_grad_(False)
+        return teacher
+
+    def _parts(self) -> list[nn.Module]:
+        parts: list[nn.Module] = [self.encoder, *self.checkpoint.goals.values(), *self.checkpoint.tasks.values()]
+        if self.checkpoint.feature_encoder is not None:
+            parts.append(self.checkpoint.feature_encoder)
+        return parts
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.checkpoint.encoder
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.checkpoint.tokenizer
+
+    @property
+    def max_length(self) -> int:
+        return int(self.checkpoint.info.get("max_length", self.encoder.max_positions))
+
+    @property
+    def digest(self) -> str:
+        """What tells this model from any other: the hash of its manifest, or of its weights if it has none."""
+        digest = model_sha256(self.path)
+        if digest:
+            return digest
+        digests = [file_sha256(path) for path in sorted(self.path.glob("*.safetensors"))]
+        return sha256(" ".join(digests).encode()).hexdigest()
+
+    def to(self, device: torch.device | str) -> None:
+        """Moves all its parts."""
+        for part in self._parts():
+            part.to(device)
+
+    @torch.no_grad()
+    def states(self, batch: Batch) -> States:
+        """Its states of all layers for a batch that has its ids."""
+        device = batch.ids_N.device
+        if next(self.encoder.parameters()).device != device:
+            self.to(device)
+        return self.encoder(batch, layers=True)  # type: ignore[no-any-return]
+
+    def check_same_tokenizer(self, tokenizer: Tokenizer, student: str) -> None:
+        """Raises if a student reads other ids, so that their states cannot be compared token by token."""
+        if tokenizer.fingerprint != self.tokenizer.fingerprint:
+            raise BadInput(
+                f"{student} has another tokenizer than its teacher {self.path}, so their states cannot be compared; "
+                "use `by='distil'`, which needs none but labels."
+            )
+
+    def head(self, task: str, labels: Labels) -> ClassifyHead:
+        """Its head for a task whose scores a student can learn; raises if it has none with these labels."""
+        head = self.checkpoint.tasks.get(task)
+        if head is None:
+            known = ", ".join(self.checkpoint.tasks) or "no task"
+            raise BadConfig(f"The teacher {self.path} is not fine-tuned for {task}; it knows {known}.")
+        check_task(head, str(self.path))
+        if dict(head.labels) != dict(labels):
+            raise BadInput(
+                f"The teacher {self.path} chooses from {_listed(head.labels)}, but the training rows have "
+                f"{_listed(labels)}."
+            )
+        assert isinstance(head, ClassifyHead)
+        return head
+
+
+def check_task(head: Head, model: str) -> None:
+    """Raises if a task has no scores for whole rows."""
+    if not isinstance(head, ClassifyHead) or head.config.head != "linear":
+        raise Unsupported(f"{model} does the task {head.name}; soft labels are known for classify with a linear head.")
+
+
+def _listed(labels: Labels) -> str:
+    groups = [", ".join(names) for names in labels.values()]
+    return " and ".join(groups) or "numbers"
+
+
+def row_scores(
+    teachers: Sequence[Teacher],
+    task: str,
+    labels: Labels,
+    examples: Sequence[Example],
+    *,
+    folder: Path,
+    device: str = "cpu",
+) -> np.ndarray:
+    """The scores of all teachers for all rows, rows x teachers x labels: a memory-mapped file in `folder`.
+
+    Each block of rows is computed by itself, so the bytes do not depend on where an earlier process stopped.
+    """
+    heads = [teacher.head(task, labels) for teacher in teachers]
+    num_scores = sum(len(names) for names in labels.values()) or 1
+    fingerprint = _fingerprint(teachers, examples)
+    cache = RowCache(folder, fingerprint=fingerprint, shape=(len(examples), len(teachers), num_scores))
+
+    for teacher in teachers:
+        teacher.to(device)
+
+    def compute(rows: range) -> np.ndarray:
+        block = [examples[row] for row in rows]
+        by_teacher = [_scores(teacher, head, block) for teacher, head in zip(teachers, heads, strict=True)]
+        return np.stack(by_teacher, 1)
+
+    return cache.filled(compute)
+
+
+def _scores(teacher: Teacher, head: ClassifyHead, examples: Sequence[Example]) -> np.ndarray:
+    """Rows x labels: the mean over the windows of each row."""
+    items = head.encode(examples, teacher.tokenizer, max_length=teacher.max_length, training=False)
+    encoder = teacher.checkpoint.feature_encoder or teacher.encoder
+    rows = [np.mean(windows, 0) for windows in outputs_of(encoder, head, items)]
+    return np.stack(rows).astype(np.float32)
+
+
+def _fingerprint(teachers: Sequence[Teacher], examples: Sequence[Example]) -> str:
+    """A hash of the teachers and of the texts that they read."""
+    digest = sha256()
+    for teacher in teachers:
+        digest.update(f"{teacher.digest} {teacher.max_length}\n".encode())
+    for example in examples:
+        digest.update(json.dumps(list(example.texts)).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,64 @@
+"""A precision that is saved in a model's folder, and the encoder that predicts in it.
+
+`firth.json` holds `precision`: its name, and the choices that were measured, by machine. A machine without a choice
+measures once and caches its own, as for any other model.
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from firth.checkpoint import Checkpoint
+from firth.inference.precision_choice import PRECISIONS, SavedChoices
+from firth.nn.blocks import first_rows
+from firth.tensors import Batch, Encoder, States
+
+if TYPE_CHECKING:
+    from firth.inference.precision_choice import EncoderCall
+
+KEY = "precision"
+
+
+@dataclass(frozen=True)
+class SavedPrecision:
+    name: str
+    choices: SavedChoices
+
+
+def saved_precision(checkpoint: Checkpoint) -> SavedPrecision:
+    """The precision that the folder asks for; fp32 if it asks for none."""
+    saved = checkpoint.info.get(KEY)
+    if not isinstance(saved, dict) or saved.get("name") not in PRECISIONS:
+        return SavedPrecision("fp32", {})
+    choices = saved.get("choices")
+    return SavedPrecision(saved["name"], choices if isinstance(choices, dict) else {})
+
+
+class ServingEncoder(Encoder):
+    """An encoder whose states a faster copy computes; its pooler, and states of inner layers, stay exact."""
+
+    def __init__(self, original: Encoder, fast: "EncoderCall") -> None:
+        super().__init__()
+        self.original = original
+        self.fast = fast
+        self.config = original.config
+        self.width = original.width
+        self.vocab_size = original.vocab_size
+        self.max_positions = original.max_positions
+        self.num_layers = original.num_layers
+        self.eval()
+
+    @property
+    def table_width(self) -> int:
+        return self.original.table_width
+
+    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
+        if layers or attention:
+            exact: States = self.original(batch, layers=layers, attention=attention)
+            return exact
+        states = self.fast(batch)
+        pooler = getattr(self.original, "pooler", None)
+        if not isinstance(pooler, nn.Module):
+            return states
+        return replace(states, pooled_BD=pooler(first_rows(states.last_ND, batch.bounds_B1)))

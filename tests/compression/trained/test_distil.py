@@ -1,0 +1,160 @@
+"""Distillation by soft labels: the loss, the cache of what teachers say, students of all kinds, resuming, mistakes."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
+from firth.compression import row_cache
+from firth.compression.lesson import Compared
+from firth.compression.method import CompressionJob
+from firth.compression.row_cache import RowCache
+from firth.compression.soft_labels import TARGET, SoftLabels
+from firth.compression.teacher import Teacher, row_scores
+from firth.errors import BadConfig, BadInput, FirthError, Unsupported
+from firth.finetuning import labelled
+from firth.tensors import Batch, States
+
+Compress = Callable[..., Checkpoint]
+
+
+def digest(folder: Path) -> str:
+    """Of all weights of a model folder."""
+    parts = [path.read_bytes() for path in sorted(folder.glob("*.safetensors"))]
+    assert parts
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+def compared(scores: torch.Tensor, taught: torch.Tensor) -> Compared:
+    nothing = torch.zeros(1)
+    batch = Batch(nothing, nothing, nothing, torch.tensor([0, 1]), 1, targets={TARGET: taught})
+    return Compared(batch, States(nothing, nothing), scores, None)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.5])
+def test_soft_labels_against_the_formula(job: CompressionJob, temperature: float) -> None:
+    term = SoftLabels(job.head, temperature=temperature, weight=1.0)  # type: ignore[arg-type]
+    num_labels = len(job.head.labels["label"])
+    scores, taught = torch.randn(5, num_labels), torch.randn(5, 2, num_labels)
+    loss = term(compared(scores, taught))
+    total = 0.0
+    for row in range(5):
+        p = np.mean([np.exp(t / temperature) / np.exp(t / temperature).sum() for t in taught[row].numpy()], 0)
+        s = np.exp(scores[row].numpy() / temperature)
+        q = s / s.sum()
+        total += temperature**2 * float((p * np.log(p / q)).sum())
+    assert float(loss) == pytest.approx(total, rel=1e-4)
+    same = term(compared(taught[:, 0], taught[:, :1]))
+    assert float(same) == pytest.approx(0.0, abs=1e-5)
+
+
+def test_soft_labels_of_numbers_and_of_many_names(job: CompressionJob) -> None:
+    term = SoftLabels(job.head, temperature=2.0, weight=1.0)  # type: ignore[arg-type]
+    scores, taught = torch.randn(4, 3), torch.randn(4, 1, 3)
+    term.kind = "number"
+    assert float(term(compared(scores, taught))) == pytest.approx(float((scores - taught[:, 0]).square().sum()))
+    term.kind = "many"
+    p, q = torch.sigmoid(taught[:, 0] / 2), torch.sigmoid(scores / 2)
+    wanted = (p * (p / q).log() + (1 - p) * ((1 - p) / (1 - q)).log()).mean(1).sum() * 4
+    assert float(term(compared(scores, taught))) == pytest.approx(float(wanted), rel=1e-4)
+
+
+def test_a_stopped_cache_is_continued_to_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_cache, "BLOCK", 4)
+    asked: list[int] = []
+
+    def compute(rows: range) -> np.ndarray:
+        asked.append(rows.start)
+        if asked == [0, 4, 8] and not (tmp_path / "fresh").exists():
+            raise InterruptedError
+        return np.array(rows, np.float32)[:, None] * np.array([1.0, 0.5], np.float32)
+
+    def cache(name: str, fingerprint: str = "a") -> RowCache:
+        return RowCache(tmp_path / name, fingerprint=fingerprint, shape=(10, 2))
+
+    with pytest.raises(InterruptedError):
+        cache("stopped").filled(compute)
+    continued = cache("stopped").filled(compute)
+    assert asked == [0, 4, 8, 8]
+    fresh = cache("fresh").filled(compute)
+    assert continued.tobytes() == fresh.tobytes()
+    assert (tmp_path / "stopped" / "rows.bin").read_bytes() == (tmp_path / "fresh" / "rows.bin").read_bytes()
+    asked.clear()
+    cache("fresh").filled(compute)
+    assert asked == []
+    cache("fresh", "another teacher").filled(compute)
+    assert asked[0] == 0
+
+
+def test_cached_scores_are_the_teachers(job: CompressionJob, tmp_path: Path) -> None:
+    teacher = Teacher.of(job.model, job.original)
+    loaded = checkpoints.load(job.model)
+    rows = labelled.read("classify", job.head.config, {"data": job.files["train"]}, labels=job.head.labels)
+    examples = rows.examples["data"]
+    scores = row_scores([teacher, teacher], "classify", job.head.labels, examples, folder=tmp_path / "cache")
+    again = row_scores([teacher, teacher], "classify", job.head.labels, examples, folder=tmp_path / "cache")
+    assert scores.shape == (80, 2, len(job.head.labels["label"]))
+    assert scores.tobytes() == again.tobytes()
+    head = loaded.tasks["classify"]
+    items = head.encode(examples[:1], loaded.tokenizer, max_length=32, training=False)
+    with torch.inference_mode():
+        batch = head.batch(items)
+        alone = head.outputs(loaded.encoder(batch), batch)[0]
+    np.testing.assert_allclose(scores[0, 0], alone, atol=1e-5)
+
+
+def test_the_student_is_smaller_and_the_cache_changes_no_byte(
+    job: CompressionJob, compress: Compress, tmp_path: Path
+) -> None:
+    small = compress("distil", folder="one", num_layers=2)
+    assert small.encoder.num_layers == 2
+    kept = (tmp_path / "one" / "teacher" / "rows.bin").stat().st_mtime_ns
+    # A second run finds the cache of the first; a third has none.
+    (tmp_path / "two").mkdir()
+    (tmp_path / "one" / "teacher").rename(tmp_path / "two" / "teacher")
+    compress("distil", folder="two", num_layers=2)
+    assert (tmp_path / "two" / "teacher" / "rows.bin").stat().st_mtime_ns == kept
+    compress("distil", folder="three", num_layers=2)
+    assert digest(tmp_path / "one" / "run") == digest(tmp_path / "two" / "run") == digest(tmp_path / "three" / "run")
+
+
+def test_the_teacher_changes_what_is_learned(compress: Compress, tmp_path: Path) -> None:
+    compress("distil", folder="with", num_layers=2)
+    compress("distil", folder="without", num_layers=2, soft_weight=0.0)
+    assert digest(tmp_path / "with" / "run") != digest(tmp_path / "without" / "run")
+
+
+def test_a_student_of_random_weights_and_another_width(compress: Compress) -> None:
+    small = compress("distil", num_layers=1, random=True, width=16)
+    assert small.encoder.width == 16
+    assert small.encoder.num_layers == 1
+
+
+def test_another_model_as_student_may_have_another_tokenizer(compress: Compress, run: Path) -> None:
+    small = compress("distil", student=str(run))
+    assert small.encoder.num_layers == 2
+
+
+def test_mistakes_are_one_sentence(job: CompressionJob, compress: Compress, rows: Path, tmp_path: Path) -> None:
+    empty = tmp_path / "empty.tsv"
+    empty.write_text(rows.read_text("utf-8").splitlines()[0] + "\n", "utf-8")
+
+    def refused(error: type[FirthError], words: str, **settings: object) -> None:
+        with pytest.raises(error) as raised:
+            compress("distil", **settings)
+        assert words in str(raised.value)
+        assert "\n" not in str(raised.value)
+
+    refused(BadConfig, "needs labelled rows", files={})
+    refused(BadInput, "no row", files={"train": empty})
+    refused(BadConfig, "4 layers", num_layers=9)
+    refused(BadConfig, "random weights", width=16)
+    refused(BadConfig, "temperature", temperature=0.0)
+    job.head.config = replace(job.head.config, head="tree")  # type: ignore[call-arg]
+    refused(Unsupported, "classify with a linear head")
