@@ -357,13 +357,14 @@ def evaluate(
     task: str = "",
     seed: int = 1,
     skip_bad: bool = False,
+    language: str = "",
     **options: object,
 ) -> dict[str, Any]:
     """Measures a model: on a labelled file, on all documents of prepared shards, or on files of word tests.
 
     `data` is a labelled file for a fine-tuned model, else a folder made by `prepare`. `words` are files of word pairs
     or analogies, for a model with word vectors. With a `task` that needs no training (compare) and its `options`, any
-    model is measured on a labelled file.
+    model is measured on a labelled file. `language` is that of the file, for a model with language embeddings.
     """
     files = _as_list(words)
     if bool(files) == (data is not None):
@@ -377,8 +378,10 @@ def evaluate(
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
-        return measuring.evaluate(model, Path(data), task_name=task, options=options, skip_bad=skip_bad)
-    if task or options or skip_bad:
+        return measuring.evaluate(
+            model, Path(data), task_name=task, options=options, skip_bad=skip_bad, language=language
+        )
+    if task or options or skip_bad or language:
         raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
     return training.evaluate(model, Path(data), seed=seed)
 

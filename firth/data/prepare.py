@@ -133,8 +133,7 @@ def _chunks(documents: Iterable[Document], languages: Sequence[str] = ()) -> Ite
     last_language = ""
     for document in documents:
         for line, language in _with_languages(document):
-            # Another process may read the next chunk, so that each says its first language.
-            if language and (language != last_language or not lines):
+            if language and language != last_language:
                 lines.append(f"{_LANGUAGE}{numbers[language]}")
                 last_language = language
             lines.append(line)
@@ -143,6 +142,8 @@ def _chunks(documents: Iterable[Document], languages: Sequence[str] = ()) -> Ite
                 yield "\n".join(lines).encode()
                 lines = []
                 size = 0
+                # Another process may read the next chunk, so that each says its first language.
+                last_language = ""
     if lines:
         yield "\n".join(lines).encode()
 

@@ -122,7 +122,7 @@ class Shards:
         if self.languages is None:
             return np.zeros(len(index), np.int64)
         sentence = np.searchsorted(self.sentences, index, side="right") - 1
-        return self.languages[sentence].astype(np.int64)
+        return np.asarray(self.languages[sentence], np.int64)
 
     def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
         # Another process maps the same files instead of receiving a copy.
