@@ -13,7 +13,7 @@ JSON a model and seed: the accuracies, and the share of the most frequent label,
 
 The archive is that of $FIRTH_DATA. A rehearsal on a CPU:
 
-    python -m bench.zero_shot --out /tmp/runs --rows 600 --size tiny --steps 20 --seeds 1 --device cpu batches.tokens=2048
+    python -m bench.zero_shot --out /tmp/runs --rows 600 --size tiny --steps 20 --seeds 1 batches.tokens=2048
 """
 
 import argparse

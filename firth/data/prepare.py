@@ -95,6 +95,8 @@ def prepare(
         if not writer.num_tokens:
             raise BadInput(f"Nothing is left of {sources[0].files[0]} after cleaning; check that it holds text.")
         report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally, fresh=fresh)
+        if languages:
+            report["language_tokens"] = dict(zip(languages, writer.language_tokens.tolist(), strict=True))
         # Two columns of a parallel file are no mistake.
         _warn_of_tables(report, [path for source in sources if not source.is_parallel for path in source.files])
         writer.info |= {"documents_by": documents, "repair": repair, "health": report}

@@ -199,6 +199,7 @@ class ShardWriter:
         self.folder = folder
         self.tokenizer = tokenizer
         self.languages = list(languages)
+        self.language_tokens = np.zeros(len(languages), np.int64)
         self.info: dict[str, Any] = {}
         self.num_tokens = 0
         self.num_sentences = 0
@@ -252,6 +253,8 @@ class ShardWriter:
         if self.languages:
             assert languages is not None
             self._write(LANGUAGES, languages)
+            num_languages = len(self.languages)
+            self.language_tokens += np.bincount(languages, lengths, num_languages).astype(np.int64)
         self._write_bits(starts)
         self.counts += np.bincount(ids, minlength=len(self.counts))
         if len(ends):

@@ -9,6 +9,7 @@ import pytest
 import firth
 from firth import rng
 from firth.corpus.languages import find_sources, language_names, read_sources
+from firth.data.health import describe
 from firth.data.languages import cut_by_language
 from firth.data.loader import BatchAddress, Packs
 from firth.data.packing import Plan, lay_out, runs
@@ -56,6 +57,10 @@ def everything(shards: Shards) -> CorpusView:
 
 def test_every_document_has_its_language(mixed: Shards) -> None:
     assert mixed.language_names == ("en", "de")
+    counts = mixed.info["health"]["language_tokens"]
+    assert counts == {"en": (mixed.token_languages(np.arange(mixed.num_tokens)) == 0).sum(), "de": counts["de"]}
+    assert sum(counts.values()) == mixed.num_tokens
+    assert describe(mixed.info["health"])[-1].startswith("languages           en ")
     view = everything(mixed)
     found = Counter(map(tuple, view.languages_D2.tolist()))
     assert found == {(0, 0): 400, (1, 1): 60, (1, 0): 80}

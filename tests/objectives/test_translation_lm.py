@@ -23,7 +23,7 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Shards:
     """English prose, and English lines with Chinese ones as their translations, some of several sentences."""
     folder = tmp_path_factory.mktemp("pairs")
     lines = {}
-    for language, longest in (("en", 90), ("zh", 20)):
+    for language, longest in (("en", 40), ("zh", 12)):
         found = [line.strip() for line in samples.prose(language).read_text().split("\n")]
         # Three of four are short; the others must be cut.
         lines[language] = [line if i % 4 == 0 else line[:longest] for i, line in enumerate(found) if line]

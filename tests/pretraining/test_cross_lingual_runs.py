@@ -119,8 +119,7 @@ def test_a_resumed_run_is_the_same_run(
     cut = tmp_path / "cut"
     firth.pretrain(prepared, out=cut, config=tmp_path / "plan.toml", steps=6, device="cpu")
     # As if it had been killed after four steps.
-    for step in ("step-6",):
-        shutil.rmtree(cut / "checkpoints" / step, ignore_errors=True)
+    shutil.rmtree(cut / "checkpoints" / "step-6")
     for file in ("model.safetensors", "manifest.json", "firth.json"):
         (cut / file).unlink()
     assert (cut / "checkpoints" / "step-4").exists()
@@ -135,6 +134,12 @@ def test_a_language_changes_the_answer(trained: Callable[[str], Path]) -> None:
     assert np.abs(vectors["en"] - vectors["de"]).max() > 1e-3
     assert np.array_equal(vectors[""], vectors["en"])
     assert firth.load(run, language="de").fill("der [MASK] rennt")
+
+
+def test_the_report_shows_the_languages(trained: Callable[[str], Path]) -> None:
+    page = (trained("mbert") / "report.html").read_text()
+    assert "tokens of en" in page
+    assert "tokens of de" in page
 
 
 def test_evaluation_reads_the_languages_of_the_text(trained: Callable[[str], Path], prepared: Path) -> None:
