@@ -300,6 +300,7 @@ def finetune(
     device: str | None = None,
     encoder: str | Path | None = None,
     recipe: str | None = None,
+    language: str = "",
     **options: object,
 ) -> "FinetuningSummary":
     """Trains a model on labelled rows into `out` and measures it; returns all its figures.
@@ -307,6 +308,7 @@ def finetune(
     `model` is a folder or a name such as en-small. Without one, a model that comes with firth is used: the one for the
     language of the training rows. `random=True` starts from random weights in the shape of `model`, or of a tiny BERT.
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
+    `language` is that of the rows, for a model with language embeddings.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
     from firth.finetuning import running, ulmfit
@@ -315,6 +317,8 @@ def finetune(
     from firth.run_folder import RunFolder
 
     start, start_changes = _start_of(model, encoder, recipe)
+    if language:
+        start_changes.append(f"language={language}")
     request = FinetuneRequest(
         model=start,
         tasks=(task,) if isinstance(task, str) else tuple(task),

@@ -121,6 +121,7 @@ def finetune(
     tagger: Annotated[str | None, typer.Option(help=f"For tagging: {', '.join(TAGGERS)}.")] = None,
     format: Format = None,
     target_ending: TargetEnding = None,
+    language: Language = "",
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card."""
@@ -153,6 +154,7 @@ def finetune(
         device=device,
         encoder=encoder,
         recipe=recipe,
+        language=language,
         **options,
     )
     if as_json:

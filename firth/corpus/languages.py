@@ -22,7 +22,7 @@ _NAMED = re.compile(r"([A-Za-z][\w-]*)(?:\+([A-Za-z][\w-]*))?=(.+)", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """Files of one language, or of pairs of two."""
 
     files: tuple[Path, ...]
@@ -47,11 +47,11 @@ class Source:
         return expected_bytes([self.files[self.languages.index(language)]])
 
 
-def find_sources(paths: Paths, *, tally: Counter[str] | None = None) -> list[Source]:
+def find_sources(paths: Paths, *, tally: Counter[str] | None = None) -> list[TextSource]:
     """The sources that paths name; raises if only some of them have a language."""
     if isinstance(paths, str | Path):
         paths = [paths]
-    named: list[Source] = []
+    named: list[TextSource] = []
     plain: list[str | Path] = []
     for path in paths:
         found = _NAMED.fullmatch(str(path))
@@ -60,9 +60,9 @@ def find_sources(paths: Paths, *, tally: Counter[str] | None = None) -> list[Sou
         elif found[2]:
             named.append(_parallel(found[1], found[2], found[3]))
         else:
-            named.append(Source(tuple(find_files(found[3], tally=tally)), (found[1],)))
+            named.append(TextSource(tuple(find_files(found[3], tally=tally)), (found[1],)))
     if not named:
-        return [Source(tuple(find_files(plain, tally=tally)))]
+        return [TextSource(tuple(find_files(plain, tally=tally)))]
     if plain:
         raise BadConfig(f"{plain[0]} has no language, but other texts have; write it as LANGUAGE={plain[0]}.")
     if len(language_names(named)) > MAX_LANGUAGES:
@@ -70,7 +70,7 @@ def find_sources(paths: Paths, *, tally: Counter[str] | None = None) -> list[Sou
     return named
 
 
-def _parallel(first: str, second: str, paths: str) -> Source:
+def _parallel(first: str, second: str, paths: str) -> TextSource:
     """Pairs in two files, or in one of two columns."""
     if first == second:
         raise BadConfig(f"{first}+{second}={paths}: a text and its translation need two languages.")
@@ -82,10 +82,10 @@ def _parallel(first: str, second: str, paths: str) -> Source:
         if not Path(name).is_file():
             raise BadInput(f"{name} does not exist or is not a file; check the path.")
         files.append(Path(name))
-    return Source(tuple(files), (first, second))
+    return TextSource(tuple(files), (first, second))
 
 
-def language_names(sources: Iterable[Source]) -> tuple[str, ...]:
+def language_names(sources: Iterable[TextSource]) -> tuple[str, ...]:
     """All languages, in the order in which they first occur."""
     names: dict[str, None] = {}  # an ordered set
     for source in sources:
@@ -94,7 +94,7 @@ def language_names(sources: Iterable[Source]) -> tuple[str, ...]:
 
 
 def read_sources(
-    sources: Iterable[Source], *, documents: Documents, field: str, tally: Counter[str] | None = None
+    sources: Iterable[TextSource], *, documents: Documents, field: str, tally: Counter[str] | None = None
 ) -> Iterator[Document]:
     """The documents of all sources, in order, with their languages; each pair is a document of two lines."""
     if tally is None:
@@ -107,7 +107,7 @@ def read_sources(
             yield replace(document, languages=source.languages)
 
 
-def _read_pairs(source: Source, tally: Counter[str]) -> Iterator[Document]:
+def _read_pairs(source: TextSource, tally: Counter[str]) -> Iterator[Document]:
     rows = _columns(source.files[0], tally) if len(source.files) == 1 else _aligned(source.files, tally)
     is_empty = True
     for where, first, second in rows:

@@ -53,6 +53,17 @@ def parts_by_language(stream: CorpusView) -> Iterator[CorpusView]:
             yield stream.part(group_D == group)
 
 
+def lone_document(stream: CorpusView) -> str:
+    """A language of which the view has a single document, which would be left out; `en+de` for a pair; or empty."""
+    names = stream.shards.language_names
+    if not names:
+        return ""
+    kinds_K2, counts_K = np.unique(stream.languages_D2, axis=0, return_counts=True)
+    for first, last in kinds_K2[counts_K == 1].tolist():
+        return names[first] if first == last else f"{names[first]}+{names[last]}"
+    return ""
+
+
 def _num_tokens(plan: Plan) -> int:
     """Tokens of the text, without special ones."""
     return int((plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]).sum())

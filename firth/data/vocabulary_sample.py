@@ -10,7 +10,7 @@ import numpy as np
 
 from firth import rng
 from firth.corpus.cleaning import clean_documents, drop_duplicates
-from firth.corpus.languages import Source, find_sources, language_names, read_sources
+from firth.corpus.languages import TextSource, find_sources, language_names, read_sources
 from firth.corpus.readers import Documents, Paths
 from firth.types import Document
 
@@ -53,7 +53,7 @@ def smoothed_shares(sizes: Sequence[float], alpha: float) -> np.ndarray:
 
 
 def _smoothed_budgets(
-    sources: Sequence[Source], languages: Sequence[str], budget_bytes: int
+    sources: Sequence[TextSource], languages: Sequence[str], budget_bytes: int
 ) -> Iterator[tuple[str, int, float]]:
     """For each language: how many bytes to draw, and how often to read each document of it on average."""
     sizes = []
@@ -66,7 +66,7 @@ def _smoothed_budgets(
 
 
 def _repeated(
-    sources: Sequence[Source],
+    sources: Sequence[TextSource],
     rate: float,
     *,
     seed: int,
@@ -82,7 +82,7 @@ def _repeated(
 
 
 def _lines(
-    sources: Sequence[Source],
+    sources: Sequence[TextSource],
     rate: float,
     *,
     seed: int,

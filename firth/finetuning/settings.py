@@ -56,7 +56,9 @@ class FinetuneConfig:
 
     def __post_init__(self) -> None:
         if self.language and self.encoder != "model":
-            raise BadConfig(f"encoder={self.encoder} has no language embeddings; leave out language={self.language}.")
+            raise BadConfig(
+                f"encoder={self.encoder} has no language embeddings; leave out `language='{self.language}'`."
+            )
         if self.decoder_layers < 0:
             raise BadConfig(f"decoder_layers must be at least 0; it is {self.decoder_layers}.")
         if self.epochs < 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:

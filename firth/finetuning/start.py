@@ -87,7 +87,7 @@ def start_from_model(model: str, *, random: bool, texts: Iterable[str], language
     """
     if not model:
         if language:
-            raise BadConfig(f"Random weights have no language embeddings; leave out language={language}.")
+            raise BadConfig(f"Random weights have no language embeddings; leave out `language='{language}'`.")
         return _start_from_texts(texts)
     loaded = checkpoints.load(Path(model))
     chosen = chosen_language(loaded.info, language)

@@ -13,6 +13,7 @@ from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_objective
 from firth.convert.languages import LANGUAGES
+from firth.data.languages import lone_document
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
@@ -340,6 +341,12 @@ def _make_packs(
         raise BadInput(
             f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of "
             f"{tokens_of_step:,}; add text or lower batches.tokens."
+        )
+    lone = lone_document(training)
+    if lone:
+        raise BadInput(
+            f"{shards.folder} has a single document in {lone} to train on; add text, or prepare it with "
+            "`documents='line'`, which cuts it finer."
         )
     packs = Packs(training, goals, batches, specials=tokenizer.vocab, seed=seed)
     if not len(held_out.documents_D):

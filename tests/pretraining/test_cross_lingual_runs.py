@@ -138,8 +138,8 @@ def test_a_language_changes_the_answer(trained: Callable[[str], Path]) -> None:
 
 def test_the_report_shows_the_languages(trained: Callable[[str], Path]) -> None:
     page = (trained("mbert") / "report.html").read_text()
-    assert "tokens of en" in page
-    assert "tokens of de" in page
+    assert "Tokens of en" in page
+    assert "Tokens of de" in page
 
 
 def test_evaluation_reads_the_languages_of_the_text(trained: Callable[[str], Path], prepared: Path) -> None:
@@ -159,8 +159,8 @@ def test_fine_tuned_in_one_language_and_measured_in_another(
     train = rows(tmp_path / "train.tsv", ENGLISH)
     test = rows(tmp_path / "test.tsv", GERMAN)
     out = tmp_path / "tuned"
-    changes = ("language=de", "epochs=1", "train.optim.rate=1e-3")
-    firth.finetune(run, task="classify", train=train, dev=train, out=out, changes=changes, device="cpu")
+    options = {"task": "classify", "train": train, "dev": train, "device": "cpu"}
+    firth.finetune(run, out=out, language="de", changes=("epochs=1", "train.optim.rate=1e-3"), **options)
     notes = read_json(out / "firth.json")
     assert (notes["languages"], notes["language"]) == (["en", "de"], "de")
     assert checkpoints.load(out).encoder.config.language == 1
@@ -190,6 +190,15 @@ def test_unknown_languages_are_one_sentence(
         firth.evaluate(trained("xlm"), data=other)
     with pytest.raises(BadConfig, match=r"no embedding for the language fr \(known: en, de\)"):
         firth.pretrain(other, out=tmp_path / "more", start_from=trained("xlm"), steps=1, device="cpu")
+
+
+def test_a_language_of_one_document_is_one_sentence(prepared: Path, tmp_path: Path) -> None:
+    (tmp_path / "fr.txt").write_text("le chien court.")
+    changes = ["batches.tokens=256", "batches.held_out_rate=0"]
+    texts = [f"en={prepared.parent}/en.txt", f"fr={tmp_path}/fr.txt"]
+    firth.prepare(texts, out=tmp_path / "data", processes=0)
+    with pytest.raises(BadInput, match="has a single document in fr to train on; add text"):
+        firth.pretrain(tmp_path / "data", out=tmp_path / "out", recipe="mbert", steps=1, changes=changes)
 
 
 def test_a_model_is_trained_further_on_one_of_its_languages(trained: Callable[[str], Path], tmp_path: Path) -> None:
