@@ -30,10 +30,11 @@ RECIPES = {
     "gpt-2": "bpe", "bert-wwm": "pieces", "ernie": "pieces", "distilbert": "pieces",
     "infoword": "bpe", "wklm": "bpe", "mass": "pieces", "t5": "pieces",
     "t5-v1.1": "pieces", "bart": "bpe", "transformer": "pieces", "unilm": "pieces", "xlnet": "pieces",
+    "xlm": "pieces",
 }  # fmt: skip
 TASKS = {"sst-2": ("SST-2", "epochs=2 batch_size=64"), "cola": ("CoLA", "epochs=5")}
 PREDICTION = ("masked_lm", "causal_lm", "generator", "mass", "span_corruption", "denoising", "unilm",
-              "permutation_lm")  # fmt: skip
+              "permutation_lm", "translation_lm")  # fmt: skip
 NAMES = {"ernie": "objectives.masked_lm.entities", "wklm": "objectives.entity_replacement.entities"}
 """Recipes that take a list of names, and the setting that it is given to."""
 

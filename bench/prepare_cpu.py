@@ -23,7 +23,8 @@ import numpy as np
 from bench.table import Row, say
 from bench.texts import data_folder
 from firth import rng, tokenizers
-from firth.data.prepare import prepare, sample_texts
+from firth.data.prepare import prepare
+from firth.data.vocabulary_sample import sample_texts
 from firth.files import open_binary
 from firth.tokenizers.wordpiece import WordPiece
 

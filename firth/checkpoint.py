@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from firth import convert, encoders, objectives, tokenizers
 from firth.config import from_dict, to_dict
 from firth.convert import HEAD, FolderLayout, Weights, own
+from firth.convert.languages import LANGUAGE, chosen_language, in_language
 from firth.convert.mapped import write_weights
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
@@ -162,7 +163,7 @@ def load(folder: Path) -> Checkpoint:
             f"{folder}: the tokenizer has {len(tokenizer.vocab)} tokens, the model {weights.config.vocab_size}."
         )
     # The folder's layout decides which encoder it is, and how its tensors are renamed.
-    encoder: Encoder = encoders.resolve(weights.encoder_name)(weights.config)
+    encoder: Encoder = encoders.resolve(weights.encoder_name)(in_language(weights.config, notes))  # type: ignore[type-var]
     _load_weights(encoder, weights.encoder, folder)
     goals = _load_goals(folder, notes, weights, encoder, tokenizer)
     # The rest of the notes is kept, so that saving the model again loses nothing.
@@ -171,6 +172,13 @@ def load(folder: Path) -> Checkpoint:
     if notes.get("tasks"):
         checkpoint = _with_tasks(folder, checkpoint, notes)
     return checkpoint
+
+
+def set_language(checkpoint: Checkpoint, language: str) -> Checkpoint:
+    """The same model, which from now on reads texts of this language; raises if it does not know the language."""
+    chosen = chosen_language(checkpoint.info, language)
+    checkpoint.encoder.config = in_language(checkpoint.encoder.config, checkpoint.info, language)
+    return replace(checkpoint, info={**checkpoint.info, LANGUAGE: chosen})
 
 
 def _check_is_model(folder: Path) -> None:
@@ -333,7 +341,7 @@ def _card(checkpoint: Checkpoint) -> str:
     example = ""
     if encoder.causal and "causal_lm" in goals:
         example = 'model.generate("The")\n'
-    elif goals.keys() & {"masked_lm", "unilm", "replaced_token"}:
+    elif goals.keys() & {"masked_lm", "unilm", "translation_lm", "replaced_token"}:
         example = 'model.fill("The [MASK] is open.")\n'
     return card(
         described(encoder),

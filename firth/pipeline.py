@@ -300,6 +300,7 @@ def finetune(
     device: str | None = None,
     encoder: str | Path | None = None,
     recipe: str | None = None,
+    language: str = "",
     **options: object,
 ) -> "FinetuningSummary":
     """Trains a model on labelled rows into `out` and measures it; returns all its figures.
@@ -307,6 +308,7 @@ def finetune(
     `model` is a folder or a name such as en-small. Without one, a model that comes with firth is used: the one for the
     language of the training rows. `random=True` starts from random weights in the shape of `model`, or of a tiny BERT.
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
+    `language` is that of the rows, for a model with language embeddings.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
     from firth.finetuning import running, ulmfit
@@ -315,6 +317,8 @@ def finetune(
     from firth.run_folder import RunFolder
 
     start, start_changes = _start_of(model, encoder, recipe)
+    if language:
+        start_changes.append(f"language={language}")
     request = FinetuneRequest(
         model=start,
         tasks=(task,) if isinstance(task, str) else tuple(task),
@@ -357,13 +361,14 @@ def evaluate(
     task: str = "",
     seed: int = 1,
     skip_bad: bool = False,
+    language: str = "",
     **options: object,
 ) -> dict[str, Any]:
     """Measures a model: on a labelled file, on all documents of prepared shards, or on files of word tests.
 
     `data` is a labelled file for a fine-tuned model, else a folder made by `prepare`. `words` are files of word pairs
     or analogies, for a model with word vectors. With a `task` that needs no training (compare) and its `options`, any
-    model is measured on a labelled file.
+    model is measured on a labelled file. `language` is that of the file, for a model with language embeddings.
     """
     files = _as_list(words)
     if bool(files) == (data is not None):
@@ -377,8 +382,10 @@ def evaluate(
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
-        return measuring.evaluate(model, Path(data), task_name=task, options=options, skip_bad=skip_bad)
-    if task or options or skip_bad:
+        return measuring.evaluate(
+            model, Path(data), task_name=task, options=options, skip_bad=skip_bad, language=language
+        )
+    if task or options or skip_bad or language:
         raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
     return training.evaluate(model, Path(data), seed=seed)
 

@@ -19,6 +19,13 @@ class Document:
     lines: tuple[str, ...]
     source: str = ""
     """Where it came from, for messages: file name and position."""
+    languages: tuple[str, ...] = ()
+    """Its language, if it was given; two for a text and its translation, which are its two lines."""
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it is a text and its translation."""
+        return len(self.languages) == 2
 
 
 @dataclass(frozen=True, slots=True)

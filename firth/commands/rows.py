@@ -46,6 +46,9 @@ Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many 
 TargetEnding = Annotated[
     str | None, typer.Option(help="To rewrite: ending of the file of targets, such as de for train.en and train.de.")
 ]
+Language = Annotated[
+    str, typer.Option(help="The texts' language, for a model with language embeddings. [default: the model's own]")
+]
 Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
 
 
@@ -118,6 +121,7 @@ def finetune(
     tagger: Annotated[str | None, typer.Option(help=f"For tagging: {', '.join(TAGGERS)}.")] = None,
     format: Format = None,
     target_ending: TargetEnding = None,
+    language: Language = "",
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card."""
@@ -150,6 +154,7 @@ def finetune(
         device=device,
         encoder=encoder,
         recipe=recipe,
+        language=language,
         **options,
     )
     if as_json:
@@ -184,6 +189,7 @@ def predict(
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
+    language: Language = "",
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
@@ -192,7 +198,7 @@ def predict(
 
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
-    loaded = load(model)
+    loaded = load(model, language=language)
     # A tab separates the texts of a pair.
     inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
     if best != 1:
@@ -239,6 +245,7 @@ def evaluate(
     label_names: LabelNames = None,
     kind: Kind = None,
     target_ending: TargetEnding = None,
+    language: Language = "",
     as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
@@ -255,7 +262,14 @@ def evaluate(
     )
     settings = _settings(changes or (), task)
     figures = pipeline.evaluate(
-        run, data=data, words=words or (), task=task, seed=seed, skip_bad=skip_bad, **{**options, **settings}
+        run,
+        data=data,
+        words=words or (),
+        task=task,
+        seed=seed,
+        skip_bad=skip_bad,
+        language=language,
+        **{**options, **settings},
     )
     if words:
         vectors.show_tests(figures, as_json=as_json)

@@ -15,7 +15,11 @@ VOCABULARIES = [name for name in tokenizers.TABLE if name != "templates"]
 
 def prepare(
     texts: Annotated[
-        list[str], typer.Argument(help="Files, folders or globs: txt, jsonl, parquet; also .gz .xz .zst.")
+        list[str],
+        typer.Argument(
+            help="Files, folders or globs: txt, jsonl, parquet; also .gz .xz .zst. With languages: en=FILE de=FILE; "
+            "translations: en+de=FILE.en,FILE.de, or one file of two columns."
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
     tokenizer: Annotated[

@@ -62,7 +62,7 @@ BERT = HuggingFaceLayout(
         ),
         "next_sentence": {"head.weight": "cls.seq_relationship.weight", "head.bias": "cls.seq_relationship.bias"},
     },
-    aliases={"unilm": "masked_lm"},
+    aliases={"unilm": "masked_lm", "translation_lm": "masked_lm"},
     architectures={
         ("masked_lm", "next_sentence"): "BertForPreTraining",
         ("masked_lm",): "BertForMaskedLM",

@@ -13,12 +13,13 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import compress
 
 import numpy as np
 
-from firth.errors import Unsupported
+from firth.errors import BadInput, Unsupported
 from firth.types import Document
 
 MIN_LINE_BYTES = 60
@@ -51,8 +52,10 @@ def clean_documents(documents: Iterable[Document], *, repair: bool = False) -> I
             cleaned = clean_line(line, repair=repair_line)
             if cleaned:
                 lines.append(cleaned)
+        if document.is_pair and len(lines) < len(document.lines):
+            raise BadInput(f"{document.source}: one of the two texts is empty; fill it in or remove the pair.")
         if lines:
-            yield Document(tuple(lines), document.source)
+            yield replace(document, lines=tuple(lines))
 
 
 def drop_duplicates(documents: Iterable[Document], *, tally: Counter[str] | None = None) -> Iterator[Document]:
@@ -77,15 +80,15 @@ def _unseen(batch: list[Document], seen: "Seen", tally: Counter[str]) -> Iterato
     encoded = [[line.encode() for line in document.lines] for document in batch]
     # A document's fingerprint comes before those of its long lines.
     texts = []
-    for lines in encoded:
+    for document, lines in zip(batch, encoded, strict=True):
         texts.append(b"\n".join(lines))
-        texts += [line for line in lines if _is_checked(line, lines)]
+        texts += [line for line in lines if _is_checked(line, document)]
     is_new = iter(seen.first_times(_fingerprints(texts)).tolist())
     for document, lines in zip(batch, encoded, strict=True):
         tally["documents_read"] += 1
         tally["lines_read"] += len(lines)
         document_is_new = next(is_new)
-        keep = [next(is_new) if _is_checked(line, lines) else True for line in lines]
+        keep = [next(is_new) if _is_checked(line, document) else True for line in lines]
         if not document_is_new:
             tally["duplicate_documents"] += 1
             continue
@@ -93,14 +96,15 @@ def _unseen(batch: list[Document], seen: "Seen", tally: Counter[str]) -> Iterato
         if all(keep):
             yield document
         elif any(keep):
-            yield Document(tuple(compress(document.lines, keep)), document.source)
+            yield replace(document, lines=tuple(compress(document.lines, keep)))
         else:
             tally["emptied_documents"] += 1
 
 
-def _is_checked(line: bytes, lines: list[bytes]) -> bool:
-    """Whether a line is compared with earlier lines: it is long, and not the only one of its document."""
-    return len(line) >= MIN_LINE_BYTES and len(lines) > 1
+def _is_checked(line: bytes, document: Document) -> bool:
+    """Whether a line is compared with earlier lines: it is long, not the only one of its document, and no half of a
+    pair."""
+    return len(line) >= MIN_LINE_BYTES and len(document.lines) > 1 and not document.is_pair
 
 
 def _fingerprints(texts: list[bytes]) -> np.ndarray:

@@ -337,6 +337,15 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
         ) from None
 
 
+def text_lines(path: Path, *, tally: Counter[str]) -> Lines:
+    """The numbered lines of a text file, as for documents, but each as a whole; a very long one is refused."""
+    cuts = tally["cut_lines"]
+    for number, line in _text_lines(path, MAX_LINE, tally):
+        if tally["cut_lines"] > cuts:
+            raise BadInput(f"{path}, line {number}: a line of more than {MAX_LINE:,} characters; split it.")
+        yield number, line
+
+
 def read_lines(path: Path, *, remedy: str = "put one text on each line") -> list[str]:
     """The lines of a small UTF-8 file, such as texts to embed; `remedy` says what to put into an empty one.
 

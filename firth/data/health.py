@@ -5,7 +5,7 @@ The entropy is that of the token counts, in nats: the loss of a model that knows
 
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 
@@ -45,6 +45,8 @@ class Health(TypedDict):
     filled_by_documents: float
     filled_by_sentences: float
     warnings: list[str]
+    language_tokens: NotRequired[dict[str, int]]
+    """The tokens of each language, if the texts were given with languages."""
 
 
 class Measures:
@@ -215,6 +217,10 @@ def describe(h: Mapping[str, Any]) -> list[str]:
         "document lengths": _render(h["document_lengths"]),
         f"filled of {SEQUENCE}": filled,
     }
+    language_tokens = h.get("language_tokens", {})
+    if language_tokens:
+        shares = [f"{language} {count / h['tokens']:.1%}" for language, count in language_tokens.items()]
+        rows["languages"] = ", ".join(shares) + " of the tokens"
     return [f"{name:<20}{value}" for name, value in rows.items()]
 
 

@@ -4,8 +4,8 @@ A batch is a pure function of (epoch, index): workers share nothing, and a resum
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from firth import rng
+from firth.data.languages import cut_by_language
 from firth.data.order import deal
 from firth.data.packing import Pack, Plan, Specials, finish, lay_out, usual_sequences
 from firth.data.settings import BatchConfig
@@ -113,11 +114,28 @@ class Packs(Dataset[Batch]):
         return usual_sequences(room_taken(self._sequences(0), self._sizes), self.config.tokens)
 
     def _sequences(self, epoch: int) -> Plan:
-        # The first objective decides how the text is cut.
-        plan: Plan = self.objectives[0].sequences(self.stream, epoch)
+        plan = self._cut(epoch)
         if not len(plan):
             raise BadInput("The corpus is too small to make a single sequence; add text.")
+        if self.config.segments == "languages":
+            return replace(plan, segment_of_language=self._segment_of_language)
         return plan
+
+    def _cut(self, epoch: int) -> Plan:
+        """Cuts the text as the first objective does; where it has languages, each on its own."""
+        first = self.objectives[0]
+        if self.stream.shards.languages is None:
+            return first.sequences(self.stream, epoch)
+        key = rng.key(self.seed, "languages", epoch)
+        cut = partial(first.sequences, epoch=epoch)
+        return cut_by_language(self.stream, cut, alpha=self.config.language_alpha, key=key)
+
+    @cached_property
+    def _segment_of_language(self) -> np.ndarray:
+        """For each language of the shards the number that the model has for it; for text without any, 0."""
+        names = self.stream.shards.language_names
+        numbers = [self.config.languages.index(name) for name in names]
+        return np.array(numbers or [0], np.int64)
 
 
 def places(packs: Batches, start: BatchAddress) -> Iterator[BatchAddress]:

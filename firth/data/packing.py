@@ -75,6 +75,8 @@ class Plan:
     """Tokens for which a pack has room besides each sequence: an objective appends a short one for each."""
     has_sentences: bool = False
     """Whether packs say where sentences begin; not with joined documents."""
+    segment_of_language: np.ndarray | None = None
+    """If set, a token's segment is that of its language, by the language's number; not with joined documents."""
 
     def __len__(self) -> int:
         return len(self.pieces_SP2)
@@ -226,13 +228,17 @@ def lay_out(
     if plan.has_sentences:
         sentence_starts_N = np.ones(len(ids_N), bool)
         sentence_starts_N[places] = shards.sentence_starts(tokens)
+    segments_N = _segments(frame, sizes_BP, sequence_N, positions_N)
+    if plan.segment_of_language is not None:
+        segments_N[places] = plan.segment_of_language[shards.token_languages(tokens)]
+        _segment_specials(segments_N, ordinary_N, opening_N=positions_N < len(frame.opening))
     groups_B = None
     if plan.groups_S is not None:
         groups_B = plan.groups_S[rows_B]
     return Pack(
         ids_N=ids_N,
         positions_N=positions_N,
-        segments_N=_segments(frame, sizes_BP, sequence_N, positions_N),
+        segments_N=segments_N,
         bounds_B1=bounds_B1,
         rows_B=rows_B,
         ordinary_N=ordinary_N,
@@ -285,6 +291,15 @@ def _segments(frame: Frame, sizes_BP: np.ndarray, sequence_N: np.ndarray, positi
         is_last_N = np.append(sequence_N[1:] != sequence_N[:-1], True)
         segments_N[is_last_N] = frame.last_segment
     return segments_N
+
+
+def _segment_specials(segments_N: np.ndarray, ordinary_N: np.ndarray, *, opening_N: np.ndarray) -> None:
+    """Gives special tokens the segment of the text before them; those that open a sequence that of the text after."""
+    place_N = np.arange(len(segments_N))
+    before_N = np.maximum.accumulate(np.where(ordinary_N, place_N, 0))
+    last_place = len(segments_N) - 1
+    after_N = np.minimum.accumulate(np.where(ordinary_N, place_N, last_place)[::-1])[::-1]
+    segments_N[:] = segments_N[np.where(opening_N, after_N, before_N)]
 
 
 def _num_specials(frame: Frame, sizes_SP: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -22,9 +22,10 @@ from typing import IO
 
 import numpy as np
 
-from firth import rng, tokenizers
+from firth import tokenizers
 from firth.corpus.cleaning import clean_documents, drop_duplicates
-from firth.corpus.readers import TABLES, Documents, Paths, expected_bytes, find_files, read_documents
+from firth.corpus.languages import find_sources, language_names, read_sources
+from firth.corpus.readers import TABLES, Documents, Paths
 from firth.corpus.sentences import split
 from firth.data.health import Health, Measures, health
 from firth.data.shards import TOKENIZER, ShardWriter, id_dtype, write_shards
@@ -41,8 +42,10 @@ _BATCH = 1 << 16
 """Characters encoded at once: the library's encodings take fifty times the memory of the text."""
 _SIZE = struct.Struct("<q")
 """The header of a message between processes: its number of bytes."""
-_DRAWS = 4096
-"""Random numbers drawn at once."""
+_NUM_PARTS = 6
+"""Messages that an encoded chunk is sent in."""
+_LANGUAGE = "\x1e"
+"""The character that begins a line which says the number of the next lines' language; clean text does not have it."""
 
 Progress = Callable[[int, int, int], None]
 """Called with bytes read, bytes expected (a guess for compressed files) and tokens written."""
@@ -71,10 +74,11 @@ def prepare(
         raise BadConfig(f"processes must be 0 (no workers) or more; it is {processes}.")
     # Counts of what was read and dropped; every stage below adds its own.
     tally: Counter[str] = Counter()
-    files = find_files(paths, tally=tally)
-    expected = expected_bytes(files)
+    sources = find_sources(paths, tally=tally)
+    languages = language_names(sources)
+    expected = sum(source.expected_bytes() for source in sources)
     # Generators: the text is never in memory as a whole.
-    read = read_documents(files, documents=documents, field=field, tally=tally)
+    read = read_sources(sources, documents=documents, field=field, tally=tally)
     kept = drop_duplicates(clean_documents(read, repair=repair), tally=tally)
     if near is not None:
         kept = drop_near_duplicates(kept, within=near, tally=tally)
@@ -82,22 +86,27 @@ def prepare(
     num_workers = min(processes, expected // CHUNK)
 
     measures = Measures()
-    with write_shards(Path(out), tokenizer, replace=replace) as writer:
+    with write_shards(Path(out), tokenizer, replace=replace, languages=languages) as writer:
         folder = writer.folder / TOKENIZER
-        for chunk in _encode_all(_chunks(kept), tokenizer, folder=folder, num_workers=num_workers):
+        for chunk in _encode_all(_chunks(kept, languages), tokenizer, folder=folder, num_workers=num_workers):
             _append(writer, measures, chunk)
             if progress:
                 progress(tally["bytes"], expected, writer.num_tokens)
         if not writer.num_tokens:
-            raise BadInput(f"Nothing is left of {files[0]} after cleaning; check that it holds text.")
+            raise BadInput(f"Nothing is left of {sources[0].files[0]} after cleaning; check that it holds text.")
         report = health(measures, writer.counts, unknown=tokenizer.vocab.unk, tally=tally, fresh=fresh)
-        _warn_of_tables(report, files)
-        writer.info = {"documents_by": documents, "repair": repair, "health": report}
+        if languages:
+            report["language_tokens"] = dict(zip(languages, writer.language_tokens.tolist(), strict=True))
+        # Two columns of a parallel file are no mistake.
+        _warn_of_tables(report, [path for source in sources if not source.is_parallel for path in source.files])
+        writer.info |= {"documents_by": documents, "repair": repair, "health": report}
     return report
 
 
 def _append(writer: ShardWriter, measures: Measures, chunk: "Chunk") -> None:
-    ended_documents = writer.append(chunk.ids, chunk.starts, lengths=chunk.lengths, ends=chunk.ends)
+    ended_documents = writer.append(
+        chunk.ids, chunk.starts, lengths=chunk.lengths, ends=chunk.ends, languages=chunk.languages
+    )
     measures.add(chunk.lengths, ended_documents, characters=chunk.characters)
 
 
@@ -115,64 +124,40 @@ def _warn_of_tables(report: Health, files: list[Path]) -> None:
     )
 
 
-def sample_texts(
-    paths: Paths,
-    budget_bytes: int,
-    *,
-    seed: int = 0,
-    documents: Documents = "blank-line",
-    field: str = "text",
-    repair: bool = False,
-) -> Iterator[str]:
-    """Clean lines of about `budget_bytes` of randomly drawn documents, to train a vocabulary on; all if that is less.
+def _chunks(documents: Iterable[Document], languages: Sequence[str] = ()) -> Iterator[bytes]:
+    """Lines as UTF-8, an empty one after each document; a long document may be spread over several chunks.
 
-    The share to draw is estimated from file sizes. Where the estimate is far too low, drawing ends at twice the budget.
+    Where texts have languages, a line of its own says the language of those after it, where that changes.
     """
-    files = find_files(paths)
-    rate = budget_bytes / max(expected_bytes(files), 1)
-    found: Iterable[Document] = read_documents(files, documents=documents, field=field)
-    if rate < 1:
-        found = _drawn(found, rate, seed=seed)
-    bytes_left = 2 * budget_bytes
-    for document in drop_duplicates(clean_documents(found, repair=repair)):
-        yield from document.lines
-        bytes_left -= sum(len(line.encode()) for line in document.lines)
-        if bytes_left < 0:
-            return
-
-
-def _drawn(documents: Iterable[Document], rate: float, *, seed: int) -> Iterator[Document]:
-    """Each document with probability `rate`."""
-    # The random numbers have no end, so the lengths differ.
-    for document, draw in zip(documents, _uniform_draws(seed), strict=False):
-        if draw < rate:
-            yield document
-
-
-def _uniform_draws(seed: int) -> Iterator[float]:
-    """Uniform random numbers from 0 to 1 without end; number i depends on the seed and i only."""
-    key = rng.key(seed, "vocabulary sample")
-    block = np.arange(_DRAWS)
-    while True:
-        yield from rng.uniform(key, block).tolist()
-        block = block + _DRAWS
-
-
-def _chunks(documents: Iterable[Document]) -> Iterator[bytes]:
-    """Lines as UTF-8, an empty one after each document; a long document may be spread over several chunks."""
+    numbers = {language: number for number, language in enumerate(languages)}
     lines: list[str] = []
     size = 0
+    last_language = ""
     for document in documents:
-        # The empty line ends the document.
-        for line in (*document.lines, ""):
+        for line, language in _with_languages(document):
+            if language and language != last_language:
+                lines.append(f"{_LANGUAGE}{numbers[language]}")
+                last_language = language
             lines.append(line)
             size += len(line)
             if size >= CHUNK:
                 yield "\n".join(lines).encode()
                 lines = []
                 size = 0
+                # Another process may read the next chunk, so that each says its first language.
+                last_language = ""
     if lines:
         yield "\n".join(lines).encode()
+
+
+def _with_languages(document: Document) -> Iterator[tuple[str, str]]:
+    """The lines of a document with their languages, and the empty line that ends it."""
+    for number, line in enumerate(document.lines):
+        language = ""
+        if document.languages:
+            language = document.languages[number if document.is_pair else 0]
+        yield line, language
+    yield "", ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,27 +171,31 @@ class Chunk:
     """Tokens of each sentence; none is 0."""
     ends: np.ndarray
     """The numbers of sentences after which a document ends."""
+    languages: np.ndarray
+    """The number of each sentence's language; 0 if none were given."""
     characters: int
 
     def parts(self) -> tuple[bytes, ...]:
-        """The chunk as five messages to another process."""
+        """The chunk as `_NUM_PARTS` messages to another process."""
         return (
             self.ids.tobytes(),
             self.starts.tobytes(),
             self.lengths.tobytes(),
             self.ends.tobytes(),
+            self.languages.tobytes(),
             np.int64(self.characters).tobytes(),
         )
 
     @classmethod
     def from_parts(cls, parts: list[bytes], dtype: np.dtype[np.unsignedinteger]) -> "Chunk":
         """The chunk of these messages; `dtype` is that of the ids."""
-        ids, starts, lengths, ends, characters = parts
+        ids, starts, lengths, ends, languages, characters = parts
         return cls(
             ids=np.frombuffer(ids, dtype),
             starts=np.frombuffer(starts, np.bool_),
             lengths=np.frombuffer(lengths, np.int64),
             ends=np.frombuffer(ends, np.int64),
+            languages=np.frombuffer(languages, np.uint8),
             characters=int(np.frombuffer(characters, np.int64)[0]),
         )
 
@@ -215,6 +204,8 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     """What a worker does with a chunk of lines: split into sentences, encode, find where words start."""
     sentences: list[str] = []
     ends: list[int] = []
+    languages: list[int] = []
+    language = 0
     lead = ""
     for line in text.decode().split("\n"):
         # An empty line ends a document.
@@ -222,10 +213,14 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
             ends.append(len(sentences))
             lead = ""
             continue
+        if line.startswith(_LANGUAGE):
+            language = int(line.removeprefix(_LANGUAGE))
+            continue
         found = split(line)
         if tokenizer.keeps_space:
             found = _with_leading_space(line, found, lead)
         sentences += found
+        languages += [language] * len(found)
         lead = "\n"
 
     # An empty batch, so that there is something to concatenate.
@@ -239,7 +234,8 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     has_tokens = lengths > 0
     num_kept_before = np.concatenate([[0], np.cumsum(has_tokens)])
     characters = sum(len(sentence) for sentence in sentences)
-    return Chunk(ids, starts, lengths[has_tokens], num_kept_before[ends], characters)
+    kept_languages = np.array(languages, np.uint8)[has_tokens]
+    return Chunk(ids, starts, lengths[has_tokens], num_kept_before[ends], kept_languages, characters)
 
 
 def _with_leading_space(line: str, sentences: list[str], lead: str) -> list[str]:
@@ -362,7 +358,7 @@ class _Worker:
     def encode(self, chunk: bytes) -> Chunk:
         try:
             _send(self.input, chunk)
-            parts = [_receive(self.output) for _ in range(5)]
+            parts = [_receive(self.output) for _ in range(_NUM_PARTS)]
         except (EOFError, BrokenPipeError):
             code = self.process.wait()
             raise Unsupported(

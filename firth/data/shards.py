@@ -8,11 +8,14 @@ ids, and a sha256 manifest:
     documents.bin  int64    D+1 sentence offsets                  document d is sentences documents[d] : documents[d+1]
     words.bin      bits     bit i (lowest first) says that token i starts a word
     counts.bin     int64    how often each id occurs
+    languages.bin  uint8    the language of each sentence, as its number among the `languages` of `shards.json`; only if
+                            the texts were given with languages. A document in two languages is a text and its
+                            translation
 
 No sentence and no document is empty.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +30,7 @@ from firth.tokenizers import Tokenizer
 FORMAT = 1
 INFO = "shards.json"
 TOKENIZER = "tokenizer"
+LANGUAGES = "languages"
 _CHANNELS = {"ids", "sentences", "documents", "words", "counts"}
 
 
@@ -57,6 +61,8 @@ class Shards:
     documents: np.ndarray
     words: np.ndarray
     counts: np.ndarray
+    languages: np.ndarray | None = None
+    """The number of each sentence's language; None if the texts had none."""
 
     @classmethod
     def open(cls, folder: Path | str, *, verify: bool = True) -> "Shards":
@@ -74,7 +80,14 @@ class Shards:
         sentences_end = shards.documents[-1]
         if tokens_end != shards.num_tokens or sentences_end != shards.num_sentences:
             raise Damaged(f"{folder}: the borders do not end where the tokens do; prepare the text again.")
+        if shards.languages is not None and len(shards.languages) != shards.num_sentences:
+            raise Damaged(f"{folder}: not every sentence has a language; prepare the text again.")
         return shards
+
+    @property
+    def language_names(self) -> tuple[str, ...]:
+        """The names of the languages, in the order of their numbers."""
+        return tuple(self.info.get(LANGUAGES, ()))
 
     @property
     def num_tokens(self) -> int:
@@ -103,6 +116,13 @@ class Shards:
         """For each token number: does it start a sentence?"""
         next_sentence = np.searchsorted(self.sentences, index)
         return np.asarray(self.sentences[next_sentence] == index)
+
+    def token_languages(self, index: np.ndarray) -> np.ndarray:
+        """For each token number: the number of its language; 0 if the texts had none."""
+        if self.languages is None:
+            return np.zeros(len(index), np.int64)
+        sentence = np.searchsorted(self.sentences, index, side="right") - 1
+        return np.asarray(self.languages[sentence], np.int64)
 
     def __reduce__(self) -> tuple[Callable[[Path], "Shards"], tuple[Path]]:
         # Another process maps the same files instead of receiving a copy.
@@ -135,7 +155,7 @@ def _read_info(folder: Path) -> dict[str, Any]:
     found = info.get("format") if isinstance(info, dict) else None
     if not isinstance(info, dict) or found != FORMAT:
         raise Damaged(f"{path} has format {found}, this version reads {FORMAT}; prepare the text again.")
-    if set(info.get("channels", ())) != _CHANNELS:
+    if set(info.get("channels", ())) - {LANGUAGES} != _CHANNELS:
         raise Damaged(f"{path} does not describe {', '.join(sorted(_CHANNELS))}; prepare the text again.")
     return info
 
@@ -154,7 +174,9 @@ def _map_channel(folder: Path, name: str, channel: _Channel) -> np.ndarray:
 
 
 @contextmanager
-def write_shards(folder: Path, tokenizer: Tokenizer, *, replace: bool = False) -> Iterator["ShardWriter"]:
+def write_shards(
+    folder: Path, tokenizer: Tokenizer, *, replace: bool = False, languages: Sequence[str] = ()
+) -> Iterator["ShardWriter"]:
     """A writer for a folder that appears, complete, when the block ends without an error."""
     is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_taken and not replace:
@@ -162,7 +184,7 @@ def write_shards(folder: Path, tokenizer: Tokenizer, *, replace: bool = False) -
     with atomic_folder(folder, replace=replace) as temporary:
         tokenizer.save(temporary / TOKENIZER)
         with ExitStack() as files:
-            writer = ShardWriter(temporary, tokenizer, files)
+            writer = ShardWriter(temporary, tokenizer, files, languages=languages)
             yield writer
             writer.finish()
 
@@ -173,9 +195,11 @@ class ShardWriter:
     `info` takes what else `shards.json` should hold, such as the health of the text.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, files: ExitStack) -> None:
+    def __init__(self, folder: Path, tokenizer: Tokenizer, files: ExitStack, *, languages: Sequence[str] = ()) -> None:
         self.folder = folder
         self.tokenizer = tokenizer
+        self.languages = list(languages)
+        self.language_tokens = np.zeros(len(languages), np.int64)
         self.info: dict[str, Any] = {}
         self.num_tokens = 0
         self.num_sentences = 0
@@ -193,18 +217,29 @@ class ShardWriter:
         special_dtypes: dict[str, np.dtype[np.integer]] = {
             "ids": id_dtype(len(tokenizer.vocab)),
             "words": np.dtype("u1"),
+            LANGUAGES: np.dtype("u1"),
         }
-        for name in sorted(_CHANNELS):
+        channels = _CHANNELS | {LANGUAGES} if languages else _CHANNELS
+        for name in sorted(channels):
             self.dtypes[name] = special_dtypes.get(name, np.dtype("<i8"))
             self.files[name] = files.enter_context((folder / f"{name}.bin").open("wb"))
             self.sizes[name] = 0
         self._write("sentences", np.zeros(1))
         self._write("documents", np.zeros(1))
 
-    def append(self, ids: np.ndarray, starts: np.ndarray, *, lengths: np.ndarray, ends: np.ndarray) -> np.ndarray:
+    def append(
+        self,
+        ids: np.ndarray,
+        starts: np.ndarray,
+        *,
+        lengths: np.ndarray,
+        ends: np.ndarray,
+        languages: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Adds sentences of these lengths (none 0); a document ends after each number of sentences in `ends`.
 
-        `starts` says for each token whether it starts a word. Returns the lengths in tokens of the documents that are
+        `starts` says for each token whether it starts a word, and `languages` the language of each sentence, where the
+        texts have any. Returns the lengths in tokens of the documents that are
         now complete.
         """
         offsets = self.num_tokens + np.concatenate([[0], np.cumsum(lengths)])
@@ -215,6 +250,11 @@ class ShardWriter:
         self._write("ids", ids)
         self._write("sentences", offsets[1:])
         self._write("documents", ends + self.num_sentences)
+        if self.languages:
+            assert languages is not None
+            self._write(LANGUAGES, languages)
+            num_languages = len(self.languages)
+            self.language_tokens += np.bincount(languages, lengths, num_languages).astype(np.int64)
         self._write_bits(starts)
         self.counts += np.bincount(ids, minlength=len(self.counts))
         if len(ends):
@@ -245,6 +285,8 @@ class ShardWriter:
             "vocab_size": len(self.counts),
             "tokenizer_fingerprint": self.tokenizer.fingerprint,
         }
+        if self.languages:
+            info[LANGUAGES] = self.languages
         write_json(self.folder / INFO, info | self.info)
 
     def _write(self, name: str, values: np.ndarray) -> None:

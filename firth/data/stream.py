@@ -49,6 +49,32 @@ class CorpusView:
     def num_tokens(self) -> int:
         return int((self.ends_S - self.starts_S).sum())
 
+    @property
+    def sentence_languages_S(self) -> np.ndarray:
+        """The number of each sentence's language; 0 if the texts had none."""
+        if self.shards.languages is None:
+            return np.zeros(len(self._sentence_numbers_S), np.int64)
+        return np.asarray(self.shards.languages[self._sentence_numbers_S], np.int64)
+
+    @cached_property
+    def languages_D2(self) -> np.ndarray:
+        """The languages of every document's first and last sentence: two different ones for a pair."""
+        if self.shards.languages is None:
+            return np.zeros((len(self.documents_D), 2), np.int64)
+        first_D = self.shards.documents[self.documents_D]
+        last_D = self.shards.documents[self.documents_D + 1] - 1
+        edges_D2 = np.stack([first_D, last_D], 1)
+        return np.asarray(self.shards.languages[edges_D2], np.int64)
+
+    @property
+    def is_pair_D(self) -> np.ndarray:
+        """Which documents are a text and its translation."""
+        return np.asarray(self.languages_D2[:, 0] != self.languages_D2[:, 1])
+
+    def part(self, is_chosen_D: np.ndarray) -> "CorpusView":
+        """A view of some of its documents."""
+        return CorpusView(self.shards, self.documents_D[is_chosen_D])
+
 
 def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[CorpusView, CorpusView]:
     """Training and held-out documents, drawn at random: the same for every run with this seed."""

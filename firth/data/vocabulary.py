@@ -6,8 +6,9 @@ from dataclasses import fields
 from typing import Any
 
 from firth import tokenizers
-from firth.corpus.readers import Documents, Paths, find_files
-from firth.data.prepare import sample_texts
+from firth.corpus.languages import find_sources
+from firth.corpus.readers import Documents, Paths
+from firth.data.vocabulary_sample import sample_texts
 from firth.errors import BadConfig
 
 log = logging.getLogger(__name__)
@@ -41,7 +42,7 @@ def train_tokenizer(
     units = "words" if counts_words else "pieces"
     sample_bytes = sys.maxsize if counts_words else SAMPLE_BYTES
     # A missing file is reported before any progress message.
-    find_files(paths)
+    find_sources(paths)
     log.info(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
     texts = sample_texts(paths, sample_bytes, seed=seed, documents=documents, field=field, repair=repair)
     trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)

@@ -39,11 +39,15 @@ class Bert(Encoder):
         """Whether there is a tanh layer over the first token."""
         embedding_width: int = 0
         """Width of the input embedding, projected up to the width of the states; 0: the same width, no projection."""
+        language: int = -1
+        """The segment of every token, where segments are languages and all texts are in one; -1: as the batch says."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
             if min(self.num_segments, self.embedding_width) < 0:
                 raise BadConfig("num_segments and embedding_width must be at least 0.")
+            if not -1 <= self.language < max(self.num_segments, 1):
+                raise BadConfig("language must be -1 or the number of a segment.")
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -92,7 +96,10 @@ class Bert(Encoder):
         if cache is not None:
             assert mask is not None, "without a prefix, tokens would have to see those that come later"
             plan, caches = cache.read(plan)
-        x_ND = self.embeddings(batch.ids_N, batch.positions_N, batch.segments_N)
+        segments_N = batch.segments_N
+        if self.config.language >= 0:
+            segments_N = torch.full_like(segments_N, self.config.language)
+        x_ND = self.embeddings(batch.ids_N, batch.positions_N, segments_N)
         kept = [x_ND]
         maps = []
         for block, layer_cache in zip(self.blocks, caches, strict=True):

@@ -54,7 +54,7 @@ class Backbone:
 
 
 def _start_model(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:
-    return start_from_model(source.model, random=source.random, texts=texts_of(data))
+    return start_from_model(source.model, random=source.random, texts=texts_of(data), language=config.language)
 
 
 def _start_features(data: LabelledTasks, config: FinetuneConfig, source: FinetuningSource) -> Start:

@@ -30,12 +30,17 @@ def evaluate(
     task_name: str = "",
     options: Mapping[str, object] | None = None,
     skip_bad: bool = False,
+    language: str = "",
 ) -> dict[str, float]:
     """A fine-tuned model's figures on a labelled file, read as its training files were.
+
+    `language` is that of the file, where a model with language embeddings was fine-tuned in another.
 
     A model that was not fine-tuned can do tasks that need no training. What such a task tunes, it tunes on the file.
     """
     checkpoint = checkpoints.load(model)
+    if language:
+        checkpoint = checkpoints.set_language(checkpoint, language)
     is_untrained = bool(task_name) and task_name not in checkpoint.tasks
     if options and not is_untrained:
         raise BadConfig(f"{model} remembers its task's settings; leave out {', '.join(options)}.")

@@ -14,6 +14,7 @@ from pathlib import Path
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, Embedding, make_head
 from firth.config import from_dict, to_dict
+from firth.convert.languages import LANGUAGE, LANGUAGES
 from firth.data.items import BatchMaker, Item, ItemBatches
 from firth.files import read_json, write_json
 from firth.finetuning import labelled
@@ -326,15 +327,19 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
         heads_of_pretraining = dict(job.start.goals or {})
         embedding = Embedding()
     transfer = job.config.transfer
+    info: dict[str, object] = {
+        "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
+        "max_length": job.max_length,
+        "figures": {name: task["figures"] for name, task in summary["tasks"].items()},
+    }
+    # An encoder-decoder that was made of such a model has no language embeddings.
+    if job.start.language and hasattr(encoder.config, "language"):
+        info |= {LANGUAGES: list(job.start.languages), LANGUAGE: job.start.language}
     checkpoint = Checkpoint(
         encoder.cpu().eval(),
         heads_of_pretraining,
         job.start.tokenizer,
-        info={
-            "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
-            "max_length": job.max_length,
-            "figures": {name: task["figures"] for name, task in summary["tasks"].items()},
-        },
+        info=info,
         embedding=embedding,
         tasks={name: head.cpu().eval() for name, head in model.heads.items()},
         feature_encoder=reader,

@@ -45,6 +45,8 @@ class FinetuneConfig:
     """Which features, with encoder=bag."""
     transformer: NewTransformerConfig = field(default_factory=NewTransformerConfig)
     """Its shape and vocabulary, with encoder=transformer."""
+    language: str = ""
+    """The language of the rows, for a model with language embeddings; empty: the model's own, or its first."""
     decoder_layers: int = 0
     """Blocks of the decoder that a model that only reads gets to learn to rewrite; 0: as many as the model has."""
     transfer: TransferConfig = field(default_factory=TransferConfig)
@@ -55,6 +57,10 @@ class FinetuneConfig:
     """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
 
     def __post_init__(self) -> None:
+        if self.language and self.encoder != "model":
+            raise BadConfig(
+                f"encoder={self.encoder} has no language embeddings; leave out `language='{self.language}'`."
+            )
         if self.decoder_layers < 0:
             raise BadConfig(f"decoder_layers must be at least 0; it is {self.decoder_layers}.")
         if self.epochs < 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:

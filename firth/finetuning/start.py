@@ -11,6 +11,7 @@ import torch
 
 from firth import checkpoint as checkpoints
 from firth import encoders, lineage
+from firth.convert.languages import LANGUAGES, chosen_language, in_language
 from firth.errors import BadConfig
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
@@ -41,6 +42,10 @@ class Start:
     """The type of folder it came in."""
     new_tensors: frozenset[str] = frozenset()
     """Tensors of `trained` that were not trained: every copy draws its own."""
+    languages: tuple[str, ...] = ()
+    """The languages of its language embeddings, if it has any."""
+    language: str = ""
+    """The one that its texts are in."""
 
     @cached_property
     def shape(self) -> Encoder:
@@ -74,23 +79,29 @@ class Start:
         return encoder
 
 
-def start_from_model(model: str, *, random: bool, texts: Iterable[str]) -> Start:
+def start_from_model(model: str, *, random: bool, texts: Iterable[str], language: str = "") -> Start:
     """A model folder as a start, or if `model` is empty a tiny BERT with a vocabulary trained on the texts.
 
-    `random` keeps the shape and the tokenizer of the model but not its weights.
+    `random` keeps the shape and the tokenizer of the model but not its weights. `language` is that of the rows, for a
+    model with language embeddings.
     """
     if not model:
+        if language:
+            raise BadConfig(f"Random weights have no language embeddings; leave out `language='{language}'`.")
         return _start_from_texts(texts)
     loaded = checkpoints.load(Path(model))
+    chosen = chosen_language(loaded.info, language)
     if loaded.adapter_width or loaded.feature_encoder:
         raise BadConfig(f"{model} has adapters or frozen features; fine-tune the model it came from.")
     return Start(
         encoder_name=encoders.name_of(loaded.encoder),
-        encoder_config=loaded.encoder.config,
+        encoder_config=in_language(loaded.encoder.config, loaded.info, language),
         tokenizer=loaded.tokenizer,
         trained=None if random else loaded.encoder,
         goals={} if random else loaded.goals,
         layout=loaded.layout,
+        languages=tuple(loaded.info.get(LANGUAGES, ())),
+        language=chosen,
     )
 
 

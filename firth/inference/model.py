@@ -363,14 +363,18 @@ def _check_is_text(text: object) -> None:
         raise BadInput(f"A text must be a string; it is {text!r}.")
 
 
-def load(folder: str | Path, *, precision: str | None = None) -> Model:
+def load(folder: str | Path, *, precision: str | None = None, language: str = "") -> Model:
     """Opens a model folder: one made by firth, or a Hugging Face folder of a model that firth reads (BERT, GPT-2 ...).
 
     `en-small` and `zh-small` are models that come with firth; a folder of that name comes before them.
     `precision` is that of `embed`: fp32, bf16, int8, or auto, the fastest that keeps the cosine to fp32 above 0.999.
     Without it, the folder's own is used, which `firth compress --by int8` saves there, or fp32.
+    `language` is that of the texts, for a model with language embeddings; without it, the one it was fine-tuned in.
     """
     if not isinstance(folder, str | Path):
         raise BadInput(f"load takes the path of a model folder; it is {folder!r}.")
     path = models.find(folder)
-    return Model(checkpoints.load(path), precision=precision, folder=path)
+    checkpoint = checkpoints.load(path)
+    if language:
+        checkpoint = checkpoints.set_language(checkpoint, language)
+    return Model(checkpoint, precision=precision, folder=path)

@@ -25,6 +25,7 @@ TABLE = {
     "replaced_token": "firth.objectives.replaced_token:ReplacedToken",
     "permutation_lm": "firth.objectives.permutation_lm:PermutationLM",
     "unilm": "firth.objectives.unilm:UniLM",
+    "translation_lm": "firth.objectives.translation_lm:TranslationLM",
     "mass": "firth.objectives.mass:Mass",
     "span_corruption": "firth.objectives.span_corruption:SpanCorruption",
     "denoising": "firth.objectives.denoising:Denoising",

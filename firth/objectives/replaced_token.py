@@ -275,7 +275,7 @@ def binary_entropy(share: float) -> float:
 
 def mask_filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, MaskedLM] | None:
     """The encoder and head that fill masks: the model's own, or a discriminator's generator; None without either."""
-    head = goals.get("masked_lm") or goals.get("unilm")
+    head = goals.get("masked_lm") or goals.get("unilm") or goals.get("translation_lm")
     if isinstance(head, MaskedLM):
         return encoder, head
     discriminator = goals.get("replaced_token")

@@ -153,6 +153,28 @@ def with_cls_place(recipe: Recipe, vocab: "Vocab") -> Recipe:
     return replace(recipe, encoder=configs)
 
 
+def with_languages(recipe: Recipe, names: tuple[str, ...], start: "Checkpoint | None") -> Recipe:
+    """The recipe of a model with language embeddings, with its languages. The text or the start decides."""
+    if recipe.batches.segments != "languages":
+        return recipe
+    configs = {}
+    known = tuple(start.info.get("languages", ())) if start else names
+    for name, config in recipe.encoder.items():
+        if not hasattr(config, "language"):
+            raise BadConfig(f"The encoder {name} has no language embeddings; use bert, or batches.segments=texts.")
+        rows = config.num_segments if start else max(1, len(known))
+        configs[name] = replace(config, num_segments=rows, language=-1)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise BadConfig(
+            f"The model of `start_from=` has no embedding for the language {unknown[0]} (known: "
+            f"{', '.join(known) or 'none'})."
+        )
+    if not known:
+        log.warning("The text has no languages, so it is trained as one; prepare it with LANGUAGE=FILE.")
+    return replace(recipe, encoder=configs, batches=replace(recipe.batches, languages=known))
+
+
 def report_unused_options(recipe: Recipe, *, size: str | None, device: str | None) -> None:
     """Says which options have little or no effect on a recipe that is solved without gradients."""
     if device and device != "cpu":

@@ -12,6 +12,8 @@ import torch
 from firth import checkpoint as checkpoints
 from firth import convert, encoders, tokenizers
 from firth.checkpoint import Checkpoint, make_objective
+from firth.convert.languages import LANGUAGES
+from firth.data.languages import lone_document
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
@@ -30,6 +32,7 @@ from firth.pretraining.planning import (
     resolve_config,
     with_cls_place,
     with_epochs,
+    with_languages,
     with_vocab_size,
 )
 from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
@@ -107,6 +110,7 @@ def pretrain(
     vocab = tokenizers.load(shards.tokenizer_folder).vocab
     recipe = resolve_config(request, saved, start=start, vocab_size=len(vocab), known_sentinels=len(vocab.sentinels))
     recipe = with_cls_place(recipe, vocab)
+    recipe = with_languages(recipe, shards.language_names, start)
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
     parts = build(recipe, shards, start=start, device=device, extend=extend)
@@ -172,12 +176,26 @@ def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:
     length = int(checkpoint.info.get("max_length", usual_length))
     goals = _evaluation_goals(checkpoint, max_length=length, seed=seed)
     batches = BatchConfig(max_length=length, tokens=max(4096, 4 * length))
+    languages = tuple(checkpoint.info.get(LANGUAGES, ()))
+    if languages:
+        batches = _with_languages(batches, languages, shards, checkpoint.encoder)
     everything = CorpusView(shards, np.arange(shards.num_documents))
     packs = Packs(everything, list(goals.values()), batches, specials=checkpoint.tokenizer.vocab, seed=seed)
     learner = Learner(checkpoint.encoder, goals)
     figures = measure(learner, packs, precision="fp32", extent=EvaluationExtent())
     floor = shards.info["health"]["entropy_nats"]
     return _with_perplexity(figures) | {"unigram_floor": floor}
+
+
+def _with_languages(batches: BatchConfig, languages: tuple[str, ...], shards: Shards, encoder: Encoder) -> BatchConfig:
+    """Batches that say the language of each token, for a model with embeddings of these."""
+    unknown = [name for name in shards.language_names if name not in languages]
+    if unknown:
+        raise BadInput(
+            f"The model does not know the language {unknown[0]} of {shards.folder} (known: {', '.join(languages)})."
+        )
+    encoder.config = replace(encoder.config, language=-1)
+    return replace(batches, segments="languages", languages=languages)
 
 
 def _load_trainable(model: Path) -> Checkpoint:
@@ -343,10 +361,18 @@ def _make_packs(
             f"{shards.folder} has {training.num_tokens:,} tokens to train on, fewer than one step of "
             f"{tokens_of_step:,}; add text or lower batches.tokens."
         )
+    lone = lone_document(training)
+    if lone:
+        raise BadInput(
+            f"{shards.folder} has a single document in {lone} to train on; add text, or prepare it with "
+            "`documents='line'`, which cuts it finer."
+        )
     packs = Packs(training, goals, batches, specials=tokenizer.vocab, seed=seed)
     if not len(held_out.documents_D):
         return TextPacks(packs, None)
-    return TextPacks(packs, Packs(held_out, goals, batches, specials=tokenizer.vocab, seed=seed))
+    # Held-out text is measured as it is.
+    unsmoothed = replace(batches, language_alpha=1.0)
+    return TextPacks(packs, Packs(held_out, goals, unsmoothed, specials=tokenizer.vocab, seed=seed))
 
 
 def _check_lengths(batches: BatchConfig, max_positions: int) -> None:
@@ -385,6 +411,8 @@ def _checkpoint(
         "unigram_floor": floor,
         "held_out": figures,
     }
+    if recipe.batches.languages:
+        info[LANGUAGES] = list(recipe.batches.languages)
     # On the CPU, so that a GPU holds no second copy while the folder is written.
     learner = parts.learner.cpu().eval()
     encoder = learner.encoder

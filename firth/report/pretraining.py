@@ -245,7 +245,10 @@ def _data(run: PretrainingReport) -> Section | None:
     facts = {}
     histograms = []
     for name, value in run.health.items():
-        if isinstance(value, Mapping) and value:
+        if name == "language_tokens":
+            assert isinstance(value, Mapping)
+            facts.update({f"tokens of {language}": show(count) for language, count in value.items()})
+        elif isinstance(value, Mapping) and value:
             edges, counts = _doubling_bins(value)
             x_label = f"{name.replace('_', ' ')} (tokens)"
             histograms.append(figure(histogram(edges, counts, x_label=x_label)))

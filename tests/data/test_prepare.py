@@ -12,8 +12,9 @@ import pytest
 from firth.corpus.sentences import split
 from firth.data import prepare as preparation
 from firth.data.health import describe, entropy
-from firth.data.prepare import prepare, sample_texts
+from firth.data.prepare import prepare
 from firth.data.shards import Shards
+from firth.data.vocabulary_sample import sample_texts
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.tokenizers.wordpiece import WordPiece
 

@@ -246,7 +246,7 @@ def files_of(name: str, params: dict[str, Any]) -> list[str]:
         found += [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
     if name == "prepare" and "/" in params["tokenizer"]:
         found.append(params["tokenizer"])
-    if name == "serve":
+    if name in {"serve", "prepare"}:
         return [one.rpartition("=")[2] for one in found]
     return [one for one in found if "=" not in one]
 
