@@ -110,7 +110,9 @@ class TimeLimit:
     def per_step(self, step: int) -> float:
         """Seconds of a step, once the device has finished its work."""
         self.wait()
-        return (time.perf_counter() - self.warm) / (step - self.warm_step)
+        # Rank 0 decides when to plan, so the clock of another rank may have begun at this very step.
+        num_timed = max(1, step - self.warm_step)
+        return (time.perf_counter() - self.warm) / num_timed
 
     def plan(
         self,
