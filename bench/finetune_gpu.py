@@ -1,7 +1,8 @@
 """The tables of fine-tuning in docs/results.md: public data sets, several seeds, many runs side by side on one GPU.
 
     python bench/finetune_gpu.py --data $FIRTH_DATA_UNPACKED --english MODEL --chinese MODEL --out rows.jsonl \
-        [--only cola,mrpc] [--at-once 12]
+        [--only cola,mrpc] [--at-once 12] [--seeds 5] [--no-random] [--split-seeds]
+    python bench/finetune_gpu.py --table --out rows.jsonl
 
 Every row is one `firth finetune` command, printed with its figures; `random` rows are the same command with --random.
 The data folder holds the unpacked archives, `squadshifts.json` (the three files of SQuADShifts in one) and
@@ -11,6 +12,7 @@ The data folder holds the unpacked archives, `squadshifts.json` (the three files
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -55,6 +57,8 @@ CHINESE: dict[str, str] = {
     "stsb-zh-siamese": "--task compare --text-column 1 --second-column 2 --label-column 3"
     " --train pairs/Chinese-STS-B/sts-b-train.txt --dev pairs/Chinese-STS-B/sts-b-dev.txt"
     " --test pairs/Chinese-STS-B/sts-b-test.txt --seeds 5 tasks.compare.way=siamese",
+    "afqmc": "--task classify --text-column 1 --second-column 2 --label-column 3 --train pairs/AFQMC/train.txt"
+    " --test pairs/AFQMC/dev.txt --seeds 3",
     "msra": "--task tag --train ner_msra_ymcui/train.txt --test ner_msra_ymcui/dev.txt --skip-bad"
     " --seeds 2 epochs=2 tasks.tag.tagger=softmax",
     "msra-crf": "--task tag --train ner_msra_ymcui/train.txt --test ner_msra_ymcui/dev.txt --skip-bad"
@@ -77,12 +81,21 @@ def jobs(arguments: argparse.Namespace) -> list[tuple[str, list[str]]]:
     """Every command by name, pre-trained and with random weights."""
     rows = []
     for model, table in ((arguments.english, ENGLISH), (arguments.chinese, CHINESE)):
+        if model is None:
+            continue
         for name, line in table.items():
             words = [str(arguments.data / word) if "/" in word or word.endswith((".json", ".txt")) else word
                      for word in line.split()]  # fmt: skip
-            rows.append((name, [str(model), *words]))
-            if not name.endswith(("-crf", "-siamese")):
-                at = words.index("--seeds")
+            at = words.index("--seeds")
+            if arguments.seeds:
+                words[at + 1] = str(arguments.seeds)
+            if arguments.split_seeds:
+                for seed in range(1, int(words[at + 1]) + 1):
+                    one_seed = [*words[:at], *words[at + 2 :], f"train.seed={seed}"]
+                    rows.append((name, [str(model), *one_seed]))
+            else:
+                rows.append((name, [str(model), *words]))
+            if arguments.random and not name.endswith(("-crf", "-siamese")):
                 rows.append((f"{name}, random", [str(model), *words[:at], "--random", *words[at + 2 :]]))
     chosen = [row for row in rows if not arguments.only or row[0].split(",")[0] in arguments.only.split(",")]
     chosen = [row for row in chosen if row[0] not in arguments.skip.split(";")]
@@ -110,15 +123,51 @@ def run(name: str, words: list[str], out: Path, arguments: argparse.Namespace) -
         file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
+def print_table(path: Path) -> None:
+    """One line a set: mean and deviation over its seeds of the figure that it is judged by, and the others' means."""
+    by_name: dict[str, list[dict[str, Any]]] = {}
+    for line in path.read_text("utf-8").splitlines():
+        row = json.loads(line)
+        by_name.setdefault(row["name"], []).append(row)
+    print("| set | seeds | by seed | mean | deviation | all figures |")
+    print("|---|---|---|---|---|---|")
+    for name, rows in sorted(by_name.items()):
+        done = [row for row in rows if "failed" not in row]
+        by_seed = [score for row in done for score in row["by_seed"]]
+        if not by_seed:
+            print(f"| {name} | failed | | | | {rows[0]['failed'][-100:]!r} |")
+            continue
+        deviation = statistics.stdev(by_seed) if len(by_seed) > 1 else 0.0
+        others = []
+        for figure, value in done[0]["figures"].items():
+            if isinstance(value, dict):
+                mean = statistics.mean(row["figures"][figure]["mean"] for row in done)
+                others.append(f"{figure} {100 * mean:.1f}")
+        seeds = " ".join(f"{100 * score:.1f}" for score in sorted(by_seed))
+        mean = statistics.mean(by_seed)
+        print(f"| {name} | {len(by_seed)} | {seeds} | {100 * mean:.1f} | {100 * deviation:.1f} | {', '.join(others)} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("--data", "--english", "--chinese", "--out"):
-        parser.add_argument(name, type=Path, required=True)
+    parser.add_argument("--data", type=Path, help="the folder of unpacked sets")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--english", type=Path, help="a model for the English sets; without it they are left out")
+    parser.add_argument("--chinese", type=Path, help="a model for the Chinese sets; without it they are left out")
+    parser.add_argument("--seeds", type=int, default=0, help="seeds of every row instead of those of the tables")
+    parser.add_argument("--no-random", dest="random", action="store_false", help="no rows with random weights")
+    parser.add_argument("--split-seeds", action="store_true", help="every seed is a process of its own")
+    parser.add_argument("--table", action="store_true", help="only print a table of the rows in --out")
     parser.add_argument("--only", default="")
     parser.add_argument("--skip", default="", help="whole names of rows, with ; between them")
     parser.add_argument("--at-once", type=int, default=12)
     parser.add_argument("changes", nargs="*", help="changes for every run, such as epochs=0.1")
     arguments = parser.parse_args()
+    if arguments.table:
+        print_table(arguments.out)
+        return
+    if arguments.data is None:
+        parser.error("--data is missing")
     with TemporaryDirectory() as folder, ThreadPoolExecutor(arguments.at_once) as pool:
         for number, (name, words) in enumerate(jobs(arguments)):
             pool.submit(run, name, words, Path(folder) / str(number), arguments)
