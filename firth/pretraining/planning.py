@@ -10,6 +10,7 @@ from firth import encoders, lineage
 from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig
 from firth.lineage import Recipe
+from firth.objectives.replaced_token import ReplacedToken
 from firth.train.settings import TrainConfig
 
 if TYPE_CHECKING:
@@ -89,16 +90,35 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
     if request.config:
         recipe = named_recipe(replace(request, size=None))
     else:
-        # The numbers that depend on the size, such as the learning rate, are those of the nearest width.
-        nearest = min(lineage.SIZES, key=lambda name: abs(lineage.SIZES[name][1] - encoder.width))
         name = request.recipe or _own_recipe(start)
-        recipe = named_recipe(replace(request, recipe=name, size=nearest))
+        recipe = named_recipe(replace(request, recipe=name, size=_nearest_size(encoder)))
     config = encoder.config
     pretraining_dropout = _dropout_of(recipe.encoder)
     if recipe.finetune_dropout is not None and pretraining_dropout is not None:
         # The folder holds the dropout of fine-tuning; pre-training continues with its own.
         config = replace(config, dropout=pretraining_dropout)
-    return replace(recipe, size=size, encoder={encoders.name_of(encoder): config})
+    objectives = _with_generator_of(start, recipe.objectives)
+    return replace(recipe, size=size, encoder={encoders.name_of(encoder): config}, objectives=objectives)
+
+
+def _nearest_size(encoder: "Encoder") -> str:
+    """The size whose numbers, such as the learning rate, suit this encoder: the nearest in width, then in depth."""
+
+    def distance(name: str) -> tuple[int, int]:
+        num_layers, width, _ = lineage.SIZES[name]
+        return abs(width - encoder.width), abs(num_layers - encoder.num_layers)
+
+    return min(lineage.SIZES, key=distance)
+
+
+def _with_generator_of(start: "Checkpoint", objectives: Mapping[str, object]) -> dict[str, object]:
+    """The objectives with the generator's shape of the model, whose generator is trained further."""
+    kept = dict(objectives)
+    own = start.goals.get("replaced_token")
+    named = kept.get("replaced_token")
+    if isinstance(own, ReplacedToken) and isinstance(named, ReplacedToken.Config) and own.generator is not None:
+        kept["replaced_token"] = replace(named, generator=own.config.generator)
+    return kept
 
 
 def _own_recipe(start: "Checkpoint") -> str:

@@ -312,7 +312,7 @@ def build(
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
         for goal_name in goals.keys() & start.goals.keys():
-            goals[goal_name].load_state_dict(start.goals[goal_name].state_dict())
+            _load_objective(goal_name, goals[goal_name], start.goals[goal_name])
     learned: dict[str, Goal] = dict(goals)
     if extend:
         learned = {goal_name: extend(goal, encoder) for goal_name, goal in goals.items()}
@@ -327,6 +327,18 @@ def build(
             cutters = _make_goals(replace(recipe, batches=batches), encoder, tokenizer)
         last_text = _make_packs(recipe, batches, shards, list(cutters.values()), tokenizer)
     return Parts(learner, text, last_text, tokenizer, goals)
+
+
+def _load_objective(name: str, goal: Objective, trained: Objective) -> None:
+    """The trained weights of an objective; raises if its config gives it other ones."""
+    expected = {key: tensor.shape for key, tensor in goal.state_dict().items()}
+    state = trained.state_dict()
+    if expected != {key: tensor.shape for key, tensor in state.items()}:
+        raise BadConfig(
+            f"The objective {name} of the model of `start_from=` has other weights than objectives.{name} asks for; "
+            "leave out the changes of its shape."
+        )
+    goal.load_state_dict(state)
 
 
 def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[str, Objective]:
