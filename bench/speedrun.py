@@ -43,11 +43,15 @@ TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "weight-10": ("12x256", (f"{DETECTION}weight=10",)),
     "dropout": ("12x256", ("encoder.bert.dropout=0.1",)),
     "decay-0.1": ("12x256", ("train.optim.weight_decay=0.1",)),
+    "decay-0.3": ("12x256", ("train.optim.weight_decay=0.3",)),
+    "decay-1": ("12x256", ("train.optim.weight_decay=1",)),
+    "decay-0.3-dropout": ("12x256", ("train.optim.weight_decay=0.3", "encoder.bert.dropout=0.1")),
     "short": ("12x256", ("batches.last_length=0",)),
     "contrastive": ("12x256", (CONTRASTIVE,)),
     "wide": ("12x384", ()),
     "6x512": ("small", ("encoder.bert.num_layers=6", f"{DETECTION}generator.num_layers=2")),
     "masked-lm": ("12x256", (MASKED, "train.optim.rate=2e-3")),
+    "masked-lm-decay": ("12x256", (MASKED, "train.optim.rate=1e-3", "train.optim.weight_decay=0.3")),
 }
 """By name: the size, and what differs from the recipe `small`."""
 
@@ -63,16 +67,22 @@ TASKS = {
     "choose-qqp": f"{CLASSIFY} qqp --train choose/qqp-train.tsv --test choose/qqp-test.tsv epochs=3",
     "choose-qnli": f"{CLASSIFY} qnli --train choose/qnli-train.tsv --test choose/qnli-test.tsv epochs=5",
     "choose-stsb": f"{CLASSIFY} stsb --train {STSB}train.tsv --test {STSB}dev.tsv epochs=5",
+    "choose-sst": f"{CLASSIFY} sst-2 --train choose/sst-train.tsv --test choose/sst-test.tsv epochs=2",
+    "choose-conll": "--task tag --train choose/conll-train.txt --test choose/conll-test.txt epochs=2"
+    " tasks.tag.tagger=softmax",
 }
 """Tasks whose names begin with `choose` are for choosing settings. Their test rows are in no reported figure: a tenth
-of CoLA's training rows, parts of QQP and of QNLI's development set, and the development set of STS-B, whose test set
-is reported."""
+of CoLA's training rows, parts of QQP, of QNLI's development set, of the training rows of SST-2 and of CoNLL-2003, and
+the development set of STS-B, whose test set is reported."""
 CHOSEN = {
     "cola": ("CoLA/train.tsv", 0, 850, 7_700),
     "qqp": ("QQP/new_dev.tsv", 0, 3_000, 10_000),
     "qnli": ("QNLI/dev.tsv", 1, 1_000, 4_400),
+    "sst": ("SST-2/train.tsv", 1, 2_000, 20_000),
 }
 """For each: the published file, its header lines, and how many rows become test and training rows."""
+CONLL = ("ner/conll2003/eng.train", 1_000, 7_000)
+"""The published file, and how many of its sentences become test and training sentences."""
 
 
 def write_choosing_sets(glue: Path) -> None:
@@ -90,6 +100,14 @@ def write_choosing_sets(glue: Path) -> None:
         for part, chosen in parts.items():
             text = "\n".join([*header, *chosen]) + "\n"
             (folder / f"{name}-{part}.tsv").write_text(text, encoding="utf-8")
+    source, num_test, num_train = CONLL
+    if (glue / source).exists():
+        blocks = (glue / source).read_text(encoding="utf-8").split("\n\n")
+        sentences = [block.strip("\n") for block in blocks if block.strip() and not block.startswith("-DOCSTART-")]
+        sentences.sort(key=lambda block: hashlib.sha256(block.encode()).digest())
+        parts = {"test": sentences[:num_test], "train": sentences[num_test : num_test + num_train]}
+        for part, chosen in parts.items():
+            (folder / f"conll-{part}.txt").write_text("\n\n".join(chosen) + "\n", encoding="utf-8")
 
 
 def firth(*words: object) -> tuple[float, str]:
