@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, compressing, models, rows, serving, text, vectors
+from firth.commands import answers, compressing, models, rows, serving, studying, text, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
@@ -30,6 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "analogy": vectors.analogy,
     "compress": compressing.compress,
     "export": models.export,
+    "study": studying.study,
     "ratios": vectors.ratios,
     "keywords": vectors.keywords,
     "duplicates": vectors.duplicates,

@@ -1,0 +1,65 @@
+"""Means with intervals in, inline SVG out: a dot for each mean and a line for its range."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from firth.report.axes import axis, number, shortened, text_width
+from firth.report.markup import Html, tag
+
+_ROW = 24.0
+"""Pixels between two rows."""
+_FOOT = 26.0
+"""Pixels below the rows, for the numbers of the axis."""
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A named mean and its range, which may be infinite if it is not known."""
+
+    name: str
+    mean: float
+    low: float
+    high: float
+
+
+def dots(rows: Sequence[Dot], *, width: int = 520) -> Html:
+    """One row a dot, in the order given; a mean without a known range is a dot alone."""
+    ends = [end for row in rows for end in (row.low, row.high, row.mean) if math.isfinite(end)]
+    if not ends:
+        return tag("p", "nothing recorded")
+    scale = axis(min(ends), max(ends), round_ends=True)
+    room = min(max(text_width(row.name) for row in rows) + 10, width * 0.4)
+    left = room + 14
+    right = width - 60.0
+
+    def across(value: float) -> float:
+        return left + (right - left) * scale.at(value)
+
+    height = len(rows) * _ROW + _FOOT
+    parts = []
+    for tick in scale.ticks:
+        x = across(tick)
+        parts.append(tag("line", class_="rule", x1=x, x2=x, y1=0, y2=height - _FOOT))
+        parts.append(tag("text", number(tick), x=x, y=height - 8, text_anchor="middle"))
+    spoken = []
+    for index, row in enumerate(rows):
+        y = index * _ROW + _ROW / 2
+        parts.append(tag("text", shortened(row.name, room), x=room, y=y + 4, class_="word", text_anchor="end"))
+        if math.isfinite(row.low) and math.isfinite(row.high):
+            parts.append(tag("line", class_="line s0", x1=across(row.low), x2=across(row.high), y1=y, y2=y))
+        parts.append(tag("circle", class_="dot s0", cx=across(row.mean), cy=y, r=4))
+        written = number(row.mean, 3)
+        parts.append(tag("text", written, x=right + 8, y=y + 4, class_="end"))
+        spoken.append(f"{row.name} {written}")
+    return tag(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        role="img",
+        aria_label=", ".join(spoken),
+        viewBox=f"0 0 {width} {math.ceil(height)}",
+        width=width,
+        height=math.ceil(height),
+        style=f"max-width:{width * 1.25:.0f}px",
+    )

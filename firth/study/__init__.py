@@ -1,0 +1,14 @@
+"""Studies: a question, a table of runs that answers it, and a verdict computed from intervals.
+
+In: the name of a study and a time limit. Out: the rows of all runs as JSON lines, and a page with figures and verdicts.
+A study is one file here and one line in the table.
+"""
+
+TABLE = {
+    "lineage": "firth.study.lineage:STUDY",
+    "ablations": "firth.study.ablations:STUDY",
+    "similarity": "firth.study.similarity:STUDY",
+    "chains": "firth.study.chains:STUDY",
+    "layers": "firth.study.layers:STUDY",
+}
+"""The studies by name."""

@@ -1,0 +1,95 @@
+"""What a study is made of: runs, the cells they fill, and the claims that the cells decide.
+
+A `Run` names everything that its result depends on, so its key is a hash of that, and two studies that need the same
+run share it. A `Cell` is one score: of a system, on a set, with a seed.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from firth.files import sha256
+
+Setting = str | int | float | bool | tuple[str, ...]
+Sentences = Mapping[str, str]
+"""The same sentence by language: en, zh."""
+
+KEY_LENGTH = 16
+"""Hexadecimal digits of a run's key."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One step, with all that its result depends on."""
+
+    step: str
+    """Its name in `steps.TABLE`."""
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    files: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
+    """Files by argument. Their content is part of the key, their place is not."""
+    needs: Mapping[str, "Run"] = field(default_factory=dict)
+    """Runs whose folder is an argument, by argument."""
+    seconds: float = 10.0
+    """What it takes on two cores, about."""
+
+    @cached_property
+    def key(self) -> str:
+        """A hash of what the result depends on."""
+        contents = {}
+        for name, paths in self.files.items():
+            contents[name] = [sha256(path) for path in paths]
+        described = {
+            "step": self.step,
+            "settings": dict(self.settings),
+            "files": contents,
+            "needs": {name: run.key for name, run in self.needs.items()},
+        }
+        canonical = json.dumps(described, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:KEY_LENGTH]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A place in a study's table, and the run that fills it."""
+
+    system: str
+    dataset: str
+    seed: int
+    run: Run
+    figure: str = ""
+    """Which figure of the run it is; empty: the one that the run is judged by."""
+    x: float | None = None
+    """Where it is on the horizontal axis, in a study of curves: a number of rows, a layer."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That one system is better than another."""
+
+    better: str
+    worse: str
+    text: Sentences
+    datasets: tuple[str, ...] = ()
+    """The sets it is about; none: all that both systems were scored on."""
+    x: float | None = None
+    """The place on the horizontal axis that it is about."""
+    worse_x: float | None = None
+    """That of the worse system, where it is another one."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A question and how it is answered."""
+
+    name: str
+    question: Sentences
+    design: Sentences
+    cells: Callable[[Path], list[Cell]]
+    """The cells, those that matter most first: a short time limit fills the first ones. The folder is for files that
+    are derived, such as splits of labelled sets."""
+    claims: tuple[Claim, ...] = ()
+    x_label: str = ""
+    """What the horizontal axis is, in a study of curves."""

@@ -1,0 +1,110 @@
+"""A study and a time limit -> its rows: the cells that fit are filled, in the study's order.
+
+A cell is begun only if what it still needs is expected to end in time. Expected seconds are those of the design, scaled
+by how long the runs done so far took on this machine.
+"""
+
+import json
+import logging
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from firth.files import write_bytes
+from firth.study.design import Cell, Run, Study
+from firth.study.store import Store
+
+log = logging.getLogger(__name__)
+
+ROWS = "rows.jsonl"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A filled cell."""
+
+    system: str
+    dataset: str
+    seed: int
+    figure: str
+    score: float | None
+    """None where the run failed."""
+    key: str
+    """Of the run."""
+    seconds: float
+    x: float | None = None
+    figures: dict[str, float] = field(default_factory=dict)
+    failed: str = ""
+
+
+@dataclass
+class Clock:
+    """Seconds that are left, and how fast this machine is compared with the design."""
+
+    limit: float | None
+    begun: float = field(default_factory=time.monotonic)
+    ratios: list[float] = field(default_factory=list)
+
+    def expected(self, runs: Sequence[Run]) -> float:
+        factor = statistics.median(self.ratios) if self.ratios else 1.0
+        return factor * sum(run.seconds for run in runs)
+
+    def fits(self, runs: Sequence[Run]) -> bool:
+        if self.limit is None:
+            return True
+        left = self.limit - (time.monotonic() - self.begun)
+        return self.expected(runs) <= left
+
+    def learn(self, runs: Sequence[Run], seconds: float) -> None:
+        """Takes note of how long some runs took."""
+        designed = sum(run.seconds for run in runs)
+        if designed > 0:
+            self.ratios.append(seconds / designed)
+
+
+def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None) -> list[Row]:
+    """Fills the cells that fit into the time, and returns all rows that are known, also those of earlier times."""
+    clock = Clock(None if minutes is None else 60 * minutes)
+    cells = study.cells(folder)
+    rows = []
+    num_left = 0
+    for number, cell in enumerate(cells, start=1):
+        missing = list(store.missing(cell.run))
+        if not clock.fits(missing):
+            num_left += 1
+            continue
+        if missing:
+            where = f"{cell.system}, {cell.dataset}, seed {cell.seed}"
+            log.info(f"{study.name} {number}/{len(cells)}: {where} (about {clock.expected(missing):.0f} s)")
+        begun = time.monotonic()
+        rows.append(_row(cell, store))
+        if missing:
+            clock.learn(missing, time.monotonic() - begun)
+    if num_left:
+        log.info(f"{num_left} of {len(cells)} cells did not fit into the time; run it again to go on.")
+    return rows
+
+
+def _row(cell: Cell, store: Store) -> Row:
+    result = store.do(cell.run)
+    figure = cell.figure or next(iter(result.figures), "")
+    return Row(
+        system=cell.system,
+        dataset=cell.dataset,
+        seed=cell.seed,
+        figure=figure,
+        score=result.figures.get(figure),
+        key=cell.run.key,
+        seconds=round(result.seconds, 1),
+        x=cell.x,
+        figures=dict(result.figures),
+        failed=result.failed,
+    )
+
+
+def write_rows(rows: Sequence[Row], path: Path) -> None:
+    """The rows as JSON lines."""
+    lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rows]
+    write_bytes(path, ("\n".join(lines) + "\n").encode())

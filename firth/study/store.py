@@ -1,0 +1,95 @@
+"""Runs kept by their key: a run that was done is not done again, and one that was cut off continues.
+
+STORE/KEY/run.json says what the run is, STORE/KEY/out is its folder, and STORE/KEY/result.json, written last, has its
+figures or the sentence of its failure.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from firth.config import from_dict
+from firth.errors import FirthError, Interrupted
+from firth.files import read_json, write_json
+from firth.study.design import Run
+from firth.study.steps import TABLE
+
+log = logging.getLogger(__name__)
+
+RUN = "run.json"
+OUT = "out"
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run."""
+
+    seconds: float
+    """Of the process that finished it; earlier ones that were cut off are not counted."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """The first one is that which the run is judged by."""
+    failed: str = ""
+    """The sentence of a failure."""
+
+
+class Store:
+    """The folder of all runs."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def out(self, run: Run) -> Path:
+        """The folder that a run writes."""
+        return self.folder / run.key / OUT
+
+    def find(self, run: Run) -> Result | None:
+        """The result of a run that was done."""
+        path = self.folder / run.key / RESULT
+        if not path.exists():
+            return None
+        return from_dict(Result, read_json(path))
+
+    def do(self, run: Run) -> Result:
+        """Does a run and those it needs, or gives the results of an earlier time."""
+        known = self.find(run)
+        if known is not None:
+            return known
+        for needed in run.needs.values():
+            result = self.do(needed)
+            if result.failed:
+                return self._keep(run, Result(0.0, failed=result.failed))
+        out = self.out(run)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write_json(out.parent / RUN, {"step": run.step, "settings": dict(run.settings)})
+        needs = {name: self.out(needed) for name, needed in run.needs.items()}
+        begun = time.monotonic()
+        try:
+            figures = TABLE[run.step](out, **run.settings, **run.files, **needs)
+        except Interrupted:
+            raise
+        except FirthError as error:
+            log.warning(f"{run.step} {dict(run.settings)}: {error}")
+            return self._keep(run, Result(time.monotonic() - begun, failed=str(error)))
+        return self._keep(run, Result(time.monotonic() - begun, figures))
+
+    def _keep(self, run: Run, result: Result) -> Result:
+        folder = self.folder / run.key
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / RESULT, asdict(result))
+        return result
+
+    def missing(self, run: Run) -> Iterator[Run]:
+        """The runs that have to be done for this one, needed ones first, each once."""
+        seen: set[str] = set()
+        yield from self._missing(run, seen)
+
+    def _missing(self, run: Run, seen: set[str]) -> Iterator[Run]:
+        if run.key in seen or self.find(run) is not None:
+            return
+        seen.add(run.key)
+        for needed in run.needs.values():
+            yield from self._missing(needed, seen)
+        yield run

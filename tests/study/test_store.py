@@ -1,0 +1,125 @@
+"""Runs are kept by what they depend on: done once, shared, continued, and their failures shown."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from firth.errors import BadInput, Interrupted
+from firth.study import steps
+from firth.study.design import Cell, Claim, Run, Study
+from firth.study.running import run_study
+from firth.study.store import Store
+from firth.study.verdicts import judge, verdict
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The steps of these tests: `write` leaves a file, `read` counts its letters, `fail` fails."""
+    done: list[str] = []
+
+    def write(out: Path, *, text: str) -> Mapping[str, float]:
+        done.append(f"write {text}")
+        out.mkdir()
+        (out / "text").write_text(text)
+        return {"written": 1.0}
+
+    def read(out: Path, *, source: Path, seed: int = 0) -> Mapping[str, float]:
+        done.append(f"read {seed}")
+        return {"letters": float(len((source / "text").read_text()) + seed)}
+
+    def fail(out: Path) -> Mapping[str, float]:
+        raise BadInput("There is nothing to read.")
+
+    def stop(out: Path) -> Mapping[str, float]:
+        raise Interrupted("Stopped.", number=2)
+
+    for name, function in (("write", write), ("read", read), ("fail", fail), ("stop", stop)):
+        monkeypatch.setitem(steps.TABLE, name, function)
+    return done
+
+
+def _written(text: str) -> Run:
+    return Run("write", {"text": text}, seconds=1)
+
+
+def test_a_key_depends_on_settings_contents_and_needs(tmp_path: Path) -> None:
+    first = tmp_path / "a.txt"
+    copy = tmp_path / "b.txt"
+    first.write_text("same")
+    copy.write_text("same")
+    run = Run("write", {"text": "a", "seed": 1}, files={"file": (first,)})
+    assert run.key == Run("write", {"seed": 1, "text": "a"}, files={"file": (copy,)}, seconds=99).key
+    copy.write_text("other")
+    others = [
+        Run("write", {"text": "b", "seed": 1}, files={"file": (first,)}),
+        Run("write", {"text": "a", "seed": 1}, files={"file": (copy,)}),
+        Run("read", {"text": "a", "seed": 1}, files={"file": (first,)}),
+        Run("write", {"text": "a", "seed": 1}, files={"file": (first,)}, needs={"x": _written("x")}),
+        Run("write", {"text": "a", "seed": 1}, files={"file": (first,)}, needs={"x": _written("y")}),
+    ]
+    assert len({other.key for other in others} | {run.key}) == 6
+
+
+def test_what_was_done_is_not_done_again(tmp_path: Path, calls: list[str]) -> None:
+    start = _written("abc")
+    runs = [Run("read", {"seed": seed}, needs={"source": start}) for seed in (1, 2)]
+    assert [Store(tmp_path).do(run).figures["letters"] for run in runs] == [4, 5]
+    assert calls == ["write abc", "read 1", "read 2"]
+    assert [Store(tmp_path).do(run).figures["letters"] for run in runs] == [4, 5]
+    assert len(calls) == 3
+
+
+def test_a_failure_is_kept_and_reaches_what_needs_it(tmp_path: Path, calls: list[str]) -> None:
+    run = Run("read", needs={"source": Run("fail")})
+    result = Store(tmp_path).do(run)
+    assert (result.failed, dict(result.figures)) == ("There is nothing to read.", {})
+    assert calls == []
+
+
+def test_an_interruption_leaves_no_result(tmp_path: Path, calls: list[str]) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(Interrupted):
+        store.do(Run("stop"))
+    assert store.find(Run("stop")) is None
+
+
+def _study(seconds: float = 1.0) -> Study:
+    def cells(folder: Path) -> list[Cell]:
+        found = []
+        for seed in (1, 2, 3):
+            for system in ("long text", "short"):
+                run = Run("read", {"seed": seed}, needs={"source": _written(system)}, seconds=seconds)
+                found.append(Cell(system, "letters", seed, run))
+        return found
+
+    claim = Claim("long text", "short", {"en": "Long is longer", "zh": "长的更长"})
+    other = Claim("long text", "absent", {"en": "Longer than nothing", "zh": "比没有长"})
+    texts = {"en": "?", "zh": "？"}
+    return Study("test", texts, texts, cells, (claim, other))
+
+
+def test_rows_and_verdicts(tmp_path: Path, calls: list[str]) -> None:
+    study = _study()
+    rows = run_study(study, tmp_path, Store(tmp_path / "runs"), minutes=None)
+    assert [(row.system, row.seed, row.score) for row in rows][:3] == [
+        ("long text", 1, 10),
+        ("short", 1, 6),
+        ("long text", 2, 11),
+    ]
+    tests = judge(study, rows)
+    assert [(test.outcome, test.difference.mean) for test in tests] == [("holds", 4)]
+    assert verdict(study.claims[0], tests) == "Long is longer: holds (letters +400.0 ± 0.0)."
+    assert verdict(study.claims[0], tests, "zh") == "长的更长: 成立 (letters +400.0 ± 0.0)。"
+    assert verdict(study.claims[1], tests) == "Longer than nothing: not measured."
+
+
+def test_only_what_fits_is_done(tmp_path: Path, calls: list[str]) -> None:
+    # A cell needs a second for its text and a thousand for itself.
+    rows = run_study(_study(1000), tmp_path, Store(tmp_path / "runs"), minutes=1)
+    assert rows == []
+    assert calls == []
+    # What is done costs nothing.
+    store = Store(tmp_path / "runs")
+    run_study(_study(1000), tmp_path, store, minutes=None)
+    assert len(run_study(_study(1000), tmp_path, store, minutes=1)) == 6
