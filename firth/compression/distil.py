@@ -158,7 +158,14 @@ class SoftLabelExtension(LessonExtension):
     def batch_maker(self, head: Head, items: Sequence[Item], *, folder: Path) -> BatchMaker:
         assert isinstance(head, ClassifyHead)
         examples = [item.example for item in items]
-        scores_ERT = row_scores(self.teachers, self.job.task, head.labels, examples, folder=self.job.folder / TEACHER)
+        scores_ERT = row_scores(
+            self.teachers,
+            self.job.task,
+            head.labels,
+            examples,
+            folder=self.job.folder / TEACHER,
+            device=self.job.device,
+        )
         return TaughtBatches(head, [example.row for example in examples], scores_ERT)
 
 

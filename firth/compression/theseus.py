@@ -6,6 +6,7 @@ there is something to learn in a step without a new layer. The only loss is the 
 evaluation only new layers run.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,6 +56,7 @@ class TheseusModule:
         if is_new or float(torch.rand(())) < self.probability:
             return forward(x_ND, *arguments, **options)
         for block in self.old:
+            block.to(x_ND.dtype)  # half precision, if the new layers are trained in it
             x_ND = block(x_ND, *arguments, **options)
         return x_ND
 
@@ -66,7 +68,8 @@ class TheseusExtension(TrainingExtension):
         self.modules: list[TheseusModule] = []
 
     def prepare_encoder(self, encoder: Encoder) -> None:
-        old_blocks = layers_of(self.teacher.encoder.to(self.job.device), self.job.model)
+        # Copies, because the teacher keeps its precision.
+        old_blocks = copy.deepcopy(layers_of(self.teacher.encoder.to(self.job.device), self.job.model))
         self.modules = []
         first = 0
         kept = kept_layers(len(old_blocks), encoder.num_layers, which="spread")
