@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.compression_plans import ORIGINAL, SETS, chosen_plans, write_rows
+from bench.compression_plans import ORIGINAL, PLANS, SETS, chosen_plans, write_rows
 from bench.table import say
 from bench.texts import data_folder
 
@@ -98,7 +98,9 @@ class Queue:
     def _can_begin(self, job: Job) -> bool:
         if job.plan == ORIGINAL:
             return True
-        (plan,) = (plan for plan in chosen_plans([]) if plan.name == job.plan)
+        plan = PLANS[job.plan]
+        if plan.start == "pretrained":
+            return True
         seeds = range(1, self.seeds + 1) if plan.needs_all_originals else [job.seed]
         return all(Job(job.set, ORIGINAL, seed) in self.finished for seed in seeds)
 
@@ -117,8 +119,7 @@ class Worker:
     def _start(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "bench.compress_work", *self.arguments.sets, "--work", self.arguments.work]
         command += ["--model", self.arguments.model, "--device", self.arguments.device]
-        command += ["--seeds", self.arguments.seeds, "--masked-lm", self.arguments.masked_lm]
-        command += ["--precision", self.arguments.precision]
+        command += ["--seeds", self.arguments.seeds, "--precision", self.arguments.precision]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with self.log.open("a") as log:
             return subprocess.Popen(
@@ -235,7 +236,7 @@ def pack(arguments: argparse.Namespace) -> None:
     """Stripped models in one archive, and the originals of the first seed in files of at most 15 MB."""
     shapes = arguments.work / SHAPES
     if shapes.exists():
-        with tarfile.open(arguments.out / f"{SHAPES}.tar.xz", "w:xz", preset=9) as archive:
+        with tarfile.open(arguments.out / f"{SHAPES}.tar.xz", "w:xz", preset=3) as archive:
             for path in similar_files_together(shapes):
                 archive.add(path, arcname=str(path.relative_to(arguments.work)))
     for name in arguments.sets:
@@ -262,7 +263,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("sets", nargs="+", choices=SETS)
     parser.add_argument("--model", type=Path, required=True, help="the model that is fine-tuned")
     parser.add_argument("--label", default="", help="what the table calls the model; its folder's name unless given")
-    parser.add_argument("--masked-lm", default="", help="a model for distilbert; en-small or zh-small unless given")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("compress-work"), help="for runs; fast, with 20 GB free")
     parser.add_argument("--seeds", type=int, default=3)
@@ -274,8 +274,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--precision", default="auto", help="of training; bf16 on a CPU rehearses what a GPU does")
     arguments = parser.parse_args()
     arguments.label = arguments.label or arguments.model.name
-    language = SETS[arguments.sets[0]].language
-    arguments.masked_lm = arguments.masked_lm or f"{language}-small"
     return arguments
 
 

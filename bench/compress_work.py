@@ -18,7 +18,7 @@ from bench.compress_gpu import BITS, SHAPES, Job, slug
 from bench.compression_plans import FINETUNE, ORIGINAL, ORIGINAL_EPOCHS, PLANS, SETS, Plan, Step
 from bench.model_shapes import strip
 from firth import checkpoint as checkpoints
-from firth import compression, models
+from firth import compression
 from firth.checkpoint import only_task
 from firth.compression.gate import Subject
 from firth.compression.method import CompressionJob
@@ -92,12 +92,7 @@ class Maker:
 
     def make(self, plan: Plan) -> tuple[Path, str]:
         """The folder of a plan's model, and its settings in a few words."""
-        starts = {
-            "tuned": self.original(self.job.seed),
-            "pretrained": self.arguments.model,
-            "masked-lm": models.find(self.arguments.masked_lm),
-        }
-        start = starts[plan.start]
+        start = self.original(self.job.seed) if plan.start == "tuned" else self.arguments.model
         model = start
         described = []
         for number, step in enumerate(plan.steps):
@@ -113,7 +108,8 @@ class Maker:
         return model, "; ".join(described)
 
     def original(self, seed: int) -> Path:
-        return self.arguments.work / Job(self.job.set, ORIGINAL, seed).folder / MODEL
+        work: Path = self.arguments.work
+        return work / Job(self.job.set, ORIGINAL, seed).folder / MODEL
 
     def _filled(self, change: str, *, before: Path) -> str:
         others = [str(self.original(seed)) for seed in range(1, self.arguments.seeds + 1) if seed != self.job.seed]
@@ -212,7 +208,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--masked-lm", default="en-small")
     return parser.parse_args()
 
 

@@ -69,8 +69,8 @@ class Plan:
     steps: tuple[Step, ...]
     against: str = ""
     """The plan of the same student without a teacher."""
-    start: Literal["tuned", "pretrained", "masked-lm"] = "tuned"
-    """The fine-tuned original, what it was fine-tuned from, or a model that predicts masked tokens."""
+    start: Literal["tuned", "pretrained"] = "tuned"
+    """The fine-tuned original, or what it was fine-tuned from."""
 
     @property
     def trains(self) -> bool:
@@ -134,12 +134,11 @@ TRAINED = (
         against="half of the pre-trained, no teacher",
         start="pretrained",
     ),
-    Plan("half of the masked LM, no teacher", (SPREAD, Step(FINETUNE, ("epochs+1",))), start="masked-lm"),
     Plan(
-        "distilbert, half the layers, then fine-tuned",
+        "distilbert, half the layers, then fine-tuned",  # only for a model that predicts masked tokens
         (Step("distilbert", ("epochs=1",)), Step(FINETUNE)),
-        against="half of the masked LM, no teacher",
-        start="masked-lm",
+        against="half of the pre-trained, no teacher",
+        start="pretrained",
     ),
 )
 UNTRAINED = (
