@@ -49,7 +49,7 @@ ORIGINAL_EPOCHS = 2
 """The original learns so many times as long as what is made of it."""
 MOST_PICKED = 1000
 """Rows to choose strengths on."""
-MOST_TEXTS = 8000
+MOST_TEXTS = 4000
 """Lines of the plain text that general methods learn from."""
 
 

@@ -75,7 +75,7 @@ class PrefixWriter(nn.Module):
         labels = {LABELS: batch.ids_N[positions_P], POSITIONS: positions_P, MASK: torch.tensor(vocab.mask)}
         return replace(batch, targets=labels)
 
-    def hide(self, batch: Batch) -> Batch:
+    def training_input(self, batch: Batch) -> Batch:
         """The batch with random tokens of the targets hidden.
 
         The loop reseeds torch for each micro-batch, so a resumed run hides the same ones.

@@ -166,7 +166,9 @@ class TrainingRun:
     def _begin_last_phase(self, last: LastPhase) -> None:
         """Goes over to the batches of the last steps; in a run that is resumed there, their address is known."""
         self.measure = last.measure
-        if self.progress.step == last.first_step(self.progress.steps):
+        # With a time limit the steps may be planned when their last part should have begun already: it begins then.
+        begins_at = max(last.first_step(self.progress.steps), self.progress.planned_at)
+        if self.progress.step == begins_at:
             # A new epoch, so that the draws are new.
             self.progress.place = BatchAddress(self.progress.place.epoch + 1)
 

@@ -244,7 +244,7 @@ def test_attention_to_the_source(writer: Encoder, tokenizer: WordPiece) -> None:
 
 
 def test_a_saved_model_writes_the_same(writer: Encoder, tokenizer: WordPiece, tmp_path: Path) -> None:
-    head = head_of(writer, beams=2, max_tokens=7, no_repeat=2)
+    head = head_of(writer, beams=2, max_tokens=7, no_repeat_ngram=2)
     checkpoint = Checkpoint(writer, {}, tokenizer, tasks={"rewrite": head})
     checkpoints.save(tmp_path / "model", checkpoint)
     model = load(tmp_path / "model")
