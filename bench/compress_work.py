@@ -88,7 +88,8 @@ class Maker:
         rows = arguments.work / job.set
         self.train = rows / "train.tsv"
         self.test = rows / "test.tsv"
-        self.text = rows / "texts.txt"
+        self.text = rows / "text.txt"
+        self.general = rows / "general.txt"
 
     def make(self, plan: Plan) -> tuple[Path, str]:
         """The folder of a plan's model, and its settings in a few words."""
@@ -156,7 +157,7 @@ class Maker:
 
     def _compression_job(self, model: Path, out: Path) -> CompressionJob:
         original = checkpoints.load(model)
-        files: Mapping[str, Path] = {"train": self.text}
+        files: Mapping[str, Path] = {"train": self.general}
         task = ""
         examples: Mapping[str, Sequence[Example]] = {}
         if original.tasks:

@@ -171,7 +171,7 @@ def chosen_plans(names: Sequence[str]) -> Iterator[Plan]:
 
 def write_rows(name: str, folder: Path, *, limit: int = 0) -> dict[str, Path]:
     """The files of a set in `folder`: rows to learn from (train), to choose strengths on (picked), to measure on
-    (test), and the learned rows as plain text.
+    (test), and the learned rows as plain text, all of them (text) and those that general methods read (general).
 
     Nothing learns from the rows for choosing: they are a part of the training file. `limit` is for rehearsals: no file
     has more rows.
@@ -193,8 +193,9 @@ def write_rows(name: str, folder: Path, *, limit: int = 0) -> dict[str, Path]:
     config = from_dict(resolve("classify").Config, {"preset": data.preset} if data.preset else {})
     examples = labelled.read("classify", config, {"train": files["train"]}).examples["train"]
     texts = [" ".join(text.split()) for example in examples for text in example.texts]
-    files["text"] = folder / "texts.txt"
-    files["text"].write_text("\n".join(texts[:MOST_TEXTS]) + "\n", "utf-8")
+    for part, kept in (("text", texts), ("general", texts[:MOST_TEXTS])):
+        files[part] = folder / f"{part}.txt"
+        files[part].write_text("\n".join(kept) + "\n", "utf-8")
     return files
 
 

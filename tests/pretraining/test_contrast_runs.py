@@ -9,6 +9,7 @@ import transformers
 
 import firth
 from firth import checkpoint as checkpoints
+from firth.errors import BadInput
 from firth.train.journal import read_rows
 
 LOSSES = {"infoword": "infoword", "wklm": "entity_replacement"}
@@ -66,3 +67,18 @@ def test_a_resumed_run_ends_with_the_same_bytes(
     assert len(files) > 8
     differing = [str(p) for p in files if (whole / p).read_bytes() != (again / p).read_bytes()]
     assert set(differing) <= {"timing.jsonl", "report.html"}  # both show seconds
+
+
+def test_a_resumed_run_needs_the_same_names(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("the door\nthe house\nthe man\n")
+    out = tmp_path / "run"
+    changes = (*tiny, "train.checkpoint_every=1", f"objectives.entity_replacement.entities={names}")
+    firth.pretrain(data, out=out, recipe="wklm", steps=2, changes=changes, device="cpu")
+    (out / "manifest.json").unlink()
+    names.write_text("the door\nthe house\nthe woman\n")
+    with pytest.raises(BadInput, match=r"names\.txt \(objectives\.entity_replacement\.entities\) is not as it was"):
+        firth.pretrain(data, out=out, resume=True, device="cpu")
+    names.unlink()
+    with pytest.raises(BadInput, match="is not as it was"):
+        firth.pretrain(data, out=out, resume=True, device="cpu")
