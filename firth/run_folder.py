@@ -161,8 +161,11 @@ def read_source(run: Path) -> Source:
     source_class = _SOURCES[values["kind"]]
     try:
         source = from_dict(source_class, values)
+        # `from_dict` does not convert the values of mappings.
+        if isinstance(source, PretrainingSource | FinetuningSource):
+            inputs = _files({"": source.inputs})
+            source = replace(source, inputs=inputs[""])
         if isinstance(source, FinetuningSource):
-            # `from_dict` does not convert the values of mappings.
             source = replace(source, files=_files(source.files))
         elif isinstance(source, CompressionSource):
             files = _files({"": source.files})
