@@ -72,8 +72,8 @@ def writer_for(encoder: Encoder, way: Way) -> Writer:
         if not encoder.reads_prefix or encoder.causal:
             raise Unsupported("Only a BERT writes with way=prefix; leave it out.")
         return PrefixWriter(encoder)
-    if encoder.reads_source:
-        return SourceWriter(getattr(encoder.config, "start_token", None))
+    if isinstance(encoder, EncoderDecoder):
+        return SourceWriter(encoder.config.start_token)
     raise Unsupported(
         "This model reads but cannot write; fine-tuning with `task='rewrite'` makes an encoder-decoder of a BERT, "
         "or a new one if no model is named."
