@@ -114,6 +114,7 @@ class Worker:
     def __init__(self, arguments: argparse.Namespace, number: int) -> None:
         self.arguments = arguments
         self.log = arguments.work / f"worker-{number}.log"
+        self.is_stopped = False
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
@@ -150,10 +151,12 @@ class Worker:
         # A failure may have left the GPU of this process in any state.
         self.process.kill()
         self.process.wait()
-        self.process = self._start()
+        if not self.is_stopped:
+            self.process = self._start()
         return row
 
     def stop(self) -> None:
+        self.is_stopped = True
         self.process.kill()
         self.process.wait()
 
@@ -182,8 +185,8 @@ def work_off(queue: Queue, worker: Worker, rows: Rows, label: str) -> None:
     while (job := queue.take()) is not None:
         began = time.monotonic()
         made = worker.make(job)
-        if time.monotonic() >= queue.deadline and "failed" in made:
-            return  # it was stopped
+        if worker.is_stopped and "failed" in made:
+            return
         row = {"model": label, **vars(job), **made, "seconds": round(time.monotonic() - began, 1)}
         rows.add(row)
         # Also where an original failed: what is made of it then fails with a reason.
