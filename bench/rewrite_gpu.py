@@ -133,7 +133,7 @@ def csl(folder: Path, limit: int) -> Rows:
         dev=paths["dev"],
         test=paths["test"],
         # A row is title, then abstract.
-        options={"text_column": "2", "label_columns": ["1"], "metric": "rouge", "max_tokens": 48, "no_repeat": 4},
+        options={"text_column": "2", "label_columns": ["1"], "metric": "rouge", "max_tokens": 48, "no_repeat_ngram": 4},
         changes=("batch_size=64",),
         figures=("rouge1", "rouge2", "rougeL", "bleu"),
     )

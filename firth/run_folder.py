@@ -16,7 +16,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -78,6 +78,8 @@ class PretrainingSource:
     """The folder of the model whose weights the run starts from; empty for random weights."""
     start_sha256: str = ""
     """Of its manifest; empty if it has none."""
+    inputs: Mapping[str, SourceFile] = field(default_factory=dict)
+    """Other files that the run reads, by the setting that names them."""
     kind: Literal["pretraining"] = "pretraining"
 
 
@@ -118,6 +120,8 @@ class FinetuningSource:
     """By task and part: train, dev, test."""
     model_sha256: str = ""
     """Of the model's manifest; empty if it has none."""
+    inputs: Mapping[str, SourceFile] = field(default_factory=dict)
+    """Other files or models that the run reads, by the setting that names them."""
     kind: Literal["finetuning"] = "finetuning"
 
 
@@ -157,8 +161,11 @@ def read_source(run: Path) -> Source:
     source_class = _SOURCES[values["kind"]]
     try:
         source = from_dict(source_class, values)
+        # `from_dict` does not convert the values of mappings.
+        if isinstance(source, PretrainingSource | FinetuningSource):
+            inputs = _files({"": source.inputs})
+            source = replace(source, inputs=inputs[""])
         if isinstance(source, FinetuningSource):
-            # `from_dict` does not convert the values of mappings.
             source = replace(source, files=_files(source.files))
         elif isinstance(source, CompressionSource):
             files = _files({"": source.files})
@@ -193,6 +200,14 @@ def _files(values: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Sourc
     for task, parts in values.items():
         files[task] = {part: from_dict(SourceFile, row) for part, row in parts.items()}
     return files
+
+
+def input_file(path: str | Path) -> SourceFile:
+    """A file or a model folder that a setting names, with its hash."""
+    found = Path(path).resolve()
+    if not found.exists():
+        raise BadInput(f"{path} does not exist.")
+    return SourceFile(str(found), model_sha256(found) if found.is_dir() else sha256(found))
 
 
 def model_sha256(model: str | Path) -> str:
@@ -370,6 +385,12 @@ class RunFolder:
         """Raises if the model that the run started from has changed; `digest` is its sha256 in the record."""
         if digest and digest != model_sha256(model):
             raise BadInput(f"{model} is not as it was when {self.path} began; resume needs the same model.")
+
+    def refuse_changed_inputs(self, inputs: Mapping[str, SourceFile]) -> None:
+        """Raises if a file that a setting of the run names has changed."""
+        for name, file in inputs.items():
+            if not Path(file.path).exists() or input_file(file.path) != file:
+                raise BadInput(f"{file.path} ({name}) is not as it was when {self.path} began; resume needs the same.")
 
     def write_report(self, render: Callable[[], str]) -> None:
         """Writes report.html, unless the run was finished before this command came and has its report."""

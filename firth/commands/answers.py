@@ -78,7 +78,7 @@ def generate(
     top_p: Annotated[
         float, typer.Option(help="Draw from the fewest likeliest tokens that together have this probability.")
     ] = 1.0,
-    no_repeat: Annotated[int, typer.Option(help="No run of so many tokens occurs twice. [0: all may]")] = 0,
+    no_repeat_ngram: Annotated[int, typer.Option(help="No run of so many tokens occurs twice. [0: all may]")] = 0,
     seed: Annotated[int, typer.Option(help="Decides what is drawn.")] = 1,
     as_json: Json = False,
 ) -> None:
@@ -92,7 +92,7 @@ def generate(
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
-        no_repeat=no_repeat,
+        no_repeat_ngram=no_repeat_ngram,
     )
     if as_json:
         show({"generated": generated}, as_json=True)
@@ -110,7 +110,9 @@ def rewrite(
     length_penalty: Annotated[
         float | None, typer.Option(help="A higher one prefers longer texts. [default: the model's own]")
     ] = None,
-    no_repeat: Annotated[int | None, typer.Option(help="No run of so many tokens occurs twice. [0: all may]")] = None,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option(help="No run of so many tokens occurs twice. [0: all may]")
+    ] = None,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a text at most.")] = None,
     temperature: Annotated[float, typer.Option(help="Above 0: draw tokens; below 1 the likely gets likelier.")] = 0.0,
     top_k: Annotated[int, typer.Option(help="Draw from so many of the likeliest tokens. [0: from all]")] = 0,
@@ -132,7 +134,7 @@ def rewrite(
         texts or read_texts(file),  # type: ignore[arg-type]
         beams=beams,
         length_penalty=length_penalty,
-        no_repeat=no_repeat,
+        no_repeat_ngram=no_repeat_ngram,
         max_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,

@@ -24,7 +24,10 @@ def compress(
     ] = ...,  # type: ignore[assignment]
     out: Annotated[Path, typer.Option(help="Model folder to write; must not exist, unless --resume.")] = ...,  # type: ignore[assignment]
     train: Annotated[
-        Path | None, typer.Option(help="Rows that the method learns from. Without it: half of those of --data.")
+        Path | None,
+        typer.Option(
+            help="Rows that the method learns from. Without it, a method that does not train takes half of --data."
+        ),
     ] = None,
     keep: Annotated[
         float | None,

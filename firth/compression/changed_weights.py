@@ -25,7 +25,7 @@ class MaskedWeight(nn.Module):
         self.register_buffer("mask_RC", torch.ones_like(weight_RC))
 
     def forward(self, weight_RC: Tensor) -> Tensor:
-        return weight_RC * self.mask_RC
+        return weight_RC * self.mask_RC.to(weight_RC.dtype)
 
     def importance(self, weight_RC: Tensor) -> Tensor:
         """What decides which weights stay: here their size."""
@@ -50,7 +50,7 @@ class ScoredWeight(MaskedWeight):
         self.scores_RC = nn.Parameter(torch.zeros_like(weight_RC))
 
     def forward(self, weight_RC: Tensor) -> Tensor:
-        masked_RC: Tensor = _StraightThrough.apply(weight_RC, self.scores_RC, self.mask_RC)  # type: ignore[no-untyped-call]
+        masked_RC: Tensor = _StraightThrough.apply(weight_RC, self.scores_RC, self.mask_RC.to(weight_RC.dtype))  # type: ignore[no-untyped-call]
         return masked_RC
 
     def importance(self, weight_RC: Tensor) -> Tensor:

@@ -168,7 +168,7 @@ def compress(
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
         candidate, summary = _choose(Candidates(method_class, job, Path(name)), config, request)
-        _add_card(candidate, summary)
+        _add_card(candidate, summary, job.original)
         candidate.subject.folder.replace(out)
     return summary
 
@@ -196,7 +196,7 @@ def _train(
         job = replace(_job(method_class, request), device=str(chosen_device(device)), run=run)
         run.begin(source, numbers, leftovers=[RESULTS])
         candidate, summary = _choose(Candidates(method_class, job, out), config, request)
-        _add_card(candidate, summary)
+        _add_card(candidate, summary, job.original)
         _copy_model(candidate.subject.folder, out)
         write_json(out / RESULTS, summary)
         # OUT has the model now; logs of all strengths stay.
@@ -293,16 +293,27 @@ def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence:
     )
 
 
-def _add_card(candidate: Candidate, summary: CompressionSummary) -> None:
-    """Writes the table at the top of the saved model's card."""
+def _add_card(candidate: Candidate, summary: CompressionSummary, original: Checkpoint) -> None:
+    """Writes the table at the top of the saved model's card, and what is known of the original below it."""
     folder = candidate.subject.folder
     path = folder / CARD
-    title, _, rest = path.read_text("utf-8").partition("\n")
-    # A fine-tuned model keeps its card, any other has one that was made for the compressed model.
-    heading = "The original" if candidate.subject.model.checkpoint.tasks else "The model"
-    text = f"{title}\n\n{summary['card']}\n## {heading}\n\n{rest.lstrip()}"
-    write_bytes(path, text.encode())
+    text = path.read_text("utf-8")
+    title, _, _ = text.partition("\n")
+    sections = [title, summary["card"]]
+    # A method without training keeps the card of a fine-tuned original; any other card is of the compressed model.
+    if not original.text or text != original.text:
+        sections.append(_card_section("The compressed model", text))
+    if original.text:
+        sections.append(_card_section("The original", original.text))
+    write_bytes(path, "\n\n".join(section.strip() for section in sections).encode() + b"\n")
     write_manifest(folder)
+
+
+def _card_section(heading: str, card: str) -> str:
+    """Another card as a section: without its title, its headings one level lower."""
+    _, _, body = card.partition("\n")
+    lines = [f"#{line}" if line.startswith("##") else line for line in body.strip().splitlines()]
+    return f"## {heading}\n\n" + "\n".join(lines)
 
 
 def _copy_model(folder: Path, out: Path) -> None:

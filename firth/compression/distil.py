@@ -5,17 +5,16 @@ another tokenizer: it learns from the teacher's scores of whole rows, which are 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from firth import models
 from firth.checkpoint import Checkpoint
-from firth.compression.layers import kept_layers
+from firth.compression.depth import check_depth, depth_strengths, described_depth, fewer_layers, with_depth
 from firth.compression.lesson import Lesson, Term
 from firth.compression.method import CompressionJob, MethodConfig
 from firth.compression.soft_labels import SoftLabels, TaughtBatches
-from firth.compression.structure import block_encoder, with_layers
 from firth.compression.student import other_model, random_weights
 from firth.compression.teacher import Teacher, check_task, row_scores
 from firth.compression.training import TEACHER, TrainedMethod, TrainingConfig, TrainingExtension
@@ -74,28 +73,23 @@ class StudentMethod(TrainedMethod):
     @classmethod
     def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
         """Fewer and fewer layers; one strength if the student is another model."""
-        if config.student or config.num_layers:
+        if config.student:
             return [config]
-        num_layers = block_encoder(original).num_layers
-        return [replace(config, num_layers=kept) for kept in range(max(1, num_layers - 1), 0, -1)]
+        return depth_strengths(original, config, most=fewer_layers(original))
 
     @property
     def described(self) -> str:
         if self.config.student:
             return f"{self.name}, student {Path(self.config.student).name}"
-        kept = f"{self.config.num_layers} layers" if self.config.num_layers else "half of the layers"
-        return f"{self.name}, {kept}"
+        return f"{self.name}, {described_depth(self.config.num_layers)}"
 
     def student(self, job: CompressionJob) -> Checkpoint:
         config = self.config
         if config.student:
             student = other_model(str(models.find(config.student)))
         else:
-            num_layers = block_encoder(job.original).num_layers
-            kept = config.num_layers or max(1, num_layers // 2)
-            if kept > num_layers:
-                raise BadConfig(f"{job.model} has {num_layers} layers; a student of {kept} would have more.")
-            student = with_layers(job.original, kept_layers(num_layers, kept, which="spread"))
+            check_depth(job, config.num_layers)
+            student = with_depth(job.original, config.num_layers)
         if config.random:
             student = random_weights(student, width=config.width, seed=job.seed)
         if self.same_tokenizer:
@@ -158,7 +152,14 @@ class SoftLabelExtension(LessonExtension):
     def batch_maker(self, head: Head, items: Sequence[Item], *, folder: Path) -> BatchMaker:
         assert isinstance(head, ClassifyHead)
         examples = [item.example for item in items]
-        scores_ERT = row_scores(self.teachers, self.job.task, head.labels, examples, folder=self.job.folder / TEACHER)
+        scores_ERT = row_scores(
+            self.teachers,
+            self.job.task,
+            head.labels,
+            examples,
+            folder=self.job.folder / TEACHER,
+            device=self.job.device,
+        )
         return TaughtBatches(head, [example.row for example in examples], scores_ERT)
 
 

@@ -5,7 +5,7 @@ training; all strengths of a search cut the same trained model.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from firth.checkpoint import Checkpoint
 from firth.compression.block_forward import Forward, replace_forward, restore_forward
-from firth.compression.layers import kept_layers
+from firth.compression.depth import check_depth, depth_strengths, described_depth, with_depth
 from firth.compression.method import CompressionJob
-from firth.compression.structure import block_encoder, with_layers
+from firth.compression.structure import block_encoder
 from firth.compression.student import layers_of
 from firth.compression.training import RUN, TrainedMethod, TrainingConfig, TrainingExtension
 from firth.errors import BadConfig
@@ -75,20 +75,15 @@ class LayerDrop(TrainedMethod):
 
     @classmethod
     def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
-        if config.num_layers:
-            return [config]
-        num_layers = block_encoder(original).num_layers
-        return [replace(config, num_layers=kept) for kept in range(num_layers, 0, -1)]
+        return depth_strengths(original, config, most=block_encoder(original).num_layers)
 
     @property
     def described(self) -> str:
-        kept = f"{self.config.num_layers} layers" if self.config.num_layers else "half of the layers"
-        return f"layerdrop of {self.config.drop:g}, {kept}"
+        return f"layerdrop of {self.config.drop:g}, {described_depth(self.config.num_layers)}"
 
     def check(self, job: CompressionJob) -> None:
-        num_layers = len(layers_of(job.original.encoder, job.model))
-        if self.config.num_layers > num_layers:
-            raise BadConfig(f"{job.model} has {num_layers} layers; num_layers={self.config.num_layers} is more.")
+        layers_of(job.original.encoder, job.model)  # raises if layers share their weights
+        check_depth(job, self.config.num_layers)
 
     def run_path(self, job: CompressionJob) -> Path:
         return job.folder.parent / RUN
@@ -97,6 +92,4 @@ class LayerDrop(TrainedMethod):
         return LayerDropExtension(self, job, self.name)
 
     def finished(self, trained: Checkpoint, job: CompressionJob) -> Checkpoint:
-        num_layers = trained.encoder.num_layers
-        kept = self.config.num_layers or max(1, num_layers // 2)
-        return super().finished(with_layers(trained, kept_layers(num_layers, kept, which="spread")), job)
+        return super().finished(with_depth(trained, self.config.num_layers), job)

@@ -84,7 +84,7 @@ class Lesson(Goal):
         taught = None
         if self.needs_teacher:
             assert self.teacher is not None
-            taught = self.teacher.states(batch)
+            taught = self.teacher.states(batch, dtype=states.last_ND.dtype)
         compared = Compared(batch, states, scores, taught)
         sums = {name: self.label_weight * total for name, total in labels.sums.items()}
         for term in self.active_terms:

@@ -41,7 +41,8 @@ class RoundedWeight(nn.Module):
         self.bits = bits
 
     def forward(self, weight_RC: Tensor) -> Tensor:
-        return weight_RC + (rounded(weight_RC, self.bits) - weight_RC).detach()
+        stored_RC = rounded(weight_RC, self.bits).to(weight_RC.dtype)
+        return weight_RC + (stored_RC - weight_RC).detach()
 
 
 def rounded(weight_RC: Tensor, bits: int) -> Tensor:

@@ -46,6 +46,8 @@ def check_heads(student: Encoder, teacher: Encoder, name: str) -> None:
 def vectors_of(block: nn.Module, x_ND: Tensor) -> Vectors:
     """What a block's attention makes of its input."""
     assert isinstance(block, Block)
+    # A teacher's states may be of half precision while its weights are not.
+    x_ND = x_ND.to(next(block.parameters()).dtype)
     q_ND, k_ND, v_ND = block.attention.qkv(block.attention_input(x_ND)).chunk(3, -1)
     return q_ND, k_ND, v_ND
 
@@ -162,9 +164,9 @@ def divergence(wanted_GHLL: Tensor, found_GHLL: Tensor, real_GL: Tensor) -> Tens
     """The sum over heads and tokens of KL(softmax(wanted) || softmax(found)) over the tokens of each sequence."""
     is_padded_G11L = ~real_GL[:, None, None, :]
     # A finite number, because 0 * -inf is not a number.
-    lowest = torch.finfo(wanted_GHLL.dtype).min
-    wanted_GHLL = wanted_GHLL.masked_fill(is_padded_G11L, lowest).log_softmax(-1)
-    found_GHLL = found_GHLL.masked_fill(is_padded_G11L, lowest).log_softmax(-1)
+    lowest = torch.finfo(torch.float32).min
+    wanted_GHLL = wanted_GHLL.float().masked_fill(is_padded_G11L, lowest).log_softmax(-1)
+    found_GHLL = found_GHLL.float().masked_fill(is_padded_G11L, lowest).log_softmax(-1)
     differences_GHLL = (wanted_GHLL - found_GHLL).masked_fill(is_padded_G11L, 0.0)
     each_GHL = (wanted_GHLL.exp() * differences_GHLL).sum(-1)
     return (each_GHL * real_GL[:, None, :]).sum()

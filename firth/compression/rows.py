@@ -1,8 +1,8 @@
 """The rows of a compression: those that both models are measured on, and those that a method may learn from.
 
 A fine-tuned model reads labelled rows as its training files were read. For any other model each line of a file is a
-text. If a method looks at rows and the user gives one file only, half of them are for the method, the others are
-measured.
+text. If a method without training looks at rows and the user gives one file only, half of them are for the method, the
+others are measured.
 """
 
 from collections.abc import Mapping, Sequence

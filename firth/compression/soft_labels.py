@@ -35,11 +35,12 @@ class SoftLabels(Term):
     def forward(self, compared: Compared) -> Tensor:
         assert compared.scores is not None
         taught_ERT = compared.batch.targets[TARGET]
+        scores_ET = compared.scores.float()
         if self.kind == "number":
-            return F.mse_loss(compared.scores, taught_ERT.mean(1), reduction="sum")
+            return F.mse_loss(scores_ET, taught_ERT.mean(1), reduction="sum")
         if self.kind == "many":
-            return self._many_loss(compared.scores, taught_ERT)
-        return self._one_loss(compared.scores, taught_ERT)
+            return self._many_loss(scores_ET, taught_ERT)
+        return self._one_loss(scores_ET, taught_ERT)
 
     def _one_loss(self, scores_ET: Tensor, taught_ERT: Tensor) -> Tensor:
         total = scores_ET.new_zeros(())

@@ -4,9 +4,10 @@ In: a model folder. Out: its states for the batches of a student that has the sa
 rows, which any student can learn from. Nothing of a teacher is trained.
 """
 
+import copy
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Teacher:
 
     path: Path
     checkpoint: Checkpoint
+    rounded: dict[torch.dtype, Encoder] = field(default_factory=dict, repr=False, compare=False)
+    """Copies of its encoder in half precision, for students that are trained in it."""
 
     @classmethod
     def open(cls, path: Path) -> "Teacher":
@@ -79,12 +82,18 @@ class Teacher:
             part.to(device)
 
     @torch.no_grad()
-    def states(self, batch: Batch) -> States:
-        """Its states of all layers for a batch that has its ids."""
+    def states(self, batch: Batch, *, dtype: torch.dtype = torch.float32) -> States:
+        """Its states of all layers for a batch that has its ids. `dtype` is what it computes in."""
         device = batch.ids_N.device
         if next(self.encoder.parameters()).device != device:
             self.to(device)
-        return self.encoder(batch, layers=True)  # type: ignore[no-any-return]
+            self.rounded.clear()
+        encoder = self.encoder
+        if dtype != torch.float32:
+            if dtype not in self.rounded:
+                self.rounded[dtype] = copy.deepcopy(self.encoder).to(dtype)
+            encoder = self.rounded[dtype]
+        return encoder(batch, layers=True)  # type: ignore[no-any-return]
 
     def check_same_tokenizer(self, tokenizer: Tokenizer, student: str) -> None:
         """Raises if a student reads other ids, so that their states cannot be compared token by token."""

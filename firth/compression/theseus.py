@@ -6,8 +6,9 @@ there is something to learn in a step without a new layer. The only loss is the 
 evaluation only new layers run.
 """
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from firth.checkpoint import Checkpoint
 from firth.compression.block_forward import Forward, replace_forward, restore_forward
+from firth.compression.depth import check_depth, depth_strengths, described_depth, fewer_layers, with_depth
 from firth.compression.layers import kept_layers
 from firth.compression.method import CompressionJob
-from firth.compression.structure import block_encoder, with_layers
 from firth.compression.student import layers_of
 from firth.compression.teacher import Teacher
 from firth.compression.training import TrainedMethod, TrainingConfig, TrainingExtension
@@ -55,6 +56,7 @@ class TheseusModule:
         if is_new or float(torch.rand(())) < self.probability:
             return forward(x_ND, *arguments, **options)
         for block in self.old:
+            block.to(x_ND.dtype)  # half precision, if the new layers are trained in it
             x_ND = block(x_ND, *arguments, **options)
         return x_ND
 
@@ -66,7 +68,8 @@ class TheseusExtension(TrainingExtension):
         self.modules: list[TheseusModule] = []
 
     def prepare_encoder(self, encoder: Encoder) -> None:
-        old_blocks = layers_of(self.teacher.encoder.to(self.job.device), self.job.model)
+        # Copies, because the teacher keeps its precision.
+        old_blocks = copy.deepcopy(layers_of(self.teacher.encoder.to(self.job.device), self.job.model))
         self.modules = []
         first = 0
         kept = kept_layers(len(old_blocks), encoder.num_layers, which="spread")
@@ -100,25 +103,18 @@ class Theseus(TrainedMethod):
 
     @classmethod
     def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
-        if config.num_layers:
-            return [config]
-        num_layers = block_encoder(original).num_layers
-        return [replace(config, num_layers=kept) for kept in range(max(1, num_layers - 1), 0, -1)]
+        return depth_strengths(original, config, most=fewer_layers(original))
 
     @property
     def described(self) -> str:
-        kept = f"{self.config.num_layers} layers" if self.config.num_layers else "half of the layers"
-        return f"theseus, {kept}"
+        return f"theseus, {described_depth(self.config.num_layers)}"
 
     def check(self, job: CompressionJob) -> None:
-        num_layers = len(layers_of(job.original.encoder, job.model))
-        if self.config.num_layers > num_layers:
-            raise BadConfig(f"{job.model} has {num_layers} layers; num_layers={self.config.num_layers} is more.")
+        layers_of(job.original.encoder, job.model)  # raises if layers share their weights
+        check_depth(job, self.config.num_layers)
 
     def student(self, job: CompressionJob) -> Checkpoint:
-        num_layers = job.original.encoder.num_layers
-        kept = self.config.num_layers or max(1, num_layers // 2)
-        return with_layers(job.original, kept_layers(num_layers, kept, which="spread"))
+        return with_depth(job.original, self.config.num_layers)
 
     def extension(self, job: CompressionJob) -> TrainingExtension:
         return TheseusExtension(self, job, self.name)

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
@@ -43,6 +43,8 @@ class TrainingConfig(MethodConfig):
     """Rows of a batch."""
     max_length: int = 0
     """Longest sequence, special tokens included; 0: the model's own."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of training; auto is bf16 on a GPU and fp32 elsewhere."""
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.rate < 0 or self.batch_size < 1 or self.max_length < 0:
@@ -165,6 +167,7 @@ class TrainedMethod(Method):
             f"train.seed={job.seed}",
             f"batch_size={config.batch_size}",
             f"max_length={config.max_length or job.max_length}",
+            f"train.precision={config.precision}",
         ]
         if config.epochs:
             changes.append(f"epochs={config.epochs}")

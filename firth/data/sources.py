@@ -86,7 +86,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Laid:
+class PackedIds:
     """Sequences end to end."""
 
     ids_N: np.ndarray
@@ -97,7 +97,7 @@ class Laid:
         return np.diff(self.bounds_B1)
 
 
-def lay_end_to_end(parts: list[Tokens], num_sequences: int) -> Laid:
+def lay_end_to_end(parts: list[Tokens], num_sequences: int) -> PackedIds:
     """All the tokens of `parts`, sorted by sequence and by place; of equal places the earlier part comes first."""
     sequence = np.concatenate([part.sequence_N for part in parts])
     places = np.concatenate([part.places_N for part in parts])
@@ -106,10 +106,10 @@ def lay_end_to_end(parts: list[Tokens], num_sequences: int) -> Laid:
     order = np.argsort(sequence * num_places + places, kind="stable")
     counts_B = np.bincount(sequence, minlength=num_sequences)
     bounds_B1 = np.concatenate([[0], np.cumsum(counts_B)])
-    return Laid(ids[order], bounds_B1)
+    return PackedIds(ids[order], bounds_B1)
 
 
-def lay_framed(parts: list[Tokens], num_sequences: int, *, frame: Frame) -> Laid:
+def lay_framed(parts: list[Tokens], num_sequences: int, *, frame: Frame) -> PackedIds:
     """The same with the special tokens of a text around each sequence."""
     moved = [replace(part, places_N=part.places_N + 1) for part in parts]
     last_place = max((int(part.places_N.max(initial=0)) for part in moved), default=0) + 1
@@ -127,8 +127,8 @@ def in_every_sequence(ids: tuple[int, ...], num_sequences: int, *, place: int) -
 def set_pair(
     pack: Pack,
     *,
-    source: Laid,
-    written: Laid,
+    source: PackedIds,
+    written: PackedIds,
     start: int,
     first_positions_B: np.ndarray | None = None,
 ) -> np.ndarray:
@@ -146,7 +146,7 @@ def set_pair(
             first_positions_B = first_positions_B[fits_B]
     read = np.roll(written.ids_N, 1)
     read[written.bounds_B1[:-1]] = start
-    target = Laid(read, written.bounds_B1)
+    target = PackedIds(read, written.bounds_B1)
 
     source_pack = _as_pack(pack, source, num_tokens=pack.source_tokens, max_length=pack.max_length)
     target_pack = _as_pack(pack, target, num_tokens=pack.num_tokens, max_length=pack.max_target)
@@ -159,7 +159,7 @@ def set_pair(
     return written.ids_N
 
 
-def _fitting(pack: Pack, source: Laid, target: Laid) -> np.ndarray:
+def _fitting(pack: Pack, source: PackedIds, target: PackedIds) -> np.ndarray:
     """Which sequences fit into the fixed sizes of the pack; one without a target has nothing to learn."""
     fits_B = (source.lengths_B <= pack.max_length) & (target.lengths_B <= pack.max_target) & (target.lengths_B > 0)
     source_ends_B = np.cumsum(source.lengths_B * fits_B)
@@ -167,23 +167,23 @@ def _fitting(pack: Pack, source: Laid, target: Laid) -> np.ndarray:
     return np.asarray(fits_B & (source_ends_B <= pack.source_tokens) & (target_ends_B <= pack.num_tokens))
 
 
-def _only(laid: Laid, kept_B: np.ndarray) -> Laid:
+def _only(packed_ids: PackedIds, kept_B: np.ndarray) -> PackedIds:
     """Some of the sequences."""
-    lengths_B = laid.lengths_B
+    lengths_B = packed_ids.lengths_B
     is_kept = np.repeat(kept_B, lengths_B)
-    return Laid(laid.ids_N[is_kept], np.concatenate([[0], np.cumsum(lengths_B[kept_B])]))
+    return PackedIds(packed_ids.ids_N[is_kept], np.concatenate([[0], np.cumsum(lengths_B[kept_B])]))
 
 
-def _as_pack(pack: Pack, laid: Laid, *, num_tokens: int, max_length: int) -> Pack:
+def _as_pack(pack: Pack, packed_ids: PackedIds, *, num_tokens: int, max_length: int) -> Pack:
     """The sequences as a pack of this fixed size, for as many sequences as `pack` may have."""
-    starts = np.repeat(laid.bounds_B1[:-1], laid.lengths_B)
-    positions = np.arange(len(laid.ids_N)) - starts
+    starts = np.repeat(packed_ids.bounds_B1[:-1], packed_ids.lengths_B)
+    positions = np.arange(len(packed_ids.ids_N)) - starts
     return replace(
         pack,
-        ids_N=laid.ids_N,
+        ids_N=packed_ids.ids_N,
         positions_N=positions,
         segments_N=np.zeros_like(positions),
-        bounds_B1=laid.bounds_B1,
+        bounds_B1=packed_ids.bounds_B1,
         ordinary_N=np.zeros(len(positions), bool),
         word_starts_N=np.ones(len(positions), bool),
         labels={},

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.recurrent import both_ways
+from firth.nn.recurrent import bidirectional
 from firth.tensors import Batch, Encoder, States
 
 
@@ -49,6 +49,6 @@ class BiLstm(Encoder):
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         x_NE = self.dropout(self.tokens(batch.ids_N))
-        out_ND = both_ways(self.lstm, x_NE, batch.bounds_B1)
+        out_ND = bidirectional(self.lstm, x_NE, batch.bounds_B1)
         shown = (x_NE, out_ND) if layers else ()
         return States(out_ND, self.tokens.weight, layers=shown)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from firth.errors import BadConfig
 from firth.nn.blocks import Block, CrossAttention, DecoderBlock, FeedForward, GatedFeedForward, SelfAttention
-from firth.nn.encoder_decoder import DecoderHalf, EncoderDecoder, EncoderDecoderConfig, EncoderHalf
+from firth.nn.encoder_decoder import DecoderStack, EncoderDecoder, EncoderDecoderConfig, EncoderStack
 from firth.nn.relative_positions import RelativePositions
 
 
@@ -62,14 +62,14 @@ class T5(EncoderDecoder):
     def __init__(self, config: Config) -> None:
         encoder_blocks = [_encoder_block(config) for _ in range(config.num_layers)]
         decoder_blocks = [_decoder_block(config) for _ in range(config.num_decoder_layers)]
-        encoder = EncoderHalf(
+        encoder = EncoderStack(
             TokensAlone(config),
             encoder_blocks,
             norm=_norm(config),
             relative=_relative(config, causal=False),
             final_dropout=config.dropout,
         )
-        decoder = DecoderHalf(
+        decoder = DecoderStack(
             TokensAlone(config),
             decoder_blocks,
             norm=_norm(config),

@@ -21,7 +21,7 @@ from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
 from firth.finetuning.writer_start import as_writer, needs_source, with_way
-from firth.run_folder import FinetuningSource, RunFolder, SourceFile, model_sha256
+from firth.run_folder import FinetuningSource, RunFolder, SourceFile, input_file, model_sha256
 from firth.tasks import resolve
 from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write
@@ -51,6 +51,8 @@ and on STS-B's development set (docs/speedrun.md). Without layer decay such mode
 NEW_PARTS_RATE = 1e-3
 """Learning rate if only adapters or layers over frozen features learn."""
 
+VECTORS = "transfer.features.vectors"
+"""The setting that names a model of word vectors."""
 REMEDY = "name a model folder, or start from random weights with `random=True`"
 """If no model was named and none comes with the installation."""
 
@@ -308,7 +310,8 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         raise BadConfig("Fine-tuning needs a `task=` and a `train=` file.")
     if request.seeds < 1:
         raise BadConfig(f"`seeds=` must be at least 1; it is {request.seeds}.")
-    tasks = _first_config(request).tasks
+    config = _first_config(request)
+    tasks = config.tasks
     names = list(tasks)
     files: dict[str, dict[str, SourceFile]] = {name: {} for name in names}
     for part in PARTS:
@@ -318,6 +321,7 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         for name, path in zip(names, paths, strict=False):
             files[name][part] = _source_file(name, tasks[name], Path(path))
     model = str(Path(request.model).resolve()) if request.model else ""
+    vectors = config.transfer.features.vectors
     return FinetuningSource(
         model=model,
         random=request.random or not model,
@@ -325,6 +329,7 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         skip_bad=request.skip_bad,
         files=files,
         model_sha256=model_sha256(model),
+        inputs={VECTORS: input_file(vectors)} if vectors else {},
     )
 
 
@@ -357,6 +362,7 @@ def _refuse_other_source(
     if request.model and str(Path(request.model).resolve()) != saved.model:
         raise BadInput(f"{out} did not start from {request.model}; leave the model out to resume it.")
     folder.refuse_changed_model(saved.model, saved.model_sha256)
+    folder.refuse_changed_inputs(saved.inputs)
     given_paths: set[str] = set()
     for paths in request.files.values():
         given_paths.update(str(Path(path).resolve()) for path in paths)

@@ -155,14 +155,14 @@ class Model:
         temperature: float = 1.0,
         top_k: int = 0,
         top_p: float = 1.0,
-        no_repeat: int = 0,
+        no_repeat_ngram: int = 0,
     ) -> Generated:
         """The text and its continuation by a causal language model.
 
         A temperature of 0 takes the most likely tokens. `top_k` and `top_p` draw from the most likely tokens only; 0
-        and 1 draw from all. No `no_repeat` tokens in a row occur twice, if that is not 0.
+        and 1 draw from all. No `no_repeat_ngram` tokens in a row occur twice, if that is not 0.
         """
-        choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, no_repeat=no_repeat)
+        choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, no_repeat_ngram=no_repeat_ngram)
         options = GenerationOptions(max_tokens, choice, seed)
         [generated] = generate(self.checkpoint, [text], options)
         return generated
@@ -173,7 +173,7 @@ class Model:
         *,
         beams: int | None = None,
         length_penalty: float | None = None,
-        no_repeat: int | None = None,
+        no_repeat_ngram: int | None = None,
         max_tokens: int | None = None,
         temperature: float = 0.0,
         top_k: int = 0,
@@ -189,7 +189,7 @@ class Model:
             raise BadInput("rewrite takes a list of texts; put the one text into a list.")
         for text in texts:
             _check_is_text(text)
-        settings = RewriteSettings(beams, length_penalty, no_repeat, max_tokens, temperature, top_k, top_p, seed)
+        settings = RewriteSettings(beams, length_penalty, no_repeat_ngram, max_tokens, temperature, top_k, top_p, seed)
         rewriter = self.rewriter(task)
         items = rewriter.tokenize(texts)
         report_cuts("The inputs", items)

@@ -56,7 +56,7 @@ class RewriteSettings:
 
     beams: int | None = None
     length_penalty: float | None = None
-    no_repeat: int | None = None
+    no_repeat_ngram: int | None = None
     max_tokens: int | None = None
     temperature: float = 0.0
     top_k: int = 0
@@ -73,7 +73,7 @@ class RewriteSettings:
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
-            no_repeat=config.no_repeat if self.no_repeat is None else self.no_repeat,
+            no_repeat_ngram=config.no_repeat_ngram if self.no_repeat_ngram is None else self.no_repeat_ngram,
             beams=beams,
             length_penalty=config.length_penalty if self.length_penalty is None else self.length_penalty,
         )

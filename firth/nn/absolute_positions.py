@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from firth.errors import BadConfig
 from firth.nn.blocks import Block, CrossAttention, DecoderBlock, FeedForward, SelfAttention
-from firth.nn.encoder_decoder import DecoderHalf, EncoderDecoderConfig, EncoderHalf
+from firth.nn.encoder_decoder import DecoderStack, EncoderDecoderConfig, EncoderStack
 
 LONGEST_WAVE = 10_000.0
 """The sinusoids' wavelengths rise from 2 pi to this times 2 pi."""
@@ -85,12 +85,12 @@ class PositionedEmbedding(nn.Module):
         return out_ND
 
 
-def absolute_halves(config: AbsoluteConfig) -> tuple[EncoderHalf, DecoderHalf]:
+def absolute_halves(config: AbsoluteConfig) -> tuple[EncoderStack, DecoderStack]:
     """The encoder half and the decoder."""
     encoder_blocks = [_encoder_block(config) for _ in range(config.num_layers)]
     decoder_blocks = [_decoder_block(config) for _ in range(config.num_decoder_layers)]
-    encoder = EncoderHalf(PositionedEmbedding(config), encoder_blocks, norm=_final_norm(config))
-    decoder = DecoderHalf(PositionedEmbedding(config), decoder_blocks, norm=_final_norm(config))
+    encoder = EncoderStack(PositionedEmbedding(config), encoder_blocks, norm=_final_norm(config))
+    decoder = DecoderStack(PositionedEmbedding(config), decoder_blocks, norm=_final_norm(config))
     return encoder, decoder
 
 

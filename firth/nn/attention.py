@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
-from firth.nn.layout import Group, Layout, Look
+from firth.nn.layout import Group, Layout, ScoreMask
 
 OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
 """Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
@@ -77,7 +77,7 @@ class DistanceBias:
     by_distance_RH: Tensor
     """Row r is for keys r - (longest - 1) places after their query."""
     longest: int
-    looks: list[tuple[Group, Look]] = field(default_factory=list)
+    score_masks: list[tuple[Group, ScoreMask]] = field(default_factory=list)
     """What was computed for each group."""
 
     def __call__(self, group: Group) -> Tensor:
@@ -93,15 +93,15 @@ class DistanceBias:
         """
         if not _has_bias_kernel(layout_q, layout_k, head_width):
             for group in layout_q.pairing(layout_k).groups:
-                self.look(group, causal)
+                self.score_mask(group, causal)
 
-    def look(self, group: Group, causal: bool) -> Look:
-        for known, found in self.looks:
+    def score_mask(self, group: Group, causal: bool) -> ScoreMask:
+        for known, found in self.score_masks:
             if known is group:
                 return found
-        look = _make_look(group, causal, None, self)
-        self.looks.append((group, look))
-        return look
+        score_mask = _make_score_mask(group, causal, None, self)
+        self.score_masks.append((group, score_mask))
+        return score_mask
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,13 @@ def attend(
     outputs = []
     for group in pairing.groups:
         q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
-        look = _look(group, causal, mask, bias)
-        added = None if look.bias is None else look.bias.to(q_GHLK.dtype)
+        score_mask = _score_mask(group, causal, mask, bias)
+        added = None if score_mask.bias is None else score_mask.bias.to(q_GHLK.dtype)
         out_GHLK = scaled_dot_product_attention(
-            q_GHLK, k_GHSK, v_GHSK, added, dropout, is_causal=look.is_causal, scale=scale
+            q_GHLK, k_GHSK, v_GHSK, added, dropout, is_causal=score_mask.is_causal, scale=scale
         )
-        if look.blind_GHL1 is not None:
-            out_GHLK = out_GHLK.masked_fill(look.blind_GHL1, 0.0)
+        if score_mask.blind_GHL1 is not None:
+            out_GHLK = out_GHLK.masked_fill(score_mask.blind_GHL1, 0.0)
         outputs.append(out_GHLK.transpose(1, 2))
     return pairing.restore(outputs)
 
@@ -174,12 +174,12 @@ def attention_weights(
         q_1HLK = queries.cells(parts.q_NHK).transpose(1, 2).float()
         k_1HSK = keys.cells(parts.k_SHK).transpose(1, 2).float()
         scores_1HLS = q_1HLK @ k_1HSK.transpose(2, 3) * scale
-        look = _look(group, causal, mask, bias)
-        if look.bias is not None:
-            scores_1HLS = scores_1HLS + look.bias
+        score_mask = _score_mask(group, causal, mask, bias)
+        if score_mask.bias is not None:
+            scores_1HLS = scores_1HLS + score_mask.bias
         weights_1HLS = scores_1HLS.softmax(-1)
-        if look.blind_GHL1 is not None:
-            weights_1HLS = weights_1HLS.masked_fill(look.blind_GHL1, 0.0)
+        if score_mask.blind_GHL1 is not None:
+            weights_1HLS = weights_1HLS.masked_fill(score_mask.blind_GHL1, 0.0)
         weights.append(weights_1HLS[0])
     return tuple(weights)
 
@@ -198,34 +198,34 @@ def prefix_mask(prefix_B: Tensor) -> Mask:
     return may_see
 
 
-def _look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
+def _score_mask(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> ScoreMask:
     """Which scores of a group count; what is the same in all layers is computed once."""
     if isinstance(bias, DistanceBias) and mask is None:
-        return bias.look(group, causal)
+        return bias.score_mask(group, causal)
     if mask is not None or bias is not None:
-        return _make_look(group, causal, mask, bias)
+        return _make_score_mask(group, causal, mask, bias)
     if causal not in group.plain:
-        group.plain[causal] = _make_look(group, causal, None, None)
+        group.plain[causal] = _make_score_mask(group, causal, None, None)
     return group.plain[causal]
 
 
-def _make_look(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> Look:
+def _make_score_mask(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> ScoreMask:
     if causal and mask is None and bias is None and group.is_square:
-        return Look(is_causal=True)
+        return ScoreMask(is_causal=True)
     seen_GHLS = _seen(group, causal, mask)
     blind_GHL1 = None
     if seen_GHLS is not None and (mask is not None or group.keys.has_empty):
-        # softmax over no key at all is 0 / 0: such a query looks everywhere instead, and its output is dropped.
+        # softmax over no key at all is 0 / 0: such a query attends to all keys instead, and its output is dropped.
         blind_GHL1 = ~seen_GHLS.any(-1, keepdim=True)
         seen_GHLS = seen_GHLS | blind_GHL1
     if bias is not None:
         bias_GHLS = bias(group)
         if seen_GHLS is not None:
             bias_GHLS = bias_GHLS.masked_fill(~seen_GHLS, -torch.inf)
-        return Look(bias_GHLS, blind_GHL1=blind_GHL1)
+        return ScoreMask(bias_GHLS, blind_GHL1=blind_GHL1)
     if seen_GHLS is None:
-        return Look()
-    return Look(_as_bias(seen_GHLS), blind_GHL1=blind_GHL1)
+        return ScoreMask()
+    return ScoreMask(_as_bias(seen_GHLS), blind_GHL1=blind_GHL1)
 
 
 def _seen(group: Group, causal: bool, mask: Mask | None) -> Tensor | None:

@@ -1,9 +1,9 @@
 """The encoder-decoder (Vaswani et al. 2017, figure 1): an encoder reads a source, a decoder writes a target.
 
 In: a packed batch of targets, each with its source. Out: the decoder's states, which know the whole source and the
-target up to their own token. A batch without a source is read by the encoder half alone, in both directions, so that
+target up to their own token. A batch without a source is read by the encoder stack alone, in both directions, so that
 an encoder-decoder also classifies, tags and embeds. The shapes in `encoders/` (the original, T5, BART) differ in what
-their two halves are made of.
+their two stacks are made of.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,9 @@ from firth.tensors import Batch, Encoder, States
 @dataclass(frozen=True)
 class EncoderDecoderConfig(TransformerConfig):
     num_layers: int = 6
-    """Blocks of the encoder half."""
+    """Blocks of the encoder stack."""
     decoder_layers: int = 0
-    """Blocks of the decoder; 0: as many as the encoder half has."""
+    """Blocks of the decoder; 0: as many as the encoder stack has."""
     start_token: int | None = None
     """The id with which every target begins; unset: the vocabulary's [CLS]."""
     tied_output: bool = True
@@ -60,8 +60,8 @@ class EncoderDecoderConfig(TransformerConfig):
 
 
 @dataclass
-class Shown:
-    """What a pass through a half's blocks keeps to be looked at."""
+class CollectedOutputs:
+    """What a pass through a stack's blocks keeps for the caller."""
 
     layers: list[Tensor] = field(default_factory=list)
     attention: list[tuple[Tensor, ...]] = field(default_factory=list)
@@ -70,8 +70,8 @@ class Shown:
     wants_attention: bool = False
 
 
-class Half(nn.Module):
-    """One half of an encoder-decoder: embedded tokens -> first states -> blocks -> final norm."""
+class TransformerStack(nn.Module):
+    """The blocks of an encoder or a decoder: embedded tokens -> first states -> blocks -> final norm."""
 
     causal: ClassVar[bool]
 
@@ -102,28 +102,28 @@ class Half(nn.Module):
         return bias
 
 
-class EncoderHalf(Half):
+class EncoderStack(TransformerStack):
     """Reads a source in both directions."""
 
     causal = False
 
-    def forward(self, tokens_NE: Tensor, positions_N: Tensor, plan: Layout, shown: Shown) -> Tensor:
+    def forward(self, tokens_NE: Tensor, positions_N: Tensor, plan: Layout, collected: CollectedOutputs) -> Tensor:
         x_ND: Tensor = self.embed(tokens_NE, positions_N)
         bias = self._bias(plan, plan)
         for block in self.blocks:
             assert isinstance(block, Block)
-            if shown.wants_attention:
-                shown.attention.append(block.weights(x_ND, plan, bias=bias))
-            if shown.wants_layers:
-                shown.layers.append(x_ND)
+            if collected.wants_attention:
+                collected.attention.append(block.weights(x_ND, plan, bias=bias))
+            if collected.wants_layers:
+                collected.layers.append(x_ND)
             x_ND = block(x_ND, plan, bias=bias)
         x_ND = self.final_dropout(self.norm(x_ND))
-        if shown.wants_layers:
-            shown.layers.append(x_ND)
+        if collected.wants_layers:
+            collected.layers.append(x_ND)
         return x_ND
 
 
-class DecoderHalf(Half):
+class DecoderStack(TransformerStack):
     """Writes a target: a token sees the tokens before it and the whole source."""
 
     causal = True
@@ -134,7 +134,7 @@ class DecoderHalf(Half):
         positions_N: Tensor,
         plan: Layout,
         source: Source | None,
-        shown: Shown,
+        collected: CollectedOutputs,
         *,
         caches: Sequence[LayerCache] = (),
     ) -> Tensor:
@@ -143,15 +143,15 @@ class DecoderHalf(Half):
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, DecoderBlock)
             cache = caches[layer] if caches else None
-            if shown.wants_attention:
-                shown.attention.append(block.weights(x_ND, plan, bias=bias, cache=cache))
-                shown.cross_attention.append(block.cross_weights(x_ND, plan, source, bias=bias, cache=cache))
-            if shown.wants_layers:
-                shown.layers.append(x_ND)
+            if collected.wants_attention:
+                collected.attention.append(block.weights(x_ND, plan, bias=bias, cache=cache))
+                collected.cross_attention.append(block.cross_weights(x_ND, plan, source, bias=bias, cache=cache))
+            if collected.wants_layers:
+                collected.layers.append(x_ND)
             x_ND = block(x_ND, plan, source, bias=bias, cache=cache)
         x_ND = self.final_dropout(self.norm(x_ND))
-        if shown.wants_layers:
-            shown.layers.append(x_ND)
+        if collected.wants_layers:
+            collected.layers.append(x_ND)
         return x_ND
 
 
@@ -161,7 +161,7 @@ class EncoderDecoder(Encoder):
     reads_source = True
     config: EncoderDecoderConfig
 
-    def __init__(self, config: EncoderDecoderConfig, *, encoder: EncoderHalf, decoder: DecoderHalf) -> None:
+    def __init__(self, config: EncoderDecoderConfig, *, encoder: EncoderStack, decoder: DecoderStack) -> None:
         super().__init__()
         self.config = config
         self.width = config.width
@@ -194,9 +194,9 @@ class EncoderDecoder(Encoder):
         return cls if self.config.start_token is None else self.config.start_token
 
     def encode_source(self, source: Batch) -> Source:
-        """The states of the encoder half."""
+        """The states of the encoder stack."""
         plan = self._layout(source)
-        states_SD = self.encoder(self.tokens(source.ids_N), source.positions_N, plan, Shown())
+        states_SD = self.encoder(self.tokens(source.ids_N), source.positions_N, plan, CollectedOutputs())
         return Source(states_SD, plan)
 
     def forward(
@@ -209,11 +209,11 @@ class EncoderDecoder(Encoder):
         source: Source | None = None,
     ) -> States:
         """Given a `source`, the batch's own is not encoded; a cache needs it in the first pass only."""
-        shown = Shown(wants_layers=layers, wants_attention=attention)
+        collected = CollectedOutputs(wants_layers=layers, wants_attention=attention)
         if source is None and batch.source is not None:
             source = self.encode_source(batch.source)
         if source is None and cache is None:
-            return self._read(batch, shown)
+            return self._read(batch, collected)
         if source is None and cache is not None and cache.source_layout is None:
             raise BadInput("The first pass with a cache needs a source.")
         plan = self._layout(batch)
@@ -221,23 +221,23 @@ class EncoderDecoder(Encoder):
         if cache is not None:
             plan, caches = cache.read(plan)
         tokens_NE = self.tokens(batch.ids_N)
-        x_ND = self.decoder(tokens_NE, batch.positions_N, plan, source, shown, caches=caches)
+        x_ND = self.decoder(tokens_NE, batch.positions_N, plan, source, collected, caches=caches)
         table_VE = self.tokens.weight if self.output is None else self.output.weight
         return States(
             x_ND,
             table_VE,
-            layers=tuple(shown.layers),
-            attention=tuple(shown.attention),
-            cross_attention=tuple(shown.cross_attention),
+            layers=tuple(collected.layers),
+            attention=tuple(collected.attention),
+            cross_attention=tuple(collected.cross_attention),
             source=source,
             output_NE=self.narrow(x_ND) * self.config.output_scale,
             output_bias_V=self.output_bias_V,
         )
 
-    def _read(self, batch: Batch, shown: Shown) -> States:
-        """The encoder half alone, over a batch that has no source."""
-        x_ND = self.encoder(self.tokens(batch.ids_N), batch.positions_N, self._layout(batch), shown)
-        return States(x_ND, self.tokens.weight, layers=tuple(shown.layers), attention=tuple(shown.attention))
+    def _read(self, batch: Batch, collected: CollectedOutputs) -> States:
+        """The encoder stack alone, over a batch that has no source."""
+        x_ND = self.encoder(self.tokens(batch.ids_N), batch.positions_N, self._layout(batch), collected)
+        return States(x_ND, self.tokens.weight, layers=tuple(collected.layers), attention=tuple(collected.attention))
 
     def _layout(self, batch: Batch) -> Layout:
         return layout(batch, dtype=compute_dtype(self.tokens.weight))

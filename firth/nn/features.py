@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from firth.errors import BadConfig
 from firth.nn.knowledge import KnowledgeLayers, NameTable
-from firth.nn.recurrent import both_ways
+from firth.nn.recurrent import bidirectional
 from firth.tensors import Batch, Encoder, States
 
 
@@ -86,7 +86,7 @@ class Features(Encoder):
         if self.knowledge is not None and self.table is not None:
             x_ND = x_ND + self.knowledge(chosen, self.table(batch))
         if self.lstm is not None:
-            x_ND = both_ways(self.lstm, x_ND, batch.bounds_B1)
+            x_ND = bidirectional(self.lstm, x_ND, batch.bounds_B1)
         return States(x_ND, states.table_VD, layers=states.layers, attention=states.attention)
 
     def train(self, mode: bool = True) -> "Features":

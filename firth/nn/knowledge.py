@@ -108,5 +108,9 @@ def _window_hashes(ids_N: Tensor, longest: int) -> list[Tensor]:
 
 
 def _fixed(tensor: Tensor) -> nn.Parameter:
-    """A tensor that is saved with the model and does not learn."""
+    """A tensor that does not learn.
+
+    It is a parameter and no buffer, because training states and model folders hold the parameters of features
+    (`Features.own_parameters`). Whole numbers and booleans stay exact in half precision (`train.parallel`).
+    """
     return nn.Parameter(tensor, requires_grad=False)

@@ -136,7 +136,7 @@ class Group:
 
     queries: Side
     keys: Side
-    plain: dict[bool, "Look"] = field(default_factory=dict)
+    plain: dict[bool, "ScoreMask"] = field(default_factory=dict)
     """What counts without a mask and a bias, by `causal`: the same in all layers."""
 
     @property
@@ -157,7 +157,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Look:
+class ScoreMask:
     """Which scores of a group count."""
 
     bias: Tensor | None = None

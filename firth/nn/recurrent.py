@@ -2,7 +2,7 @@
 
 `ClippedLSTM` is ELMo's (Peters et al. 2018): projected (Sak et al. 2014), clipped, in both directions.
 `DroppedLSTM` is AWD-LSTM's (Merity et al. 2017): dropout on the recurrent weights.
-`both_ways` runs torch's own LSTM over sequences that lie end to end, in both directions.
+`bidirectional` runs torch's own LSTM over sequences that lie end to end, in both directions.
 """
 
 import torch
@@ -108,7 +108,7 @@ def same_mask(x_ND: Tensor, rate: float, walk: Walk, *, training: bool) -> Tenso
     return x_ND * mask_BD[walk.sequence_N[walk.rows_N]]
 
 
-def both_ways(lstm: nn.LSTM, x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
+def bidirectional(lstm: nn.LSTM, x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The outputs of a bidirectional LSTM of one layer for every token; in and out are in the tokens' own order.
 
     On a CPU the steps are computed here: torch's own backward pass sums the gradients of the weights anew at every

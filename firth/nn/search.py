@@ -2,7 +2,8 @@
 
 In: a model that scores the next tokens of some sequences (`NextScores`), and uniform random numbers, so that a text is
 a pure function of its seed. Out: tokens with their log-probability. No text depends on the others that are written with
-it. A text that has ended is dropped, so it costs nothing.
+it. A text that has ended is dropped, so it costs nothing. A text that no token may follow, because all are banned or
+would repeat something, stops as it is; if the end token is banned, texts are as long as their limits.
 
 Beam search keeps the `beams` likeliest unfinished texts, and as many finished ones by log-probability / length^penalty
 (Wu et al. 2016, with the length alone as in transformers).
@@ -28,7 +29,7 @@ class Choice:
     """Draw from this many of the likeliest tokens; 0 draws from all."""
     top_p: float = 1.0
     """Draw from the fewest likeliest tokens that together have this probability (Holtzman et al. 2019)."""
-    no_repeat: int = 0
+    no_repeat_ngram: int = 0
     """No run of this many tokens may occur twice; 0 allows all repetitions."""
     beams: int = 1
     """Beam search over this many texts at a time; 1 decides token by token."""
@@ -39,7 +40,7 @@ class Choice:
     at its present length."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or self.top_k < 0 or self.no_repeat < 0 or not 0 < self.top_p <= 1:
+        if self.temperature < 0 or self.top_k < 0 or self.no_repeat_ngram < 0 or not 0 < self.top_p <= 1:
             raise BadConfig(
                 "Generating needs a temperature, top-k and no-repeat of at least 0, and a top-p above 0 and up to 1."
             )
@@ -133,17 +134,22 @@ def _choose_one_by_one(
     step = 0
     while True:
         logs_BV = _log_probabilities(scores_BV, rules)
-        if choice.no_repeat:
+        if choice.no_repeat_ngram:
             sequences = [[*contexts[row], *texts[row].tokens] for row in unfinished]
-            _ban_repeats(logs_BV, sequences, choice.no_repeat)
+            _ban_repeats(logs_BV, sequences, choice.no_repeat_ngram)
         tokens_B = choose(logs_BV, draw(unfinished, step), choice)
         logs_B = logs_BV.gather(1, tokens_B[:, None])[:, 0]
+        has_tokens_B = logs_BV.amax(1) > -torch.inf
         if step == 0 and rules.first is not None:
             # It is no choice of the model, so its probability is 1.
             tokens_B = torch.full_like(tokens_B, rules.first)
             logs_B = torch.zeros_like(logs_B)
+            has_tokens_B = torch.ones_like(has_tokens_B)
         parents = []
+        has_tokens = has_tokens_B.tolist()
         for place, (token, log) in enumerate(zip(tokens_B.tolist(), logs_B.tolist(), strict=True)):
+            if not has_tokens[place]:
+                continue
             row = unfinished[place]
             texts[row] = texts[row].then(token, texts[row].log_probability + log, end=rules.end)
             if not texts[row].ended and len(texts[row].tokens) < limits[row]:
@@ -203,11 +209,14 @@ class _Beam:
     def grow(self, logs: Sequence[Sequence[float]], tokens: Sequence[Sequence[int]], *, end: int) -> None:
         """Continues the unfinished versions with their best next tokens, of which `logs` are the log-probabilities."""
         num_beams = self.choice.beams
-        candidates = []
+        candidates: list[tuple[float, int, int]] = []
         for parent, text in enumerate(self.running):
+            count_before = len(candidates)
             for log, token in zip(logs[parent], tokens[parent], strict=True):
                 if log > -torch.inf:
                     candidates.append((text.log_probability + log, parent, token))
+            if len(candidates) == count_before and text.tokens:
+                self._finish(text)  # no token may follow
         # Twice as many as there are beams, so that enough are left if half of them end.
         candidates.sort(key=lambda candidate: -candidate[0])
         running: list[Written] = []
@@ -288,11 +297,11 @@ def _best_next(
 ) -> tuple[list[list[float]], list[list[int]]]:
     """For each unfinished version its best next tokens: their log-probabilities, and the tokens."""
     logs_BV = _log_probabilities(scores_BV, rules)
-    if choice.no_repeat:
+    if choice.no_repeat_ngram:
         sequences = []
         for beam in beams:
             sequences += [[*beam.context, *text.tokens] for text in beam.running]
-        _ban_repeats(logs_BV, sequences, choice.no_repeat)
+        _ban_repeats(logs_BV, sequences, choice.no_repeat_ngram)
     # All versions of a text together give at most 2 * beams candidates, so no more of each are needed.
     count = min(2 * choice.beams, logs_BV.shape[1])
     logs_BK, tokens_BK = logs_BV.topk(count, 1)

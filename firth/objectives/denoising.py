@@ -13,21 +13,21 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack, PairLengths, Plan
-from firth.data.sources import Laid, Tokens, in_every_sequence, lay_end_to_end, lay_framed
+from firth.data.sources import PackedIds, Tokens, in_every_sequence, lay_end_to_end, lay_framed
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
-from firth.objectives.restoring import Pair, Restoring, RestoringConfig
+from firth.objectives.reconstruction import Pair, ReconstructionConfig, ReconstructionObjective
 from firth.objectives.word_spans import PackText, place_spans, rounded, text_of
 
 # What the random numbers of a text are for: the last counter of each draw.
 _PERMUTED, _SENTENCE, _TAKEN, _LENGTH, _PLACE, _INSERT, _WORD, _ROTATED, _FIRST = range(9)
 
 
-class Denoising(Restoring):
+class Denoising(ReconstructionObjective):
     word_losses = {"denoising": "token of the text"}
 
     @dataclass(frozen=True)
-    class Config(RestoringConfig):
+    class Config(ReconstructionConfig):
         infill: float = 0.3
         """Share of the words in spans that become one mask token each."""
         span_length: float = 3.0
@@ -91,7 +91,7 @@ class Denoising(Restoring):
         is_word_start_T = text.word_starts_T | (text.offsets_T == 0)
         return replace(text, ids_T=text.ids_T[order], word_starts_T=is_word_start_T[order])
 
-    def _source(self, text: PackText, key: np.uint64) -> Laid:
+    def _source(self, text: PackText, key: np.uint64) -> PackedIds:
         """What is left of a text, in which places count in twos: an odd one is a token's, an even one is before it."""
         mask = self.vocab.mask
         words = text.words

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from firth import rng
 from firth.data.packing import Pack, Plan, runs
-from firth.data.sources import Laid, Tokens, lay_framed
+from firth.data.sources import PackedIds, Tokens, lay_framed
 from firth.data.stream import CorpusView, ranges
 from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE, scale_gradient
@@ -108,7 +108,7 @@ class InfoWord(Objective):
         has_room_B = (len(pack.ids_N) + taken_B <= pack.num_tokens) & (num_sequences_B <= pack.max_sequences)
         return np.asarray(is_short_B & has_room_B)
 
-    def _set_targets(self, pack: Pack, chosen: np.ndarray, ngrams: Laid, *, kinds: np.ndarray) -> None:
+    def _set_targets(self, pack: Pack, chosen: np.ndarray, ngrams: PackedIds, *, kinds: np.ndarray) -> None:
         """Where the vectors of texts and n-grams are; the number of rows is fixed."""
         size = pack.max_sequences // 2 + 1
         text_first_J = pack.bounds_B1[chosen]
@@ -150,15 +150,15 @@ class InfoWord(Objective):
         return rng.key(self.seed, purpose, epoch)
 
 
-def _append(pack: Pack, laid: Laid, rows: np.ndarray) -> None:
+def _append(pack: Pack, packed_ids: PackedIds, rows: np.ndarray) -> None:
     """Adds sequences at the end of a pack."""
-    starts = np.repeat(laid.bounds_B1[:-1], laid.lengths_B)
-    positions = np.arange(len(laid.ids_N)) - starts
+    starts = np.repeat(packed_ids.bounds_B1[:-1], packed_ids.lengths_B)
+    positions = np.arange(len(packed_ids.ids_N)) - starts
     num_tokens = len(pack.ids_N)
-    pack.ids_N = np.concatenate([pack.ids_N, laid.ids_N])
+    pack.ids_N = np.concatenate([pack.ids_N, packed_ids.ids_N])
     pack.positions_N = np.concatenate([pack.positions_N, positions])
     pack.segments_N = np.concatenate([pack.segments_N, np.zeros_like(positions)])
     pack.ordinary_N = np.concatenate([pack.ordinary_N, np.zeros(len(positions), bool)])
     pack.word_starts_N = np.concatenate([pack.word_starts_N, np.ones(len(positions), bool)])
-    pack.bounds_B1 = np.concatenate([pack.bounds_B1, num_tokens + laid.bounds_B1[1:]])
+    pack.bounds_B1 = np.concatenate([pack.bounds_B1, num_tokens + packed_ids.bounds_B1[1:]])
     pack.rows_B = np.concatenate([pack.rows_B, rows])

@@ -20,7 +20,8 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.nn.likelihood import IGNORE
-from firth.objectives.mask_units import Entities, Unit
+from firth.objectives.mask_units import Unit
+from firth.objectives.names import Names, read_names
 from firth.objectives.objective import Objective
 from firth.objectives.token_choice import choose_tokens, max_predictions
 from firth.tensors import Batch, Encoder, Loss, States
@@ -77,7 +78,7 @@ class MaskedLM(Objective):
             norm_eps=shape.norm_eps,
         )
         initialise(self.head, std=shape.init_std)
-        self._entities = Entities()
+        self._entities = Names()
         self._ordinary_ids = np.setdiff1d(np.arange(len(vocab)), sorted(vocab.specials))
 
     def warning(self) -> str:
@@ -90,7 +91,7 @@ class MaskedLM(Objective):
 
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         if self.config.entities:
-            self._entities = Entities.read(Path(self.config.entities), tokenizer)
+            self._entities = read_names(Path(self.config.entities), tokenizer)
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         key = self._key("runs", epoch)

@@ -12,20 +12,20 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack, PairLengths
-from firth.data.sources import Laid
+from firth.data.sources import PackedIds
 from firth.data.stream import ranges
 from firth.errors import BadConfig
-from firth.objectives.restoring import Pair, Restoring, RestoringConfig, longest
+from firth.objectives.reconstruction import Pair, ReconstructionConfig, ReconstructionObjective, longest
 from firth.objectives.word_spans import PackText, text_of
 from firth.tensors import Encoder
 from firth.tokenizers.vocab import Vocab
 
 
-class Mass(Restoring):
+class Mass(ReconstructionObjective):
     word_losses = {"mass": "fragment token"}
 
     @dataclass(frozen=True)
-    class Config(RestoringConfig):
+    class Config(ReconstructionConfig):
         rate: float = 0.5
         """Share of a text's tokens that the fragment has."""
         mask_share: float = 0.8
@@ -55,10 +55,10 @@ class Mass(Restoring):
         text = text_of(pack)
         first_B, ends_B = self._fragments(text, key)
         tokens = ranges(first_B, ends_B)
-        written = Laid(text.ids_T[tokens], np.concatenate([[0], np.cumsum(ends_B - first_B)]))
+        written = PackedIds(text.ids_T[tokens], np.concatenate([[0], np.cumsum(ends_B - first_B)]))
         ids_N = pack.ids_N.copy()
         ids_N[np.flatnonzero(pack.ordinary_N)[tokens]] = self._replaced(text, tokens, key)
-        source = Laid(ids_N, pack.bounds_B1)
+        source = PackedIds(ids_N, pack.bounds_B1)
         # The decoder's n-th input predicts the n-th token of the text.
         return Pair(source, written, self.vocab.mask, first_positions_B=first_B - text.starts_B)
 

@@ -132,8 +132,8 @@ def _typed_names(path: Path, row: int, line: str) -> list[tuple[str, str]]:
         return [(text.strip(), kind.strip())] if text.strip() else []
     try:
         spans = json.loads(line)["spans"]
-        return [(str(span["text"]), str(span["label"])) for span in spans]
-    except (json.JSONDecodeError, KeyError, TypeError):
+        return [(str(span["text"]), str(span.get("label", ""))) for span in spans]
+    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{path}, line {row}: this JSON row has no spans; a tagger's predictions have them.") from None
 
 

@@ -13,17 +13,17 @@ import numpy as np
 from firth.data.packing import Pack, PairLengths
 from firth.data.sources import Tokens, lay_end_to_end, lay_framed
 from firth.errors import BadConfig
-from firth.objectives.restoring import Pair, Restoring, RestoringConfig, longest
+from firth.objectives.reconstruction import Pair, ReconstructionConfig, ReconstructionObjective, longest
 from firth.objectives.word_spans import PackText, Spans, composition, place_spans, rounded, text_of
 from firth.tensors import Encoder
 from firth.tokenizers.vocab import Vocab
 
 
-class SpanCorruption(Restoring):
+class SpanCorruption(ReconstructionObjective):
     word_losses = {"span_corruption": "token of a span"}
 
     @dataclass(frozen=True)
-    class Config(RestoringConfig):
+    class Config(ReconstructionConfig):
         rate: float = 0.15
         """Share of a text's tokens in spans; every text has at least one span."""
         span_length: float = 3.0

@@ -8,9 +8,10 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack
-from firth.objectives.mask_units import Entities, Unit, unit_starts
+from firth.objectives.mask_units import Unit, unit_starts
+from firth.objectives.names import Names
 
-NO_ENTITIES = Entities()
+NO_ENTITIES = Names()
 
 
 def choose_tokens(
@@ -20,7 +21,7 @@ def choose_tokens(
     unit: Unit,
     rate: float,
     key: np.uint64,
-    entities: Entities = NO_ENTITIES,
+    entities: Names = NO_ENTITIES,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The tokens to predict out of `tokens`, and for each of them the first token of its unit."""
     starts = unit_starts(unit, pack, tokens, key=key, entities=entities)

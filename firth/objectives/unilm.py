@@ -34,15 +34,15 @@ class UniLM(MaskedLM):
     class Config(MaskedLM.Config):
         pair_rate: float = 0.9
         """Share of sequences split into two segments at a sentence border; the others have no target."""
-        both_ways: float = 1 / 3
+        bidirectional: float = 1 / 3
         """Share of sequences in which every token sees all."""
         left_to_right: float = 1 / 3
         """Share of sequences in which a token sees those up to its own; the rest is read from source to target."""
 
         def __post_init__(self) -> None:
             super().__post_init__()
-            if min(self.both_ways, self.left_to_right) < 0 or self.both_ways + self.left_to_right > 1:
-                raise BadConfig(f"objectives.{NAME}.both_ways and left_to_right are shares of at most 1 together.")
+            if min(self.bidirectional, self.left_to_right) < 0 or self.bidirectional + self.left_to_right > 1:
+                raise BadConfig(f"objectives.{NAME}.bidirectional and left_to_right are shares of at most 1 together.")
 
     config: Config
 
@@ -76,9 +76,9 @@ class UniLM(MaskedLM):
         lengths_B = np.diff(pack.bounds_B1)
         no_source_B = np.zeros_like(lengths_B)
         source_B = pack.labels.get(NAME, no_source_B)
-        is_both_ways_B = draws_B < config.both_ways
-        is_left_to_right_B = draws_B < config.both_ways + config.left_to_right
-        return np.where(is_both_ways_B, lengths_B, np.where(is_left_to_right_B, no_source_B, source_B))
+        is_bidirectional_B = draws_B < config.bidirectional
+        is_left_to_right_B = draws_B < config.bidirectional + config.left_to_right
+        return np.where(is_bidirectional_B, lengths_B, np.where(is_left_to_right_B, no_source_B, source_B))
 
     def rewrite(self, batch: Batch) -> tuple[Batch, Loss]:
         """The batch with its prefixes, which is all that the encoder must know."""

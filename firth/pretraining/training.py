@@ -35,7 +35,7 @@ from firth.pretraining.planning import (
     with_languages,
     with_vocab_size,
 )
-from firth.run_folder import DATA, PretrainingSource, RunFolder, model_sha256
+from firth.run_folder import DATA, PretrainingSource, RunFolder, SourceFile, input_file, model_sha256
 from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.sentinels import with_sentinels, without_sentinels
@@ -111,6 +111,10 @@ def pretrain(
     recipe = resolve_config(request, saved, start=start, vocab_size=len(vocab), known_sentinels=len(vocab.sentinels))
     recipe = with_cls_place(recipe, vocab)
     recipe = with_languages(recipe, shards.language_names, start)
+    if resumed:
+        folder.refuse_changed_inputs(source.inputs)
+    else:
+        source = replace(source, inputs=_inputs(recipe))
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
     parts = build(recipe, shards, start=start, device=device, extend=extend)
@@ -272,6 +276,16 @@ def _source(folder: RunFolder, shards: Shards, start_from: str | Path | None) ->
         raise BadInput(f"{folder.path} did not start from {start_from}; leave out `start_from=`.")
     folder.refuse_changed_model(saved.start_from, saved.start_sha256)
     return saved
+
+
+def _inputs(recipe: Recipe) -> dict[str, SourceFile]:
+    """The files that objectives read, such as lists of names."""
+    inputs: dict[str, SourceFile] = {}
+    for name, config in recipe.objectives.items():
+        path = getattr(config, "entities", "")
+        if path:
+            inputs[f"objectives.{name}.entities"] = input_file(path)
+    return inputs
 
 
 def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -> None:

@@ -67,7 +67,7 @@ class PredictOperation:
 
     def compute(self, payloads: Sequence[Sequence[Item]]) -> list[list[Prediction]]:
         all_items = list(chain.from_iterable(payloads))
-        return _dealt(self.model.predict_items(all_items, task=self.task), payloads)
+        return _split_by_request(self.model.predict_items(all_items, task=self.task), payloads)
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ class RewriteOperation:
 
     def compute(self, payloads: Sequence[Sequence[Item]]) -> list[list[Rewritten]]:
         all_items = list(chain.from_iterable(payloads))
-        return _dealt(self.rewriter.rewrite(all_items, self.settings), payloads)
+        return _split_by_request(self.rewriter.rewrite(all_items, self.settings), payloads)
 
 
-def _dealt(results: Sequence[ResultT], payloads: Sequence[Sequence[Item]]) -> list[list[ResultT]]:
+def _split_by_request(results: Sequence[ResultT], payloads: Sequence[Sequence[Item]]) -> list[list[ResultT]]:
     """The results of all items, by the requests that the items belong to."""
-    dealt = []
+    by_request = []
     start = 0
     for items in payloads:
         end = start + len(items)
-        dealt.append(list(results[start:end]))
+        by_request.append(list(results[start:end]))
         start = end
-    return dealt
+    return by_request
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ async def rewrite(state: ServerState, request: schemas.RewriteRequest) -> schema
     settings = RewriteSettings(
         beams=request.beams,
         length_penalty=request.length_penalty,
-        no_repeat=request.no_repeat,
+        no_repeat_ngram=request.no_repeat_ngram,
         max_tokens=request.max_tokens,
         temperature=request.temperature,
         top_k=request.top_k,

@@ -121,7 +121,7 @@ class RewriteRequest(ModelRequest):
     length_penalty: float | None = Field(
         None, ge=-10, le=10, description="a number from -10 to 10, or nothing for the model's own"
     )
-    no_repeat: int | None = Field(
+    no_repeat_ngram: int | None = Field(
         None, ge=0, le=100, description="tokens of a run that may not occur twice, from 0 to 100, or nothing"
     )
     max_tokens: int | None = Field(

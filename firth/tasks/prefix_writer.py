@@ -7,6 +7,7 @@ pre-training.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -32,12 +33,27 @@ HIDDEN_RATE = 0.7
 """Share of a target's tokens that are hidden and predicted (Dong et al. 2019, section 3)."""
 
 
+class PrefixShape(Protocol):
+    """What is read of the config of an encoder that knows prefixes and segments, such as BERT's."""
+
+    activation: str
+    norm_eps: float
+    num_segments: int
+
+
+@runtime_checkable
+class HasHead(Protocol):
+    """An objective with an output layer of its own."""
+
+    head: nn.Module
+
+
 class PrefixWriter(nn.Module):
     """Half of a sequence is for the source, half for the target."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
-        shape = encoder.config
+        shape: PrefixShape = encoder.config
         self.head = VocabularyHead(
             encoder.width,
             encoder.vocab_size,
@@ -46,14 +62,13 @@ class PrefixWriter(nn.Module):
             norm_eps=shape.norm_eps,
         )
         initialise(self.head, std=encoder.init_std)
-        self.target_segment = min(1, max(getattr(shape, "num_segments", 0) - 1, 0))
+        self.target_segment = 1 if shape.num_segments > 1 else 0
 
     def start_from(self, goals: Mapping[str, Goal]) -> None:
         """Takes the output layer of pre-training, if there is one."""
         for goal in goals.values():
-            trained = getattr(goal, "head", None)
-            if isinstance(trained, VocabularyHead):
-                self.head.load_state_dict(trained.state_dict())
+            if isinstance(goal, HasHead) and isinstance(goal.head, VocabularyHead):
+                self.head.load_state_dict(goal.head.state_dict())
                 return
 
     def room(self, max_length: int, vocab: Vocab) -> int:
@@ -75,7 +90,7 @@ class PrefixWriter(nn.Module):
         labels = {LABELS: batch.ids_N[positions_P], POSITIONS: positions_P, MASK: torch.tensor(vocab.mask)}
         return replace(batch, targets=labels)
 
-    def hide(self, batch: Batch) -> Batch:
+    def training_input(self, batch: Batch) -> Batch:
         """The batch with random tokens of the targets hidden.
 
         The loop reseeds torch for each micro-batch, so a resumed run hides the same ones.

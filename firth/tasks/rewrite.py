@@ -77,7 +77,7 @@ class RewriteConfig(TaskConfig):
     """Texts that beam search keeps; 1 takes the likeliest token at each step."""
     length_penalty: float = 1.0
     """Beam search divides a text's log-probability by its length to this power: a higher one prefers longer texts."""
-    no_repeat: int = 0
+    no_repeat_ngram: int = 0
     """No run of this many tokens may occur twice; 0 allows all repetitions."""
     first_token: str = ""
     """A token of the vocabulary that every text is made to begin with, such as a language."""
@@ -90,8 +90,8 @@ class RewriteConfig(TaskConfig):
     def __post_init__(self) -> None:
         check_shares(label_smoothing=self.label_smoothing)
         check_counts(beams=self.beams)
-        if self.no_repeat < 0 or self.max_tokens < 0:
-            raise BadConfig("rewrite needs a no_repeat and max_tokens of at least 0.")
+        if self.no_repeat_ngram < 0 or self.max_tokens < 0:
+            raise BadConfig("rewrite needs a no_repeat_ngram and max_tokens of at least 0.")
         if len(self.label_columns) > 1:
             raise BadConfig(f"A row has one target, but label_columns names {', '.join(self.label_columns)}.")
         if self.target_ending and (self.text_column or self.label_columns):
@@ -99,7 +99,9 @@ class RewriteConfig(TaskConfig):
 
     @property
     def choice(self) -> Choice:
-        return Choice(temperature=0.0, no_repeat=self.no_repeat, beams=self.beams, length_penalty=self.length_penalty)
+        return Choice(
+            temperature=0.0, no_repeat_ngram=self.no_repeat_ngram, beams=self.beams, length_penalty=self.length_penalty
+        )
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class RewriteHead(GeneratingHead):
     # Learning
 
     def rewrite(self, batch: Batch) -> tuple[Batch, Loss]:
-        return self.writer.hide(batch), Loss({})
+        return self.writer.training_input(batch), Loss({})
 
     def loss(self, states: States, batch: Batch) -> Loss:
         total, tallies = self.writer.loss(states, batch, smoothing=self.config.label_smoothing)

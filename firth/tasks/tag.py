@@ -22,7 +22,7 @@ from firth.config import check_shares, resolve
 from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import schemes, taggers
-from firth.nn.recurrent import both_ways
+from firth.nn.recurrent import bidirectional
 from firth.tasks import conll, segmenting
 from firth.tasks.conll import Sentence, spelled
 from firth.tasks.task import (
@@ -317,7 +317,7 @@ class TagHead(Head):
         """The states that the tagger scores: the encoder's, or those of the BiLSTM above them."""
         if self.lstm is None:
             return states.last_ND
-        return both_ways(self.lstm, self.dropout(states.last_ND), batch.bounds_B1)
+        return bidirectional(self.lstm, self.dropout(states.last_ND), batch.bounds_B1)
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["tags_W"])}

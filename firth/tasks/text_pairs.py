@@ -4,7 +4,7 @@ In: rows with two columns, named or counted; or `train.en` and `train.de`, where
 of the other file. Out: examples with the source as their text and the target as gold.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from firth.errors import BadConfig, BadInput
@@ -24,6 +24,9 @@ KNOWN_COLUMNS = (
     ("abstract", "title"),
 )
 """Well-known names of the columns of source and target."""
+
+HEADER_ROWS = 200
+"""Rows that the first one is compared with, to see whether it is a header."""
 
 Columns = tuple[str, str]
 """The names of the columns of source and target."""
@@ -62,6 +65,7 @@ def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: 
             return lone[0]
     is_table = bool(rows.lines) and isinstance(rows.lines[0][1], list)
     if is_table and len(columns) == 2:
+        _refuse_unknown_header(rows)
         # A table without header: its first row is an example like all others.
         return "1", "2"
     if is_table and len(columns) == 1 and not labelled:
@@ -70,6 +74,22 @@ def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: 
         f"{rows.path}: no columns are known to be source and target; name them with `text_column=` and "
         f"`label_columns=`, or count columns if the file has no header (the first row has {', '.join(columns)})."
     )
+
+
+def _refuse_unknown_header(rows: Rows) -> None:
+    """Raises if the first row of a table looks like names of columns and the others do not."""
+    first, *others = [fields for _, fields in rows.lines[:HEADER_ROWS] if isinstance(fields, list)]
+    num_like_it = sum(_are_names(fields) for fields in others)
+    if _are_names(first) and num_like_it < len(others) / 2:
+        raise BadInput(
+            f"{rows.path}: the first row ({', '.join(first)}) looks like names of columns; name source and target with "
+            "`text_column=` and `label_columns=`, or count columns, 1 and 2, if it is an example."
+        )
+
+
+def _are_names(fields: Sequence[str]) -> bool:
+    """Whether all fields are single words, as names of columns are."""
+    return all(field.strip().replace("-", "_").isidentifier() for field in fields)
 
 
 def target_path(path: Path, target_ending: str) -> Path:

@@ -1,8 +1,8 @@
 """How encoders learn to write a target from a source, and how they write one: a `Writer` for each kind of network.
 
 In: pairs of token ids. Out: batches with labels, their loss, and the scores of next tokens that `nn.search.write` asks
-for. An encoder-decoder reads the source in one half and writes with the other. Another kind of network is another
-class here and a line in `writer_for`.
+for. An encoder-decoder reads the source with its encoder and writes with its decoder. Another kind of network is
+another class here and a line in `writer_for`.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class Writer(Protocol):
         """Sources with their targets, and the labels that `loss` needs."""
         ...
 
-    def hide(self, batch: Batch) -> Batch:
+    def training_input(self, batch: Batch) -> Batch:
         """What the network reads instead of a batch while it learns."""
         ...
 
@@ -72,8 +72,8 @@ def writer_for(encoder: Encoder, way: Way) -> Writer:
         if not encoder.reads_prefix or encoder.causal:
             raise Unsupported("Only a BERT writes with way=prefix; leave it out.")
         return PrefixWriter(encoder)
-    if encoder.reads_source:
-        return SourceWriter(getattr(encoder.config, "start_token", None))
+    if isinstance(encoder, EncoderDecoder):
+        return SourceWriter(encoder.config.start_token)
     raise Unsupported(
         "This model reads but cannot write; fine-tuning with `task='rewrite'` makes an encoder-decoder of a BERT, "
         "or a new one if no model is named."
@@ -106,7 +106,7 @@ class SourceWriter:
         labels_N = torch.from_numpy(np.concatenate(labels).astype(np.int64))
         return replace(pack_tokens(inputs), source=pack_sources(items), targets={LABELS: labels_N})
 
-    def hide(self, batch: Batch) -> Batch:
+    def training_input(self, batch: Batch) -> Batch:
         return batch
 
     def loss(self, states: States, batch: Batch, *, smoothing: float) -> tuple[Tensor, dict[str, Tensor]]:

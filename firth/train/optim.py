@@ -72,7 +72,7 @@ def scheduled_rate(step: float, steps: int, config: OptimConfig) -> float:
         return config.rate * (1 + share * (SLANT - 1)) / SLANT
     if step < warmup:
         return config.rate * min(1.0, (step + 1) / warmup)
-    if config.schedule == "inverse-root":
+    if config.schedule == "inverse-sqrt":
         return config.rate * math.sqrt(warmup / (step + 1))
     # The share of the steps after warm-up that are done.
     done = (step - warmup) / max(1, steps - warmup)

@@ -142,7 +142,7 @@ class TrainingRun:
             if last is None:
                 self._train_on(self.packs)
             else:
-                self._train_on(self.packs, until=lambda: last.first_step(self.progress.steps))
+                self._train_on(self.packs, until=lambda: self._last_phase_begins_at(last))
                 self._begin_last_phase(last)
                 self._train_on(last.packs)
         self.save()
@@ -166,9 +166,13 @@ class TrainingRun:
     def _begin_last_phase(self, last: LastPhase) -> None:
         """Goes over to the batches of the last steps; in a run that is resumed there, their address is known."""
         self.measure = last.measure
-        if self.progress.step == last.first_step(self.progress.steps):
+        if self.progress.step == self._last_phase_begins_at(last):
             # A new epoch, so that the draws are new.
             self.progress.place = BatchAddress(self.progress.place.epoch + 1)
+
+    def _last_phase_begins_at(self, last: LastPhase) -> int:
+        """The step before the last phase. If the steps are planned after it should have begun, it begins at once."""
+        return max(last.first_step(self.progress.steps), self.progress.planned_at)
 
     def on_step(self, progress: Progress, norm: Tensor) -> None:
         """Logs, evaluates, saves and warns after a step, as often as the config says."""

@@ -12,9 +12,9 @@ class OptimConfig:
     """AdamW for everything, or Muon for the matrices of blocks and AdamW for the rest, at one learning rate."""
     rate: float = 1e-4
     """Highest learning rate."""
-    schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted", "inverse-root"] = "linear"
+    schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted", "inverse-sqrt"] = "linear"
     """How the rate falls after warm-up; trapezoid stays high and falls at the end (`decay_rate`); slanted is linear
-    from and to a 32nd of the highest rate (Howard & Ruder 2018); inverse-root falls with the square root of the step
+    from and to a 32nd of the highest rate (Howard & Ruder 2018); inverse-sqrt falls with the square root of the step
     (Vaswani et al. 2017)."""
     warmup_rate: float = 0.01
     """Share of the steps over which the rate rises from 0."""

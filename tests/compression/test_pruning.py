@@ -259,6 +259,8 @@ def test_a_compressed_folder_opens_like_any_other(
     card = (small / "README.md").read_text("utf-8")
     assert f"## Compressed by {by}: " in card
     assert figures["card"] in card
+    assert "## The original\n" in card
+    assert "## The compressed model\n" not in card
     if model_type == "bert":
         theirs = transformers.AutoModelForSequenceClassification.from_pretrained(small)
         assert type(theirs).__name__ == "BertForSequenceClassification"

@@ -10,7 +10,7 @@ from firth.data.loader import BatchAddress, Packs
 from firth.data.packing import Pack, PairLengths, Plan, finish, lay_out, runs
 from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
-from firth.data.sources import Laid, Tokens, lay_end_to_end, pack_sizes, room_taken, set_pair
+from firth.data.sources import PackedIds, Tokens, lay_end_to_end, pack_sizes, room_taken, set_pair
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.tokenizers.wordpiece import WordPiece
@@ -34,7 +34,7 @@ class Halves:
     def corrupt(self, pack: Pack, epoch: int) -> None:
         in_first_half = pack.positions_N < (np.diff(pack.bounds_B1) // 2)[pack.sequence_N]
         written = Tokens(pack.sequence_N[in_first_half], pack.positions_N[in_first_half], pack.ids_N[in_first_half])
-        source = Laid(pack.ids_N, pack.bounds_B1)
+        source = PackedIds(pack.ids_N, pack.bounds_B1)
         labels = set_pair(pack, source=source, written=lay_end_to_end([written], len(pack.rows_B)), start=START)
         pack.targets["labels"] = labels
 
@@ -78,9 +78,13 @@ def test_positions_may_begin_anywhere(stream: CorpusView, tokenizer: WordPiece) 
     plan = Halves(tokenizer).sequences(stream, 0)
     sizes = {"num_tokens": 256, "source_tokens": 512, "max_length": LENGTH}
     pack = lay_out(stream.shards, plan, np.array([4, 1]), specials=tokenizer.vocab, **sizes)
-    written = Laid(np.array([7, 8, 9]), np.array([0, 2, 3]))
+    written = PackedIds(np.array([7, 8, 9]), np.array([0, 2, 3]))
     set_pair(
-        pack, source=Laid(pack.ids_N, pack.bounds_B1), written=written, start=START, first_positions_B=np.array([5, 20])
+        pack,
+        source=PackedIds(pack.ids_N, pack.bounds_B1),
+        written=written,
+        start=START,
+        first_positions_B=np.array([5, 20]),
     )
     assert pack.positions_N.tolist() == [5, 6, 20]
     assert pack.ids_N.tolist() == [START, 7, START]

@@ -1,12 +1,13 @@
 """A frozen encoder that is given word vectors knows words that its training rows never had."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 import firth
 from firth import rng
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 
 LETTERS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
@@ -105,3 +106,16 @@ def test_vectors_are_found_in_half_precision_too(
     """The hashes of names are 64-bit numbers, which bf16 would round."""
     changes = (f"transfer.features.vectors={vectors}", "train.precision=bf16")
     assert finetune(encoder, rows, tmp_path / "half", *changes) > 0.9
+
+
+def test_a_resumed_run_needs_the_same_vectors(
+    encoder: Path, vectors: Path, rows: dict[str, Path], tmp_path: Path
+) -> None:
+    copied = tmp_path / "vectors"
+    shutil.copytree(vectors, copied)
+    out = tmp_path / "run"
+    finetune(encoder, rows, out, f"transfer.features.vectors={copied}", "epochs=1")
+    (out / "results.json").unlink()
+    (copied / "manifest.json").write_text("{}")
+    with pytest.raises(BadInput, match=r"vectors \(transfer\.features\.vectors\) is not as it was"):
+        firth.finetune(out=out, resume=True, device="cpu")

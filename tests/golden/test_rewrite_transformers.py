@@ -20,9 +20,9 @@ NUM_TEXTS = 50
 MAX_TOKENS = 24
 SETTINGS: list[dict[str, Any]] = [
     {"beams": 1},
-    {"beams": 1, "no_repeat": 2},
+    {"beams": 1, "no_repeat_ngram": 2},
     {"beams": 4},
-    {"beams": 3, "length_penalty": 0.6, "no_repeat": 3},
+    {"beams": 3, "length_penalty": 0.6, "no_repeat_ngram": 3},
     {"beams": 2, "length_penalty": 1.2},
     {"beams": 5, "length_penalty": 0.0, "full_search": True},
     {"beams": 3, "full_search": True},
@@ -102,7 +102,7 @@ def theirs(
         do_sample=False,
         num_beams=settings["beams"],
         length_penalty=settings.get("length_penalty", 1.0),
-        no_repeat_ngram_size=settings.get("no_repeat", 0),
+        no_repeat_ngram_size=settings.get("no_repeat_ngram", 0),
         early_stopping="never" if settings.get("full_search") else False,
         suppress_tokens=sorted(vocab.specials - {vocab.sep}),
         eos_token_id=vocab.sep,

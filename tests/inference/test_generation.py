@@ -36,8 +36,8 @@ CHOICES = [
     Choice(),
     Choice(temperature=0.7, top_k=20),
     Choice(top_p=0.8),
-    Choice(temperature=0, no_repeat=2),
-    Choice(temperature=1.3, top_k=50, top_p=0.9, no_repeat=3),
+    Choice(temperature=0, no_repeat_ngram=2),
+    Choice(temperature=1.3, top_k=50, top_p=0.9, no_repeat_ngram=3),
 ]
 
 
@@ -84,8 +84,8 @@ def test_states_with_a_cache_equal_those_without(model: Checkpoint) -> None:
         assert torch.allclose(last[place], wanted[row][-1], atol=1e-5)
 
 
-@pytest.mark.parametrize("no_repeat", [0, 2])
-def test_greedy_is_transformers(model: Checkpoint, no_repeat: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("no_repeat_ngram", [0, 2])
+def test_greedy_is_transformers(model: Checkpoint, no_repeat_ngram: int, tmp_path: Path) -> None:
     if model.encoder.config.norm == "post":
         pytest.skip("transformers' GPT has no generation of its own with a cache")
     save_checkpoint(tmp_path, model)
@@ -94,14 +94,16 @@ def test_greedy_is_transformers(model: Checkpoint, no_repeat: int, tmp_path: Pat
     ids = [*model.tokenizer.vocab.frame.opening, *model.tokenizer.ids_batch([PROMPTS[1]])[0]]
     bad = [[i] for i in range(len(model.tokenizer.vocab), 512)]
     told = {"max_new_tokens": 25, "do_sample": False, "bad_words_ids": bad, "pad_token_id": 0}
-    told |= {"no_repeat_ngram_size": no_repeat}
+    told |= {"no_repeat_ngram_size": no_repeat_ngram}
     wanted = theirs.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), **told)[0].tolist()
-    found = firth.load(tmp_path).generate(PROMPTS[1], max_tokens=25, temperature=0, no_repeat=no_repeat)
+    found = firth.load(tmp_path).generate(PROMPTS[1], max_tokens=25, temperature=0, no_repeat_ngram=no_repeat_ngram)
     assert found.text == model.tokenizer.decode(wanted).rstrip("\ufffd")
 
 
-@pytest.mark.parametrize(("beams", "penalty", "no_repeat"), [(2, 1.0, 0), (4, 0.6, 2), (3, 0.0, 3)])
-def test_beams_are_transformers(model: Checkpoint, beams: int, penalty: float, no_repeat: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("beams", "penalty", "no_repeat_ngram"), [(2, 1.0, 0), (4, 0.6, 2), (3, 0.0, 3)])
+def test_beams_are_transformers(
+    model: Checkpoint, beams: int, penalty: float, no_repeat_ngram: int, tmp_path: Path
+) -> None:
     if model.encoder.config.norm == "post":
         pytest.skip("transformers' GPT has no generation of its own with a cache")
     save_checkpoint(tmp_path, model)
@@ -109,7 +111,7 @@ def test_beams_are_transformers(model: Checkpoint, beams: int, penalty: float, n
     vocab = model.tokenizer.vocab
     theirs.generation_config.eos_token_id = vocab.sep
     banned = sorted({*range(len(vocab), 512), *vocab.specials} - {vocab.sep})
-    choice = Choice(temperature=0, beams=beams, length_penalty=penalty, no_repeat=no_repeat)
+    choice = Choice(temperature=0, beams=beams, length_penalty=penalty, no_repeat_ngram=no_repeat_ngram)
     found = generate(model, PROMPTS[1:], GenerationOptions(20, choice))
     for prompt, one in zip(PROMPTS[1:], found, strict=True):
         ids = [*vocab.frame.opening, *model.tokenizer.ids_batch([prompt])[0]]
@@ -120,7 +122,7 @@ def test_beams_are_transformers(model: Checkpoint, beams: int, penalty: float, n
             do_sample=False,
             num_beams=beams,
             length_penalty=penalty,
-            no_repeat_ngram_size=no_repeat,
+            no_repeat_ngram_size=no_repeat_ngram,
             suppress_tokens=banned,
             pad_token_id=0,
         )[0].tolist()
@@ -132,12 +134,12 @@ def test_what_is_drawn_from_is_transformers(choice: Choice) -> None:
     torch.manual_seed(1)
     scores_BV = torch.randn(1, 40) * 2
     context = [1, 2, 3, 1, 2]
-    banned = repeats(context, choice.no_repeat)
+    banned = repeats(context, choice.no_repeat_ngram)
     ours_BV = scores_BV.clone()
     ours_BV[:, banned] = -torch.inf
     theirs_BV = scores_BV.clone()
-    if choice.no_repeat:
-        theirs_BV = NoRepeatNGramLogitsProcessor(choice.no_repeat)(torch.tensor([context]), theirs_BV)
+    if choice.no_repeat_ngram:
+        theirs_BV = NoRepeatNGramLogitsProcessor(choice.no_repeat_ngram)(torch.tensor([context]), theirs_BV)
     assert torch.equal(ours_BV, theirs_BV)
     if not choice.temperature:
         return
@@ -190,7 +192,20 @@ def test_models_that_cannot(run: Path, model: Checkpoint) -> None:
 
 def test_the_command(model: Checkpoint, tmp_path: Path, command: Callable[..., Any]) -> None:
     save_checkpoint(tmp_path, model)
-    told = ("--max-tokens", 5, "--temperature", 0.8, "--top-k", 40, "--top-p", 0.95, "--no-repeat", 3, "--seed", 1)
+    told = (
+        "--max-tokens",
+        5,
+        "--temperature",
+        0.8,
+        "--top-k",
+        40,
+        "--top-p",
+        0.95,
+        "--no-repeat-ngram",
+        3,
+        "--seed",
+        1,
+    )
     shown = json.loads(command("generate", tmp_path, "The cat", *told, "--json").out)["generated"]
     assert shown["text"].startswith("The cat")
     assert shown["num_tokens"] <= 5

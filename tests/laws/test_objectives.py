@@ -17,7 +17,7 @@ from firth.data.settings import BatchConfig
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.objectives.objective import Objective
-from firth.objectives.restoring import Restoring
+from firth.objectives.reconstruction import ReconstructionObjective
 from firth.tensors import Batch, Encoder
 from firth.tokenizers.sentinels import with_sentinels
 from firth.tokenizers.wordpiece import WordPiece
@@ -73,8 +73,8 @@ def test_same_key_same_batch_other_epoch_other_batch(make: Maker) -> None:
 
 def test_special_tokens_are_never_touched(make: Maker, tokenizer: WordPiece) -> None:
     _, goal, packs = make()
-    if isinstance(goal, Restoring):
-        pytest.skip("a source and a target have other tokens than the text: see tests/objectives/test_restoring.py")
+    if isinstance(goal, ReconstructionObjective):
+        pytest.skip("source and target have other tokens than the text: see tests/objectives/test_reconstruction.py")
     plan = packs.objectives[0].sequences(packs.stream, 0)
     for rows in np.array_split(rng.permutation(rng.key("rows"), len(plan)), 20):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": CONFIG.max_length}

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from firth.nn.recurrent import ClippedLSTM, DroppedLSTM, both_ways, same_mask
+from firth.nn.recurrent import ClippedLSTM, DroppedLSTM, bidirectional, same_mask
 from firth.nn.walk import Walk
 
 BOUNDS = torch.tensor([0, 5, 5, 38, 39, 60], dtype=torch.int32)
@@ -92,9 +92,9 @@ def test_both_ways_is_torchs_own_lstm(x_ND: Tensor) -> None:
     known = torch.cat([lstm(x_ND[first:last])[0] for first, last in SPANS])
     parameters = [x_ND, *lstm.parameters()]
     wanted = torch.autograd.grad(known.square().sum(), parameters)
-    found = both_ways(lstm, x_ND, BOUNDS)
+    found = bidirectional(lstm, x_ND, BOUNDS)
     slopes = torch.autograd.grad(found.square().sum(), parameters)
     torch.testing.assert_close(found, known, rtol=1e-5, atol=1e-6)
     for slope, want in zip(slopes, wanted, strict=True):
         torch.testing.assert_close(slope, want, rtol=1e-4, atol=1e-5)
-    assert both_ways(lstm, x_ND[:0], torch.tensor([0, 0], dtype=torch.int32)).shape == (0, 12)
+    assert bidirectional(lstm, x_ND[:0], torch.tensor([0, 0], dtype=torch.int32)).shape == (0, 12)

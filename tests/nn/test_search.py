@@ -1,6 +1,7 @@
 """Beam search: the best of all texts where it may keep them all, no better than those otherwise, text by text."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -47,12 +48,14 @@ class TableModel:
         return total
 
 
-def written(seed: int, texts: list[int], choice: Choice, limits: list[int], **rules: object) -> list[Written]:
+def written(
+    seed: int, texts: list[int], choice: Choice, limits: list[int], *, context: int = 9, **rules: object
+) -> list[Written]:
     return write(
         TableModel(seed, texts),
         choice,
         WritingRules(VOCAB, END, **rules),  # type: ignore[arg-type]
-        contexts=[[9] for _ in texts],
+        contexts=[[context] for _ in texts],
         limits=limits,
         draw=lambda rows, step: torch.tensor([(row * 0.37 + step * 0.11) % 1 for row in rows]),
     )
@@ -93,7 +96,7 @@ def test_with_enough_beams_it_is_an_exhaustive_search(seed: int, penalty: float)
 
 
 def test_runs_of_tokens_do_not_repeat() -> None:
-    choice = Choice(temperature=0, beams=3, no_repeat=2)
+    choice = Choice(temperature=0, beams=3, no_repeat_ngram=2)
     for seed in range(10):
         for text in written(seed, [0, 1], choice, [12, 12]):
             pairs = list(itertools.pairwise([9, *text.tokens]))
@@ -142,3 +145,32 @@ def test_settings_that_contradict_each_other() -> None:
         Choice(beams=2)
     with pytest.raises(BadConfig, match="at least 1 beam"):
         Choice(beams=0)
+
+
+CHOICES = [Choice(temperature=0), Choice(temperature=1.0), Choice(temperature=0, beams=3)]
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_without_an_end_token_texts_are_as_long_as_their_limits(choice: Choice) -> None:
+    texts = written(1, [0, 1, 2], choice, [1, 3, 5], banned=(END,))
+    assert [len(text.tokens) for text in texts] == [1, 3, 5]
+    for text in texts:
+        assert END not in text.tokens
+        assert not text.ended
+        assert np.isfinite(text.log_probability)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_text_that_no_token_may_follow_stops(choice: Choice) -> None:
+    # Nothing at all may be written.
+    everything = tuple(range(VOCAB))
+    assert written(1, [0, 1], choice, [4, 4], banned=everything) == [Written(), Written()]
+    # After a forced first token there is nothing.
+    forced = written(1, [0, 1], choice, [4, 4], banned=everything, first=2)
+    assert forced == [Written([2]), Written([2])]
+    # Each of the three tokens may be written once, so the fourth has none to follow.
+    once = written(1, [0, 1], replace(choice, no_repeat_ngram=1), [9, 9], context=END, banned=(END,))
+    for text in once:
+        assert sorted(text.tokens) == [1, 2, 3]
+        assert not text.ended
+        assert np.isfinite(text.log_probability)

@@ -14,8 +14,9 @@ from firth.data.shards import Shards, write_shards
 from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
-from firth.objectives.mask_units import NGRAM, SPAN, Entities, unit_starts
+from firth.objectives.mask_units import NGRAM, SPAN, join_names, unit_starts
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.names import Names
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTH = 256
@@ -59,11 +60,11 @@ def packs(goal: MaskedLM, shards: Shards) -> Iterator[Pack]:
         yield lay_out(shards, plan, rows, specials=goal.vocab, **sizes)
 
 
-def units(unit: Any, pack: Pack, entities: Entities | None = None) -> tuple[np.ndarray, np.ndarray]:
+def units(unit: Any, pack: Pack, entities: Names | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The tokens of the text, and for each whether a unit begins there."""
     tokens = np.flatnonzero(pack.ordinary_N)
     key = rng.key("units", unit)
-    return tokens, unit_starts(unit, pack, tokens, key=key, entities=entities or Entities())
+    return tokens, unit_starts(unit, pack, tokens, key=key, entities=entities or Names())
 
 
 @pytest.mark.parametrize(("unit", "weights"), [("span", SPAN), ("ngram", NGRAM)])
@@ -108,7 +109,7 @@ def test_a_chosen_span_shares_one_fate(goal: Callable[..., MaskedLM], long_text:
         chosen = pack.targets["masked_lm_positions"][labels != IGNORE]
         tokens = np.flatnonzero(before.ordinary_N)
         key = rng.key(2, "mask", 0)
-        unit = np.cumsum(unit_starts("span", before, tokens, key=key, entities=Entities()))
+        unit = np.cumsum(unit_starts("span", before, tokens, key=key, entities=Names()))
         masked = pack.ids_N[chosen] == made.vocab.mask
         same = pack.ids_N[chosen] == before.ids_N[chosen]
         for one in np.unique(of := unit[np.searchsorted(tokens, chosen)]):
@@ -151,16 +152,16 @@ def test_names_of_a_list_are_masked_as_a_whole(
 
 
 def test_an_entity_is_whole_words_in_one_text_and_the_longer_one_wins() -> None:
-    found = Entities([[1, 2], [1, 2, 3], [5, 6], [7]])
+    found = Names([("", (1, 2)), ("", (1, 2, 3)), ("", (5, 6)), ("", (7,))])
     ids = np.array([1, 2, 3, 1, 2, 9, 5, 6, 5, 6, 7])
     words = np.array([1, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1], bool)
     after_special = np.zeros(len(ids), bool)
-    starts = found.join(ids, words, after_special)
+    starts = join_names(found, ids, words, after_special)
     #       1 2 3 is one, 1 2 is one; 5 6 ends in mid-word and then begins in one
     assert starts.tolist() == [True, False, False, True, False, True, True, True, False, True, True]
     after_special[1] = True
-    assert found.join(ids, words, after_special)[:3].tolist() == [True, True, True]
-    assert Entities().join(ids, words, after_special).tolist() == words.tolist()
+    assert join_names(found, ids, words, after_special)[:3].tolist() == [True, True, True]
+    assert join_names(Names(), ids, words, after_special).tolist() == words.tolist()
 
 
 def test_a_shorter_rate_of_words_is_the_same_in_every_unit(goal: Callable[..., MaskedLM], long_text: Shards) -> None:

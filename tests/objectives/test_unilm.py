@@ -50,20 +50,20 @@ def prefixes(pack: Pack) -> np.ndarray:
 
 
 def test_three_ways_of_reading_and_their_shares(goal: Maker, long_shards: Shards) -> None:
-    both_ways = left_to_right = source_to_target = without_target = 0
+    bidirectional = left_to_right = source_to_target = without_target = 0
     for pack in corrupted(goal(), long_shards, 0):
         for row, prefix in enumerate(prefixes(pack).tolist()):
             segments = pack.segments_N[pack.bounds_B1[row] : pack.bounds_B1[row + 1]]
             num_first = int((segments == 0).sum())
             without_target += num_first == len(segments)
-            both_ways += prefix == len(segments)
+            bidirectional += prefix == len(segments)
             left_to_right += prefix == 0
             if 0 < prefix < len(segments):
                 assert prefix == num_first  # the source is the whole first segment with its [SEP]
                 source_to_target += 1
-    total = both_ways + left_to_right + source_to_target
+    total = bidirectional + left_to_right + source_to_target
     assert total > 2000
-    assert abs(both_ways / total - 1 / 3) < 0.03
+    assert abs(bidirectional / total - 1 / 3) < 0.03
     # A sequence in one segment has no target, so it is read from left to right.
     assert abs(source_to_target / total - (1 - without_target / total) / 3) < 0.03
     assert 0.02 < without_target / total < 0.3
@@ -71,8 +71,8 @@ def test_three_ways_of_reading_and_their_shares(goal: Maker, long_shards: Shards
 
 def test_shares_can_be_chosen(goal: Maker, long_shards: Shards) -> None:
     for changes, wanted in (
-        ({"both_ways": 1.0, "left_to_right": 0.0}, "all"),
-        ({"left_to_right": 1.0, "both_ways": 0.0}, 0),
+        ({"bidirectional": 1.0, "left_to_right": 0.0}, "all"),
+        ({"left_to_right": 1.0, "bidirectional": 0.0}, 0),
     ):
         for pack in corrupted(goal(**changes), long_shards, 0):
             lengths = np.diff(pack.bounds_B1)
@@ -123,6 +123,6 @@ def test_the_encoder_reads_by_the_drawn_mask(
 def test_what_does_not_go_is_refused(shrink: Callable[[Any], Any], tokenizer: WordPiece) -> None:
     with pytest.raises(BadConfig, match="can be read in several ways, such as bert"):
         make_objective("unilm", UniLM.Config(), Albert(shrink(Albert.Config())), tokenizer)
-    for wrong in ({"both_ways": -0.1}, {"both_ways": 0.6, "left_to_right": 0.6}):
+    for wrong in ({"bidirectional": -0.1}, {"bidirectional": 0.6, "left_to_right": 0.6}):
         with pytest.raises(BadConfig, match="shares of at most 1 together"):
             replace(UniLM.Config(), **wrong)

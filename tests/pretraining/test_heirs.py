@@ -1,6 +1,5 @@
 """The masked family as runs: what each keeps, that it fills, embeds and is fine-tuned, and exact resume for ELECTRA."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ import transformers
 import firth
 from firth import checkpoint as checkpoints
 from firth import lineage
-from firth.config import to_dict, to_toml
 from firth.encoders import resolve
 from firth.errors import BadConfig, BadInput
 from firth.files import read_json
@@ -35,30 +33,8 @@ ROWS = "text\tlabel\n" + "".join(f"a {word} day\t{label}\n" for word, label in [
 
 
 @pytest.fixture(scope="module")
-def trained(
-    shrink: Callable[[Any], Any], data: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Path]:
-    """The folder of a recipe's run of six small steps, made once."""
-    folder = tmp_path_factory.mktemp("heirs")
-
-    def run(name: str) -> Path:
-        if not (folder / name).exists():
-            (folder / f"{name}.toml").write_text(plan(name, shrink))
-            firth.pretrain(data, out=folder / name, config=folder / f"{name}.toml", steps=6, device="cpu")
-        return folder / name
-
-    return run
-
-
-def plan(name: str, shrink: Callable[[Any], Any]) -> str:
-    recipe = lineage.make(name, "tiny")
-    small = replace(
-        recipe,
-        encoder={key: shrink(config) for key, config in recipe.encoder.items()},
-        batches=replace(recipe.batches, max_length=64, tokens=512),
-        train=replace(recipe.train, log_every=2, checkpoint_every=2, keep=3),
-    )
-    return to_toml(to_dict(small))
+def trained(make_runs: Callable[..., Callable[[str], Path]], data: Path) -> Callable[[str], Path]:
+    return make_runs(data)
 
 
 @pytest.mark.parametrize("name", HEIRS)
@@ -129,19 +105,9 @@ def test_electra_logs_its_health(trained: Callable[[str], Path]) -> None:
 
 @pytest.mark.parametrize("name", ["electra", "albert", "spanbert"])
 def test_a_resumed_run_ends_with_the_same_bytes(
-    name: str, trained: Callable[[str], Path], data: Path, tmp_path: Path
+    name: str, trained: Callable[[str], Path], data: Path, resumes_exactly: Callable[..., None]
 ) -> None:
-    whole, again = trained(name), tmp_path / "again"
-    shutil.copytree(whole, again)
-    for path in [*again.glob("*.safetensors"), again / "manifest.json", again / "firth.json"]:
-        path.unlink()
-    shutil.rmtree(again / "generator", ignore_errors=True)
-    shutil.rmtree(again / "checkpoints" / "step-6")
-    firth.pretrain(data, out=again, resume=True, device="cpu")
-    files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
-    assert len(files) > 8
-    differing = [str(p) for p in files if (whole / p).read_bytes() != (again / p).read_bytes()]
-    assert set(differing) <= {"timing.jsonl", "report.html"}  # both show seconds
+    resumes_exactly(trained(name), data)
 
 
 @pytest.mark.parametrize(("size", "millions"), [("base", 12), ("large", 18)])
@@ -163,9 +129,9 @@ def count(name: str, size: str, **changes: Any) -> float:
 
 
 def test_ernie_reads_its_list_before_anything_is_written(
-    shrink: Callable[[Any], Any], data: Path, tmp_path: Path, messages: Callable[[], str]
+    small_plan: Callable[..., str], data: Path, tmp_path: Path, messages: Callable[[], str]
 ) -> None:
-    (tmp_path / "plan.toml").write_text(plan("ernie", shrink))
+    (tmp_path / "plan.toml").write_text(small_plan("ernie"))
     asked: dict[str, Any] = {"out": tmp_path / "run", "config": tmp_path / "plan.toml", "steps": 2, "device": "cpu"}
     with pytest.raises(BadInput, match=r"none\.txt does not exist"):
         firth.pretrain(data, changes=[f"objectives.masked_lm.entities={tmp_path / 'none.txt'}"], **asked)
@@ -183,18 +149,18 @@ def test_ernie_reads_its_list_before_anything_is_written(
     assert "whole words are masked, as in bert-wwm; give one with objectives.masked_lm.entities=FILE" in (messages())
 
 
-def test_an_objective_that_needs_another_says_so(shrink: Callable[[Any], Any], data: Path, tmp_path: Path) -> None:
-    text = plan("spanbert", shrink).split("[objectives.masked_lm]")
+def test_an_objective_that_needs_another_says_so(small_plan: Callable[..., str], data: Path, tmp_path: Path) -> None:
+    text = small_plan("spanbert").split("[objectives.masked_lm]")
     kept = text[0] + "[" + text[1].split("[", 1)[1]
     (tmp_path / "plan.toml").write_text(kept)
     with pytest.raises(BadConfig, match="span_boundary needs masked_lm before it"):
         firth.pretrain(data, out=tmp_path / "run", config=tmp_path / "plan.toml", steps=2, device="cpu")
 
 
-def test_roberta_over_its_own_tokenizer(shrink: Callable[[Any], Any], texts: list[Path], tmp_path: Path) -> None:
+def test_roberta_over_its_own_tokenizer(small_plan: Callable[..., str], texts: list[Path], tmp_path: Path) -> None:
     """Byte-level BPE pads with 1, so the folder's positions begin at 2; pairs have one kind of segment."""
     firth.prepare(texts, out=tmp_path / "data", tokenizer="bpe", vocab_size=1200, processes=0)
-    (tmp_path / "plan.toml").write_text(plan("roberta", shrink))
+    (tmp_path / "plan.toml").write_text(small_plan("roberta"))
     firth.pretrain(tmp_path / "data", out=tmp_path / "run", config=tmp_path / "plan.toml", steps=2, device="cpu")
     config = read_json(tmp_path / "run" / "config.json")
     assert (config["pad_token_id"], config["max_position_embeddings"], config["type_vocab_size"]) == (1, 66, 1)

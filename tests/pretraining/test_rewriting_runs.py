@@ -1,6 +1,5 @@
 """Encoder-decoders as runs: they learn, read their source, resume exactly, and keep what they need in their folder."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -106,18 +105,9 @@ def test_the_decoder_reads_its_source(random_tokens: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_a_resumed_run_ends_with_the_same_bytes(
-    name: str, trained: Callable[[str], Path], counting: Path, tmp_path: Path
+    name: str, trained: Callable[[str], Path], counting: Path, resumes_exactly: Callable[..., None]
 ) -> None:
-    whole, again = trained(name), tmp_path / "again"
-    shutil.copytree(whole, again)
-    for path in [*again.glob("*.safetensors"), again / "manifest.json", again / "firth.json"]:
-        path.unlink()
-    shutil.rmtree(again / "checkpoints" / "step-120")
-    firth.pretrain(counting, out=again, resume=True, device="cpu")
-    files = [path.relative_to(whole) for path in whole.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
-    assert len(files) > 8
-    differing = [str(p) for p in files if (whole / p).read_bytes() != (again / p).read_bytes()]
-    assert set(differing) <= {"timing.jsonl", "report.html"}  # both show seconds
+    resumes_exactly(trained(name), counting, last_step=120)
 
 
 @pytest.mark.parametrize("name", ENCODERS)

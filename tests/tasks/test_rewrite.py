@@ -109,6 +109,22 @@ def test_empty_texts_are_named_by_row(tmp_path: Path) -> None:
         labelled.refuse_bad(data, {"train": tmp_path / "t.en"})
 
 
+def test_a_header_of_unknown_names_is_no_example(tmp_path: Path) -> None:
+    rows = ["a first text\tein Text", "a second one.\tnoch einer."]
+    for header in ("en\tde", "English\tGerman", "原文\t译文"):
+        named = write(tmp_path / "named.tsv", [header, *rows])
+        with pytest.raises(BadInput, match=r"the first row \(.*\) looks like names of columns; name source and target"):
+            read(named)
+    source, target = header.split("\t")
+    pairs = [tuple(row.split("\t")) for row in rows]
+    assert read(named, RewriteConfig(text_column=source, label_columns=(target,))) == (pairs, [])
+    counted = RewriteConfig(text_column="1", label_columns=("2",))
+    assert read(named, counted) == ([(source, target), *pairs], [])
+    # Where all rows are single words, the first one is like the others.
+    words = write(tmp_path / "words.tsv", ["cat\tKatze", "dog\tHund"])
+    assert read(words) == ([("cat", "Katze"), ("dog", "Hund")], [])
+
+
 def test_columns_that_cannot_be_found(tmp_path: Path) -> None:
     three = write(tmp_path / "three.tsv", ["a\tb\tc"])
     with pytest.raises(BadInput, match="no columns are known to be source and target"):
@@ -244,7 +260,7 @@ def test_attention_to_the_source(writer: Encoder, tokenizer: WordPiece) -> None:
 
 
 def test_a_saved_model_writes_the_same(writer: Encoder, tokenizer: WordPiece, tmp_path: Path) -> None:
-    head = head_of(writer, beams=2, max_tokens=7, no_repeat=2)
+    head = head_of(writer, beams=2, max_tokens=7, no_repeat_ngram=2)
     checkpoint = Checkpoint(writer, {}, tokenizer, tasks={"rewrite": head})
     checkpoints.save(tmp_path / "model", checkpoint)
     model = load(tmp_path / "model")

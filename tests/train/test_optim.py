@@ -16,7 +16,7 @@ def rates(schedule: str, steps: int = 100, warmup: float = 0.1) -> list[float]:
     return [scheduled_rate(step, steps, config) for step in range(steps)]
 
 
-@pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "constant", "inverse-root"])
+@pytest.mark.parametrize("schedule", ["linear", "cosine", "trapezoid", "constant", "inverse-sqrt"])
 def test_every_schedule_warms_up_to_its_rate(schedule: str) -> None:
     found = rates(schedule)
     assert found[:10] == pytest.approx([0.2 * (step + 1) for step in range(10)])
@@ -35,14 +35,14 @@ def test_the_shapes_after_warm_up() -> None:
     assert set(rates("constant")[10:]) == {2.0}
     assert rates("linear")[-1] == pytest.approx(2.0 / 90)
     # The step that ends warm-up has the highest rate, four times as many steps half of it.
-    assert rates("inverse-root")[9] == 2.0
-    assert rates("inverse-root")[39] == pytest.approx(1.0)
+    assert rates("inverse-sqrt")[9] == 2.0
+    assert rates("inverse-sqrt")[39] == pytest.approx(1.0)
 
 
 def test_the_inverse_square_root_is_that_of_the_original_transformer() -> None:
     """D^-0.5 min(step^-0.5, step warmup^-1.5), equation 3 of the paper; its highest value is (D warmup)^-0.5."""
     steps, warmup, width = 100, 10, 512
-    config = OptimConfig(rate=(width * warmup) ** -0.5, schedule="inverse-root", warmup_rate=warmup / steps)
+    config = OptimConfig(rate=(width * warmup) ** -0.5, schedule="inverse-sqrt", warmup_rate=warmup / steps)
     for step in range(1, steps + 1):
         wanted = width**-0.5 * min(step**-0.5, step * warmup**-1.5)
         assert scheduled_rate(step - 1, steps, config) == pytest.approx(wanted)

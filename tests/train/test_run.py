@@ -12,6 +12,7 @@ import torch
 
 import firth
 from firth.config import from_dict, load_toml
+from firth.data.loader import BatchAddress, Batches
 from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput, FirthError
 from firth.lineage import Recipe
@@ -20,7 +21,7 @@ from firth.tensors import Batch
 from firth.train.journal import read_rows
 from firth.train.limit import EvaluationExtent, TimeLimit
 from firth.train.loop import Learner
-from firth.train.run import evaluate, floor_step
+from firth.train.run import TrainingRun, evaluate, floor_step
 
 
 def test_the_folder_of_a_run(run: Path) -> None:
@@ -251,6 +252,36 @@ def test_a_run_with_longer_sequences_at_the_end_resumes_exactly(
     for state in run.glob("checkpoints/*"):
         if state.name != f"step-{kept}":
             shutil.rmtree(state)
+    firth.pretrain(data, out=run, resume=True)
+    assert {name: (run / name).read_bytes() for name in whole} == whole
+
+
+def test_a_plan_shorter_than_what_is_done_begins_the_last_phase_at_once(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine tenths of the steps are the last phase, but it is not known how many these are before some are timed."""
+    begun: list[tuple[int, BatchAddress]] = []
+    train_on = TrainingRun._train_on
+
+    def spy(run: TrainingRun, packs: Batches, *, until: Callable[[], int] | None = None) -> None:
+        begun.append((run.progress.step, run.progress.place))
+        train_on(run, packs, until=until)
+
+    monkeypatch.setattr(TrainingRun, "_train_on", spy)
+    run = tmp_path / "run"
+    changes = [*tiny, "encoder.bert.max_positions=96", *LONG_AT_THE_END, "batches.last_share=0.9"]
+    firth.pretrain(data, out=run, minutes=0.03, changes=changes)
+    plan = json.loads((run / "plan.json").read_text())
+    assert plan["steps"] - round(0.9 * plan["steps"]) < plan["planned_at"]
+    (_, first_place), (last_step, last_place) = begun
+    assert last_step == plan["planned_at"]
+    # New batches from their beginning, with new draws.
+    assert last_place.epoch > first_place.epoch
+    assert last_place == BatchAddress(last_place.epoch)
+    whole = {name: (run / name).read_bytes() for name in ("metrics.jsonl", "model.safetensors")}
+    # A run that is resumed knows the plan from its first step on, and follows it in the same way.
+    (run / "manifest.json").unlink()
+    shutil.rmtree(run / "checkpoints")
     firth.pretrain(data, out=run, resume=True)
     assert {name: (run / name).read_bytes() for name in whole} == whole
 

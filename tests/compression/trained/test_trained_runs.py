@@ -52,13 +52,26 @@ def test_a_run_killed_at_random_ends_with_the_same_bytes(
     )
 
 
+def figures_of(card: str) -> list[str]:
+    """The rows of a card that have figures of its fine-tuning."""
+    rows = [line for line in card.splitlines() if line.startswith("| held-out training rows")]
+    assert rows
+    return rows
+
+
 def test_what_the_folder_holds(tuned: Path, rows: Path, tmp_path: Path, quick: None) -> None:
     out = tmp_path / "small"
     firth.compress(tuned, by="distil", data=rows, train=rows, out=out, changes=("epochs=1", "num_layers=1"))
     model = firth.load(out)
     assert model.checkpoint.encoder.num_layers == 1
     assert model.predict(["A fine text."])[0].label in model.checkpoint.tasks["classify"].labels["label"]
-    assert "distil" in (out / "README.md").read_text("utf-8")
+    card = (out / "README.md").read_text("utf-8")
+    own, _, original = card.partition("## The original\n")
+    assert "## Compressed by distil" in own
+    # Each figure is where it belongs: what the student's run measured, and what the teacher's did.
+    assert "1 layers" in own.partition("## The compressed model\n")[2]
+    assert "4 layers" in original
+    assert figures_of(original) == figures_of((tuned / "README.md").read_text("utf-8"))
     with pytest.raises(BadConfig, match="firth compress"):
         firth.finetune(out=out / "strength-0" / "run", resume=True)
 

@@ -25,7 +25,7 @@ from firth.encoders.transformer import Transformer
 from firth.errors import BadConfig
 from firth.nn.encoder_decoder import output_scores
 from firth.nn.likelihood import IGNORE
-from firth.objectives.restoring import Restoring
+from firth.objectives.reconstruction import ReconstructionObjective
 from firth.tensors import Batch
 from firth.tokenizers.sentinels import with_sentinels
 from firth.tokenizers.vocab import Vocab
@@ -36,7 +36,7 @@ NAMES = ("mass", "span_corruption", "denoising")
 LANGUAGES = ("en", "zh")
 DOCUMENTS = 500
 """Of each language."""
-Maker = Callable[..., Restoring]
+Maker = Callable[..., ReconstructionObjective]
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def make(tokenizer: WordPiece, shrink: Callable[[Any], Any]) -> Maker:
     extended = with_sentinels(tokenizer, 40)
     encoder = Transformer(replace(shrink(Transformer.Config()), vocab_size=len(extended.vocab)))
 
-    def build(name: str, *, max_length: int = LENGTH, **changes: Any) -> Restoring:
+    def build(name: str, *, max_length: int = LENGTH, **changes: Any) -> ReconstructionObjective:
         config = objectives.resolve(name).Config(**changes)
         made = make_objective(name, config, encoder, extended, max_length=max_length, seed=2)
-        assert isinstance(made, Restoring)
+        assert isinstance(made, ReconstructionObjective)
         return made
 
     return build
@@ -105,12 +105,12 @@ class Sequence:
                 self.sentences[-1].append(token)
 
 
-def laid(goal: Restoring, shards: Shards, plan: Any, rows: np.ndarray) -> Pack:
+def laid(goal: ReconstructionObjective, shards: Shards, plan: Any, rows: np.ndarray) -> Pack:
     sizes = {"num_tokens": 4 * LENGTH * len(rows), "source_tokens": 4 * LENGTH * len(rows)}
     return lay_out(shards, plan, rows, specials=goal.vocab, max_length=goal.max_length, **sizes)
 
 
-def sequences(goal: Restoring, shards: Shards, epoch: int = 0) -> Iterator[Sequence]:
+def sequences(goal: ReconstructionObjective, shards: Shards, epoch: int = 0) -> Iterator[Sequence]:
     plan = goal.sequences(CorpusView(shards, np.arange(shards.num_documents)), epoch)
     found = 0
     for rows in np.array_split(np.arange(len(plan)), max(1, len(plan) // 40)):
@@ -123,7 +123,7 @@ def sequences(goal: Restoring, shards: Shards, epoch: int = 0) -> Iterator[Seque
     assert found > 0.99 * len(plan)
 
 
-def restored(sequence: Sequence, goal: Restoring) -> list[int]:
+def restored(sequence: Sequence, goal: ReconstructionObjective) -> list[int]:
     """The original text from what is read and what is written."""
     labels = sequence.labels
     if goal.name == "denoising":
@@ -443,7 +443,7 @@ def test_any_vocabulary_restores_the_original(other_data: Path, shrink: Callable
     shape = replace(shrink(Transformer.Config()), vocab_size=len(tokenizer.vocab))
     config = objectives.resolve(name).Config()
     goal = make_objective(name, config, Transformer(shape), tokenizer, max_length=LENGTH, seed=2)
-    assert isinstance(goal, Restoring)
+    assert isinstance(goal, ReconstructionObjective)
     found = 0
     for sequence in sequences(goal, Shards.open(other_data)):
         assert restored(sequence, goal) == sequence.text
@@ -515,7 +515,7 @@ def test_every_sequence_has_no_more_spans_than_sentinels(
     encoder = Transformer(replace(shrink(Transformer.Config()), vocab_size=len(few.vocab)))
     config = objectives.resolve("span_corruption").Config(sentinels=3, rate=0.4)
     goal = make_objective("span_corruption", config, encoder, few, max_length=LENGTH, seed=2)
-    assert isinstance(goal, Restoring)
+    assert isinstance(goal, ReconstructionObjective)
     most = 0
     for sequence in sequences(goal, documents["en"]):
         assert restored(sequence, goal) == sequence.text

@@ -13,7 +13,7 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack, PairLengths, Plan, runs
-from firth.data.sources import Laid, set_pair
+from firth.data.sources import PackedIds, set_pair
 from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.encoder_decoder import EncoderDecoder, output_loss
@@ -24,7 +24,7 @@ from firth.tokenizers.vocab import Vocab
 
 
 @dataclass(frozen=True)
-class RestoringConfig:
+class ReconstructionConfig:
     smoothing: float = 0.0
     """Label smoothing, in training only: the share of a label's probability that is spread over the vocabulary."""
     fresh: bool = True
@@ -39,22 +39,24 @@ class RestoringConfig:
 class Pair:
     """What is read and what is written for every sequence of a pack."""
 
-    source: Laid
-    written: Laid
+    source: PackedIds
+    written: PackedIds
     start: int
     """The decoder's first input."""
     first_positions_B: np.ndarray | None = None
     """The position of that input; None for 0."""
 
 
-class Restoring(Objective):
+class ReconstructionObjective(Objective):
     """The base of objectives over an encoder-decoder."""
 
-    config: RestoringConfig
+    config: ReconstructionConfig
     per_token = ()
     has_weights = False
 
-    def __init__(self, config: RestoringConfig, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int) -> None:
+    def __init__(
+        self, config: ReconstructionConfig, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int
+    ) -> None:
         super().__init__()
         if not isinstance(encoder, EncoderDecoder):
             raise BadConfig(
