@@ -22,7 +22,7 @@ def study(
     from firth.study.studies import run_all as run_every_study
 
     if bool(name) == run_all:
-        raise BadConfig(f"Name one study ({', '.join(studies.TABLE)}) or give `all=True`.")
+        raise BadConfig(f"Name one study ({', '.join(studies.TABLE)}) or give --all.")
     pages = run_every_study(out=out, minutes=minutes) if run_all else [run(name, out=out, minutes=minutes)]
     for page in pages:
         typer.echo(page)

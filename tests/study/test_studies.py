@@ -85,7 +85,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
     [
         ((), "Name one study (lineage, ablations, similarity, chains, layers) or give --all."),
         (("lineage", "--all"), "Name one study (lineage, ablations, similarity, chains, layers) or give --all."),
-        (("nothing",), "There is no study 'nothing' (known: lineage, ablations, similarity, chains, layers)."),
+        (("nothing",), "There is no study named 'nothing' (known: lineage, ablations, similarity, chains, layers)."),
         (("lineage", "--minutes", "0"), "--minutes must be above 0."),
     ],
 )
