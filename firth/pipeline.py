@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from firth.data.health import Health
     from firth.data.prepare import Progress
     from firth.finetuning.checking import Findings
+    from firth.finetuning.few.running import FewRequest
     from firth.finetuning.figures import FinetuningSummary
     from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
@@ -301,6 +302,8 @@ def finetune(
     encoder: str | Path | None = None,
     recipe: str | None = None,
     language: str = "",
+    few: str = "",
+    unlabelled: str | Path = "",
     **options: object,
 ) -> "FinetuningSummary":
     """Trains a model on labelled rows into `out` and measures it; returns all its figures.
@@ -309,9 +312,12 @@ def finetune(
     language of the training rows. `random=True` starts from random weights in the shape of `model`, or of a tiny BERT.
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
     `language` is that of the rows, for a model with language embeddings.
+    `few` is a way to learn from few labels: contrast, prompt, plain, or choose (the best by cross-validation);
+    `unlabelled` is a file with a text on each line, which it also learns from.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
     from firth.finetuning import running, ulmfit
+    from firth.finetuning.few import running as few_labels
     from firth.finetuning.jobs import FinetuneRequest
     from firth.report.finetuning import gather
     from firth.run_folder import RunFolder
@@ -331,9 +337,23 @@ def finetune(
     )
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
     with RunFolder(Path(out), command="finetune", resume=resume) as folder:
-        summary = run(folder, request, device=device)
+        if few or unlabelled:
+            summary = few_labels.finetune(folder, request, _few_request(few, recipe, unlabelled), device=device)
+        else:
+            summary = run(folder, request, device=device)
         folder.write_report(lambda: gather(folder.path))
     return summary
+
+
+def _few_request(few: str, recipe: str | None, unlabelled: str | Path) -> "FewRequest":
+    """How to learn from few labels; raises if it does not go with the other options."""
+    from firth.finetuning.few.running import FewRequest
+
+    if recipe is not None:
+        raise BadConfig(f"`few=` and `recipe='{recipe}'` are two ways to learn; leave one out.")
+    if not few:
+        raise BadConfig("`unlabelled=` goes with `few=`: say how to learn, such as `few='choose'`.")
+    return FewRequest(few, str(unlabelled))
 
 
 def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str | None) -> tuple[str, list[str]]:

@@ -42,6 +42,8 @@ DATA = "data"
 """Text that was prepared for this run."""
 LANGUAGE_MODEL = "lm"
 """The run of ULMFiT's second stage, in the folder of its fine-tuning."""
+WAYS = "ways"
+"""What fine-tuning with few labels tried before its run: other ways, a teacher, the labels it gave."""
 TEXT = "text.txt"
 """The text that ULMFiT's second stage is trained on, in its folder."""
 
@@ -105,7 +107,7 @@ class FinetuningSource:
     """What a fine-tuning run is made from."""
 
     command: ClassVar[Command] = "finetune"
-    before_begin: ClassVar[tuple[str, ...]] = (LANGUAGE_MODEL,)
+    before_begin: ClassVar[tuple[str, ...]] = (LANGUAGE_MODEL, WAYS)
     last_written: ClassVar[str] = RESULTS
     """Written after the model and its manifest."""
     model: str

@@ -49,6 +49,12 @@ TargetEnding = Annotated[
 Language = Annotated[
     str, typer.Option(help="The texts' language, for a model with language embeddings. [default: the model's own]")
 ]
+Pattern = Annotated[
+    str | None, typer.Option(help="A prompt with {text}, if need be {second}, and [MASK]. [default: {text} It was [MASK].]")
+]
+Words = Annotated[
+    str | None, typer.Option("--words", help="What [MASK] is for each label: positive=great/good,negative=terrible.")
+]
 Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
 
 
@@ -122,6 +128,14 @@ def finetune(
     format: Format = None,
     target_ending: TargetEnding = None,
     language: Language = "",
+    few: Annotated[
+        str, typer.Option(help="For few labels: contrast, prompt, plain, or choose (the best by cross-validation).")
+    ] = "",
+    unlabelled: Annotated[
+        Path | None, typer.Option(help="With --few: a text on each line, labelled by the model and learned from.")
+    ] = None,
+    pattern: Pattern = None,
+    words: Words = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card."""
@@ -138,6 +152,8 @@ def finetune(
         tagger=tagger,
         format=format,
         target_ending=target_ending,
+        pattern=pattern,
+        words=words,
     )
     summary = pipeline.finetune(
         model,
@@ -155,6 +171,8 @@ def finetune(
         encoder=encoder,
         recipe=recipe,
         language=language,
+        few=few,
+        unlabelled=unlabelled or "",
         **options,
     )
     if as_json:
@@ -190,6 +208,8 @@ def predict(
     ] = None,
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
     language: Language = "",
+    pattern: Pattern = None,
+    words: Words = None,
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
@@ -199,6 +219,10 @@ def predict(
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
     loaded = load(model, language=language)
+    if pattern and not words:
+        raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
+    if words:
+        loaded = loaded.prompted(words=words, pattern=pattern or "")
     # A tab separates the texts of a pair.
     inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
     if best != 1:

@@ -175,11 +175,17 @@ def _train_seed(
         makers[name] = job.extension.batch_maker(head, items["train"][name], folder=run_folder.path)
     batches = ItemBatches(makers, items["train"], config.batch_size, seed, config.alpha)
     collapsed: dict[str, str] = {}
+
+    def measure() -> dict[str, float]:
+        for name, head in model.heads.items():
+            job.extension.before_measuring(head, model.encoder, items["train"][name])
+        return _measure(job, model, items["dev"], collapsed)
+
     run = PickingRun(
         folder,
         model.learner,
         packs=batches,
-        measure=partial(_measure, job, model, items["dev"], collapsed),
+        measure=measure,
         config=replace(config.train, seed=seed),
         resume=run_folder.resume,
         interrupts=run_folder.interrupts,

@@ -1,0 +1,83 @@
+"""The ways to learn from few labels: for each, the task, its usual settings, and how many steps it makes.
+
+In: the name of a way, the request, and the number of training rows. Out: the request for one fine-tuning run.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from firth.errors import BadConfig
+from firth.finetuning.jobs import FinetuneRequest
+
+BATCH = 16
+"""Rows of a batch."""
+CHOOSE = "choose"
+"""Not a way: the best of all ways by cross-validation."""
+PROMPT_OPTIONS = ("pattern", "words")
+COMMON = (f"batch_size={BATCH}", "train.checkpoint_every=1000000")
+WITHOUT_DEV = ("held_out_rate=0", "pick=last", "train.evaluate_every=1000000")
+"""Rows are too few to hold some out, and none are left to pick an epoch on: the last weights count."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """How to learn from few labels."""
+
+    task: str
+    changes: tuple[str, ...]
+    """Its usual settings."""
+    steps: int
+    """Steps for the fewest rows ..."""
+    epochs: float
+    """... and passes over more rows, if those are more steps."""
+
+
+WAYS: Mapping[str, Way] = {
+    "plain": Way("classify", ("few.way=plain",), steps=100, epochs=5.0),
+    "contrast": Way("classify", ("few.way=contrast", "pooling=mean"), steps=40, epochs=3.0),
+    "prompt": Way("prompt", ("few.way=prompt", "dropout=0"), steps=40, epochs=3.0),
+}
+
+
+def check(few: str, request: FinetuneRequest) -> None:
+    """Raises for a way that does not exist or does not go with the request."""
+    if few not in (*WAYS, CHOOSE):
+        raise BadConfig(f"There is no way '{few}' to learn from few labels (known: {', '.join(WAYS)}, {CHOOSE}).")
+    if len(request.tasks) != 1 or request.tasks[0] not in ("classify", "prompt"):
+        raise BadConfig(f"`few='{few}'` chooses one label for a text: give `task='classify'`.")
+    has_words = bool(request.options.get("words"))
+    if few == "prompt" and not has_words:
+        raise BadConfig("`few='prompt'` needs `words=` for the labels, such as `words='positive=great,negative=bad'`.")
+    if few in ("plain", "contrast") and has_words:
+        raise BadConfig(f"`words=` and `pattern=` are for `few='prompt'` or `few='choose'`, not for `few='{few}'`.")
+
+
+def possible(few: str, request: FinetuneRequest) -> list[str]:
+    """The ways that can be tried: all for which the request has what they need."""
+    if few != CHOOSE:
+        return [few]
+    return [name for name in WAYS if name != "prompt" or request.options.get("words")]
+
+
+def way_request(
+    name: str, request: FinetuneRequest, *, num_rows: int, more: tuple[str, ...] = ()
+) -> FinetuneRequest:
+    """The request for a run by this way; the user's changes take precedence over the usual ones.
+
+    `more` are changes that the way itself made.
+    """
+    way = WAYS[name]
+    options = dict(request.options)
+    if way.task != "prompt":
+        options = {key: value for key, value in options.items() if key not in PROMPT_OPTIONS}
+    usual = [*way.changes, *COMMON, f"epochs={usual_epochs(way, num_rows)}"]
+    if not request.files.get("dev"):
+        usual += WITHOUT_DEV
+    return replace(request, tasks=(way.task,), options=options, changes=(*usual, *request.changes, *more))
+
+
+def usual_epochs(way: Way, num_rows: int) -> float:
+    """As many passes as make the way's steps, or its passes if those are more steps."""
+    steps_of_epoch = math.ceil(num_rows / BATCH)
+    return round(max(way.epochs, way.steps / steps_of_epoch), 3)
