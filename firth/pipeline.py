@@ -1,4 +1,4 @@
-"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate.
+"""The steps from text to a measured model: prepare, pretrain, check, finetune, tune, evaluate.
 
 In: paths and options. Out: folders on disk, and the figures of each step. `firth.prepare` etc. are these functions.
 Each function imports only what it needs: preparing text and training word vectors never load torch.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from firth.finetuning.checking import Findings
     from firth.finetuning.few.running import FewRequest
     from firth.finetuning.figures import FinetuningSummary
+    from firth.finetuning.tuning.running import TuningSummary
     from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
@@ -341,6 +342,44 @@ def finetune(
             summary = few_labels.finetune(folder, request, _few_request(few, recipe, unlabelled), device=device)
         else:
             summary = run(folder, request, device=device)
+        folder.write_report(lambda: gather(folder.path))
+    return summary
+
+
+def tune(
+    model: str | Path | None = None,
+    *,
+    task: str,
+    train: str | Path,
+    dev: str | Path | None = None,
+    out: str | Path,
+    minutes: float = 10.0,
+    seed: int = 1,
+    skip_bad: bool = False,
+    resume: bool = False,
+    changes: Iterable[str] = (),
+    device: str | None = None,
+    **options: object,
+) -> "TuningSummary":
+    """Searches the settings of `finetune` for at most so many minutes; returns all trials, and `out` is the best model.
+
+    `changes` are settings of all trials, which are not searched. There is no test file: measure the model afterwards.
+    """
+    from firth.finetuning.jobs import FinetuneRequest
+    from firth.finetuning.tuning import running as tuning
+    from firth.report.tuning import gather
+    from firth.run_folder import RunFolder
+
+    request = FinetuneRequest(
+        model=str(models.find(model)) if model else "",
+        tasks=(task,),
+        files={"train": _strings(train), "dev": _strings(dev) if dev else []},
+        options=options,
+        skip_bad=skip_bad,
+    )
+    config = tuning.TuneConfig(minutes=minutes, seed=seed, changes=tuple(changes))
+    with RunFolder(Path(out), command="tune", resume=resume) as folder:
+        summary = tuning.tune(folder, request, config, device=device)
         folder.write_report(lambda: gather(folder.path))
     return summary
 

@@ -50,7 +50,8 @@ Language = Annotated[
     str, typer.Option(help="The texts' language, for a model with language embeddings. [default: the model's own]")
 ]
 Pattern = Annotated[
-    str | None, typer.Option(help="A prompt with {text}, if need be {second}, and [MASK]. [default: {text} It was [MASK].]")
+    str | None,
+    typer.Option(help="A prompt with {text}, if need be {second}, and [MASK]. [default: {text} It was [MASK].]"),
 ]
 Words = Annotated[
     str | None, typer.Option("--words", help="What [MASK] is for each label: positive=great/good,negative=terrible.")
@@ -80,12 +81,12 @@ def check(
     """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
     from firth import pipeline
 
-    options = _given(
+    options = given(
         preset=preset,
         text_column=text_column,
         second_column=second_column,
         label_columns=label_columns,
-        label_names=_read_names(label_names),
+        label_names=read_names(label_names),
         kind=kind,
         format=format,
         target_ending=target_ending,
@@ -141,13 +142,13 @@ def finetune(
     """Fine-tune a model on labelled rows, measure it and write its card."""
     from firth import pipeline
 
-    model, changes = _model_and_changes(arguments or ())
-    options = _given(
+    model, changes = model_and_changes(arguments or ())
+    options = given(
         preset=preset,
         text_column=text_column,
         second_column=second_column,
         label_columns=label_columns,
-        label_names=_read_names(label_names),
+        label_names=read_names(label_names),
         kind=kind,
         tagger=tagger,
         format=format,
@@ -183,7 +184,7 @@ def finetune(
     _echo_messages(headlines(summary))
 
 
-def _model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
+def model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
     """Arguments with an equals sign are changes; at most one other argument names the model."""
     models = []
     changes = []
@@ -275,12 +276,12 @@ def evaluate(
     """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
     from firth import pipeline
 
-    options = _given(
+    options = given(
         preset=preset,
         text_column=text_column,
         second_column=second_column,
         label_columns=label_columns,
-        label_names=_read_names(label_names),
+        label_names=read_names(label_names),
         kind=kind,
         target_ending=target_ending,
     )
@@ -306,12 +307,12 @@ def _echo_messages(lines: Iterable[str]) -> None:
     typer.echo(in_flags("\n".join(lines)))
 
 
-def _given(**options: str | list[str] | None) -> dict[str, str | list[str]]:
+def given(**options: str | list[str] | None) -> dict[str, str | list[str]]:
     """The options that have a value."""
     return {name: value for name, value in options.items() if value}
 
 
-def _read_names(file: Path | None) -> list[str]:
+def read_names(file: Path | None) -> list[str]:
     """The names of labels, one on each line of a file."""
     from firth.corpus.readers import read_lines
 

@@ -1,4 +1,4 @@
-"""What a method of compression, or a way to learn from few labels, adds to fine-tuning: places in a run where it may take part, all empty here.
+"""What compression, or a way to learn from few labels, adds to fine-tuning: places where it takes part, empty here.
 
 In: the parts of a run while they are built and trained. Out: the same parts, changed. Everything that an extension does
 is a function of the run's files, its numbers and the step, so that a resumed run ends as one that was never stopped.

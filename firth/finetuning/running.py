@@ -122,6 +122,7 @@ def _build(job: FinetuneJob, seed: int) -> SeedModel:
     for name, rows in job.data.items():
         heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)
         heads[name].start_from(job.start.goals or {})
+        heads[name].calibrate(encoder, job.start.tokenizer)
     auxiliary = auxiliary_goals(job.start, encoder, job.config.transfer)
     job.extension.prepare_encoder(encoder)
     goals = {name: job.extension.goal(head, encoder) for name, head in heads.items()}

@@ -18,6 +18,7 @@ from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.tasks.classify import ClassifyConfig, ClassifyHead, ClassifyReader, ClassifyScorer
+from firth.tasks.predicting import evaluating
 from firth.tasks.task import Examples, Labels, Task
 from firth.tensors import Batch, Encoder, Goal, States
 from firth.tokenizers import Tokenizer
@@ -56,9 +57,7 @@ def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
         label, equals, written = part.partition("=")
         words = tuple(word.strip() for word in written.split("/") if word.strip())
         if not equals or not words or label.strip() in found:
-            raise BadConfig(
-                f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once."
-            )
+            raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
         found[label.strip()] = words
     return found
 
@@ -76,7 +75,7 @@ class PromptHead(ClassifyHead):
     word_ids_W: Tensor
     """The tokens of all words, label after label; known once a text was encoded."""
     prior_T: Tensor
-    """What is subtracted from the scores; 0 unless the task is done without training."""
+    """What is subtracted from the scores: those of the pattern without a text."""
 
     def __init__(self, config: PromptConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
@@ -108,14 +107,15 @@ class PromptHead(ClassifyHead):
             )
         self.vocabulary.load_state_dict(trained.state_dict())
 
-    @torch.inference_mode()
-    def prepare_untrained(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
+    @torch.no_grad()
+    def calibrate(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
         """Calibrates (Zhao et al. 2021): the scores of the pattern without a text are what its words get anyway."""
         num_texts = 1 + (SECOND in self.config.pattern)
         empty = Example(("",) * num_texts)
         [item] = self.encode([empty], tokenizer, max_length=encoder.max_positions, training=False)
-        batch = pack_windows(item.windows).to(self.prior_T.device)
-        scores_1T = self.scores(encoder(batch), batch)
+        batch = pack_windows(item.windows)
+        with evaluating(encoder, self):
+            scores_1T = self.scores(encoder(batch), batch)
         self.prior_T.add_(scores_1T[0])
 
     # Sequences
@@ -150,14 +150,15 @@ class PromptHead(ClassifyHead):
             needs = "two texts" if has_second else "one text"
             raise BadConfig(f"The pattern '{self.config.pattern}' takes {needs}; a row has {len(texts)}.")
         if has_second:
-            sizes = shorten(len(texts[0]), len(texts[1]), room)
+            first_size, second_size = shorten(len(texts[0]), len(texts[1]), room)
+            cut_texts = {TEXT: texts[0][:first_size], SECOND: texts[1][:second_size]}
         else:
-            sizes = (min(len(texts[0]), room),)
-        cut_texts = dict(zip((TEXT, SECOND), (text[:size] for text, size in zip(texts, sizes)), strict=False))
+            cut_texts = {TEXT: texts[0][:room]}
         filled = [cut_texts[piece] if isinstance(piece, str) else piece for piece in pieces]
         num_tokens = sum(len(text) for text in texts)
+        num_kept = sum(len(text) for text in cut_texts.values())
         made = window(tokenizer.vocab, np.concatenate(filled))
-        return Item(example, (made,), num_tokens, num_tokens - sum(sizes))
+        return Item(example, (made,), num_tokens, num_tokens - num_kept)
 
     def _pattern_pieces(self, tokenizer: Tokenizer) -> list[np.ndarray | str]:
         """The pattern as tokens and the names of texts, in order."""

@@ -34,7 +34,9 @@ def read_rows(path: Path) -> list[Example]:
             values = json.loads(line)
             rows.append(Example(tuple(values["texts"]), values["label"], number))
         except (ValueError, KeyError, TypeError):
-            raise Damaged(f"{path}, line {number} is not a row that self-training wrote; begin the run again.") from None
+            raise Damaged(
+                f"{path}, line {number} is not a row that self-training wrote; begin the run again."
+            ) from None
     return rows
 
 

@@ -17,7 +17,6 @@ from firth.finetuning.few import ways
 from firth.finetuning.few.choosing import Choice, Trial, choose
 from firth.finetuning.few.rows import read_labelled
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher, read_unlabelled
-from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.figures import FinetuningSummary
 from firth.finetuning.jobs import FinetuneRequest, first_config
 from firth.run_folder import WAYS, RunFolder
@@ -50,9 +49,7 @@ def finetune(
     if rows.labels.keys() != {"label"} and len(rows.labels) != 1:
         raise BadConfig(f"`few='{few.way}'` chooses one label; these rows have {len(rows.labels)} label columns.")
     unlabelled: Sequence[Example] = read_unlabelled(Path(few.unlabelled)) if few.unlabelled else ()
-    trial = Trial(
-        _without_test(request), rows, unlabelled, config=first_config(request).few, device=device
-    )
+    trial = Trial(_without_test(request), rows, unlabelled, config=first_config(request).few, device=device)
     way = few.way + (PLUS if few.unlabelled else "")
     tried = folder.path / WAYS
     if few.way == ways.CHOOSE or few.unlabelled:
@@ -67,8 +64,13 @@ def finetune(
     name = way.removesuffix(PLUS)
     if way.endswith(PLUS):
         pseudo = labelled_by_teacher(
-            tried, trial.request, name, rows.examples["train"],
-            unlabelled=unlabelled, config=trial.config, device=device,
+            tried,
+            trial.request,
+            name,
+            rows.examples["train"],
+            unlabelled=unlabelled,
+            config=trial.config,
+            device=device,
         )
         num_rows += pseudo.num_rows
         changes = pseudo.changes

@@ -60,9 +60,7 @@ def possible(few: str, request: FinetuneRequest) -> list[str]:
     return [name for name in WAYS if name != "prompt" or request.options.get("words")]
 
 
-def way_request(
-    name: str, request: FinetuneRequest, *, num_rows: int, more: tuple[str, ...] = ()
-) -> FinetuneRequest:
+def way_request(name: str, request: FinetuneRequest, *, num_rows: int, more: tuple[str, ...] = ()) -> FinetuneRequest:
     """The request for a run by this way; the user's changes take precedence over the usual ones.
 
     `more` are changes that the way itself made.
