@@ -203,6 +203,8 @@ def _report_findings(name: str, rows: Labelled) -> None:
     if main not in figures:
         raise BadConfig(f"{name} has no figure '{main}' to pick epochs on; here it has {', '.join(figures)}.")
     for part, found in findings["parts"].items():
+        if part == "dev" and rows.learned_from:
+            continue  # the same rows again
         found["bad"] = []  # bad rows were refused or counted before
         for line in checking.warnings(part, found):
             log.warning(f"{name}, {part}: {line.removeprefix('Warning: ')}")

@@ -43,7 +43,7 @@ class TransferConfig:
     """Top blocks (and the pooler) that begin with new weights, because their own are too much of pre-training's goal
     (Zhang et al. 2021); on small sets together with a longer train.optim.warmup_rate."""
     frozen_layers: int = 0
-    """Lowest blocks that do not learn, and the embeddings below them; steps cost less, because no gradient goes there."""
+    """Lowest blocks that do not learn, and the embeddings below; steps cost less, because no gradient goes there."""
     auxiliary_lm: float = 0.0
     """Weight of the language model's loss on the task's texts, added to the task's; GPT's paper: 0.5. 0 for none."""
 

@@ -1,11 +1,9 @@
 """The trials of a search for settings in, its one HTML page out."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from firth.finetuning.tuning.halving import RUNGS, share_of
-from firth.finetuning.tuning.running import TuningSummary, read_summary
+from firth.finetuning.tuning.running import TrialRow, TuningSummary, read_summary
 from firth.report.markup import Html
 from firth.report.page import Section, figure, page, section, table, tiles
 from firth.report.page import verdict as verdict_box
@@ -45,8 +43,8 @@ def render(summary: TuningSummary) -> str:
 
 
 def _verdict(summary: TuningSummary) -> Html:
-    best: Mapping[str, Any] = summary["best"]
-    usual: list[Mapping[str, Any]] = [trial for trial in summary["trials"] if trial["number"] == 0]
+    best = summary["best"]
+    usual = [trial for trial in summary["trials"] if trial["number"] == 0]
     usual_figure = max(usual, key=lambda trial: trial["rung"])["figure"]
     sentence = f"{summary['metric']} {best['figure']:.4f} with {' '.join(summary['changes'])}."
     remarks = [
@@ -60,26 +58,25 @@ def _verdict(summary: TuningSummary) -> Html:
 
 def _coordinates(summary: TuningSummary) -> Section:
     """A line for each setting, with the figure of its longest trial."""
-    longest: dict[int, Mapping[str, Any]] = {}
-    for trial in sorted(summary["trials"], key=lambda trial: int(str(trial["rung"]))):
-        longest[int(str(trial["number"]))] = trial
+    longest: dict[int, TrialRow] = {}
+    for trial in sorted(summary["trials"], key=lambda trial: trial["rung"]):
+        longest[trial["number"]] = trial
     rows = []
     for trial in longest.values():
-        row = {title: trial["settings"][key] for key, title in SHOWN.items()}
+        row: dict[str, object] = {title: trial["settings"][key] for key, title in SHOWN.items()}
         row[summary["metric"]] = round(trial["figure"], 4)
         rows.append(row)
-    best = list(longest).index(int(str(summary["best"]["number"])))
+    best = list(longest).index(summary["best"]["number"])
     caption = "A line is a setting; the best one is the thick line. The last axis is the figure of its longest trial."
     return section("Settings and figures", figure(parallel_coordinates(rows, best=best), caption, roll=True))
 
 
 def _trials(summary: TuningSummary) -> Section:
     rows = []
-    best_first = sorted(summary["trials"], key=lambda trial: (-int(str(trial["rung"])), -float(str(trial["figure"]))))
+    best_first = sorted(summary["trials"], key=lambda trial: (-trial["rung"], -trial["figure"]))
     for trial in best_first:
-        settings: Any = trial["settings"]
-        share = f"{share_of(int(str(trial['rung']))):.0%}"
-        cells = [settings[key] for key in SHOWN if key != "epochs"]
+        share = f"{share_of(trial['rung']):.0%}"
+        cells = [trial["settings"][key] for key in SHOWN if key != "epochs"]
         rows.append([trial["number"], share, trial["epochs"], *cells, trial["figure"], trial["seconds"]])
     titles = [title for key, title in SHOWN.items() if key != "epochs"]
     columns = ["trial", "of its epochs", "epochs", *titles, summary["metric"], "seconds"]

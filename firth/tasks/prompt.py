@@ -74,6 +74,8 @@ class PromptHead(ClassifyHead):
     config: PromptConfig
     word_ids_W: Tensor
     """The tokens of all words, label after label; known once a text was encoded."""
+    owners_W: Tensor
+    """The label of each word."""
     prior_T: Tensor
     """What is subtracted from the scores: those of the pattern without a text."""
 

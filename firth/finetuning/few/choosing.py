@@ -22,6 +22,7 @@ from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.few.ways import way_request
 from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled
+from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
 from firth.types import Example
 
@@ -108,7 +109,7 @@ def _fold_figure(folder: Path, trial: Trial, way: str, held_out: Sequence[int]) 
         pseudo_changes = pseudo.changes
     made = way_request(name, request, num_rows=num_rows, more=pseudo_changes)
     run = folder / RUN
-    with RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
+    with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
         summary = running.finetune(run_folder, made, device=trial.device)
     (task,) = summary["tasks"].values()
     value = task["figures"]["test"][task["main"]]["mean"] or 0.0

@@ -29,7 +29,9 @@ class FewExtension(Extension):
 def read_rows(path: Path) -> list[Example]:
     """Rows that `write_rows` wrote."""
     rows: list[Example] = []
-    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
+    # Not `splitlines`: a text may hold other line separators of Unicode.
+    lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, 1):
         try:
             values = json.loads(line)
             rows.append(Example(tuple(values["texts"]), values["label"], number))

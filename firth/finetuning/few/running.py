@@ -45,11 +45,12 @@ def finetune(
         # The numbers of the run are saved, and all that was tried before it is done.
         return running.finetune(folder, replace(request, tasks=(), options={}), device=device)
     ways.check(few.way, request)
-    rows = read_labelled(request)
-    if rows.labels.keys() != {"label"} and len(rows.labels) != 1:
-        raise BadConfig(f"`few='{few.way}'` chooses one label; these rows have {len(rows.labels)} label columns.")
+    plain_request = ways.classify_request(request)
+    rows = read_labelled(plain_request)
+    if len(rows.labels) != 1 or getattr(rows.config, "kind", "") != "one":
+        raise BadConfig(f"`few='{few.way}'` chooses one label of one column for a text; use it with kind=one.")
     unlabelled: Sequence[Example] = read_unlabelled(Path(few.unlabelled)) if few.unlabelled else ()
-    trial = Trial(_without_test(request), rows, unlabelled, config=first_config(request).few, device=device)
+    trial = Trial(_without_test(request), rows, unlabelled, config=first_config(plain_request).few, device=device)
     way = few.way + (PLUS if few.unlabelled else "")
     tried = folder.path / WAYS
     if few.way == ways.CHOOSE or few.unlabelled:

@@ -5,6 +5,7 @@ its answers the surest are kept, in the labels' own proportions. Out: a file of 
 """
 
 import logging
+import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,10 +15,11 @@ from firth import checkpoint as checkpoints
 from firth.corpus.readers import read_lines
 from firth.errors import BadInput
 from firth.finetuning import running
-from firth.finetuning.few.extension import write_rows
+from firth.finetuning.few.extension import read_rows, write_rows
 from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.few.ways import way_request
 from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
 from firth.tasks.predicting import predict
 from firth.types import Example, Prediction
@@ -64,12 +66,12 @@ def labelled_by_teacher(
     """The rows that a teacher labelled, in FOLDER/pseudo.jsonl; FOLDER/teacher is its run."""
     path = folder / PSEUDO
     if path.exists():
-        return PseudoRows(path, len(path.read_text("utf-8").splitlines()))
+        return PseudoRows(path, len(read_rows(path)))
     if any(len(row.texts) > 1 for row in rows):
         raise BadInput("Self-training reads single texts; these rows are pairs, so leave out `unlabelled=`.")
     teacher = folder / TEACHER
     teacher_request = way_request(way, request, num_rows=len(rows))
-    with RunFolder(teacher, command="finetune", resume=is_begun(teacher)) as run_folder:
+    with quiet(), RunFolder(teacher, command="finetune", resume=is_begun(teacher)) as run_folder:
         running.finetune(run_folder, teacher_request, device=device)
     known = {row.texts for row in rows}
     texts = [example for example in unlabelled if example.texts not in known]
@@ -77,6 +79,7 @@ def labelled_by_teacher(
     kept = surest(texts, predictions, rows, share=config.pseudo_share, most=config.pseudo_most)
     log.info(f"Self-training: of {len(texts):,} unlabelled texts, {len(kept):,} keep the label that they were given.")
     write_rows(path, kept)
+    shutil.rmtree(teacher)  # not needed any more
     return PseudoRows(path, len(kept))
 
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from firth.config import check_shares
 from firth.errors import BadConfig
 
 
@@ -26,6 +25,7 @@ class FewConfig:
     """The most texts that self-training keeps."""
 
     def __post_init__(self) -> None:
-        check_shares(pseudo_share=self.pseudo_share)
         if self.temperature <= 0 or self.cross_entropy < 0 or self.l2 <= 0:
             raise BadConfig("few needs a temperature and an l2 above 0, and a cross_entropy of at least 0.")
+        if not 0 < self.pseudo_share <= 1 or self.pseudo_most < 1:
+            raise BadConfig("few.pseudo_share must be above 0 and at most 1, and few.pseudo_most at least 1.")

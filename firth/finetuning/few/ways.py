@@ -60,19 +60,26 @@ def possible(few: str, request: FinetuneRequest) -> list[str]:
     return [name for name in WAYS if name != "prompt" or request.options.get("words")]
 
 
+def classify_request(request: FinetuneRequest) -> FinetuneRequest:
+    """The request without what only a prompt knows; its rows are read in the same way."""
+    options = {key: value for key, value in request.options.items() if key not in PROMPT_OPTIONS}
+    return replace(request, tasks=("classify",), options=options)
+
+
 def way_request(name: str, request: FinetuneRequest, *, num_rows: int, more: tuple[str, ...] = ()) -> FinetuneRequest:
     """The request for a run by this way; the user's changes take precedence over the usual ones.
 
     `more` are changes that the way itself made.
     """
     way = WAYS[name]
-    options = dict(request.options)
-    if way.task != "prompt":
-        options = {key: value for key, value in options.items() if key not in PROMPT_OPTIONS}
+    if way.task == "prompt":
+        request = replace(request, tasks=("prompt",))
+    else:
+        request = classify_request(request)
     usual = [*way.changes, *COMMON, f"epochs={usual_epochs(way, num_rows)}"]
     if not request.files.get("dev"):
         usual += WITHOUT_DEV
-    return replace(request, tasks=(way.task,), options=options, changes=(*usual, *request.changes, *more))
+    return replace(request, changes=(*usual, *request.changes, *more))
 
 
 def usual_epochs(way: Way, num_rows: int) -> float:

@@ -10,15 +10,16 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from firth.config import from_dict, load_toml, to_dict
 from firth.errors import BadConfig
 from firth.files import MANIFEST, read_json, write_bytes, write_json, write_manifest
 from firth.finetuning import running
 from firth.finetuning.jobs import FinetuneRequest, resolve_job
+from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
-from firth.finetuning.tuning.halving import Trial, search, share_of
+from firth.finetuning.tuning.halving import RUNGS, Trial, search, share_of
 from firth.finetuning.tuning.space import Settings, UsualSettings, draw
 from firth.run_folder import CONFIG, RESULTS, FinetuningSource, RunFolder, TuningSource, is_begun
 
@@ -55,14 +56,25 @@ class TuneConfig:
             raise BadConfig(f"`minutes=` must be above 0; it is {self.minutes}.")
 
 
+class TrialRow(TypedDict):
+    """A `Trial` as plain JSON values."""
+
+    number: int
+    rung: int
+    settings: dict[str, Any]
+    epochs: float
+    figure: float
+    seconds: float
+
+
 class TuningSummary(TypedDict):
     """What results.json holds."""
 
     task: str
     metric: str
     picked_on: str
-    trials: list[dict[str, object]]
-    best: dict[str, object]
+    trials: list[TrialRow]
+    best: TrialRow
     changes: list[str]
     """The best settings as `key=value`, for `firth finetune`."""
     seconds: float
@@ -90,7 +102,7 @@ class Tuner:
             changes.append(f"epochs={epochs}")
         run = folder / "run"
         began = time.perf_counter()
-        with RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
+        with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
             request = replace(self.request, changes=(*changes, *self.config.changes))
             summary = running.finetune(run_folder, request, device=self.device)
         seconds = time.perf_counter() - began
@@ -148,14 +160,25 @@ def tune(
         task=name,
         metric=kept["main"],
         picked_on=kept["picked_on"],
-        trials=[asdict(trial) for trial in trials],
-        best=asdict(best),
+        trials=[_row(trial) for trial in trials],
+        best=_row(best),
         changes=changes,
         seconds=sum(trial.seconds for trial in trials),
     )
     _copy_model(folder.path / BEST, folder.path)
     write_json(folder.path / RESULTS, summary)
     return summary
+
+
+def _row(trial: Trial) -> TrialRow:
+    return TrialRow(
+        number=trial.number,
+        rung=trial.rung,
+        settings=dict(trial.settings),
+        epochs=trial.epochs,
+        figure=trial.figure,
+        seconds=trial.seconds,
+    )
 
 
 def read_summary(out: Path) -> TuningSummary:
@@ -167,7 +190,7 @@ def read_summary(out: Path) -> TuningSummary:
 def headlines(summary: TuningSummary) -> list[str]:
     """What the command prints at the end."""
     usual = [trial for trial in summary["trials"] if trial["number"] == 0]
-    last_usual = max(usual, key=lambda trial: int(str(trial["rung"])))
+    last_usual = max(usual, key=lambda trial: trial["rung"])
     best = summary["best"]
     lines = [
         f"{len(summary['trials'])} trials in {summary['seconds'] / 60:.1f} minutes, picked on {summary['picked_on']}.",
@@ -175,7 +198,7 @@ def headlines(summary: TuningSummary) -> list[str]:
         f"usual settings: {last_usual['figure']:.4f} ({last_usual['epochs']:g} epochs).",
         f"Settings: {' '.join(summary['changes'])}",
     ]
-    if best["rung"] != 2:
+    if best["rung"] < RUNGS - 1:
         lines.append("No setting was tried with all its epochs: there was too little time; raise `minutes=`.")
     return lines
 
