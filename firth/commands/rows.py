@@ -136,7 +136,7 @@ def finetune(
         Path | None, typer.Option(help="With --few: a text on each line, labelled by the model and learned from.")
     ] = None,
     pattern: Pattern = None,
-    words: Words = None,
+    label_words: Words = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card."""
@@ -154,7 +154,7 @@ def finetune(
         format=format,
         target_ending=target_ending,
         pattern=pattern,
-        words=words,
+        label_words=label_words,
     )
     summary = pipeline.finetune(
         model,
@@ -210,7 +210,7 @@ def predict(
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
     language: Language = "",
     pattern: Pattern = None,
-    words: Words = None,
+    label_words: Words = None,
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
@@ -220,10 +220,10 @@ def predict(
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
     loaded = load(model, language=language)
-    if pattern and not words:
+    if pattern and not label_words:
         raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
-    if words:
-        loaded = loaded.prompted(words=words, pattern=pattern or "")
+    if label_words:
+        loaded = loaded.prompted(words=label_words, pattern=pattern or "")
     # A tab separates the texts of a pair.
     inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
     if best != 1:

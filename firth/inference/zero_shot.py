@@ -10,7 +10,7 @@ TASK = "prompt"
 
 def with_prompt(checkpoint: Checkpoint, *, pattern: str, words: str) -> Checkpoint:
     """The model with a prompt as its only task; `words` are `positive=great,negative=terrible`."""
-    config = PromptConfig(pattern=pattern or PromptConfig.pattern, words=words)
+    config = PromptConfig(pattern=pattern or PromptConfig.pattern, label_words=words)
     labels = {"label": tuple(words_by_label(words))}
     head = make_head(TASK, config, checkpoint.encoder, labels=labels)
     head.start_from(checkpoint.goals)

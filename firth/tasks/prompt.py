@@ -28,14 +28,14 @@ TEXT = "{text}"
 SECOND = "{second}"
 MASK = "[MASK]"
 SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
-EXAMPLE = "`pattern='{text} It was [MASK].'` and `words='positive=great,negative=terrible'`"
+EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
 
 
 @dataclass(frozen=True)
 class PromptConfig(ClassifyConfig):
     pattern: str = "{text} It was [MASK]."
     """The text with a question around it: {text} and {second} are the row's texts, [MASK] is the word to guess."""
-    words: str = ""
+    label_words: str = ""
     """The words of each label: positive=great,negative=terrible; several words of one label: positive=great/good."""
 
     def __post_init__(self) -> None:
@@ -47,7 +47,7 @@ class PromptConfig(ClassifyConfig):
             raise BadConfig(
                 f"A pattern has {TEXT} once, {MASK} once, and {SECOND} at most once; it is '{self.pattern}'."
             )
-        words_by_label(self.words)
+        words_by_label(self.label_words)
 
 
 def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
@@ -201,7 +201,7 @@ class PromptHead(ClassifyHead):
 
 def _words_of(names: Sequence[str], config: PromptConfig) -> list[tuple[str, ...]]:
     """The words of each label; raises unless every label has some."""
-    words = words_by_label(config.words)
+    words = words_by_label(config.label_words)
     if not words:
         raise BadConfig(f"A prompt needs words for its labels ({', '.join(names)}), such as {EXAMPLE}.")
     for name in names:

@@ -171,7 +171,7 @@ def test_contrast_refuses_what_is_no_choice_of_one_label(learn: Callable[..., An
 
 def test_a_prompt_learns_and_is_saved(learn: Callable[..., Any], few_rows: Path, tmp_path: Path) -> None:
     words = words_for(few_rows)
-    summary = learn("prompt", "epochs=25", "train.optim.rate=2e-3", words=words, pattern="the {text} of [MASK] .")
+    summary = learn("prompt", "epochs=25", "train.optim.rate=2e-3", label_words=words, pattern="the {text} of [MASK] .")
     figures = summary["tasks"]["prompt"]["figures"]
     assert figures["test"]["accuracy"]["mean"] > 0.8
     measured = firth.evaluate(tmp_path / "out", data=few_rows)
@@ -185,7 +185,7 @@ def test_a_choice_compares_all_ways_and_says_which_is_best(
 ) -> None:
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("\n".join(f"a new text {number}" for number in range(8)) + "\n", "utf-8")
-    learn("choose", "few.pseudo_most=6", words=words_for(few_rows), unlabelled=unlabelled)
+    learn("choose", "few.pseudo_most=6", label_words=words_for(few_rows), unlabelled=unlabelled)
     choice = read_json(tmp_path / "out" / "ways" / "choice.json")
     ways = ["plain", "contrast", "prompt"]
     assert list(choice["figures"]) == [*ways, *(f"{way}+unlabelled" for way in ways)]
@@ -216,8 +216,8 @@ def test_a_finished_run_is_not_made_again(learn: Callable[..., Any], run: Path, 
     ("few", "options", "said"),
     [
         ("best", {}, "known: plain, contrast, prompt, choose"),
-        ("prompt", {}, "needs `words=`"),
-        ("contrast", {"words": "a=b"}, "are for `few='prompt'`"),
+        ("prompt", {}, "needs `label_words=`"),
+        ("contrast", {"label_words": "a=b"}, "are for `few='prompt'`"),
         ("", {"unlabelled": "texts.txt"}, "goes with `few=`"),
         ("contrast", {"recipe": "ulmfit"}, "leave one out"),
     ],
