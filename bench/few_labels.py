@@ -4,8 +4,8 @@
     python -m bench.few_labels chnsenticorp --out rows.jsonl --sizes 8 16 --seeds 2 --ways contrast setfit
     python -m bench.few_labels --table rows.jsonl
 
-Each seed draws other rows; every way learns from the same ones. The seconds are those from the files to the saved model,
-as wall time and as the process's CPU time, which other processes disturb less. SetFit runs by its published recipe (20
+Each seed draws other rows; every way learns from the same ones. The seconds are those from files to a saved model, as
+wall time and as the process's CPU time, which other processes disturb less. SetFit runs by its published recipe (20
 pairs a row, one epoch, batches of 16, rate 2e-5, a logistic regression), and once more with firth's rate for the model,
 because 2e-5 was chosen for larger ones. Sets are read from $FIRTH_DATA. SST-2's figures are those of its development
 file, ChnSentiCorp's those of its test file.

@@ -87,7 +87,7 @@ def test_parallel_coordinates_show_every_row_and_the_best_on_top() -> None:
     svg = parallel_coordinates(rows, best=0)
     assert svg.count("<polyline") == 3
     assert "s1" in svg[svg.rindex("<polyline") :]  # drawn last, in another colour
-    assert "method full, rate 0.0001" in svg
+    assert "the best: method full, rate 1e" in svg
     one = parallel_coordinates([{"rate": 1.0}], best=0)
     assert one.count("<polyline") == 1
 

@@ -29,6 +29,8 @@ GUIDES = [
         "prepare",
         "pretrain",
         "finetune",
+        "few-labels",
+        "tune",
         "rewrite",
         "evaluate",
         "serve",
@@ -39,9 +41,10 @@ GUIDES = [
         "python",
     )
 ]
+CHINESE_GUIDES = [ROOT / f"docs/guides/{name}.zh.md" for name in ("few-labels", "tune", "rewrite", "serve")]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
-    "zh": [READMES["zh"], START["zh"], ROOT / "docs/guides/rewrite.zh.md", ROOT / "docs/guides/serve.zh.md"],
+    "zh": [READMES["zh"], START["zh"], *CHINESE_GUIDES],
 }
 """The pages in reading order. A later page finds what earlier ones made."""
 PAGES = [*READMES.values(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -82,10 +82,7 @@ def way_request(name: str, request: FinetuneRequest, *, num_rows: int, more: tup
     `more` are changes that the way itself made.
     """
     way = WAYS[name]
-    if way.task == "prompt":
-        request = replace(request, tasks=("prompt",))
-    else:
-        request = classify_request(request)
+    request = replace(request, tasks=("prompt",)) if way.task == "prompt" else classify_request(request)
     usual = [*way.changes, *COMMON, f"epochs={usual_epochs(way, num_rows)}"]
     if way.gentle_rate:
         usual.append(f"train.optim.rate={gentle_rate(way, num_rows):.3g}")

@@ -52,7 +52,9 @@ def search(attempt: Try, seconds: float) -> list[Trial]:
     trials = [first]
     number = 0
     while True:
-        size = bracket_size(trials, seconds - _used(trials))
+        # The first trial of all is a part of the first bracket.
+        earlier = [trial for trial in trials if trial.number < number]
+        size = bracket_size(trials, seconds - _used(earlier))
         numbers = list(range(number, number + size))
         made = _bracket(attempt, numbers, trials, seconds)
         if not made:
