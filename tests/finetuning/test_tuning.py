@@ -12,7 +12,7 @@ from firth.config import override
 from firth.errors import BadConfig
 from firth.files import read_json
 from firth.finetuning.settings import FinetuneConfig
-from firth.finetuning.tuning.halving import RUNGS, Trial, bracket_size, search, share_of
+from firth.finetuning.tuning.halving import RUNGS, TuningTrial, bracket_size, search, share_of
 from firth.finetuning.tuning.space import UsualSettings, draw
 from firth.report.parallel import parallel_coordinates
 
@@ -27,9 +27,9 @@ class Tournament:
         self.seconds = seconds
         self.made: list[tuple[int, int]] = []
 
-    def attempt(self, number: int, rung: int) -> Trial:
+    def attempt(self, number: int, rung: int) -> TuningTrial:
         self.made.append((number, rung))
-        return Trial(number, rung, {}, 4 * share_of(rung), float(number), self.seconds * share_of(rung))
+        return TuningTrial(number, rung, {}, 4 * share_of(rung), float(number), self.seconds * share_of(rung))
 
 
 def test_the_first_trial_has_the_usual_settings_and_others_are_drawn_around_them() -> None:
@@ -77,8 +77,8 @@ def test_a_short_time_has_a_small_bracket_and_always_a_first_trial() -> None:
 
 
 def test_a_longer_trial_outranks_a_lucky_short_one() -> None:
-    lucky = Trial(1, 0, {}, 1.0, 0.9, 1.0)
-    whole = Trial(2, RUNGS - 1, {}, 4.0, 0.8, 4.0)
+    lucky = TuningTrial(1, 0, {}, 1.0, 0.9, 1.0)
+    whole = TuningTrial(2, RUNGS - 1, {}, 4.0, 0.8, 4.0)
     assert max([lucky, whole], key=lambda trial: trial.rank) is whole
 
 

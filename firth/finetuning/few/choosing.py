@@ -33,7 +33,7 @@ RUN = "run"
 
 
 @dataclass(frozen=True)
-class Choice:
+class WayChoice:
     """The outcome of cross-validation."""
 
     metric: str
@@ -52,7 +52,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Trial:
+class CrossValidation:
     """What all folds of all ways share."""
 
     request: FinetuneRequest
@@ -62,19 +62,19 @@ class Trial:
     device: str | None
 
 
-def choose(folder: Path, trial: Trial, ways: Sequence[str]) -> Choice:
+def choose(folder: Path, validation: CrossValidation, ways: Sequence[str]) -> WayChoice:
     """Compares the ways; of several equally good ones the first is taken."""
-    examples = trial.rows.examples["train"]
+    examples = validation.rows.examples["train"]
     parts = folds(examples, _num_folds(examples), seed=1)
     figures: dict[str, list[float]] = {}
     metric = ""
     for way in ways:
         figures[way] = []
         for number, held_out in enumerate(parts, 1):
-            metric, value = _fold_figure(folder / way / f"fold-{number}", trial, way, held_out)
+            metric, value = _fold_figure(folder / way / f"fold-{number}", validation, way, held_out)
             figures[way].append(value)
     best = max(ways, key=lambda way: float(np.mean(figures[way])))
-    return Choice(metric, figures, best)
+    return WayChoice(metric, figures, best)
 
 
 def _num_folds(examples: Sequence[Example]) -> int:
@@ -85,32 +85,38 @@ def _num_folds(examples: Sequence[Example]) -> int:
     return min(FOLDS, counts[rarest])
 
 
-def _fold_figure(folder: Path, trial: Trial, way: str, held_out: Sequence[int]) -> tuple[str, float]:
+def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: Sequence[int]) -> tuple[str, float]:
     """Learns from the other folds and measures on this one; returns the figure's name and value."""
     if (folder / FIGURE).exists():
         known = read_json(folder / FIGURE)
         return str(known["metric"]), float(known["value"])
-    examples = trial.rows.examples["train"]
+    examples = validation.rows.examples["train"]
     held = set(held_out)
     train = [example for row, example in enumerate(examples) if row not in held]
     files = {"train": folder / "train.jsonl", "test": folder / "test.jsonl"}
     if not files["test"].exists():
         write_table(files["train"], train)
         write_table(files["test"], [examples[row] for row in held_out])
-    request = table_request(trial.request, trial.rows, files)
+    request = table_request(validation.request, validation.rows, files)
     name = way.removesuffix(PLUS)
     num_rows = len(train)
     pseudo_changes: tuple[str, ...] = ()
     if way.endswith(PLUS):
         pseudo = labelled_by_teacher(
-            folder, request, name, train, unlabelled=trial.unlabelled, config=trial.config, device=trial.device
+            folder,
+            request,
+            name,
+            train,
+            unlabelled=validation.unlabelled,
+            config=validation.config,
+            device=validation.device,
         )
         num_rows += pseudo.num_rows
         pseudo_changes = pseudo.changes
     made = way_request(name, request, num_rows=num_rows, more=pseudo_changes)
     run = folder / RUN
     with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
-        summary = running.finetune(run_folder, made, device=trial.device)
+        summary = running.finetune(run_folder, made, device=validation.device)
     (task,) = summary["tasks"].values()
     value = task["figures"]["test"][task["main"]]["mean"] or 0.0
     # The fold's model is not needed any more.

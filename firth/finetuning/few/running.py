@@ -14,7 +14,7 @@ from firth.errors import BadConfig
 from firth.files import read_json, write_json
 from firth.finetuning import running
 from firth.finetuning.few import ways
-from firth.finetuning.few.choosing import Choice, Trial, choose
+from firth.finetuning.few.choosing import CrossValidation, WayChoice, choose
 from firth.finetuning.few.rows import read_labelled
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher, read_unlabelled
 from firth.finetuning.figures import FinetuningSummary
@@ -45,52 +45,60 @@ def finetune(
         # The numbers of the run are saved, and all that was tried before it is done.
         return running.finetune(folder, replace(request, tasks=(), options={}), device=device)
     ways.check(few.way, request)
+    validation = _validation(request, few, device=device)
+    tried = folder.path / WAYS
+    way = few.way
+    if few.way == ways.CHOOSE or few.unlabelled:
+        folder.on_main(folder.claim)
+    if few.way == ways.CHOOSE:
+        choice = _chosen(tried, validation, few)
+        for line in choice.lines():
+            log.info(line)
+        way = choice.best
+    elif few.unlabelled:
+        way += PLUS
+    return running.finetune(folder, _final_request(tried, way, request, validation), device=device)
+
+
+def _validation(request: FinetuneRequest, few: FewRequest, *, device: str | None) -> CrossValidation:
+    """The rows, and what else is needed to try a way; the test file is never read for that."""
     plain_request = ways.classify_request(request)
     rows = read_labelled(plain_request)
     if len(rows.labels) != 1 or getattr(rows.config, "kind", "") != "one":
         raise BadConfig(f"`few='{few.way}'` chooses one label of one column for a text; use it with kind=one.")
-    unlabelled: Sequence[Example] = read_unlabelled(Path(few.unlabelled)) if few.unlabelled else ()
-    trial = Trial(_without_test(request), rows, unlabelled, config=first_config(plain_request).few, device=device)
-    way = few.way + (PLUS if few.unlabelled else "")
-    tried = folder.path / WAYS
-    if few.way == ways.CHOOSE or few.unlabelled:
-        folder.on_main(folder.claim)
-    if few.way == ways.CHOOSE:
-        choice = _chosen(tried, trial, few)
-        for line in choice.lines():
-            log.info(line)
-        way = choice.best
-    num_rows = len(rows.examples["train"])
-    changes: tuple[str, ...] = ()
+    unlabelled: Sequence[Example] = ()
+    if few.unlabelled:
+        unlabelled = read_unlabelled(Path(few.unlabelled))
+    without_test = replace(request, files={"train": request.files["train"]}, seeds=1)
+    return CrossValidation(without_test, rows, unlabelled, config=first_config(plain_request).few, device=device)
+
+
+def _final_request(folder: Path, way: str, request: FinetuneRequest, validation: CrossValidation) -> FinetuneRequest:
+    """The request for the run itself, with the rows that a teacher has labelled if the way takes them."""
     name = way.removesuffix(PLUS)
-    if way.endswith(PLUS):
-        pseudo = labelled_by_teacher(
-            tried,
-            trial.request,
-            name,
-            rows.examples["train"],
-            unlabelled=unlabelled,
-            config=trial.config,
-            device=device,
-        )
-        num_rows += pseudo.num_rows
-        changes = pseudo.changes
-    return running.finetune(folder, ways.way_request(name, request, num_rows=num_rows, more=changes), device=device)
+    examples = validation.rows.examples["train"]
+    if name == way:
+        return ways.way_request(name, request, num_rows=len(examples))
+    pseudo = labelled_by_teacher(
+        folder,
+        validation.request,
+        name,
+        examples,
+        unlabelled=validation.unlabelled,
+        config=validation.config,
+        device=validation.device,
+    )
+    return ways.way_request(name, request, num_rows=len(examples) + pseudo.num_rows, more=pseudo.changes)
 
 
-def _chosen(folder: Path, trial: Trial, few: FewRequest) -> Choice:
+def _chosen(folder: Path, validation: CrossValidation, few: FewRequest) -> WayChoice:
     """The outcome of cross-validation, from its file if it was finished before."""
     path = folder / CHOICE
     if path.exists():
-        return from_dict(Choice, read_json(path))
-    candidates = ways.possible(few.way, trial.request)
+        return from_dict(WayChoice, read_json(path))
+    candidates = ways.possible(few.way, validation.request)
     if few.unlabelled:
         candidates += [name + PLUS for name in candidates]
-    choice = choose(folder, trial, candidates)
+    choice = choose(folder, validation, candidates)
     write_json(path, to_dict(choice))
     return choice
-
-
-def _without_test(request: FinetuneRequest) -> FinetuneRequest:
-    """The request for what is tried before the run: it never reads the test file."""
-    return replace(request, files={"train": request.files["train"]}, seeds=1)

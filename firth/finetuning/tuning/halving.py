@@ -15,7 +15,7 @@ RUNGS = 3
 
 
 @dataclass(frozen=True)
-class Trial:
+class TuningTrial:
     """One run of the search."""
 
     number: int
@@ -37,7 +37,7 @@ class Trial:
         return self.rung, self.figure
 
 
-Try = Callable[[int, int], Trial]
+Try = Callable[[int, int], TuningTrial]
 """A number of settings and a rung in, their trial out."""
 
 
@@ -46,7 +46,7 @@ def share_of(rung: int) -> float:
     return float(2.0 ** (rung - RUNGS + 1))
 
 
-def search(attempt: Try, seconds: float) -> list[Trial]:
+def search(attempt: Try, seconds: float) -> list[TuningTrial]:
     """All trials that fit into the time; the first is always made."""
     first = attempt(0, 0)
     trials = [first]
@@ -62,7 +62,7 @@ def search(attempt: Try, seconds: float) -> list[Trial]:
         number += size
 
 
-def bracket_size(trials: Sequence[Trial], seconds_left: float) -> int:
+def bracket_size(trials: Sequence[TuningTrial], seconds_left: float) -> int:
     """How many settings the next bracket begins with: as many as the time allows, 2 at least."""
     size = LARGEST_BRACKET
     while size > 2 and _bracket_seconds(size, trials) > seconds_left:
@@ -70,7 +70,7 @@ def bracket_size(trials: Sequence[Trial], seconds_left: float) -> int:
     return size
 
 
-def _bracket_seconds(size: int, trials: Sequence[Trial]) -> float:
+def _bracket_seconds(size: int, trials: Sequence[TuningTrial]) -> float:
     """About how long a bracket takes."""
     total = 0.0
     for rung in range(RUNGS):
@@ -78,13 +78,13 @@ def _bracket_seconds(size: int, trials: Sequence[Trial]) -> float:
     return total
 
 
-def _expected(rung: int, trials: Sequence[Trial]) -> float:
+def _expected(rung: int, trials: Sequence[TuningTrial]) -> float:
     """About how long a trial of a rung takes: the mean over all trials, for its share of the epochs."""
     full = [trial.seconds / trial.share for trial in trials]
     return share_of(rung) * sum(full) / len(full)
 
 
-def _bracket(attempt: Try, numbers: Sequence[int], trials: list[Trial], seconds: float) -> bool:
+def _bracket(attempt: Try, numbers: Sequence[int], trials: list[TuningTrial], seconds: float) -> bool:
     """Plays a tournament and appends its trials; returns whether any trial was made."""
     has_made = False
     runners = list(numbers)
@@ -105,5 +105,5 @@ def _bracket(attempt: Try, numbers: Sequence[int], trials: list[Trial], seconds:
     return has_made
 
 
-def _used(trials: Sequence[Trial]) -> float:
+def _used(trials: Sequence[TuningTrial]) -> float:
     return sum(trial.seconds for trial in trials)

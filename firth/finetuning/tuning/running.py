@@ -19,8 +19,8 @@ from firth.finetuning import running
 from firth.finetuning.jobs import FinetuneRequest, resolve_job
 from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
-from firth.finetuning.tuning.halving import RUNGS, Trial, search, share_of
-from firth.finetuning.tuning.space import Settings, UsualSettings, draw
+from firth.finetuning.tuning.halving import RUNGS, TuningTrial, search, share_of
+from firth.finetuning.tuning.space import TrialSettings, UsualSettings, draw
 from firth.run_folder import CONFIG, RESULTS, FinetuningSource, RunFolder, TuningSource, is_begun
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class TuneConfig:
 
 
 class TrialRow(TypedDict):
-    """A `Trial` as plain JSON values."""
+    """A `TuningTrial` as plain JSON values."""
 
     number: int
     rung: int
@@ -90,7 +90,7 @@ class Tuner:
     usual: UsualSettings
     device: str | None
 
-    def attempt(self, number: int, rung: int) -> Trial:
+    def attempt(self, number: int, rung: int) -> TuningTrial:
         """A trial, or what an earlier process found about it."""
         folder = self.folder / TRIALS / f"{number}-{rung}"
         if (folder / TRIAL).exists():
@@ -108,7 +108,7 @@ class Tuner:
         seconds = time.perf_counter() - began
         (task,) = summary["tasks"].values()
         figure = task["figures"]["dev"][task["main"]]["mean"]
-        trial = Trial(number, rung, to_dict(settings), epochs, -1.0 if figure is None else figure, seconds)
+        trial = TuningTrial(number, rung, to_dict(settings), epochs, -1.0 if figure is None else figure, seconds)
         log.info(f"Trial {number}, {share_of(rung):.0%} of its epochs: {task['main']} {trial.figure:.4f}")
         self._keep_if_best(trial, run)
         write_json(folder / TRIAL, asdict(trial))
@@ -119,10 +119,10 @@ class Tuner:
         """The user's own settings, which are not searched."""
         return fixed_settings(self.config.changes)
 
-    def settings(self, number: int) -> Settings:
+    def settings(self, number: int) -> TrialSettings:
         return draw(number, self.usual, seed=self.config.seed, fixed=self.fixed)
 
-    def _keep_if_best(self, trial: Trial, run: Path) -> None:
+    def _keep_if_best(self, trial: TuningTrial, run: Path) -> None:
         """Moves a run to OUT/best if it is better than all before, and deletes it otherwise."""
         others = [_read_trial(path.parent) for path in (self.folder / TRIALS).glob(f"*/{TRIAL}")]
         if all(trial.rank > other.rank for other in others):
@@ -170,7 +170,7 @@ def tune(
     return summary
 
 
-def _row(trial: Trial) -> TrialRow:
+def _row(trial: TuningTrial) -> TrialRow:
     return TrialRow(
         number=trial.number,
         rung=trial.rung,
@@ -246,8 +246,8 @@ def _saved(folder: RunFolder) -> TuneConfig:
     return from_dict(TuneConfig, load_toml(folder.path / CONFIG))
 
 
-def _read_trial(folder: Path) -> Trial:
-    return from_dict(Trial, read_json(folder / TRIAL))
+def _read_trial(folder: Path) -> TuningTrial:
+    return from_dict(TuningTrial, read_json(folder / TRIAL))
 
 
 def _copy_model(folder: Path, out: Path) -> None:

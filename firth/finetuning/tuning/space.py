@@ -39,7 +39,7 @@ class UsualSettings:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrialSettings:
     """A point of the space."""
 
     method: str
@@ -62,10 +62,10 @@ class Settings:
         ]
 
 
-def draw(number: int, usual: UsualSettings, *, seed: int, fixed: Mapping[str, str]) -> Settings:
+def draw(number: int, usual: UsualSettings, *, seed: int, fixed: Mapping[str, str]) -> TrialSettings:
     """The settings of a trial; `fixed` are the user's own, by their keys, which are not searched."""
     if number == 0:
-        return Settings(
+        return TrialSettings(
             method=fixed.get("transfer.mode", "full"),
             rate=usual.rate,
             epochs=usual.epochs,
@@ -79,7 +79,7 @@ def draw(number: int, usual: UsualSettings, *, seed: int, fixed: Mapping[str, st
     usual_rate = usual.rate if method == "full" else NEW_PARTS_RATE
     octave = RATE_OCTAVES * (2 * float(rng.uniform(key, 1)) - 1)
     most_layers = max(0, usual.num_layers // 4) if method == "full" else 0
-    return Settings(
+    return TrialSettings(
         method=method,
         rate=float(f"{usual_rate * 2**octave:.3g}"),
         epochs=usual.epochs * _pick(EPOCH_SHARES, key, 2),
