@@ -11,7 +11,7 @@ import torch
 
 import firth
 from firth import samples
-from firth.errors import BadConfig, BadInput
+from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import read_json
 from firth.finetuning.few import logistic
 from firth.finetuning.few.contrast import supervised_contrast
@@ -204,6 +204,26 @@ def test_self_training_adds_the_rows_that_a_teacher_labelled(learn: Callable[...
     assert 0 < len(pseudo) <= 10
     num_labelled = len((tmp_path / "few.tsv").read_text("utf-8").splitlines()) - 1
     assert summary["tasks"]["classify"]["rows"]["train"] == num_labelled + len(pseudo)
+
+
+def test_what_was_tried_counts_for_the_same_rows_only(
+    learn: Callable[..., Any], tmp_path: Path, few_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("one more text\nand another\n", "utf-8")
+    with monkeypatch.context() as stopped:
+        stopped.setattr("firth.finetuning.few.ways.way_request", stop)  # after the teacher's answers
+        with pytest.raises((KeyboardInterrupt, Interrupted)):
+            learn("contrast", "few.pseudo_share=1", unlabelled=unlabelled)
+    pseudo = tmp_path / "out" / "ways" / "pseudo.jsonl"
+    written = pseudo.stat().st_mtime_ns
+    rows = few_rows.read_text("utf-8").splitlines()
+    few_rows.write_text("\n".join(rows[:-1]) + "\n", "utf-8")
+    learn("contrast", "few.pseudo_share=1", unlabelled=unlabelled)
+    assert pseudo.stat().st_mtime_ns != written
 
 
 def test_a_finished_run_is_not_made_again(learn: Callable[..., Any], run: Path, tmp_path: Path) -> None:

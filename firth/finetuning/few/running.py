@@ -5,6 +5,7 @@ them (RUN/ways). Then one fine-tuning run from all labelled rows.
 """
 
 import logging
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,12 +20,14 @@ from firth.finetuning.few.rows import read_labelled
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher, read_unlabelled
 from firth.finetuning.figures import FinetuningSummary
 from firth.finetuning.jobs import FinetuneRequest, first_config
-from firth.run_folder import WAYS, RunFolder
+from firth.run_folder import WAYS, RunFolder, model_sha256
 from firth.types import Example
 
 log = logging.getLogger(__name__)
 
 CHOICE = "choice.json"
+TRIED_WITH = "tried-with.json"
+"""The rows and settings that the ways were tried with."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def finetune(
     way = few.way
     if few.way == ways.CHOOSE or few.unlabelled:
         folder.on_main(folder.claim)
+        folder.on_main(lambda: _forget_other(tried, validation))
     if few.way == ways.CHOOSE:
         choice = _chosen(tried, validation, few)
         for line in choice.lines():
@@ -71,6 +75,23 @@ def _validation(request: FinetuneRequest, few: FewRequest, *, device: str | None
         unlabelled = read_unlabelled(Path(few.unlabelled))
     without_test = replace(request, files={"train": request.files["train"]}, seeds=1)
     return CrossValidation(without_test, rows, unlabelled, config=first_config(plain_request).few, device=device)
+
+
+def _forget_other(folder: Path, validation: CrossValidation) -> None:
+    """Deletes what a run that was stopped before it began has tried, if it was with other rows or settings."""
+    request = validation.request
+    path = folder / TRIED_WITH
+    tried_with = {
+        "rows": [[*row.texts, row.gold] for row in validation.rows.examples["train"]],
+        "unlabelled": [row.texts[0] for row in validation.unlabelled],
+        "model": [request.model, model_sha256(request.model), request.random],
+        "settings": [repr(sorted(request.options.items())), *request.changes],
+    }
+    if path.exists() and read_json(path) == tried_with:
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    write_json(path, tried_with)
 
 
 def _final_request(folder: Path, way: str, request: FinetuneRequest, validation: CrossValidation) -> FinetuneRequest:
