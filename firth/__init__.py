@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
     from firth.model_files import compress, export, extend, import_model
-    from firth.pipeline import check, evaluate, finetune, prepare, pretrain
+    from firth.pipeline import check, evaluate, finetune, prepare, pretrain, tune
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction, Rewritten
 
@@ -46,12 +46,13 @@ __all__ = [
     "prepare",
     "pretrain",
     "serve",
+    "tune",
 ]
 _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
     "firth.model_files": ("compress", "export", "extend", "import_model"),
-    "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain"),
+    "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain", "tune"),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),
 }

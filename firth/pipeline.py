@@ -1,4 +1,4 @@
-"""The steps from text to a measured model: prepare, pretrain, check, finetune, evaluate.
+"""The steps from text to a measured model: prepare, pretrain, check, finetune, tune, evaluate.
 
 In: paths and options. Out: folders on disk, and the figures of each step. `firth.prepare` etc. are these functions.
 Each function imports only what it needs: preparing text and training word vectors never load torch.
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from firth.data.health import Health
     from firth.data.prepare import Progress
     from firth.finetuning.checking import Findings
+    from firth.finetuning.few.running import FewRequest
     from firth.finetuning.figures import FinetuningSummary
+    from firth.finetuning.tuning.running import TuningSummary
     from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
@@ -301,6 +303,8 @@ def finetune(
     encoder: str | Path | None = None,
     recipe: str | None = None,
     language: str = "",
+    few: str = "",
+    unlabelled: str | Path = "",
     **options: object,
 ) -> "FinetuningSummary":
     """Trains a model on labelled rows into `out` and measures it; returns all its figures.
@@ -309,9 +313,12 @@ def finetune(
     language of the training rows. `random=True` starts from random weights in the shape of `model`, or of a tiny BERT.
     `encoder` is `bag` (features written by hand), `static` (new vectors of words or characters) or a model folder.
     `language` is that of the rows, for a model with language embeddings.
+    `few` is a way to learn from few labels: contrast, prompt, plain, or choose (the best by cross-validation);
+    `unlabelled` is a file with a text on each line, which it also learns from.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
     from firth.finetuning import running, ulmfit
+    from firth.finetuning.few import running as few_labels
     from firth.finetuning.jobs import FinetuneRequest
     from firth.report.finetuning import gather
     from firth.run_folder import RunFolder
@@ -331,9 +338,61 @@ def finetune(
     )
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
     with RunFolder(Path(out), command="finetune", resume=resume) as folder:
-        summary = run(folder, request, device=device)
+        if few or unlabelled:
+            summary = few_labels.finetune(folder, request, _few_request(few, recipe, unlabelled), device=device)
+        else:
+            summary = run(folder, request, device=device)
         folder.write_report(lambda: gather(folder.path))
     return summary
+
+
+def tune(
+    model: str | Path | None = None,
+    *,
+    task: str,
+    train: str | Path,
+    dev: str | Path | None = None,
+    out: str | Path,
+    minutes: float = 10.0,
+    seed: int = 1,
+    skip_bad: bool = False,
+    resume: bool = False,
+    changes: Iterable[str] = (),
+    device: str | None = None,
+    **options: object,
+) -> "TuningSummary":
+    """Searches the settings of `finetune` for at most so many minutes; returns all trials, and `out` is the best model.
+
+    `changes` are settings of all trials, which are not searched. There is no test file: measure the model afterwards.
+    """
+    from firth.finetuning.jobs import FinetuneRequest
+    from firth.finetuning.tuning import running as tuning
+    from firth.report.tuning import gather
+    from firth.run_folder import RunFolder
+
+    request = FinetuneRequest(
+        model=str(models.find(model)) if model else "",
+        tasks=(task,),
+        files={"train": _strings(train), "dev": _strings(dev) if dev else []},
+        options=options,
+        skip_bad=skip_bad,
+    )
+    config = tuning.TuneConfig(minutes=minutes, seed=seed, changes=tuple(changes))
+    with RunFolder(Path(out), command="tune", resume=resume) as folder:
+        summary = tuning.tune(folder, request, config, device=device)
+        folder.write_report(lambda: gather(folder.path))
+    return summary
+
+
+def _few_request(few: str, recipe: str | None, unlabelled: str | Path) -> "FewRequest":
+    """How to learn from few labels; raises if it does not go with the other options."""
+    from firth.finetuning.few.running import FewRequest
+
+    if recipe is not None:
+        raise BadConfig(f"`few=` and `recipe='{recipe}'` are two ways to learn; leave one out.")
+    if not few:
+        raise BadConfig("`unlabelled=` goes with `few=`: say how to learn, such as `few='choose'`.")
+    return FewRequest(few, str(unlabelled))
 
 
 def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str | None) -> tuple[str, list[str]]:

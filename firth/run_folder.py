@@ -42,10 +42,12 @@ DATA = "data"
 """Text that was prepared for this run."""
 LANGUAGE_MODEL = "lm"
 """The run of ULMFiT's second stage, in the folder of its fine-tuning."""
+WAYS = "ways"
+"""What fine-tuning with few labels tried before its run: other ways, a teacher, the labels it gave."""
 TEXT = "text.txt"
 """The text that ULMFiT's second stage is trained on, in its folder."""
 
-Command = Literal["pretrain", "finetune", "compress"]
+Command = Literal["pretrain", "finetune", "compress", "tune"]
 RunState = Literal["missing", "stopped", "running", "finished"]
 """`missing`: no run has begun in the folder."""
 
@@ -107,7 +109,7 @@ class FinetuningSource:
     """What a fine-tuning run is made from."""
 
     command: ClassVar[Command] = "finetune"
-    before_begin: ClassVar[tuple[str, ...]] = (LANGUAGE_MODEL,)
+    before_begin: ClassVar[tuple[str, ...]] = (LANGUAGE_MODEL, WAYS)
     last_written: ClassVar[str] = RESULTS
     """Written after the model and its manifest."""
     model: str
@@ -143,14 +145,34 @@ class CompressionSource:
     kind: Literal["compression"] = "compression"
 
 
-Source = PretrainingSource | SolvingSource | FinetuningSource | CompressionSource
-AnySource = TypeVar("AnySource", PretrainingSource, SolvingSource, FinetuningSource, CompressionSource)
+@dataclass(frozen=True)
+class TuningSource:
+    """What a search for settings is made from."""
+
+    command: ClassVar[Command] = "tune"
+    before_begin: ClassVar[tuple[str, ...]] = ()
+    last_written: ClassVar[str] = RESULTS
+    """Written after the model and its manifest."""
+    model: str
+    """The folder of the model; empty if there is none."""
+    model_sha256: str
+    """Of its manifest; empty if it has none."""
+    random: bool
+    """Whether the runs start from random weights."""
+    files: Mapping[str, SourceFile]
+    """By part: train, dev."""
+    kind: Literal["tuning"] = "tuning"
+
+
+Source = PretrainingSource | SolvingSource | FinetuningSource | CompressionSource | TuningSource
+AnySource = TypeVar("AnySource", PretrainingSource, SolvingSource, FinetuningSource, CompressionSource, TuningSource)
 
 _SOURCES: Mapping[str, type[Source]] = {
     "pretraining": PretrainingSource,
     "solving": SolvingSource,
     "finetuning": FinetuningSource,
     "compression": CompressionSource,
+    "tuning": TuningSource,
 }
 
 
@@ -167,7 +189,7 @@ def read_source(run: Path) -> Source:
             source = replace(source, inputs=inputs[""])
         if isinstance(source, FinetuningSource):
             source = replace(source, files=_files(source.files))
-        elif isinstance(source, CompressionSource):
+        elif isinstance(source, CompressionSource | TuningSource):
             files = _files({"": source.files})
             source = replace(source, files=files[""])
     except (BadConfig, AttributeError) as error:

@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, compressing, models, rows, serving, studying, text, vectors
+from firth.commands import answers, compressing, models, rows, serving, studying, text, tuning, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
     "pretrain": text.pretrain,
     "check": rows.check,
     "finetune": rows.finetune,
+    "tune": tuning.tune,
     "predict": rows.predict,
     "evaluate": rows.evaluate,
     "fill": answers.fill,

@@ -49,6 +49,13 @@ TargetEnding = Annotated[
 Language = Annotated[
     str, typer.Option(help="The texts' language, for a model with language embeddings. [default: the model's own]")
 ]
+Pattern = Annotated[
+    str | None,
+    typer.Option(help="A prompt with {text}, if need be {second}, and [MASK]. [default: {text} It was [MASK].]"),
+]
+Words = Annotated[
+    str | None, typer.Option("--words", help="What [MASK] is for each label: positive=great/good,negative=terrible.")
+]
 Format = Annotated[str | None, typer.Option(help="Of files of tagged words: columns, words or tagged (word/tag).")]
 
 
@@ -74,12 +81,12 @@ def check(
     """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
     from firth import pipeline
 
-    options = _given(
+    options = given(
         preset=preset,
         text_column=text_column,
         second_column=second_column,
         label_columns=label_columns,
-        label_names=_read_names(label_names),
+        label_names=read_names(label_names),
         kind=kind,
         format=format,
         target_ending=target_ending,
@@ -122,22 +129,32 @@ def finetune(
     format: Format = None,
     target_ending: TargetEnding = None,
     language: Language = "",
+    few: Annotated[
+        str, typer.Option(help="For few labels: contrast, prompt, plain, or choose (the best by cross-validation).")
+    ] = "",
+    unlabelled: Annotated[
+        Path | None, typer.Option(help="With --few: a text on each line, labelled by the model and learned from.")
+    ] = None,
+    pattern: Pattern = None,
+    label_words: Words = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a model on labelled rows, measure it and write its card."""
     from firth import pipeline
 
-    model, changes = _model_and_changes(arguments or ())
-    options = _given(
+    model, changes = model_and_changes(arguments or ())
+    options = given(
         preset=preset,
         text_column=text_column,
         second_column=second_column,
         label_columns=label_columns,
-        label_names=_read_names(label_names),
+        label_names=read_names(label_names),
         kind=kind,
         tagger=tagger,
         format=format,
         target_ending=target_ending,
+        pattern=pattern,
+        label_words=label_words,
     )
     summary = pipeline.finetune(
         model,
@@ -155,6 +172,8 @@ def finetune(
         encoder=encoder,
         recipe=recipe,
         language=language,
+        few=few,
+        unlabelled=unlabelled or "",
         **options,
     )
     if as_json:
@@ -165,7 +184,7 @@ def finetune(
     _echo_messages(headlines(summary))
 
 
-def _model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
+def model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
     """Arguments with an equals sign are changes; at most one other argument names the model."""
     models = []
     changes = []
@@ -190,6 +209,8 @@ def predict(
     ] = None,
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
     language: Language = "",
+    pattern: Pattern = None,
+    label_words: Words = None,
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
@@ -199,6 +220,10 @@ def predict(
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
     loaded = load(model, language=language)
+    if pattern and not label_words:
+        raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
+    if label_words:
+        loaded = loaded.prompted(words=label_words, pattern=pattern or "")
     # A tab separates the texts of a pair.
     inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
     if best != 1:
@@ -251,12 +276,12 @@ def evaluate(
     """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
     from firth import pipeline
 
-    options = _given(
+    options = given(
         preset=preset,
         text_column=text_column,
         second_column=second_column,
         label_columns=label_columns,
-        label_names=_read_names(label_names),
+        label_names=read_names(label_names),
         kind=kind,
         target_ending=target_ending,
     )
@@ -282,12 +307,12 @@ def _echo_messages(lines: Iterable[str]) -> None:
     typer.echo(in_flags("\n".join(lines)))
 
 
-def _given(**options: str | list[str] | None) -> dict[str, str | list[str]]:
+def given(**options: str | list[str] | None) -> dict[str, str | list[str]]:
     """The options that have a value."""
     return {name: value for name, value in options.items() if value}
 
 
-def _read_names(file: Path | None) -> list[str]:
+def read_names(file: Path | None) -> list[str]:
     """The names of labels, one on each line of a file."""
     from firth.corpus.readers import read_lines
 

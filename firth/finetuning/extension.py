@@ -1,4 +1,4 @@
-"""What a method of compression adds to fine-tuning: places in a run where it may take part, all empty here.
+"""What compression, or a way to learn from few labels, adds to fine-tuning: places where it takes part, empty here.
 
 In: the parts of a run while they are built and trained. Out: the same parts, changed. Everything that an extension does
 is a function of the run's files, its numbers and the step, so that a resumed run ends as one that was never stopped.
@@ -48,6 +48,9 @@ class Extension:
 
     def before_step(self, encoder: Encoder, *, step: int, steps: int) -> None:
         """Called before every step with the number of steps that are done, and of all steps."""
+
+    def before_measuring(self, head: Head, encoder: Encoder, items: Sequence[Item]) -> None:
+        """Called before every evaluation with a task's training rows; fits what gradients do not, in place."""
 
     def finish_encoder(self, encoder: Encoder) -> None:
         """Takes its own parts out of the trained encoder, which is then measured and saved."""

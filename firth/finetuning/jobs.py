@@ -16,6 +16,8 @@ from firth.errors import BadConfig, BadInput
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
 from firth.finetuning.extension import Extension
+from firth.finetuning.few.contrast import ContrastExtension
+from firth.finetuning.few.extension import FewExtension
 from firth.finetuning.labelled import PARTS, Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
@@ -105,15 +107,16 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         source, config = _saved_run(folder, request)
     else:
         source = _source(request)
-        config = _first_config(request)
+        config = first_config(request)
     backbone = BACKBONES[config.encoder]
+    extension = _extension(request, config)
     data: dict[str, Labelled] = {}
     for name, task_config in config.tasks.items():
         rows = _read_task(name, task_config, source, config)
         if not resumed:
             _report_findings(name, rows)
-        request.extension.check_rows(name, rows)
-        training_rows = request.extension.more_rows(name, rows.examples["train"])
+        extension.check_rows(name, rows)
+        training_rows = extension.more_rows(name, rows.examples["train"])
         rows = replace(rows, examples={**rows.examples, "train": training_rows})
         data[name] = replace(rows, config=backbone.resolve_config(rows.config))
     if backbone.is_bag:
@@ -131,7 +134,18 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
     device_name = "cpu" if backbone.is_bag else str(chosen_device(device))
     if not resumed:
         config = _resolve_config(config, data, start, request)
-    return FinetuneJob(config, source, data, start, device_name, request.extension)
+    return FinetuneJob(config, source, data, start, device_name, extension)
+
+
+def _extension(request: FinetuneRequest, config: FinetuneConfig) -> Extension:
+    """What the run does besides plain fine-tuning."""
+    if config.few.way == "none":
+        return request.extension
+    if request.extension.record():
+        raise BadConfig("few.way goes with plain fine-tuning, not with a method of compression.")
+    if config.few.way == "contrast":
+        return ContrastExtension(config.few)
+    return FewExtension(config.few)
 
 
 def _saved_run(folder: RunFolder, request: FinetuneRequest) -> tuple[FinetuningSource, FinetuneConfig]:
@@ -191,6 +205,8 @@ def _report_findings(name: str, rows: Labelled) -> None:
     if main not in figures:
         raise BadConfig(f"{name} has no figure '{main}' to pick epochs on; here it has {', '.join(figures)}.")
     for part, found in findings["parts"].items():
+        if part == "dev" and rows.learned_from:
+            continue  # the same rows again
         found["bad"] = []  # bad rows were refused or counted before
         for line in checking.warnings(part, found):
             log.warning(f"{name}, {part}: {line.removeprefix('Warning: ')}")
@@ -199,7 +215,7 @@ def _report_findings(name: str, rows: Labelled) -> None:
 # The numbers
 
 
-def _first_config(request: FinetuneRequest) -> FinetuneConfig:
+def first_config(request: FinetuneRequest) -> FinetuneConfig:
     """The config before the data are read: enough to read them."""
     tasks: dict[str, TaskConfig] = {}
     for task in request.tasks:
@@ -310,7 +326,7 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
         raise BadConfig("Fine-tuning needs a `task=` and a `train=` file.")
     if request.seeds < 1:
         raise BadConfig(f"`seeds=` must be at least 1; it is {request.seeds}.")
-    config = _first_config(request)
+    config = first_config(request)
     tasks = config.tasks
     names = list(tasks)
     files: dict[str, dict[str, SourceFile]] = {name: {} for name in names}
@@ -369,7 +385,7 @@ def _refuse_other_source(
     other_paths = given_paths - saved_paths
     if other_paths:
         raise BadInput(f"{out} was not begun with {min(other_paths)}; leave the files out to resume it.")
-    if request.tasks and list(_first_config(request).tasks) != list(saved.files):
+    if request.tasks and list(first_config(request).tasks) != list(saved.files):
         raise BadConfig(f"{out} is a run of {', '.join(saved.files)}; leave out `task=` to resume it.")
     _refuse_other_options(out, saved, request)
 

@@ -41,9 +41,14 @@ class Labelled:
     held_out: bool = False
     """Whether `dev` are rows of the training file."""
 
+    learned_from: bool = False
+    """Whether `dev` are the training rows themselves."""
+
     @property
     def picked_on(self) -> str:
         """What the rows for picking epochs are called."""
+        if self.learned_from:
+            return "the training rows themselves"
         return "held-out training rows" if self.held_out else "dev"
 
     @property
@@ -164,9 +169,14 @@ def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
 
 
 def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
-    """Without a dev file, some training rows take its place; rows of one group (the same text) stay together."""
+    """Without a dev file, some training rows take its place; rows of one group (the same text) stay together.
+
+    With a rate of 0 all rows are learned from, and take its place as well.
+    """
     if "dev" in data.examples:
         return data
+    if not rate:
+        return replace(data, examples={**data.examples, "dev": data.examples["train"]}, learned_from=True)
     rows = data.examples["train"]
     group_of = resolve(name).reader(data.config).group
     chosen = _chosen_groups(rows, group_of, rate=rate, seed=seed)

@@ -76,6 +76,7 @@ def _untrained(
     rows = labelled.read(task_name, config, {PART: data})
     head = make_head(task_name, with_way(rows.config, checkpoint.goals), checkpoint.encoder, labels=rows.labels)
     head.start_from(checkpoint.goals)
+    head.calibrate(checkpoint.encoder, checkpoint.tokenizer)
     return head, rows
 
 

@@ -122,6 +122,7 @@ def _build(job: FinetuneJob, seed: int) -> SeedModel:
     for name, rows in job.data.items():
         heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)
         heads[name].start_from(job.start.goals or {})
+        heads[name].calibrate(encoder, job.start.tokenizer)
     auxiliary = auxiliary_goals(job.start, encoder, job.config.transfer)
     job.extension.prepare_encoder(encoder)
     goals = {name: job.extension.goal(head, encoder) for name, head in heads.items()}
@@ -175,11 +176,17 @@ def _train_seed(
         makers[name] = job.extension.batch_maker(head, items["train"][name], folder=run_folder.path)
     batches = ItemBatches(makers, items["train"], config.batch_size, seed, config.alpha)
     collapsed: dict[str, str] = {}
+
+    def measure() -> dict[str, float]:
+        for name, head in model.heads.items():
+            job.extension.before_measuring(head, model.encoder, items["train"][name])
+        return _measure(job, model, items["dev"], collapsed)
+
     run = PickingRun(
         folder,
         model.learner,
         packs=batches,
-        measure=partial(_measure, job, model, items["dev"], collapsed),
+        measure=measure,
         config=replace(config.train, seed=seed),
         resume=run_folder.resume,
         interrupts=run_folder.interrupts,

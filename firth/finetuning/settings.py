@@ -7,6 +7,7 @@ from typing import Literal
 from firth.encoders.tables import StaticConfig
 from firth.errors import BadConfig
 from firth.finetuning.bags import FastTextConfig
+from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.new_transformer import NewTransformerConfig
 from firth.finetuning.transfer import TransferConfig
 from firth.tasks.task import TaskConfig
@@ -27,7 +28,8 @@ class FinetuneConfig:
     max_length: int = 0
     """Longest sequence, special tokens included; 0 is as long as the model reads."""
     held_out_rate: float = 0.1
-    """Share of the training rows that take the place of a missing dev file."""
+    """Share of the training rows that take the place of a missing dev file; 0 learns from all rows, and the figures on
+    dev are those of the training rows themselves."""
     patience: int = 0
     """Stop after this many evaluations without a better figure; 0 never stops early."""
     pick: Literal["best", "last"] = "best"
@@ -51,6 +53,8 @@ class FinetuneConfig:
     """Blocks of the decoder that a model that only reads gets to learn to rewrite; 0: as many as the model has."""
     transfer: TransferConfig = field(default_factory=TransferConfig)
     """What of the model learns, and how."""
+    few: FewConfig = field(default_factory=FewConfig)
+    """How to learn from few labels."""
     compression: Mapping[str, object] = field(default_factory=dict)
     """The method by which `firth compress` made this run, with its numbers; empty for plain fine-tuning."""
     train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
@@ -63,5 +67,5 @@ class FinetuneConfig:
             )
         if self.decoder_layers < 0:
             raise BadConfig(f"decoder_layers must be at least 0; it is {self.decoder_layers}.")
-        if self.epochs < 0 or self.batch_size < 1 or not 0 < self.held_out_rate < 1:
-            raise BadConfig("A run needs epochs of at least 0, a batch_size of at least 1 and 0 < held_out_rate < 1.")
+        if self.epochs < 0 or self.batch_size < 1 or not 0 <= self.held_out_rate < 1:
+            raise BadConfig("A run needs epochs of at least 0, a batch_size of at least 1 and 0 <= held_out_rate < 1.")

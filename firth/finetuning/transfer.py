@@ -1,8 +1,8 @@
 """How a pre-trained encoder is used for a task. Config in; an encoder ready to learn out.
 
 Fine-tune everything (Devlin et al. 2018), frozen features (table 7 there; Peters et al. 2018), or adapters (Houlsby et
-al. 2019). A lower rate for lower layers, gradual unfreezing from the top (Howard & Ruder 2018) and the language model's
-loss as a second one (Radford et al. 2018) can be added.
+al. 2019). New weights for the top layers (Zhang et al. 2021), a lower rate for lower layers, gradual unfreezing from
+the top (Howard & Ruder 2018) and the language model's loss as a second one (Radford et al. 2018) can be added.
 """
 
 from dataclasses import dataclass, field, replace
@@ -16,6 +16,7 @@ from firth.errors import BadConfig
 from firth.finetuning.knowledge import fill, read_known_names
 from firth.finetuning.start import Start
 from firth.nn.adapters import insert_adapters
+from firth.nn.blocks import initialise
 from firth.nn.features import Features
 from firth.objectives.auxiliary_lm import NAME, AuxiliaryLM
 from firth.objectives.causal_lm import CausalLM
@@ -38,6 +39,11 @@ class TransferConfig:
     """Each layer's rate is this times that of the layer above it; 0: 0.8 for deep and narrow models, otherwise 1."""
     unfreeze_every: float = 0.0
     """Epochs after which one more block begins to learn, from the top; 0 lets all learn at once."""
+    reinit_layers: int = 0
+    """Top blocks (and the pooler) that begin with new weights, because their own are too much of pre-training's goal
+    (Zhang et al. 2021); on small sets together with a longer train.optim.warmup_rate."""
+    frozen_layers: int = 0
+    """Lowest blocks that do not learn, and the embeddings below; steps cost less, because no gradient goes there."""
     auxiliary_lm: float = 0.0
     """Weight of the language model's loss on the task's texts, added to the task's; GPT's paper: 0.5. 0 for none."""
 
@@ -52,6 +58,12 @@ class TransferConfig:
             raise BadConfig("transfer.auxiliary_lm must be at least 0, and 0 with transfer.mode=features.")
         if self.unfreeze_every and self.mode != "full":
             raise BadConfig("transfer.unfreeze_every goes with transfer.mode=full.")
+        if min(self.reinit_layers, self.frozen_layers) < 0:
+            raise BadConfig("transfer.reinit_layers and transfer.frozen_layers must be at least 0.")
+        if (self.reinit_layers or self.frozen_layers) and self.mode != "full":
+            raise BadConfig("transfer.reinit_layers and transfer.frozen_layers go with transfer.mode=full.")
+        if self.frozen_layers and self.unfreeze_every:
+            raise BadConfig("transfer.frozen_layers and transfer.unfreeze_every both say what learns; leave one out.")
 
 
 def adapt(encoder: Encoder, config: TransferConfig, *, tokenizer: Tokenizer | None = None) -> Encoder:
@@ -71,7 +83,40 @@ def adapt(encoder: Encoder, config: TransferConfig, *, tokenizer: Tokenizer | No
         pooler = getattr(encoder, "pooler", None)
         if pooler is not None:
             pooler.requires_grad_(True)
+    if config.reinit_layers:
+        reinitialise_top(encoder, config.reinit_layers)
+    if config.frozen_layers:
+        freeze_bottom(encoder, config.frozen_layers)
     return encoder
+
+
+def reinitialise_top(encoder: Encoder, count: int) -> None:
+    """Draws new weights for the top blocks and for the pooler."""
+    blocks = _blocks(encoder, count, setting="reinit_layers")
+    for block in blocks[len(blocks) - count :]:
+        initialise(block, std=encoder.init_std)
+    pooler = getattr(encoder, "pooler", None)
+    if pooler is not None:
+        initialise(pooler, std=encoder.init_std)
+
+
+def freeze_bottom(encoder: Encoder, count: int) -> None:
+    """Lets neither the lowest blocks learn nor the embeddings below them."""
+    num_blocks = len(_blocks(encoder, count, setting="frozen_layers"))
+    for name, parameter in encoder.named_parameters():
+        # The lowest frozen block is the deepest below the head.
+        if depth_below_head(name, num_blocks) > num_blocks - count:
+            parameter.requires_grad_(False)
+
+
+def _blocks(encoder: Encoder, count: int, *, setting: str) -> nn.ModuleList:
+    """The blocks of an encoder, of which there are more than `count`."""
+    blocks = getattr(encoder, "blocks", None)
+    if not isinstance(blocks, nn.ModuleList) or len(blocks) != encoder.num_layers:
+        raise BadConfig(f"transfer.{setting} needs a model with blocks of their own weights; this one has none.")
+    if count >= len(blocks):
+        raise BadConfig(f"transfer.{setting} must be below the model's {len(blocks)} blocks; it is {count}.")
+    return blocks
 
 
 def _features(encoder: Encoder, config: Features.Config, tokenizer: Tokenizer | None) -> Features:

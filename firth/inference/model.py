@@ -32,6 +32,7 @@ from firth.inference.inputs_file import read_inputs
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.rewriting import Rewriter, RewriteSettings, WrittenAttention
 from firth.inference.saved_precision import ServingEncoder, saved_precision
+from firth.inference.zero_shot import with_prompt
 from firth.nn.search import Choice
 from firth.objectives.replaced_token import mask_filler
 from firth.tasks import reader_of
@@ -248,6 +249,18 @@ class Model:
         if isinstance(inputs, str):
             raise BadInput("predict takes a list of texts; put the one text into a list.")
         return self.predict_examples(self.examples(inputs, task=task), task=task)
+
+    def zero_shot(self, inputs: Sequence[TaskInput], *, words: str, pattern: str = "") -> list[Prediction]:
+        """What a masked language model answers without fine-tuning, by the words that it expects at a mask.
+
+        `words` gives each label its words: `positive=great/good,negative=terrible`. `pattern` puts the text and the
+        mask into a sentence: `{text} It was [MASK].`, which is also the default.
+        """
+        return self.prompted(words=words, pattern=pattern).predict(inputs)
+
+    def prompted(self, *, words: str, pattern: str = "") -> "Model":
+        """The same model as a classifier that answers by a prompt, as `zero_shot` does."""
+        return Model(with_prompt(self.checkpoint, pattern=pattern, words=words), folder=self.folder)
 
     def predict_file(self, path: str | Path, *, task: str = "") -> list[Prediction]:
         """The same for every row of a labelled file, or every line of a text file."""

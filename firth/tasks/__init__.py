@@ -54,6 +54,7 @@ TABLE = {
     "choose": "firth.tasks.choose:CHOOSE",
     "compare": "firth.tasks.compare:COMPARE",
     "rewrite": "firth.tasks.rewrite:REWRITE",
+    "prompt": "firth.tasks.prompt:PROMPT",
 }
 
 

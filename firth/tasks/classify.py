@@ -292,7 +292,7 @@ class ClassifyHead(Head):
     def example_scores(self, states: States, batch: Batch) -> Tensor:
         """E x T: the scores of every example, the means over its windows."""
         scores_BT = self.scores(states, batch)
-        return _means_of_windows(scores_BT, batch.targets["owners_B"], len(batch.targets["gold_E"])).float()
+        return means_of_windows(scores_BT, batch.targets["owners_B"], len(batch.targets["gold_E"])).float()
 
     def loss_from_scores(self, scores_ET: Tensor, batch: Batch) -> Loss:
         gold = batch.targets["gold_E"]
@@ -379,7 +379,7 @@ class ClassifyHead(Head):
         return Prediction(label, confidence, probabilities)
 
 
-def _means_of_windows(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> Tensor:
+def means_of_windows(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> Tensor:
     """The mean over the windows of each example; `owners_B` says whose each window is."""
     if len(scores_BT) == num_examples:
         return scores_BT

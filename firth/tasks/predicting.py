@@ -28,7 +28,7 @@ def predict(encoder: Encoder, head: Head, items: Items, *, advance: OnProgress |
     """A prediction for each item, in single precision whatever training used."""
     with torch.inference_mode():
         if isinstance(head, GeneratingHead):
-            with _evaluating(encoder, head):
+            with evaluating(encoder, head):
                 return head.generate(encoder, items, advance=advance)
         return head.decide_all(items, outputs_of(encoder, head, items, advance=advance))
 
@@ -38,7 +38,7 @@ def outputs_of(
     encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None
 ) -> list[list[np.ndarray]]:
     """The head's outputs for each window of each item."""
-    with _evaluating(encoder, head):
+    with evaluating(encoder, head):
         outputs = _window_outputs(encoder, head, items, advance)
     # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
     by_window = iter(outputs)
@@ -46,7 +46,7 @@ def outputs_of(
 
 
 @contextmanager
-def _evaluating(encoder: Encoder, head: Head) -> Iterator[None]:
+def evaluating(encoder: Encoder, head: Head) -> Iterator[None]:
     """Evaluation mode. Prediction is called in the middle of training, so the modes are restored at the end."""
     encoder_was_training = encoder.training
     head_was_training = head.training

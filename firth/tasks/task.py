@@ -155,6 +155,9 @@ class Head(Goal):
     def start_from(self, goals: Mapping[str, Goal]) -> None:
         """Called once before training with the heads of pre-training; overridden by heads that begin as one of them."""
 
+    def calibrate(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
+        """Called once after `start_from`; finds what the head needs to know of the encoder as it is."""
+
     def before_training(self, examples: Examples) -> None:
         """Called once with the training rows; learns from their labels what the loss needs, such as class weights."""
 

@@ -73,3 +73,32 @@ def test_settings_that_make_no_sense(small_bert: Callable[..., Bert]) -> None:
         adapt(small_bert(), TransferConfig(mode="features", features=Features.Config(layers=(5,))))
     with pytest.raises(Unsupported, match="no blocks"):
         adapt(AwdLstm(AwdLstm.Config(width=8, cell_width=8)), TransferConfig(mode="adapters"))
+
+
+def test_top_layers_get_new_weights_and_the_others_keep_theirs(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert()
+    before = {name: tensor.clone() for name, tensor in encoder.state_dict().items()}
+    adapt(encoder, TransferConfig(reinit_layers=1))
+    changed = {name for name, tensor in encoder.state_dict().items() if not tensor.equal(before[name])}
+    assert changed == {
+        name
+        for name in before
+        if name.startswith(("blocks.1.", "pooler.")) and name.endswith("weight") and "norm" not in name
+    }
+
+
+def test_bottom_layers_stay_as_they_are(small_bert: Callable[..., Bert]) -> None:
+    encoder = small_bert()
+    adapt(encoder, TransferConfig(frozen_layers=1))
+    learning = {".".join(name.split(".")[:2]) for name, p in encoder.named_parameters() if p.requires_grad}
+    assert learning == {"blocks.1", "pooler.dense"}
+
+
+@pytest.mark.parametrize("setting", ["reinit_layers", "frozen_layers"])
+def test_not_all_layers_can_be_new_or_frozen(small_bert: Callable[..., Bert], setting: str) -> None:
+    with pytest.raises(BadConfig, match=f"transfer.{setting} must be below the model's 2 blocks"):
+        adapt(small_bert(), TransferConfig(**{setting: 2}))
+    with pytest.raises(BadConfig, match="at least 0"):
+        TransferConfig(**{setting: -1})
+    with pytest.raises(BadConfig, match=r"transfer.mode=full"):
+        TransferConfig(mode="adapters", **{setting: 1})

@@ -29,6 +29,8 @@ GUIDES = [
         "prepare",
         "pretrain",
         "finetune",
+        "few-labels",
+        "tune",
         "rewrite",
         "evaluate",
         "serve",
@@ -39,7 +41,9 @@ GUIDES = [
         "python",
     )
 ]
-CHINESE_GUIDES = [ROOT / f"docs/guides/{name}.zh.md" for name in ("finetune", "rewrite", "serve")]
+CHINESE_GUIDES = [
+    ROOT / f"docs/guides/{name}.zh.md" for name in ("finetune", "few-labels", "tune", "rewrite", "serve")
+]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
     "zh": [READMES["zh"], START["zh"], *CHINESE_GUIDES],

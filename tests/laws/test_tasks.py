@@ -48,10 +48,10 @@ SENTENCES = [
     ("he writes a long letter", "er schreibt einen langen brief"),
     ("they walk along the river", "sie gehen am fluss entlang"),
 ]
-SETS = {"classify": "classify", "tag": "entities", "answer": "answers", "compare": "pairs"}
+SETS = {"classify": "classify", "prompt": "classify", "tag": "entities", "answer": "answers", "compare": "pairs"}
 STEPS = {"answer": 240}
 """Steps that 16 examples take to learn by heart, where it is not 120: an answer is two places among many windows."""
-CONFIGS: dict[str, dict[str, Any]] = {}
+CONFIGS: dict[str, dict[str, Any]] = {"prompt": {"label_words": "positive=the,negative=of"}}
 """Settings a task needs to read its set; none where it reads it as it is."""
 
 

@@ -1,0 +1,125 @@
+"""Which way to learn from few labels: cross-validation on the labelled rows.
+
+In: a request and the ways to compare. Out: each way's figures over the folds, and the best way. Every fold is a
+fine-tuning run in RUN/ways/WAY/fold-K, which leaves its figure there, so that an interrupted choice goes on with the
+next fold.
+"""
+
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from firth.errors import BadInput
+from firth.files import read_json, write_json
+from firth.finetuning import running
+from firth.finetuning.few.rows import folds, table_request, write_table
+from firth.finetuning.few.self_training import PLUS, labelled_by_teacher
+from firth.finetuning.few.settings import FewConfig
+from firth.finetuning.few.ways import way_request
+from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.labelled import Labelled
+from firth.finetuning.quiet import quiet
+from firth.run_folder import RunFolder, is_begun
+from firth.types import Example
+
+FOLDS = 4
+"""Parts of the labelled rows, if the rarest label has as many rows."""
+FIGURE = "figure.json"
+RUN = "run"
+
+
+@dataclass(frozen=True)
+class WayChoice:
+    """The outcome of cross-validation."""
+
+    metric: str
+    figures: Mapping[str, Sequence[float]]
+    """Of each way, the figure of each fold."""
+    best: str
+
+    def lines(self) -> list[str]:
+        """What a user reads."""
+        num_folds = len(self.figures[self.best])
+        said = [f"Cross-validation with {num_folds} folds, {self.metric}:"]
+        for name, values in self.figures.items():
+            mark = " (chosen)" if name == self.best else ""
+            said.append(f"  {name}: {np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}{mark}")
+        return said
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """What all folds of all ways share."""
+
+    request: FinetuneRequest
+    rows: Labelled
+    unlabelled: Sequence[Example]
+    config: FewConfig
+    device: str | None
+
+
+def choose(folder: Path, validation: CrossValidation, ways: Sequence[str]) -> WayChoice:
+    """Compares the ways; of several equally good ones the first is taken."""
+    examples = validation.rows.examples["train"]
+    parts = folds(examples, _num_folds(examples), seed=1)
+    figures: dict[str, list[float]] = {}
+    metric = ""
+    for way in ways:
+        figures[way] = []
+        for number, held_out in enumerate(parts, 1):
+            metric, value = _fold_figure(folder / way / f"fold-{number}", validation, way, held_out)
+            figures[way].append(value)
+    best = max(ways, key=lambda way: float(np.mean(figures[way])))
+    return WayChoice(metric, figures, best)
+
+
+def _num_folds(examples: Sequence[Example]) -> int:
+    counts = Counter(example.gold for example in examples)
+    rarest = min(counts, key=lambda label: counts[label])
+    if counts[rarest] < 2:
+        raise BadInput(f"The label '{rarest}' has one row; cross-validation needs at least 2 of each label.")
+    return min(FOLDS, counts[rarest])
+
+
+def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: Sequence[int]) -> tuple[str, float]:
+    """Learns from the other folds and measures on this one; returns the figure's name and value."""
+    if (folder / FIGURE).exists():
+        known = read_json(folder / FIGURE)
+        return str(known["metric"]), float(known["value"])
+    examples = validation.rows.examples["train"]
+    held = set(held_out)
+    train = [example for row, example in enumerate(examples) if row not in held]
+    files = {"train": folder / "train.jsonl", "test": folder / "test.jsonl"}
+    if not files["test"].exists():
+        write_table(files["train"], train)
+        write_table(files["test"], [examples[row] for row in held_out])
+    request = table_request(validation.request, validation.rows, files)
+    name = way.removesuffix(PLUS)
+    num_rows = len(train)
+    pseudo_changes: tuple[str, ...] = ()
+    if way.endswith(PLUS):
+        pseudo = labelled_by_teacher(
+            folder,
+            request,
+            name,
+            train,
+            unlabelled=validation.unlabelled,
+            config=validation.config,
+            device=validation.device,
+        )
+        num_rows += pseudo.num_rows
+        pseudo_changes = pseudo.changes
+    made = way_request(name, request, num_rows=num_rows, more=pseudo_changes)
+    run = folder / RUN
+    with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
+        summary = running.finetune(run_folder, made, device=validation.device)
+    (task,) = summary["tasks"].values()
+    value = task["figures"]["test"][task["main"]]["mean"] or 0.0
+    # The fold's model is not needed any more.
+    write_json(folder / FIGURE, {"metric": task["main"], "value": value})
+    shutil.rmtree(run)
+    return task["main"], value

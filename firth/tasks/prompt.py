@@ -1,0 +1,240 @@
+"""Classify by a prompt (PET, Schick & Schütze 2021): a pattern with a mask around the text, and words for each label.
+
+In: rows with one or two texts, as for `classify`, a pattern such as `{text} It was [MASK].` and words such as
+`positive=great,negative=terrible`. Out: one label. A label's score is the mean of the masked LM's scores of its words
+at the mask. So a model with a masked-LM head answers without any training (zero-shot), and training begins there.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.data.items import Item, pack_windows, shorten, window
+from firth.errors import BadConfig, Unsupported
+from firth.nn.blocks import initialise
+from firth.nn.heads import VocabularyHead
+from firth.tasks.classify import ClassifyConfig, ClassifyHead, ClassifyReader, ClassifyScorer
+from firth.tasks.predicting import evaluating
+from firth.tasks.task import Examples, Labels, Task
+from firth.tensors import Batch, Encoder, Goal, States
+from firth.tokenizers import Tokenizer
+from firth.types import Example
+
+TEXT = "{text}"
+SECOND = "{second}"
+MASK = "[MASK]"
+SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
+EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
+
+
+@dataclass(frozen=True)
+class PromptConfig(ClassifyConfig):
+    pattern: str = "{text} It was [MASK]."
+    """The text with a question around it: {text} and {second} are the row's texts, [MASK] is the word to guess."""
+    label_words: str = ""
+    """The words of each label: positive=great,negative=terrible; several words of one label: positive=great/good."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kind != "one" or len(self.label_columns) > 1 or self.head != "linear":
+            raise BadConfig("A prompt chooses one name of one label column; it needs kind=one.")
+        slots = SLOT.findall(self.pattern)
+        if slots.count(MASK) != 1 or slots.count(TEXT) != 1 or slots.count(SECOND) > 1:
+            raise BadConfig(
+                f"A pattern has {TEXT} once, {MASK} once, and {SECOND} at most once; it is '{self.pattern}'."
+            )
+        words_by_label(self.label_words)
+
+
+def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
+    """`positive=great/good,negative=bad` as a mapping; raises for any other form."""
+    found: dict[str, tuple[str, ...]] = {}
+    for part in text.split(",") if text else ():
+        label, equals, written = part.partition("=")
+        words = tuple(word.strip() for word in written.split("/") if word.strip())
+        if not equals or not words or label.strip() in found:
+            raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
+        found[label.strip()] = words
+    return found
+
+
+@dataclass(frozen=True)
+class PromptReader(ClassifyReader):
+    config: PromptConfig
+
+
+class PromptHead(ClassifyHead):
+    """The masked-LM head of the model, for a few words only."""
+
+    name = "prompt"
+    config: PromptConfig
+    word_ids_W: Tensor
+    """The tokens of all words, label after label; known once a text was encoded."""
+    owners_W: Tensor
+    """The label of each word."""
+    prior_T: Tensor
+    """What is subtracted from the scores: those of the pattern without a text."""
+
+    def __init__(self, config: PromptConfig, encoder: Encoder, *, labels: Labels) -> None:
+        super().__init__(config, encoder, labels=labels)
+        # A prompt has no layer over a pooled vector.
+        self.head = nn.Identity()  # type: ignore[assignment]
+        (names,) = labels.values()
+        self.words = _words_of(names, config)
+        num_words = [len(words) for words in self.words]
+        shape = encoder.config
+        self.vocabulary = VocabularyHead(
+            encoder.width,
+            encoder.vocab_size,
+            table_width=encoder.table_width,
+            activation_name=getattr(shape, "activation", "gelu"),
+            norm_eps=getattr(shape, "norm_eps", 1e-12),
+        )
+        initialise(self.vocabulary, std=encoder.init_std)
+        owners_W = torch.repeat_interleave(torch.arange(len(names)), torch.tensor(num_words))
+        self.register_buffer("owners_W", owners_W, persistent=False)
+        self.register_buffer("word_ids_W", torch.zeros(sum(num_words), dtype=torch.long), persistent=False)
+        self.register_buffer("prior_T", torch.zeros(len(names)))
+        self._mask_id = 0
+
+    def start_from(self, goals: Mapping[str, Goal]) -> None:
+        trained = _trained_vocabulary(goals)
+        if trained is None:
+            raise Unsupported(
+                "This model has no masked-LM head, so it cannot guess the word of a prompt; use `few='contrast'`."
+            )
+        self.vocabulary.load_state_dict(trained.state_dict())
+
+    @torch.no_grad()
+    def calibrate(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
+        """Calibrates (Zhao et al. 2021): the scores of the pattern without a text are what its words get anyway."""
+        num_texts = 1 + (SECOND in self.config.pattern)
+        empty = Example(("",) * num_texts)
+        [item] = self.encode([empty], tokenizer, max_length=encoder.max_positions, training=False)
+        batch = pack_windows(item.windows)
+        with evaluating(encoder, self):
+            scores_1T = self.scores(encoder(batch), batch)
+        self.prior_T.add_(scores_1T[0])
+
+    # Sequences
+
+    def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
+        self._find_tokens(tokenizer)
+        pieces = self._pattern_pieces(tokenizer)
+        num_literal = sum(len(piece) for piece in pieces if isinstance(piece, np.ndarray))
+        room = max_length - tokenizer.vocab.frame.size(1) - num_literal
+        if room < 1:
+            raise BadConfig(f"The pattern '{self.config.pattern}' leaves no room for a text in {max_length} tokens.")
+        all_texts = [text for example in examples for text in example.texts]
+        encodings = iter(tokenizer.encode_batch(all_texts))
+        items = []
+        for example in examples:
+            texts = [next(encodings).ids for _ in example.texts]
+            items.append(self._item(example, texts, pieces, room=room, tokenizer=tokenizer))
+        return items
+
+    def _item(
+        self,
+        example: Example,
+        texts: Sequence[np.ndarray],
+        pieces: Sequence[np.ndarray | str],
+        *,
+        room: int,
+        tokenizer: Tokenizer,
+    ) -> Item:
+        """The pattern with an example's texts, which are cut to fit."""
+        has_second = SECOND in self.config.pattern
+        if len(texts) != 1 + has_second:
+            needs = "two texts" if has_second else "one text"
+            raise BadConfig(f"The pattern '{self.config.pattern}' takes {needs}; a row has {len(texts)}.")
+        if has_second:
+            first_size, second_size = shorten(len(texts[0]), len(texts[1]), room)
+            cut_texts = {TEXT: texts[0][:first_size], SECOND: texts[1][:second_size]}
+        else:
+            cut_texts = {TEXT: texts[0][:room]}
+        filled = [cut_texts[piece] if isinstance(piece, str) else piece for piece in pieces]
+        num_tokens = sum(len(text) for text in texts)
+        num_kept = sum(len(text) for text in cut_texts.values())
+        made = window(tokenizer.vocab, np.concatenate(filled))
+        return Item(example, (made,), num_tokens, num_tokens - num_kept)
+
+    def _pattern_pieces(self, tokenizer: Tokenizer) -> list[np.ndarray | str]:
+        """The pattern as tokens and the names of texts, in order."""
+        pieces: list[np.ndarray | str] = []
+        for part in SLOT.split(self.config.pattern):
+            if part == MASK:
+                pieces.append(np.array([self._mask_id]))
+            elif part in (TEXT, SECOND):
+                pieces.append(part)
+            elif part.strip():
+                # A space before a mask or a text belongs to what follows.
+                pieces.append(np.asarray(tokenizer.encode(part.rstrip()).ids))
+        return pieces
+
+    def _find_tokens(self, tokenizer: Tokenizer) -> None:
+        """The tokens of the mask and of the labels' words."""
+        self._mask_id = int(tokenizer.vocab.mask)
+        ids = []
+        for words in self.words:
+            ids += [_token_of(word, tokenizer) for word in words]
+        self.word_ids_W.copy_(torch.tensor(ids))
+
+    # Scores
+
+    def scores(self, states: States, batch: Batch) -> Tensor:
+        """The scores of every sequence, each of which has one mask."""
+        masks_B = torch.nonzero(batch.ids_N == self._mask_id)[:, 0]
+        hidden_BE = self.vocabulary.hidden(self.dropout(states.last_ND.index_select(0, masks_B)))
+        words_WE = states.table_VD.index_select(0, self.word_ids_W)
+        bias_W = self.vocabulary.bias.index_select(0, self.word_ids_W)
+        scores_BW = hidden_BE @ words_WE.T.to(hidden_BE.dtype) + bias_W
+        # The mean over the words of each label.
+        num_labels = len(self.prior_T)
+        totals_BT = scores_BW.new_zeros(len(scores_BW), num_labels).index_add(1, self.owners_W, scores_BW)
+        counts_T = torch.bincount(self.owners_W, minlength=num_labels)
+        return totals_BT / counts_T - self.prior_T
+
+
+def _words_of(names: Sequence[str], config: PromptConfig) -> list[tuple[str, ...]]:
+    """The words of each label; raises unless every label has some."""
+    words = words_by_label(config.label_words)
+    if not words:
+        raise BadConfig(f"A prompt needs words for its labels ({', '.join(names)}), such as {EXAMPLE}.")
+    for name in names:
+        if name not in words:
+            raise BadConfig(f"No words are given for the label '{name}'; the labels are {', '.join(names)}.")
+    for name in words:
+        if name not in names:
+            raise BadConfig(f"There are words for '{name}', which is no label; the labels are {', '.join(names)}.")
+    return [words[name] for name in names]
+
+
+def _token_of(word: str, tokenizer: Tokenizer) -> int:
+    """The one token of a word; raises if it has several, because there is one mask."""
+    # A piece of byte-level BPE or SentencePiece contains the space before it.
+    ids = tokenizer.encode(f" {word}" if tokenizer.pieces_hold_spaces else word).ids
+    if len(ids) != 1:
+        raise BadConfig(f"The word '{word}' is {len(ids)} tokens of this model; a label's word must be one token.")
+    token = int(ids[0])
+    if token == tokenizer.vocab.unk:
+        raise BadConfig(f"This model does not know the word '{word}'; choose another one for its label.")
+    return token
+
+
+def _trained_vocabulary(goals: Mapping[str, Goal]) -> VocabularyHead | None:
+    """The masked-LM head of the encoder itself; that of a generator reads other states."""
+    for goal in goals.values():
+        corrective = getattr(goal, "corrective", None)
+        if corrective is not None and not getattr(goal, "fills_masks_itself", False):
+            continue
+        head = getattr(corrective or goal, "head", None)
+        if isinstance(head, VocabularyHead):
+            return head
+    return None
+
+
+PROMPT = Task(PromptConfig, PromptReader, PromptHead, ClassifyScorer, untrained={})
