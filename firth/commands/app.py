@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, compressing, models, rows, serving, studying, text, vectors
+from firth.commands import answers, compressing, models, rows, serving, studying, text, trust, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
@@ -15,6 +15,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "finetune": rows.finetune,
     "predict": rows.predict,
     "evaluate": rows.evaluate,
+    "drift": trust.drift,
     "fill": answers.fill,
     "embed": answers.embed,
     "generate": answers.generate,

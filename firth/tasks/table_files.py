@@ -22,6 +22,8 @@ from firth.types import Problem
 
 MAX_ROW = 1_000_000
 """Characters of the longest row; a longer one is taken for a mistake."""
+END_OF_FILE = "\x1e"
+"""A mark after the last row of a comma file, which is a row of its own if all quotes are closed."""
 _JSON = (".json", ".jsonl")
 
 Fields = list[str] | Mapping[str, object] | Problem
@@ -226,15 +228,42 @@ def _tab_lines(text: str) -> Iterator[Line]:
 
 def _comma_lines(text: str) -> Iterator[Line]:
     csv.field_size_limit(1 << 30)
-    reader = csv.reader(io.StringIO(text, newline=""))
+    reader = csv.reader(io.StringIO(f"{text}\n{END_OF_FILE}", newline=""))
+    rows: list[tuple[int, int, list[str]]] = []  # number of the row, lines after its first one, fields
     last_line = 0
     for fields in reader:
         # A cell may have line breaks: a row begins after the last line of the row before it.
         number = last_line + 1
         last_line = reader.line_num
-        if any(cell.strip() for cell in fields):
+        rows.append((number, last_line - number, fields))
+    _, _, end = rows[-1]
+    open_quote = None
+    if end == [END_OF_FILE]:
+        rows.pop()
+    else:
+        # The mark was read as part of a cell.
+        open_quote = _open_quote(rows)
+    for number, _, fields in rows:
+        if open_quote is not None and number == open_quote.row:
+            yield number, open_quote
+        elif any(cell.strip() for cell in fields):
             size = sum(map(len, fields))
             yield number, _too_long(number, size) or fields
+
+
+def _open_quote(rows: Sequence[tuple[int, int, list[str]]]) -> Problem:
+    """Names the row with a quote that is never closed, which takes in the lines after it."""
+    _, _, header = rows[0]
+    found = rows[-1]
+    for row in rows:
+        _, num_taken, fields = row
+        # A later quote may close it by chance; then the row has the wrong columns.
+        if num_taken and len(fields) != len(header):
+            found = row
+            break
+    number, num_taken, _ = found
+    what = f"a quote that opens here is never closed, so the {num_taken:,} line(s) after it are read as part of it"
+    return Problem(number, what, "close the quote, or double it if it belongs to the text")
 
 
 def _json_rows(path: Path, text: str) -> Rows:
