@@ -43,6 +43,8 @@ def near_texts(texts: Sequence[str], *, alike: float = 0.8, within: int = 3, shi
         likeness = _likeness(words[first], words[second], alike)
         if likeness >= alike:
             found[first, second] = NearTexts(first, second, likeness)
+    if len(long) < 2:
+        return list(found.values())
     marks = [fingerprint(texts[place], shingle=shingle) for place in long]
     for one, other, _ in near_pairs(marks, within=within):
         first = long[one]

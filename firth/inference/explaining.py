@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.data.items import Item, Window, pack_windows, shorten
+from firth.encoders.bag import Bag
 from firth.errors import BadConfig, Unsupported
 from firth.tasks.classify import ClassifyHead
 from firth.tasks.predicting import predict
@@ -215,6 +216,8 @@ def _label_values(scores_ST: Tensor, head: ClassifyHead, label: str) -> Tensor:
 
 def _token_table(encoder: Encoder) -> nn.Embedding | None:
     """The embedding of tokens; None for an encoder whose tokens have parts."""
+    if isinstance(encoder, Bag):
+        return None
     for module in encoder.modules():
         if type(module) is nn.Embedding and module.num_embeddings == encoder.vocab_size:
             return module

@@ -13,7 +13,7 @@ from firth.report.page import figure, grid, table
 SIDE = 240.0
 """Pixels of a diagram's side."""
 LEFT = 46.0
-TOP = 14.0
+TOP = 26.0
 BOTTOM = 44.0
 
 
@@ -23,7 +23,7 @@ def calibration_parts(summary: Mapping[str, Any], picked_on: str) -> list[str]:
     before = summary["before"][shown]
     after = summary["after"][shown]
     lead = (
-        f"The scores were divided by {summary['temperature']:.2f}, the temperature that fits the {picked_on} best. On "
+        f"The scores were divided by {summary['temperature']:.2f}, the temperature that fits {picked_on} best. On "
         f"{shown} the expected calibration error was {before:.3f} before and is {after:.3f} now."
     )
     charts = [
@@ -81,7 +81,7 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Html:
         spoken.append(described)
     parts.append(tag("line", class_="reference", x1=LEFT, y1=bottom, x2=LEFT + SIDE, y2=TOP))
     parts.append(_label(LEFT + SIDE / 2, bottom + 36, "confidence", class_="axis", anchor="middle"))
-    parts.append(_label(LEFT + 4, TOP - 3, "share that is right", class_="axis"))
+    parts.append(_label(LEFT, TOP - 10, "share that is right", class_="axis"))
     width = LEFT + SIDE + 20
     height = TOP + SIDE + BOTTOM
     return tag(

@@ -90,7 +90,7 @@ def _of_task(name: str, row: Mapping[str, Any], *, several: bool) -> list[Sectio
     if details := _labels(row):
         sections.append(section(f"{title}Labels", *details))
     if "calibration" in row:
-        sections.append(section(f"{title}Calibration", *calibration_parts(row["calibration"], _part(row, "dev"))))
+        sections.append(section(f"{title}Calibration", *calibration_parts(row["calibration"], row["picked_on"])))
     if row["mistakes"]:
         rows = [[m["text"], m["gold"], m["predicted"], m["error"], m["row"]] for m in row["mistakes"]]
         lead = f"The mistakes on {_part(row, row['details_of'])} that the model was surest of."

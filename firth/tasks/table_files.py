@@ -236,32 +236,22 @@ def _comma_lines(text: str) -> Iterator[Line]:
         number = last_line + 1
         last_line = reader.line_num
         rows.append((number, last_line - number, fields))
-    _, _, end = rows[-1]
-    open_quote = None
-    if end == [END_OF_FILE]:
+    _, _, last_fields = rows[-1]
+    # The mark is part of a cell if a quote is still open at the end.
+    ends_in_quote = last_fields != [END_OF_FILE]
+    if not ends_in_quote:
         rows.pop()
-    else:
-        # The mark was read as part of a cell.
-        open_quote = _open_quote(rows)
-    for number, _, fields in rows:
-        if open_quote is not None and number == open_quote.row:
-            yield number, open_quote
+    for place, (number, num_taken, fields) in enumerate(rows):
+        is_open = ends_in_quote and place == len(rows) - 1
+        # A later quote may have closed it by chance; then the row has the wrong columns.
+        if is_open or (num_taken and len(fields) != len(rows[0][2])):
+            yield number, _open_quote(number, num_taken - is_open)
         elif any(cell.strip() for cell in fields):
             size = sum(map(len, fields))
             yield number, _too_long(number, size) or fields
 
 
-def _open_quote(rows: Sequence[tuple[int, int, list[str]]]) -> Problem:
-    """Names the row with a quote that is never closed, which takes in the lines after it."""
-    _, _, header = rows[0]
-    found = rows[-1]
-    for row in rows:
-        _, num_taken, fields = row
-        # A later quote may close it by chance; then the row has the wrong columns.
-        if num_taken and len(fields) != len(header):
-            found = row
-            break
-    number, num_taken, _ = found
+def _open_quote(number: int, num_taken: int) -> Problem:
     what = f"a quote that opens here is never closed, so the {num_taken:,} line(s) after it are read as part of it"
     return Problem(number, what, "close the quote, or double it if it belongs to the text")
 

@@ -220,6 +220,7 @@ def test_classify_shows_labels_and_the_words_that_speak_for_them(page: Page, sit
     by_probability = sorted(prediction["probabilities"], key=lambda name: -prediction["probabilities"][name])
     shown(page, "#labels .bar-name", by_probability)
     for by in ("gradients", "occlusion"):
+        page.wait("document.querySelector('#classify-by') !== null")
         page.evaluate(
             f"(() => {{ const by = document.querySelector('#classify-by'); by.value = '{by}';"
             "by.dispatchEvent(new Event('change')); })()"
