@@ -11,6 +11,7 @@ import logging
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -37,14 +38,23 @@ NEIGHBOURS = 5
 FEWEST_ROWS = 20
 
 
-def find_label_errors(
-    name: str, data: Labelled, *, model: Path | None = None, way: Way = "vectors", folds: int = FOLDS, seed: int = 1
-) -> DeepFindings:
-    """The training rows that are probably mislabelled.
+@dataclass(frozen=True)
+class HeldOutRows:
+    """The training rows of a task with what models say that did not see them."""
 
-    `vectors` trains logistic regressions on the model's vectors (seconds), `finetune` fine-tunes the model once for
-    each fold (slower, and surer).
-    """
+    examples: list[Example]
+    names: tuple[str, ...]
+    """All labels, in the order of the columns."""
+    labels_N: np.ndarray
+    """The index of each row's label."""
+    vectors_ND: np.ndarray
+    probabilities_NT: np.ndarray
+
+
+def held_out_rows(
+    name: str, data: Labelled, *, model: Path | None = None, way: Way = "vectors", folds: int = FOLDS, seed: int = 1
+) -> HeldOutRows:
+    """Cross-validates the training rows."""
     if way not in WAYS:
         raise BadConfig(f"There is no way '{way}' to look for label errors (known: {', '.join(WAYS)}).")
     examples = list(data.examples["train"])
@@ -60,20 +70,33 @@ def find_label_errors(
         probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
     else:
         probabilities_NT = _finetuned_probabilities(loaded, examples, names, folds_N)
-    found = suspicious(probabilities_NT, labels_N)
+    return HeldOutRows(examples, names, labels_N, vectors_ND, probabilities_NT)
+
+
+def find_label_errors(
+    name: str, data: Labelled, *, model: Path | None = None, way: Way = "vectors", folds: int = FOLDS, seed: int = 1
+) -> DeepFindings:
+    """The training rows that are probably mislabelled.
+
+    `vectors` trains logistic regressions on the model's vectors (seconds), `finetune` fine-tunes the model once for
+    each fold (slower, and surer).
+    """
+    rows = held_out_rows(name, data, model=model, way=way, folds=folds, seed=seed)
     errors: list[LabelError] = []
-    for place, other in found:
+    for place, other in suspicious(rows.probabilities_NT, rows.labels_N):
+        label = int(rows.labels_N[place])
+        neighbours = [rows.names[rows.labels_N[near]] for near in _nearest(rows.vectors_ND, place)]
         error = LabelError(
-            row=examples[place].row,
-            text=" | ".join(examples[place].texts),
-            label=names[labels_N[place]],
-            suggested=names[other],
-            probability=float(probabilities_NT[place, labels_N[place]]),
-            suggested_probability=float(probabilities_NT[place, other]),
-            neighbours=[names[labels_N[near]] for near in _nearest(vectors_ND, place)],
+            row=rows.examples[place].row,
+            text=" | ".join(rows.examples[place].texts),
+            label=rows.names[label],
+            suggested=rows.names[other],
+            probability=float(rows.probabilities_NT[place, label]),
+            suggested_probability=float(rows.probabilities_NT[place, other]),
+            neighbours=neighbours,
         )
         errors.append(error)
-    accuracy = float((probabilities_NT.argmax(1) == labels_N).mean())
+    accuracy = float((rows.probabilities_NT.argmax(1) == rows.labels_N).mean())
     return DeepFindings(accuracy=accuracy, errors=errors)
 
 
