@@ -1,7 +1,7 @@
 """Subcommands about labelled rows: check, finetune, predict, evaluate."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +28,7 @@ from firth.nn import TAGGERS
 
 if TYPE_CHECKING:
     from firth.inference.explaining import Explanation
-    from firth.types import Prediction
+    from firth.types import Example, Prediction
 
 ModelAndChanges = Annotated[
     list[str] | None,
@@ -271,14 +271,22 @@ def predict(
     if wanted_precision is not None:
         threshold = loaded.abstain_threshold(wanted_precision, task=task)
     predictions = loaded.predict_examples(examples, task=task)
-    explanations: list[Explanation | None] = [None] * len(examples)
+    explanations: Sequence[Explanation | None] = [None] * len(examples)
     if explain:
-        explanations = [*loaded.explain_examples(examples, task=task, by=explain_by)]  # type: ignore[arg-type]
-    for example, prediction, explanation in zip(examples, predictions, explanations, strict=True):
-        is_sure = prediction.probability >= threshold
+        explanations = loaded.explain_examples(examples, task=task, by=explain_by)  # type: ignore[arg-type]
+    rows = zip(examples, predictions, explanations, strict=True)
+    _show_predictions(rows, abstain_below=threshold, as_json=as_json)
+
+
+def _show_predictions(
+    rows: "Iterable[tuple[Example, Prediction, Explanation | None]]", *, abstain_below: float, as_json: bool
+) -> None:
+    """Prints one line or one JSON object for each input, and below a line what speaks for the label."""
+    for example, prediction, explanation in rows:
+        is_sure = prediction.probability >= abstain_below
         if as_json:
             row = json_row(example, prediction, explanation)
-            if threshold:
+            if abstain_below:
                 row["sure"] = is_sure
             print(json.dumps(finite(row), ensure_ascii=False))
             continue

@@ -14,7 +14,7 @@ from firth import rng
 from firth.errors import BadConfig
 from firth.metrics.paired import mcnemar
 from firth.tasks.task import Figures
-from firth.trust.rows import Answered, answer_file
+from firth.trust.rows import AnsweredRows, answer_file
 
 SAMPLES = 1000
 MOST_SCORED = 2_000_000
@@ -23,7 +23,7 @@ SURE = 0.05
 """A p-value below this is taken for a real difference."""
 
 
-class Comparison(TypedDict):
+class ModelComparison(TypedDict):
     """A first and a second model on the same rows."""
 
     rows: int
@@ -50,7 +50,7 @@ def compare_models(
     task: str = "",
     columns: Mapping[str, object] | None = None,
     seed: int = 1,
-) -> Comparison:
+) -> ModelComparison:
     """Both models' figures on a labelled file, their difference, and how sure it is."""
     one = answer_file(first, data, task=task, columns=columns)
     other = answer_file(second, data, task=task, columns=columns)
@@ -70,7 +70,7 @@ def compare_models(
     other_right = other.is_right
     p_value = mcnemar(one_right, other_right)
     gain = first_figures[main] - second_figures[main]
-    return Comparison(
+    return ModelComparison(
         rows=num_rows,
         figure=main,
         first=first_figures,
@@ -100,7 +100,7 @@ def bootstrap_interval(
     return float(low), float(high)
 
 
-def _figure(answered: Answered, rows: np.ndarray, main: str) -> float:
+def _figure(answered: AnsweredRows, rows: np.ndarray, main: str) -> float:
     """The main figure on some of the rows."""
     predictions = [answered.predictions[row] for row in rows]
     examples = [answered.examples[row] for row in rows]

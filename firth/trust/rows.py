@@ -16,7 +16,7 @@ from firth.types import Example, Prediction
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnsweredRows:
     """The rows of a file with a model's predictions."""
 
     model: Model
@@ -34,7 +34,7 @@ class Answered:
 
 def answer_file(
     folder: str | Path, data: str | Path, *, task: str = "", columns: Mapping[str, object] | None = None
-) -> Answered:
+) -> AnsweredRows:
     """What a fine-tuned model says about the rows of a labelled file; bad rows are refused."""
     model = load(models.find(folder))
     name, head = only_task(model.checkpoint, str(folder), task)
@@ -44,4 +44,4 @@ def answer_file(
     rows = labelled.read(name, with_columns(head.config, columns or {}), {"data": path}, labels=head.labels)
     labelled.refuse_bad(rows, {"data": path})
     examples = rows.examples["data"]
-    return Answered(model, name, examples, model.predict_examples(examples, task=name), scorer_of(head))
+    return AnsweredRows(model, name, examples, model.predict_examples(examples, task=name), scorer_of(head))

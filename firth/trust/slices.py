@@ -15,7 +15,7 @@ import numpy as np
 from firth.data.spoken import words_of
 from firth.finetuning.figures import readable
 from firth.metrics.paired import false_discovery, upper_tail
-from firth.trust.rows import Answered, answer_file
+from firth.trust.rows import AnsweredRows, answer_file
 from firth.types import Example
 
 FEWEST_ROWS = 10
@@ -88,7 +88,7 @@ def weak_groups(groups: Mapping[str, Sequence[int]], right_N: np.ndarray, exampl
     return sorted(weak, key=lambda each: -each["rows"] * (each["rest"] - each["accuracy"]))
 
 
-def groups_of(answered: Answered) -> dict[str, list[int]]:
+def groups_of(answered: AnsweredRows) -> dict[str, list[int]]:
     """Positions of rows, by what the rows of a group have in common."""
     groups: dict[str, list[int]] = defaultdict(list)
     words = [words_of(" ".join(example.texts)) for example in answered.examples]

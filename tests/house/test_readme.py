@@ -42,7 +42,7 @@ GUIDES = [
 ]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
-    "zh": [READMES["zh"], START["zh"], ROOT / "docs/guides/rewrite.zh.md", ROOT / "docs/guides/serve.zh.md", ROOT / "docs/guides/trust.zh.md"],
+    "zh": [READMES["zh"], START["zh"], *(ROOT / f"docs/guides/{name}.zh.md" for name in ("rewrite", "serve", "trust"))],
 }
 """The pages in reading order. A later page finds what earlier ones made."""
 PAGES = [*READMES.values(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
