@@ -17,13 +17,13 @@ from firth.commands.shown import (
     Json,
     ModelFolder,
     check_model_first,
+    json_line,
     json_row,
     line,
     show,
     weights_line,
 )
 from firth.errors import BadConfig
-from firth.files import finite
 from firth.nn import TAGGERS
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def _show_predictions(
             row = json_row(example, prediction, explanation)
             if abstain_below:
                 row["sure"] = is_sure
-            print(json.dumps(finite(row), ensure_ascii=False))
+            print(json_line(row))
             continue
         written = line(prediction)
         typer.echo(written if is_sure else f"(unsure)\t{written}")

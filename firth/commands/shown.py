@@ -24,6 +24,7 @@ MODEL_HELP = (
 DEFAULT_MODEL = "[default: en-small or zh-small, by the language of the text]"
 ModelFolder = Annotated[Path, typer.Argument(help=MODEL_HELP)]
 OptionalModel = Annotated[Path | None, typer.Argument(help=f"{MODEL_HELP} {DEFAULT_MODEL}")]
+LINE_SEPARATORS = "\x85\u2028\u2029"
 SHOWN_WEIGHTS = 8
 """Words of an explanation that a line shows."""
 LABEL_WIDTH = 24
@@ -130,6 +131,15 @@ def json_row(example: "Example", prediction: "Prediction", explanation: "Explana
     if explanation is not None:
         row["explanation"] = asdict(explanation)
     return row
+
+
+def json_line(row: dict[str, object]) -> str:
+    """One JSON object on one line, whatever characters its texts have."""
+    written = json.dumps(finite(row), ensure_ascii=False)
+    # JSON lets these stand in a text, but many programs break lines at them.
+    for separator in LINE_SEPARATORS:
+        written = written.replace(separator, f"\\u{ord(separator):04x}")
+    return written
 
 
 def weights_line(explanation: "Explanation") -> str:
