@@ -5,14 +5,17 @@ does not. The command line works inside `shown()`, which prints messages and dra
 """
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 PATIENCE = 2.0
 """Seconds before a bar appears: shorter work needs none."""
+PLAIN_SECONDS = 30.0
+"""Seconds between two plain lines about progress, if standard error is a file."""
 _shows_bars = False
 
 
@@ -63,12 +66,22 @@ def _ignore(done: float, note: str = "", total: float | None = None) -> None:
     """Moves no bar."""
 
 
+def say_now(text: str) -> None:
+    """Prints a line from a signal handler, which must not use the buffers that the program may be writing."""
+    if _shows_bars:
+        with suppress(OSError, ValueError):  # a standard error that has no file
+            os.write(sys.stderr.fileno(), f"{text}\n".encode())
+
+
 @contextmanager
 def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Advance]:
-    """Yields `advance(done, note, total)`, which moves a progress bar. Outside `shown`, or if standard error is not a
-    terminal, it does nothing."""
-    if not _shows_bars or not sys.stderr.isatty():
+    """Yields `advance(done, note, total)`, which moves a progress bar. If standard error is not a terminal, it prints a
+    plain line now and then. Outside `shown` it does nothing."""
+    if not _shows_bars:
         yield _ignore
+        return
+    if not sys.stderr.isatty():
+        yield _plain_progress(label, total, unit)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -103,3 +116,37 @@ def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Advance]
     finally:
         if is_shown:
             progress.stop()
+
+
+def _plain_progress(label: str, total: float | None, unit: str) -> Advance:
+    """Moves no bar, but prints a line every half minute: how much is done, the note, and the time left."""
+    start_time = time.monotonic()
+    last_time = start_time
+    first_done: float | None = None
+
+    def advance(done: float, note: str = "", total: float | None = total) -> None:
+        nonlocal last_time, first_done
+        now = time.monotonic()
+        if first_done is None:
+            first_done = done
+        if now - last_time < PLAIN_SECONDS:
+            return
+        last_time = now
+        parts = [f"{done:,.0f}" + (f" of {total:,.0f}" if total else "") + f" {unit}", note]
+        if total and done > first_done:
+            seconds_left = (now - start_time) * (total - done) / (done - first_done)
+            parts.append(f"{_duration(seconds_left)} left")
+        text = ", ".join(part for part in parts if part)
+        print(f"{label}: {text}", file=sys.stderr, flush=True)
+
+    return advance
+
+
+def _duration(seconds: float) -> str:
+    """Such as `40 s`, `12 min`, `2 h 5 min`."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if minutes < 100:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"

@@ -10,6 +10,8 @@ from threading import Timer
 from types import FrameType
 from typing import Any
 
+from firth.console import say_now
+
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 COMPILERS = ("numba", "llvmlite")
 """What is raised where LLVM calls back into Python would be lost."""
@@ -68,6 +70,7 @@ class Interrupts:
         second_ctrl_c = self.requested and number == signal.SIGINT
         if self._deferred and not second_ctrl_c:
             self.requested = number
+            say_now("Stopping after this step; press Ctrl-C again to stop at once.")
             return
         if self._must_not_raise(frame):
             Timer(_RETRY_SECONDS, interrupt_main, [number]).start()

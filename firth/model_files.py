@@ -4,6 +4,7 @@ In: model folders and files of other programs. Out: new folders and files. As in
 only what it needs. `firth.export` etc. are these functions.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
@@ -17,6 +18,10 @@ from firth.files import check_is_new, check_writable, write_bytes
 if TYPE_CHECKING:
     from firth.compression.compressing import CompressionSummary
 
+log = logging.getLogger(__name__)
+
+SAMPLE_TEXTS = 10_000
+"""Texts of a file whose unknown tokens `embed_file` counts."""
 MODEL_FORMATS = ("huggingface", "quantised")
 """Kinds of `export` that write a whole model."""
 DEFAULT_BITS = 8
@@ -137,11 +142,11 @@ def embed_file(
     out: str | Path,
     pooling: str | None = None,
     precision: str | None = None,
-) -> tuple[int, int]:
-    """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width.
+) -> dict[str, object]:
+    """Writes a vector for each line of a file as a .npy array; returns what was written.
 
     Without a `model`, the one that comes with firth for the language of the texts is used. The file "-" is standard
-    input.
+    input. A blank line gets a vector of zeros, which is similar to nothing.
     """
     from io import BytesIO
 
@@ -149,6 +154,7 @@ def embed_file(
 
     from firth.corpus.readers import read_texts
     from firth.inference.model import load
+    from firth.tokenizers.unknown import unknown_share, warn_about_unknown
     from firth.train.shared_cores import share_cores
 
     path = Path(out)
@@ -159,9 +165,22 @@ def embed_file(
     texts = read_texts(Path(file))
     loaded = load(model or models.suiting(texts), precision=precision)
     loaded.embedder.warn_about_truncation(texts)
+    unknown = unknown_share(loaded.tokenizer, loaded.tokenizer.ids_batch(texts[:SAMPLE_TEXTS]))
+    warn_about_unknown(str(file), loaded.tokenizer, unknown)
     with share_cores():
         vectors = loaded.embed(texts, pooling=pooling)
+    blank_rows = [row for row, text in enumerate(texts) if not text.strip()]
+    if blank_rows:
+        # A model gives every blank line the same vector, which would make them duplicates of each other.
+        vectors[blank_rows] = 0
+        log.info(f"{len(blank_rows):,} blank lines have vectors of zeros.")
     buffer = BytesIO()
     np.save(buffer, vectors)
     write_bytes(path, buffer.getvalue())
-    return len(texts), loaded.width
+    return {
+        "texts": len(texts),
+        "blank": len(blank_rows),
+        "width": loaded.width,
+        "unknown_share": unknown,
+        "out": str(out),
+    }

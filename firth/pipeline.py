@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
+    from firth.trust.label_errors import Way
 
 log = logging.getLogger(__name__)
 
@@ -267,10 +268,14 @@ def check(
     dev: str | Path | None = None,
     test: str | Path | None = None,
     model: str | Path | None = None,
+    deep: bool = False,
+    deep_by: "Way" = "vectors",
     **options: object,
 ) -> "Findings":
     """Inspects labelled rows before any training; returns what is there and what is wrong, with row numbers.
 
+    With `deep` the training rows are also cross-validated, and labels that are probably wrong are listed with the
+    evidence. `deep_by` is vectors (logistic regression on the model's vectors) or finetune (slower, and surer).
     `options` are fields of the task's config, as in `finetune`.
     """
     from firth.config import from_dict
@@ -283,7 +288,15 @@ def check(
     if test:
         files["test"] = Path(test)
     config = from_dict(task_class(task).Config, options)
-    return checking.check(task, config, files, model=models.find(model) if model else None)
+    folder = models.find(model) if model else None
+    findings = checking.check(task, config, files, model=folder)
+    if deep:
+        from firth.finetuning import labelled
+        from firth.trust.label_errors import find_label_errors
+
+        rows = labelled.read(task, config, files)
+        findings["deep"] = find_label_errors(task, rows, model=folder, way=deep_by)
+    return findings
 
 
 def finetune(

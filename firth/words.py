@@ -24,11 +24,13 @@ log = logging.getLogger(__name__)
 class NearPair(TypedDict):
     """Two documents that are nearly the same."""
 
-    bits: int
-    """Bits of 64 in which their fingerprints differ."""
+    alike: float
+    """The share of their words that is the same and in the same order, from 0 to 1."""
     first: str
     """Where the document is: file and position."""
     second: str
+    first_text: str
+    second_text: str
 
 
 def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> None:
@@ -129,25 +131,37 @@ def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[
 def duplicates(
     texts: str | Path | Sequence[str | Path],
     *,
+    alike: float = 0.8,
     within: int = 3,
     shingle: int = 3,
     documents: "Documents" = "line",
     field: str = "text",
 ) -> list[NearPair]:
-    """Pairs of documents whose SimHash fingerprints differ in at most `within` bits, nearest first."""
+    """Pairs of documents that are nearly the same, the most similar first, with their texts.
+
+    Short documents (up to `near_texts.SHORT_WORDS` words) are compared word by word: at least `alike` of their words
+    are the same. Long ones are found by SimHash fingerprints that differ in at most `within` bits.
+    """
     from firth.corpus.readers import read_documents
-    from firth.data.simhash import fingerprint, near_pairs
+    from firth.data.near_texts import near_texts
 
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     sources: list[str] = []
-    fingerprints: list[int] = []
+    contents: list[str] = []
     for document in read_documents(paths, documents=documents, field=field):
         sources.append(document.source)
-        fingerprints.append(fingerprint("\n".join(document.lines), shingle=shingle))
-    found = near_pairs(fingerprints, within=within)
-    pairs = sorted(found, key=lambda pair: (pair[2], pair[1], pair[0]))  # by bits, then by place
-    log.info(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")
+        contents.append("\n".join(document.lines))
+    found = near_texts(contents, alike=alike, within=within, shingle=shingle)
+    pairs = sorted(found, key=lambda pair: (-pair.alike, pair.second, pair.first))
+    log.info(f"{len(sources):,} documents, of which {len(pairs):,} pairs are nearly the same.")
     rows: list[NearPair] = []
-    for first, second, bits in pairs:
-        rows.append({"bits": bits, "first": sources[first], "second": sources[second]})
+    for pair in pairs:
+        row = NearPair(
+            alike=pair.alike,
+            first=sources[pair.first],
+            second=sources[pair.second],
+            first_text=contents[pair.first],
+            second_text=contents[pair.second],
+        )
+        rows.append(row)
     return rows

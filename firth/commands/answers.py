@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from firth import models
-from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, OptionalModel, show, split_model
+from firth.commands.shown import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    Json,
+    ModelFolder,
+    OptionalModel,
+    check_model_first,
+    show,
+    split_model,
+)
 from firth.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -45,7 +54,7 @@ def fill(
 def embed(
     model: OptionalModel = None,
     file: Annotated[
-        Path, typer.Option(help="A UTF-8 file: every line is a text, blank ones too; - is standard input.")
+        Path, typer.Option(help="A UTF-8 file: every line is a text; a blank one gets zeros; - is standard input.")
     ] = Path("-"),
     out: Annotated[Path, typer.Option(help="The .npy file to write.")] = ...,  # type: ignore[assignment]
     pooling: Annotated[
@@ -63,8 +72,7 @@ def embed(
     """Turn each line of a file into a vector, in order."""
     from firth import model_files
 
-    num_texts, width = model_files.embed_file(model, file=file, out=out, pooling=pooling, precision=precision)
-    show({"texts": num_texts, "width": width, "out": str(out)}, as_json=as_json)
+    show(model_files.embed_file(model, file=file, out=out, pooling=pooling, precision=precision), as_json=as_json)
 
 
 def generate(
@@ -85,6 +93,7 @@ def generate(
     """Let a causal language model (gpt, gpt-2, ulmfit) go on with a text."""
     from firth.inference.model import load
 
+    check_model_first(model, [text])
     generated = load(model).generate(
         text,
         max_tokens=max_tokens,
@@ -127,6 +136,7 @@ def rewrite(
     from firth.corpus.readers import read_texts
     from firth.inference.model import load
 
+    check_model_first(model, texts or ())
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
     loaded = load(model)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, compressing, models, rows, serving, studying, text, tuning, vectors
+from firth.commands import answers, compressing, models, rows, serving, studying, text, trust, tuning, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
@@ -16,6 +16,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "tune": tuning.tune,
     "predict": rows.predict,
     "evaluate": rows.evaluate,
+    "drift": trust.drift,
     "fill": answers.fill,
     "embed": answers.embed,
     "generate": answers.generate,

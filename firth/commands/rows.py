@@ -1,23 +1,34 @@
 """Subcommands about labelled rows: check, finetune, predict, evaluate."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firth import tasks
-from firth.commands import vectors
+from firth import models, tasks
+from firth.commands import trust, vectors
 from firth.commands.flags import in_flags
-from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, line, show
+from firth.commands.shown import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    Json,
+    ModelFolder,
+    check_model_first,
+    json_line,
+    json_row,
+    line,
+    show,
+    weights_line,
+)
 from firth.errors import BadConfig
-from firth.files import finite
 from firth.nn import TAGGERS
 
 if TYPE_CHECKING:
-    from firth.types import Prediction
+    from firth.inference.explaining import Explanation
+    from firth.types import Example, Prediction
 
 ModelAndChanges = Annotated[
     list[str] | None,
@@ -42,7 +53,9 @@ LabelColumns = Annotated[
     list[str] | None, typer.Option("--label-column", help="Column of the label; several are several questions.")
 ]
 LabelNames = Annotated[Path | None, typer.Option(help="A file with one name a line for labels given as numbers.")]
-Kind = Annotated[str | None, typer.Option(help="What a label is: one name, many names, or a number.")]
+Kind = Annotated[
+    str | None, typer.Option(help="What a label is: one (a name), many (any number of names) or number. [default: one]")
+]
 TargetEnding = Annotated[
     str | None, typer.Option(help="To rewrite: ending of the file of targets, such as de for train.en and train.de.")
 ]
@@ -76,6 +89,12 @@ def check(
     format: Format = None,
     target_ending: TargetEnding = None,
     changes: Annotated[list[str] | None, typer.Argument(help="The task's settings, such as scheme=BIOES.")] = None,
+    deep: Annotated[
+        bool, typer.Option(help="Also cross-validate the rows, and list labels that are probably wrong.")
+    ] = False,
+    deep_by: Annotated[
+        str, typer.Option(help="With --deep: vectors (regression on the model's vectors) or finetune (slower, surer).")
+    ] = "vectors",
     as_json: Json = False,
 ) -> None:
     """Look at labelled rows before training: balance, lengths, duplicates, leaks, conflicts, bad rows."""
@@ -92,13 +111,26 @@ def check(
         target_ending=target_ending,
     )
     settings = _settings(changes or (), task)
-    findings = pipeline.check(file, task=task, dev=dev, test=test, model=model, **{**options, **settings})
+    findings = pipeline.check(
+        file,
+        task=task,
+        dev=dev,
+        test=test,
+        model=model,
+        deep=deep,
+        deep_by=deep_by,  # type: ignore[arg-type]
+        **{**options, **settings},
+    )
     if as_json:
         show(findings, as_json=True)
-    else:
-        from firth.finetuning.checking import describe
+        return
+    from firth.finetuning.checking import describe
 
-        _echo_messages(describe(findings))
+    _echo_messages(describe(findings))
+    if "deep" in findings:
+        from firth.trust import label_errors
+
+        _echo_messages(label_errors.describe(findings["deep"]))
 
 
 def finetune(
@@ -143,6 +175,7 @@ def finetune(
     from firth import pipeline
 
     model, changes = model_and_changes(arguments or ())
+    _check_not_swapped(model, train or ())
     options = given(
         preset=preset,
         text_column=text_column,
@@ -186,16 +219,25 @@ def finetune(
 
 def model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
     """Arguments with an equals sign are changes; at most one other argument names the model."""
-    models = []
+    named = []
     changes = []
     for argument in arguments:
         if "=" in argument:
             changes.append(argument)
         else:
-            models.append(argument)
-    if len(models) > 1:
-        raise BadConfig(f"Name one model; there are {len(models)}: {', '.join(models)}.")
-    return (models[0] if models else None), changes
+            named.append(argument)
+    if len(named) > 1:
+        raise BadConfig(f"Name one model; there are {len(named)}: {', '.join(named)}.")
+    return (named[0] if named else None), changes
+
+
+def _check_not_swapped(model: str | None, train: Iterable[Path]) -> None:
+    """Raises if the rows are given as the model, and the model as the rows."""
+    for path in train:
+        if models.is_model(path) and not path.is_file():
+            swapped = f" and {model} is a file of rows; swap the two" if model and Path(model).is_file() else ""
+            remedy = swapped or "; give it as MODEL, and labelled rows as --train"
+            raise BadConfig(f"--train {path} is a model{remedy}: firth finetune MODEL --train ROWS.")
 
 
 def predict(
@@ -208,34 +250,75 @@ def predict(
         ),
     ] = None,
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
+    text_column: TextColumn = None,
+    second_column: SecondColumn = None,
     language: Language = "",
     pattern: Pattern = None,
     label_words: Words = None,
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
+    wanted_precision: Annotated[
+        float | None,
+        typer.Option(help="Abstain where the held-out rows of fine-tuning say that precision would be lower."),
+    ] = None,
+    abstain_below: Annotated[
+        float | None, typer.Option(help="Abstain where the label's probability is below this.")
+    ] = None,
+    explain: Annotated[bool, typer.Option(help="Show which words speak for the label of a classifier.")] = False,
+    explain_by: Annotated[
+        str, typer.Option(help="With --explain: gradients (integrated), occlusion (leave out each word), or auto.")
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
     """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
     from firth.inference.model import load
 
+    check_model_first(model, texts or ())
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
+    columns = given(text_column=text_column, second_column=second_column)
+    if columns and file is None:
+        raise BadConfig("Columns are those of a --file; leave them out.")
     loaded = load(model, language=language)
     if pattern and not label_words:
         raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
     if label_words:
         loaded = loaded.prompted(words=label_words, pattern=pattern or "")
-    # A tab separates the texts of a pair.
-    inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+    if file is None:
+        # A tab separates the texts of a pair.
+        inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+        examples = loaded.examples(inputs, task=task)
+    else:
+        examples = loaded.read_examples(file, task=task, **columns)
     if best != 1:
-        examples = loaded.examples(inputs, task=task) if file is None else loaded.read_examples(file, task=task)
         _show_best_sequences(loaded.k_best(examples, best, task=task), as_json=as_json)
         return
-    predictions = loaded.predict(inputs, task=task) if file is None else loaded.predict_file(file, task=task)
-    for prediction in predictions:
+    threshold = abstain_below or 0.0
+    if wanted_precision is not None:
+        threshold = loaded.abstain_threshold(wanted_precision, task=task)
+    predictions = loaded.predict_examples(examples, task=task)
+    explanations: Sequence[Explanation | None] = [None] * len(examples)
+    if explain:
+        explanations = loaded.explain_examples(examples, task=task, by=explain_by)  # type: ignore[arg-type]
+    rows = zip(examples, predictions, explanations, strict=True)
+    _show_predictions(rows, abstain_below=threshold, as_json=as_json)
+
+
+def _show_predictions(
+    rows: "Iterable[tuple[Example, Prediction, Explanation | None]]", *, abstain_below: float, as_json: bool
+) -> None:
+    """Prints one line or one JSON object for each input, and below a line what speaks for the label."""
+    for example, prediction, explanation in rows:
+        is_sure = prediction.probability >= abstain_below
         if as_json:
-            print(json.dumps(finite(asdict(prediction)), ensure_ascii=False))
-        else:
-            typer.echo(line(prediction))
+            row = json_row(example, prediction, explanation)
+            if abstain_below:
+                row["sure"] = is_sure
+            print(json_line(row))
+            continue
+        written = line(prediction)
+        typer.echo(written if is_sure else f"(unsure)\t{written}")
+        if explanation is not None:
+            typer.echo(f"  {weights_line(explanation)}")
 
 
 def _show_best_sequences(sequences: "list[list[Prediction]]", *, as_json: bool) -> None:
@@ -271,6 +354,12 @@ def evaluate(
     kind: Kind = None,
     target_ending: TargetEnding = None,
     language: Language = "",
+    against: Annotated[
+        Path | None, typer.Option(help="A second fine-tuned model: is one of the two really better on these rows?")
+    ] = None,
+    slices: Annotated[
+        bool, typer.Option(help="List groups of rows on which the model has more errors than by chance.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure a fine-tuned model on labelled rows, a pre-trained one on prepared text, word vectors on words."""
@@ -286,6 +375,9 @@ def evaluate(
         target_ending=target_ending,
     )
     settings = _settings(changes or (), task)
+    if against is not None or slices:
+        trust.evaluate_rows(run, data, against=against, task=task, columns=options, as_json=as_json)
+        return
     figures = pipeline.evaluate(
         run,
         data=data,

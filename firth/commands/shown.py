@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from firth import models
 from firth.errors import BadConfig
 from firth.files import finite
 
 if TYPE_CHECKING:
-    from firth.types import Prediction, Span
+    from firth.inference.explaining import Explanation
+    from firth.types import Example, Prediction, Span
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
 MODEL_HELP = (
@@ -22,6 +24,9 @@ MODEL_HELP = (
 DEFAULT_MODEL = "[default: en-small or zh-small, by the language of the text]"
 ModelFolder = Annotated[Path, typer.Argument(help=MODEL_HELP)]
 OptionalModel = Annotated[Path | None, typer.Argument(help=f"{MODEL_HELP} {DEFAULT_MODEL}")]
+LINE_SEPARATORS = "\x85\u2028\u2029"
+SHOWN_WEIGHTS = 8
+"""Words of an explanation that a line shows."""
 LABEL_WIDTH = 24
 """Characters of a table's first column."""
 
@@ -85,8 +90,16 @@ def split_model(arguments: Sequence[str], *, rest: Sequence[str]) -> tuple[str |
     if len(given) == wanted:
         return None, given
     if len(given) == wanted + 1:
+        check_model_first(given[0], given[1:])
         return given[0], given[1:]
     raise BadConfig(f"Give {' '.join(rest)}, or a model and {' '.join(rest)}; there are {len(given)} arguments.")
+
+
+def check_model_first(model: str | Path, others: Sequence[str]) -> None:
+    """Raises if the model was given after the texts."""
+    for other in others:
+        if models.is_model(other) and not models.is_model(model):
+            raise BadConfig(f"The model comes first: '{other}' is a model, and '{model}' is not; swap the two.")
 
 
 def line(prediction: "Prediction") -> str:
@@ -107,3 +120,29 @@ def line(prediction: "Prediction") -> str:
 
 def _span(span: "Span") -> str:
     return f"{span.text} [{span.label} {span.start}-{span.end} {span.probability:.2f}]"
+
+
+def json_row(example: "Example", prediction: "Prediction", explanation: "Explanation | None") -> dict[str, object]:
+    """A prediction with the input that it is about; `text` only where the prediction is a text of its own."""
+    row: dict[str, object] = {"input": example.texts[0] if len(example.texts) == 1 else list(example.texts)}
+    row |= asdict(prediction)
+    if prediction.text is None:
+        del row["text"]
+    if explanation is not None:
+        row["explanation"] = asdict(explanation)
+    return row
+
+
+def json_line(row: dict[str, object]) -> str:
+    """One JSON object on one line, whatever characters its texts have."""
+    written = json.dumps(finite(row), ensure_ascii=False)
+    # JSON lets these stand in a text, but many programs break lines at them.
+    for separator in LINE_SEPARATORS:
+        written = written.replace(separator, f"\\u{ord(separator):04x}")
+    return written
+
+
+def weights_line(explanation: "Explanation") -> str:
+    """The words with the largest weights, for the label (+) or against it (-)."""
+    words = [f"{word.word} {word.weight:+.3f}" for word in explanation.top(SHOWN_WEIGHTS)]
+    return f"{explanation.method}: {', '.join(words) or 'no words'}"

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+SHOWN_CHARACTERS = 200
+"""Characters of a text that `duplicates` shows."""
 Top = Annotated[int, typer.Option(min=1, help="How many words to show.")]
 
 
@@ -116,23 +118,42 @@ def keywords(
 
 def duplicates(
     texts: Annotated[list[Path], typer.Argument(help="Files, folders or globs, as `firth prepare` reads them.")],
-    within: Annotated[int, typer.Option(min=0, max=31, help="Bits of 64 in which two fingerprints may differ.")] = 3,
-    shingle: Annotated[int, typer.Option(min=1, help="Words of a run that is hashed as one.")] = 3,
+    alike: Annotated[
+        float, typer.Option(min=0.5, max=1, help="Share of the words that short documents (up to 200 words) share.")
+    ] = 0.8,
+    within: Annotated[
+        int, typer.Option(min=0, max=31, help="Bits of 64 in which the fingerprints of long documents may differ.")
+    ] = 3,
+    shingle: Annotated[int, typer.Option(min=1, help="Words of a run that a fingerprint hashes as one.")] = 3,
     documents: Annotated[str, typer.Option(help="What ends a document: line, blank-line, file or field.")] = "line",
     field: Annotated[str, typer.Option(help="The field with the text in jsonl and parquet files.")] = "text",
     as_json: Json = False,
 ) -> None:
-    """Find documents that are nearly the same (SimHash): one line for each pair, nearest first."""
+    """Find documents that are nearly the same, to remove them before training: copies, small edits.
+
+    Short documents are compared word by word, long ones by fingerprint (SimHash). Shows both texts of each pair, the
+    most similar pairs first.
+    """
     from firth import words
 
     # An unknown kind of documents is refused where they are read.
     kind = cast("Documents", documents)
-    pairs = words.duplicates(list(texts), within=within, shingle=shingle, documents=kind, field=field)
+    pairs = words.duplicates(list(texts), alike=alike, within=within, shingle=shingle, documents=kind, field=field)
     if as_json:
         show({"pairs": pairs}, as_json=True)
         return
     for pair in pairs:
-        typer.echo(f"{pair['bits']:>2} bits  {pair['first']}  {pair['second']}")
+        typer.echo(f"{pair['alike']:.0%} of the words are the same")
+        for source, text in ((pair["first"], pair["first_text"]), (pair["second"], pair["second_text"])):
+            typer.echo(f"  {source}  {_shortened(text)}")
+
+
+def _shortened(text: str) -> str:
+    """The beginning of a text on one line."""
+    line = " ".join(text.split())
+    if len(line) <= SHOWN_CHARACTERS:
+        return line
+    return f"{line[:SHOWN_CHARACTERS]}…"
 
 
 def show_tests(figures: dict[str, Any], *, as_json: bool) -> None:

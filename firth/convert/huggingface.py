@@ -273,7 +273,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     for file_name in file_names:
         path = folder / file_name
         if not path.exists():
-            raise BadInput(f"{folder} has no {file_name}{_other_format(folder)}.")
+            raise BadInput(f"{folder} has no {file_name}{_other_format(folder)}.{_without_weights(folder)}")
         try:
             with safe_open(path, framework="pt") as file:
                 for name in file.keys():  # noqa: SIM118 - not a dict
@@ -290,6 +290,13 @@ def _other_format(folder: Path) -> str:
     if not others:
         return ""
     return f" ({others[0].name} has another format; convert it with `firth import`)"
+
+
+def _without_weights(folder: Path) -> str:
+    """What a folder with a config but without weights looks like, and the remedy; empty if it has other weights."""
+    if _other_format(folder):
+        return ""
+    return " It looks like a model whose weights were not copied or downloaded; fetch the weights into this folder."
 
 
 def pop_goal_tensors(tensors: dict[str, Tensor], goals: dict[str, dict[str, Tensor]]) -> None:

@@ -19,6 +19,7 @@ from firth.tasks import resolve
 from firth.tasks.options import MultipleChoice
 from firth.tasks.task import Balance, Reader, Scorer, TaskConfig
 from firth.tasks.writers import can_write
+from firth.tokenizers.unknown import hardly_reads, unknown_sentence
 from firth.types import Example, Problem
 
 SHOWN = 10
@@ -45,6 +46,10 @@ class Conflict(TypedDict):
 class TokenLengths(Lengths):
     read_at_once: int
     """The longest sequence that the model reads."""
+    unknown_share: float
+    """Share of the tokens that the model does not know."""
+    hardly_reads: bool
+    """Whether that share is too high."""
 
 
 class PartFindings(TypedDict):
@@ -66,11 +71,35 @@ class PartFindings(TypedDict):
     lengths: NotRequired[TokenLengths]
 
 
+class LabelError(TypedDict):
+    """A row whose label is probably wrong."""
+
+    row: int
+    text: str
+    label: str
+    suggested: str
+    probability: float
+    """Of the given label, by models that did not see the row."""
+    suggested_probability: float
+    neighbours: list[str]
+    """The labels of the most similar rows, the nearest first."""
+
+
+class DeepFindings(TypedDict):
+    """What cross-validation says about the labels of a file."""
+
+    accuracy: float
+    """How often the held-out prediction is the given label."""
+    errors: list[LabelError]
+
+
 class Findings(TypedDict):
     task: str
     main: str
     """The figure that epochs are picked by."""
     parts: dict[str, PartFindings]
+    deep: NotRequired[DeepFindings]
+    """What cross-validation says about the labels, if it was asked."""
 
 
 def check(name: str, config: TaskConfig, files: Mapping[str, Path], *, model: Path | None = None) -> Findings:
@@ -96,7 +125,13 @@ def _add_lengths(findings: Findings, name: str, data: Labelled, model: Path) -> 
     longest = encoder.max_positions
     for part, examples in data.examples.items():
         items = head.encode(examples, loaded.tokenizer, max_length=longest, training=part == "train")
-        findings["parts"][part]["lengths"] = {"read_at_once": longest, **labelled.lengths(items)}
+        unknown = labelled.unknown_share_of(items, loaded.tokenizer)
+        findings["parts"][part]["lengths"] = {
+            "read_at_once": longest,
+            "unknown_share": unknown,
+            "hardly_reads": hardly_reads(loaded.tokenizer, unknown),
+            **labelled.lengths(items),
+        }
     problems = list(head.token_problems(data.examples["train"], loaded.tokenizer, max_length=longest))
     training = findings["parts"]["train"]
     training["rows"] -= len(problems)
@@ -202,7 +237,8 @@ def _balance_line(counts: Mapping[str, int]) -> str:
 def _lengths_line(lengths: TokenLengths) -> str:
     return (
         f"tokens: {lengths['mean_tokens']:.1f} a row, longest {lengths['longest']:,}; cut: "
-        f"{lengths['cut_share']:.2%} of the tokens, in {lengths['cut_rows']:,} rows"
+        f"{lengths['cut_share']:.2%} of the tokens, in {lengths['cut_rows']:,} rows; unknown: "
+        f"{lengths['unknown_share']:.2%} of the tokens"
     )
 
 
@@ -230,6 +266,8 @@ def warnings(part: str, found: PartFindings) -> list[str]:
         )
     if part == "train":
         lines += _rare_name_warnings(found["balance"])
+    if "lengths" in found and found["lengths"]["hardly_reads"]:
+        lines.append(f"Warning: {unknown_sentence(found['lengths']['unknown_share'])}")
     return lines
 
 

@@ -13,6 +13,7 @@ from firth.finetuning.labelled import Labelled
 from firth.finetuning.picking import PICKED, Figures, SeedResult
 from firth.run_folder import FinetuningSource
 from firth.tasks import scorer_of
+from firth.tasks.calibration import CalibrationSummary, is_calibrated, summarise_calibration
 from firth.tasks.task import Confusion, Head, Scorer
 from firth.tensors import parameter_count
 from firth.types import Example, Prediction
@@ -66,6 +67,8 @@ class TaskSummary(TypedDict):
     confusion: NotRequired[Confusion]
     per_label: NotRequired[list[list[str | float]]]
     mistakes: list[Mistake]
+    calibration: NotRequired[CalibrationSummary]
+    """How far the probabilities can be trusted, of a classifier with one label column."""
     data: dict[str, str]
     """The sha256 of each file."""
 
@@ -90,12 +93,21 @@ def summarise(
     *,
     predictions: Predictions,
     source: FinetuningSource,
+    temperatures: Mapping[str, float],
 ) -> FinetuningSummary:
-    """The summary of a run; `predictions` are those of the kept model."""
+    """The summary of a run; `predictions` are those of the kept model, whose scores have these `temperatures`."""
     tasks: dict[str, TaskSummary] = {}
     for name, head in heads.items():
         hashes = {part: file.sha256 for part, file in source.files[name].items()}
         tasks[name] = _task_summary(name, data[name], head, results, predictions=predictions, hashes=hashes)
+        own = {part: found[name] for part, found in predictions.items() if name in found}
+        if is_calibrated(own["dev"], data[name].examples["dev"]):
+            tasks[name]["calibration"] = summarise_calibration(
+                own,
+                data[name].examples,
+                temperature=temperatures[name],
+                shown=tasks[name]["details_of"],
+            )
     return FinetuningSummary(
         model=Path(source.model).name or "random weights",
         random=source.random,

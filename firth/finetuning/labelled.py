@@ -20,6 +20,8 @@ from firth.errors import BadInput
 from firth.files import sha256
 from firth.tasks import resolve
 from firth.tasks.task import Labels, TaskConfig
+from firth.tokenizers import Tokenizer
+from firth.tokenizers.unknown import unknown_share
 from firth.types import Example, Problem
 
 log = logging.getLogger(__name__)
@@ -218,6 +220,11 @@ def lengths(items: Sequence[Item]) -> Lengths:
         cut_rows=int((cut > 0).sum()),
         cut_share=float(cut.sum() / max(tokens.sum(), 1)),
     )
+
+
+def unknown_share_of(items: Sequence[Item], tokenizer: Tokenizer) -> float:
+    """The share of the items' tokens that the tokenizer does not know."""
+    return unknown_share(tokenizer, (window.ids for item in items for window in item.windows))
 
 
 def report_cuts(what: str, items: Sequence[Item]) -> None:

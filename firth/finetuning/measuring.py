@@ -8,14 +8,17 @@ from pathlib import Path
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint, make_head, only_task
 from firth.config import from_dict
-from firth.errors import BadConfig
+from firth.encoders.bag import Bag
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.writer_start import with_way
 from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve, scorer_of
+from firth.tasks.calibration import error_of, is_calibrated
+from firth.tasks.columns import with_columns
 from firth.tasks.predicting import predict
 from firth.tasks.task import Head
+from firth.tokenizers.unknown import warn_about_unknown
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +35,7 @@ def evaluate(
     skip_bad: bool = False,
     language: str = "",
 ) -> dict[str, float]:
-    """A fine-tuned model's figures on a labelled file, read as its training files were.
+    """A fine-tuned model's figures on a labelled file, read as its training files were, or with other columns.
 
     `language` is that of the file, where a model with language embeddings was fine-tuned in another.
 
@@ -42,13 +45,12 @@ def evaluate(
     if language:
         checkpoint = checkpoints.set_language(checkpoint, language)
     is_untrained = bool(task_name) and task_name not in checkpoint.tasks
-    if options and not is_untrained:
-        raise BadConfig(f"{model} remembers its task's settings; leave out {', '.join(options)}.")
     if is_untrained:
         head, rows = _untrained(checkpoint, data, task_name, options or {})
     else:
         task_name, head = only_task(checkpoint, model, task_name)
-        rows = labelled.read(task_name, head.config, {PART: data}, labels=head.labels)
+        config = with_columns(head.config, options or {})
+        rows = labelled.read(task_name, config, {PART: data}, labels=head.labels)
     if not skip_bad:
         labelled.refuse_bad(rows, {PART: data})
     _warn_if_trained_on(model, data, labelled.rows_sha256(task_name, rows.config, data))
@@ -57,6 +59,8 @@ def evaluate(
     max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
     items = head.encode(examples, checkpoint.tokenizer, max_length=max_length, training=False)
     labelled.report_cuts(str(data), items)
+    if not isinstance(checkpoint.encoder, Bag):
+        warn_about_unknown(str(data), checkpoint.tokenizer, labelled.unknown_share_of(items, checkpoint.tokenizer))
     predictions = predict(checkpoint.feature_encoder or checkpoint.encoder, head, items)
     if is_untrained:
         predictions = head.tune(predictions, examples)
@@ -64,7 +68,10 @@ def evaluate(
     figures: dict[str, float] = {"rows": len(items)}
     if skip_bad:
         figures["skipped"] = rows.num_skipped[PART]
-    return figures | scorer_of(head).score(predictions, examples)
+    figures |= scorer_of(head).score(predictions, examples)
+    if is_calibrated(predictions, examples):
+        figures["calibration_error"] = error_of(predictions, examples)
+    return figures
 
 
 def _untrained(

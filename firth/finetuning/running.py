@@ -21,7 +21,7 @@ from firth.finetuning import labelled
 from firth.finetuning.collapse import same_answer, warn_collapsed
 from firth.finetuning.figures import FinetuningSummary, card, summarise
 from firth.finetuning.jobs import FinetuneJob, FinetuneRequest, resolve_job
-from firth.finetuning.labelled import PARTS
+from firth.finetuning.labelled import PARTS, texts_of
 from firth.finetuning.picking import (
     BEST,
     BEST_FIGURES,
@@ -35,12 +35,15 @@ from firth.finetuning.picking import (
     read_best,
 )
 from firth.finetuning.transfer import adapt, auxiliary_goals, pretraining_heads, unfreeze
+from firth.models import TEXT_LANGUAGE, language_of
 from firth.nn.features import Features
 from firth.run_folder import RESULTS, RunFolder
 from firth.tasks import resolve, scorer_of
+from firth.tasks.calibration import CALIBRATION, saved_calibration
 from firth.tasks.predicting import predict
 from firth.tasks.task import Head
 from firth.tensors import Encoder
+from firth.tokenizers.unknown import warn_about_unknown
 from firth.train.layer_rates import rate_share
 from firth.train.loop import Learner, Progress
 from firth.train.parallel import reseed
@@ -86,8 +89,17 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
     for name, head in model.heads.items():
         head.before_training(job.data[name].examples["train"])
     job.extension.finish_encoder(model.encoder)
+    temperatures = _calibrate(job, model)
     predictions = _predictions(job, model)
-    summary = summarise(job.data, model.heads, results, best, predictions=predictions, source=job.source)
+    summary = summarise(
+        job.data,
+        model.heads,
+        results,
+        best,
+        predictions=predictions,
+        source=job.source,
+        temperatures=temperatures,
+    )
     folder.wait_for_ranks()  # all have loaded the best weights, which are deleted now
 
     def write() -> None:
@@ -153,6 +165,7 @@ def _run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
     items = {part: _encode(job, model.heads, part) for part in PARTS}
     for name, head in model.heads.items():
         labelled.report_cuts(f"{name}, train", items["train"][name])
+        _report_unknown(job, name, items["train"][name])
         head.before_training(job.data[name].examples["train"])
     if any(job.backbone.is_solved(head) for head in model.heads.values()):
         result = _solve_seed(job, folder, seed, model, items)
@@ -163,6 +176,13 @@ def _run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
         write_json(folder / RESULT, to_dict(result))
         shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
     return result
+
+
+def _report_unknown(job: FinetuneJob, name: str, items: Sequence[Item]) -> None:
+    """Warns about training rows that the model cannot read."""
+    # A vocabulary that was learned from these rows leaves out rare words on purpose.
+    if job.config.encoder == "model":
+        warn_about_unknown(f"{name}, train", job.start.tokenizer, labelled.unknown_share_of(items, job.start.tokenizer))
 
 
 def _train_seed(
@@ -309,6 +329,15 @@ def _delete_other_weights(out: Path, results: Sequence[SeedResult]) -> None:
             (_seed_folder(out, result.seed) / BEST).unlink(missing_ok=True)
 
 
+def _calibrate(job: FinetuneJob, model: SeedModel) -> dict[str, float]:
+    """Calibrates the heads on the rows for picking; returns their temperatures."""
+    temperatures: dict[str, float] = {}
+    for name, items in _encode(job, model.heads, "dev").items():
+        head = model.heads[name]
+        temperatures[name] = head.calibrate(predict(model.encoder, head, items), job.data[name].examples["dev"])
+    return temperatures
+
+
 def _predictions(job: FinetuneJob, model: SeedModel) -> dict[str, dict[str, list[Prediction]]]:
     """What the kept model says about dev and test rows, by part and task."""
     predictions: dict[str, dict[str, list[Prediction]]] = {}
@@ -337,8 +366,12 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
     info: dict[str, object] = {
         "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
         "max_length": job.max_length,
+        TEXT_LANGUAGE: language_of(texts_of(job.data)),
         "figures": {name: task["figures"] for name, task in summary["tasks"].items()},
     }
+    calibrated = {name: task["calibration"] for name, task in summary["tasks"].items() if "calibration" in task}
+    if calibrated:
+        info[CALIBRATION] = {name: saved_calibration(found) for name, found in calibrated.items()}
     # An encoder-decoder that was made of such a model has no language embeddings.
     if job.start.language and hasattr(encoder.config, "language"):
         info |= {LANGUAGES: list(job.start.languages), LANGUAGE: job.start.language}

@@ -69,6 +69,11 @@ class TokenizedTexts:
     def num_tokens(self) -> int:
         return sum(map(len, self.sequences))
 
+    @property
+    def ids(self) -> list[np.ndarray]:
+        """The ids of each sequence, special tokens included."""
+        return [sequence.ids if isinstance(sequence, Window) else sequence for sequence in self.sequences]
+
     def merge_windows(self, vectors: np.ndarray) -> np.ndarray:
         """One vector for each text: the mean of its windows' vectors, weighted by their lengths."""
         if len(self.text_of_sequence) == self.num_texts:

@@ -1,26 +1,30 @@
 """A file of inputs for a fine-tuned model in, examples out: rows like those it was trained on, or plain lines."""
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from firth.checkpoint import Checkpoint, only_task
 from firth.corpus.readers import read_texts
 from firth.errors import BadInput
 from firth.files import ending
-from firth.tasks import reader_of
+from firth.tasks import resolve
+from firth.tasks.columns import with_columns
 from firth.tasks.task import Reader
 from firth.types import Example, Problem
 
 log = logging.getLogger(__name__)
 
 
-def read_inputs(checkpoint: Checkpoint, path: Path, task: str = "") -> list[Example]:
-    """One example for each row; labels are not needed.
+def read_inputs(
+    checkpoint: Checkpoint, path: Path, task: str = "", *, columns: Mapping[str, object] | None = None
+) -> list[Example]:
+    """One example for each row; labels are not needed. `columns` names those that differ from the training file's.
 
     In plain text each line is a text, and a tab separates the texts of a pair.
     """
     _, head = only_task(checkpoint, "This model", task)
-    reader = reader_of(head)
+    reader = resolve(head.name).reader(with_columns(head.config, columns or {}))
     # A file without the ending of a table is plain text.
     if ending(path) not in reader.endings:
         examples = []

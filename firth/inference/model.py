@@ -24,8 +24,9 @@ from firth.data.packing import pack_tokens
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import JsonObject
-from firth.finetuning.labelled import report_cuts
+from firth.finetuning.labelled import report_cuts, unknown_share_of
 from firth.inference.embedding import Embedder
+from firth.inference.explaining import Explainer, Explanation, Method
 from firth.inference.filling import MaskFiller
 from firth.inference.generation import GenerationOptions, generate
 from firth.inference.inputs_file import read_inputs
@@ -36,6 +37,7 @@ from firth.inference.zero_shot import with_prompt
 from firth.nn.search import Choice
 from firth.objectives.replaced_token import mask_filler
 from firth.tasks import reader_of
+from firth.tasks.calibration import threshold_for
 from firth.tasks.k_best import k_best
 from firth.tasks.predicting import outputs_of, predict
 from firth.tasks.rewrite import RewriteHead
@@ -44,6 +46,7 @@ from firth.tasks.tag import TagHead
 from firth.tasks.task import Head
 from firth.tensors import Encoder, parameter_count
 from firth.tokenizers.templates import Templates
+from firth.tokenizers.unknown import warn_about_unknown
 from firth.types import Example, Fill, Generated, Prediction, Rewritten, TaskInput
 
 if TYPE_CHECKING:
@@ -262,13 +265,16 @@ class Model:
         """The same model as a classifier that answers by a prompt, as `zero_shot` does."""
         return Model(with_prompt(self.checkpoint, pattern=pattern, words=words), folder=self.folder)
 
-    def predict_file(self, path: str | Path, *, task: str = "") -> list[Prediction]:
-        """The same for every row of a labelled file, or every line of a text file."""
-        return self.predict_examples(self.read_examples(path, task=task), task=task)
+    def predict_file(self, path: str | Path, *, task: str = "", **columns: object) -> list[Prediction]:
+        """The same for every row of a labelled file, or every line of a text file.
 
-    def read_examples(self, path: str | Path, *, task: str = "") -> list[Example]:
+        `columns` are settings such as `text_column`, for a file whose columns differ from those of the training file.
+        """
+        return self.predict_examples(self.read_examples(path, task=task, **columns), task=task)
+
+    def read_examples(self, path: str | Path, *, task: str = "", **columns: object) -> list[Example]:
         """The rows of a labelled file, or the lines of a text file, as examples of the task; labels are not needed."""
-        return read_inputs(self.checkpoint, Path(path), task)
+        return read_inputs(self.checkpoint, Path(path), task, columns=columns)
 
     def examples(self, inputs: Sequence[TaskInput], *, task: str = "") -> list[Example]:
         """Inputs as examples of the task, without gold labels."""
@@ -279,15 +285,45 @@ class Model:
         """The same for rows that a task has read."""
         items = self.encode_examples(examples, task=task)
         report_cuts("The inputs", items)
+        if not isinstance(self.encoder, Bag):
+            warn_about_unknown("The inputs", self.tokenizer, unknown_share_of(items, self.tokenizer))
         num_windows = sum(len(item.windows) for item in items)
         with bar("predicting", num_windows, unit="sequences") as advance:
             return self.predict_items(items, task=task, advance=advance)
 
+    def abstain_threshold(self, precision: float, *, task: str = "") -> float:
+        """The probability below which to abstain, so that the other answers have this precision.
+
+        It was found on the held-out rows of fine-tuning.
+        """
+        name, _ = only_task(self.checkpoint, "This model", task)
+        return threshold_for(self.checkpoint.info, name, precision)
+
+    def explain(self, inputs: Sequence[TaskInput], *, task: str = "", by: Method = "auto") -> list[Explanation]:
+        """Why a classifier gives each input its label: the weight of every word, in order.
+
+        `by` is gradients (integrated gradients), occlusion (each word left out in turn), or auto.
+        """
+        if isinstance(inputs, str):
+            raise BadInput("explain takes a list of texts; put the one text into a list.")
+        return self.explain_examples(self.examples(inputs, task=task), task=task, by=by)
+
+    def explain_examples(
+        self, examples: Sequence[Example], *, task: str = "", by: Method = "auto"
+    ) -> list[Explanation]:
+        """The same for rows that a task has read."""
+        # Not the encoder of a saved precision: whole numbers have no gradients.
+        encoder = self.checkpoint.feature_encoder or self.encoder
+        return Explainer(encoder, self._head(task), self.tokenizer, self._max_length).explain(examples, by=by)
+
+    @property
+    def _max_length(self) -> int:
+        """Texts are cut as in fine-tuning."""
+        return int(self.checkpoint.info.get("max_length", self.encoder.max_positions))
+
     def encode_examples(self, examples: Sequence[Example], *, task: str = "") -> Sequence[Item]:
         """Examples as windows of tokens, ready for `predict_items`."""
-        # Texts are cut as in fine-tuning.
-        max_length = int(self.checkpoint.info.get("max_length", self.encoder.max_positions))
-        return self._head(task).encode(examples, self.tokenizer, max_length=max_length, training=False)
+        return self._head(task).encode(examples, self.tokenizer, max_length=self._max_length, training=False)
 
     def predict_items(
         self, items: Sequence[Item], *, task: str = "", advance: Callable[[float, str], None] | None = None

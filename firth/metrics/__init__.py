@@ -6,6 +6,7 @@ mean over nothing are nan.
 """
 
 from firth.metrics.answers import CMRC_PUNCTUATION, cmrc, null_threshold, squad, squad_each, squad_text
+from firth.metrics.calibration import abstain_threshold, best_temperature, calibration_error, reliability
 from firth.metrics.names import Row, Table, accuracy, as_rows, confusion, exact_match, f1, matthews, multilabel_f1
 from firth.metrics.ngrams import BleuTokens, bleu, chrf, rouge, rouge_pair
 from firth.metrics.numbers import best_accuracy, best_f1, pearson, roc_auc, spearman
@@ -19,11 +20,14 @@ __all__ = [
     "Row",
     "Segmentation",
     "Table",
+    "abstain_threshold",
     "accuracy",
     "as_rows",
     "best_accuracy",
     "best_f1",
+    "best_temperature",
     "bleu",
+    "calibration_error",
     "chrf",
     "cmrc",
     "confusion",
@@ -37,6 +41,7 @@ __all__ = [
     "null_threshold",
     "pearson",
     "recall_at",
+    "reliability",
     "roc_auc",
     "rouge",
     "rouge_pair",

@@ -23,8 +23,12 @@ LANGUAGES = {"en": "English", "zh": "Chinese"}
 """The languages that names begin with."""
 SAMPLE_CHARACTERS = 100_000
 """Characters of a text that are read to find its language."""
-ONE_LANGUAGE_SHARE = 0.95
-"""If so much of a vocabulary is of one language, a model reads no other. Most models for Chinese have English words."""
+ENGLISH_SHARE = 0.95
+"""If so much of a vocabulary is not Chinese, a model reads no Chinese."""
+CHINESE_SHARE = 0.75
+"""If so much of a vocabulary is Chinese, a model is one for Chinese; most of them have some English words."""
+TEXT_LANGUAGE = "text_language"
+"""The note in `firth.json` about the language of the rows that a model was fine-tuned on."""
 
 
 def names() -> list[str]:
@@ -43,10 +47,20 @@ def find(model: str | Path) -> Path:
     known = names()
     if str(model) in known:
         return _home() / str(model)
+    if path.is_file():
+        raise BadInput(
+            f"{model} is a file, not a folder with a model; labelled rows go to `train=` or `data=`, and a model file "
+            "of another program is opened by `firth import`."
+        )
     nearest = get_close_matches(str(model), known, n=1)
     hint = f"; did you mean {nearest[0]}?" if nearest else "; train one with `firth pretrain` or name its folder."
     others = f", nor one of the models that come with firth ({', '.join(known)})" if known else ""
     raise BadInput(f"{model} is not a folder with a model{others}{hint}")
+
+
+def is_model(name: str | Path) -> bool:
+    """Whether this is the folder or the name of a model."""
+    return (Path(name) / "config.json").is_file() or str(name) in names()
 
 
 def suiting(texts: str | Iterable[str], *, remedy: str = "name a model folder") -> Path:
@@ -81,7 +95,7 @@ def language_of(texts: str | Iterable[str]) -> str:
 
 def languages_of_model(notes: Mapping[str, object], tokens: Iterable[str]) -> list[str]:
     """The languages that a model can read, by what its `firth.json` says, or else by its tokens."""
-    noted = notes.get("language") or notes.get("fine_tuned_from") or ""
+    noted = notes.get(TEXT_LANGUAGE) or notes.get("language") or notes.get("fine_tuned_from") or ""
     language = str(noted).partition("-")[0]
     if language in LANGUAGES:
         return [language]
@@ -92,9 +106,9 @@ def languages_of_model(notes: Mapping[str, object], tokens: Iterable[str]) -> li
         num_chinese += chinese > 0
         num_words += words > 0
     total = num_chinese + num_words
-    if num_words >= ONE_LANGUAGE_SHARE * total:
+    if num_words >= ENGLISH_SHARE * total:
         return ["en"]
-    if num_chinese >= ONE_LANGUAGE_SHARE * total:
+    if num_chinese >= CHINESE_SHARE * total:
         return ["zh"]
     return ["en", "zh"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from firth.files import read_json
 from firth.finetuning.collapse import collapsed_line
 from firth.finetuning.figures import format_spread
+from firth.report.calibration import calibration_parts
 from firth.report.charts import bars, heatmap, lines
 from firth.report.markup import Html
 from firth.report.page import Section, figure, fold, grid, notice, page, section, table, tiles
@@ -88,6 +89,8 @@ def _of_task(name: str, row: Mapping[str, Any], *, several: bool) -> list[Sectio
         sections[0] = section(sections[0].heading, *sections[0].parts, notice(f"* {collapsed}"))
     if details := _labels(row):
         sections.append(section(f"{title}Labels", *details))
+    if "calibration" in row:
+        sections.append(section(f"{title}Calibration", *calibration_parts(row["calibration"], row["picked_on"])))
     if row["mistakes"]:
         rows = [[m["text"], m["gold"], m["predicted"], m["error"], m["row"]] for m in row["mistakes"]]
         lead = f"The mistakes on {_part(row, row['details_of'])} that the model was surest of."

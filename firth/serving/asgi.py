@@ -20,6 +20,7 @@ from typing_extensions import TypedDict
 
 from firth.errors import FirthError
 from firth.serving.api_reference import api_reference
+from firth.serving.limits import raised_by
 from firth.serving.openapi import TOKENLESS, openapi_document
 from firth.serving.responses import (
     JSON,
@@ -194,7 +195,9 @@ class App:
         """Appends the request's body to `body`, within the limits of bytes and seconds."""
         _check_content_type(headers)
         limit = self.limits.body_bytes
-        too_long = too_large(f"The body is longer than {limit} bytes; send several requests.")
+        too_long = too_large(
+            f"The body is longer than {limit} bytes; send several requests." + raised_by("body_bytes", 2 * limit)
+        )
         declared = headers.get("content-length", "0")
         # Twenty digits are more than any limit, and Python refuses to parse very long numbers.
         if not declared.isdecimal() or int(declared[:20]) > limit:

@@ -13,8 +13,10 @@ class Limits:
     """Bytes of a request's body; a longer body is refused before it is parsed."""
     held_bytes: int = 64_000_000
     """Bytes of all bodies that are being received or answered; above it new ones get 429."""
-    inputs: int = 32
-    """Texts, pairs or rows in one request."""
+    inputs: int = 2048
+    """Texts, pairs or rows in one request, as many as OpenAI takes; their tokens count, too (batch_tokens)."""
+    cosines: int = 65_536
+    """Cosines of one /similarity request: its texts times its others."""
     characters: int = 32_768
     """Characters of one text."""
     batch_tokens: int = 16_384
@@ -44,3 +46,8 @@ class Limits:
             # Written so that NaN is refused too.
             if not 0 < value < 1e12:
                 raise BadConfig(f"The limit {field.name} must be above 0; it is {value}.")
+
+
+def raised_by(name: str, needed: int) -> str:
+    """How whoever started the server raises a limit; the end of a message about a request that is too large."""
+    return f" Whoever runs the server can raise the limit: firth serve --limit {name}={needed}."

@@ -8,6 +8,7 @@ from firth.data.items import Item
 from firth.inference.rewriting import Rewriter, RewriteSettings, WrittenAttention
 from firth.serving import schemas
 from firth.serving.batching import RewriteOperation
+from firth.serving.limits import raised_by
 from firth.serving.responses import invalid_request, too_large
 from firth.serving.server_state import ServerState
 from firth.types import Rewritten
@@ -59,7 +60,11 @@ async def _with_attention(
     [item] = items
     limit = state.limits.attention_tokens
     if len(item.windows[0]) > limit:
-        raise too_large(f"The text has {len(item.windows[0])} tokens; attention is shown of up to {limit}. Shorten it.")
+        num_tokens = len(item.windows[0])
+        raise too_large(
+            f"The text has {num_tokens} tokens; attention is shown of up to {limit}. Shorten it."
+            + raised_by("attention_tokens", num_tokens)
+        )
     return await state.compute_alone(lambda: rewriter.rewrite_with_attention(item, settings), tokens=tokens)
 
 

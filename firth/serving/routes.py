@@ -16,6 +16,8 @@ from firth.inference.embedding import TokenizedTexts, unit_vectors
 from firth.inference.model import Model
 from firth.serving import schemas
 from firth.serving.batching import EmbedOperation, FillOperation, PredictOperation
+from firth.serving.explain_routes import explain
+from firth.serving.limits import raised_by
 from firth.serving.responses import HttpError, HttpResponse, invalid_request, not_found, too_large, unsupported
 from firth.serving.rewrite_routes import rewrite
 from firth.serving.server_state import ServerState
@@ -49,6 +51,7 @@ async def openai_embeddings(
     if request.dimensions is not None and request.dimensions > model.width:
         raise invalid_request(f"'dimensions' must be at most {model.width}, the model's width.")
     tokenized = await _tokenize_openai_input(state, model, request.input)
+    state.unknown_share(name, tokenized.ids)
     vectors = await state.compute(EmbedOperation(model.embedder), tokenized, tokens=tokenized.num_tokens)
     if request.dimensions is not None:
         vectors = vectors[:, : request.dimensions]
@@ -103,50 +106,70 @@ async def embed(state: ServerState, request: schemas.EmbedRequest) -> schemas.Em
     if tokenized.num_texts:
         operation = EmbedOperation(model.embedder, request.pooling, request.normalise)
         vectors = await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
-    return schemas.EmbedResponse(model=name, width=model.width, vectors=vectors, tokens=tokenized.num_tokens)
+    unknown = state.unknown_share(name, tokenized.ids)
+    return schemas.EmbedResponse(
+        model=name, width=model.width, vectors=vectors, tokens=tokenized.num_tokens, unknown=unknown
+    )
 
 
 async def similarity(state: ServerState, request: schemas.SimilarityRequest) -> schemas.SimilarityResponse:
-    name, model = state.find_model(request.model)
+    name, _ = state.find_model(request.model)
     others = request.others or []
-    vectors = await _unit_vectors(state, model, [*request.texts, *others])
+    state.check_cosines(len(request.texts) * len(others or request.texts))
+    vectors, unknown = await _unit_vectors(state, name, [*request.texts, *others])
     text_vectors, other_vectors = np.split(vectors, [len(request.texts)])
     if request.others is None:
         other_vectors = text_vectors
-    return schemas.SimilarityResponse(model=name, similarities=text_vectors @ other_vectors.T)
+    return schemas.SimilarityResponse(model=name, similarities=text_vectors @ other_vectors.T, unknown=unknown)
 
 
 async def rerank(state: ServerState, request: schemas.RerankRequest) -> schemas.RerankResponse:
-    name, model = state.find_model(request.model)
-    scores = await _relevance(state, model, request.query, request.documents)
+    name, _ = state.find_model(request.model)
+    scores, unknown = await _relevance(state, name, request.query, request.documents)
     # A stable sort keeps the given order of equally relevant documents.
     order = np.argsort(-scores, kind="stable")
     results = []
     for index in order[: request.top].tolist():
         document = request.documents[index]
         results.append(schemas.RankedDocument(index=index, score=float(scores[index]), document=document))
-    return schemas.RerankResponse(model=name, results=results)
+    return schemas.RerankResponse(model=name, results=results, unknown=unknown)
 
 
-async def _relevance(state: ServerState, model: Model, query: str, documents: list[str]) -> np.ndarray:
-    """How relevant each document is: by a task that compares two texts if the model has one, otherwise by cosine."""
+async def _relevance(state: ServerState, name: str, query: str, documents: list[str]) -> tuple[np.ndarray, float]:
+    """How relevant each document is, and the share of unknown tokens.
+
+    By a task that compares two texts if the model has one, otherwise by cosine.
+    """
+    model = state.models[name]
     tasks = [name for name in model.checkpoint.tasks if name.startswith("compare")]
     if tasks:
         pairs = [[query, document] for document in documents]
-        predictions = await _predictions(state, model, tasks[0], pairs)
-        return np.asarray([prediction.label for prediction in predictions])
-    vectors = await _unit_vectors(state, model, [query, *documents])
+        predictions, unknown = await _predictions(state, name, tasks[0], pairs)
+        return np.asarray([prediction.label for prediction in predictions]), unknown
+    vectors, unknown = await _unit_vectors(state, name, [query, *documents])
     query_vector = vectors[0]
     document_vectors = vectors[1:]
-    return np.asarray(document_vectors @ query_vector)
+    return np.asarray(document_vectors @ query_vector), unknown
 
 
 async def predict(state: ServerState, request: schemas.PredictRequest) -> schemas.PredictResponse:
-    name, model = state.find_model(request.model)
+    name, model = _able_model(state, request.model, "predict")
     task, _ = only_task(model.checkpoint, "This model", request.task)
-    predictions = await _predictions(state, model, task, request.inputs)
+    predictions, unknown = await _predictions(state, name, task, request.inputs)
     rows = [_input_prediction(prediction) for prediction in predictions]
-    return schemas.PredictResponse(model=name, task=task, predictions=rows)
+    return schemas.PredictResponse(model=name, task=task, predictions=rows, unknown=unknown)
+
+
+def _able_model(state: ServerState, given: str | None, route: str) -> tuple[str, Model]:
+    """The model that answers; raises if none was named, the first one cannot answer, and others can."""
+    name, model = state.find_model(given)
+    if given is None and route not in abilities(state, name):
+        able = [other for other in state.models if route in abilities(state, other)]
+        if able:
+            raise unsupported(
+                f"No 'model' is named, and the first one ({name}) cannot {route}; name one that can: {', '.join(able)}."
+            )
+    return name, model
 
 
 def _input_prediction(prediction: Prediction) -> schemas.InputPrediction:
@@ -166,7 +189,7 @@ def _input_prediction(prediction: Prediction) -> schemas.InputPrediction:
 
 
 async def fill(state: ServerState, request: schemas.FillRequest) -> schemas.FillResponse:
-    name, model = state.find_model(request.model)
+    name, model = _able_model(state, request.model, "fill")
     state.check_texts([request.text])
     mask_filler = model.require_mask_filler()
     masked_text = await state.prepare([request.text], lambda: mask_filler.tokenize(request.text))
@@ -208,13 +231,16 @@ async def tokenize(state: ServerState, request: schemas.TokenizeRequest) -> sche
 
 
 async def attention(state: ServerState, request: schemas.AttentionRequest) -> schemas.AttentionResponse:
-    name, model = state.find_model(request.model)
+    name, model = _able_model(state, request.model, "attention")
     state.check_texts([request.text])
     ids = await state.prepare([request.text], lambda: model.tokenizer.encode(request.text).ids)
     num_tokens = len(ids) + model.tokenizer.vocab.frame.size()
     limit = state.limits.attention_tokens
     if num_tokens > limit:
-        raise too_large(f"The text has {num_tokens} tokens; attention is shown of up to {limit}. Shorten it.")
+        raise too_large(
+            f"The text has {num_tokens} tokens; attention is shown of up to {limit}. Shorten it."
+            + raised_by("attention_tokens", num_tokens)
+        )
     # weights: layers x heads x tokens x tokens
     tokens, weights = await state.compute_alone(lambda: model.attention(request.text), tokens=num_tokens)
     num_layers, num_heads = weights.shape[:2]
@@ -272,6 +298,7 @@ def abilities(state: ServerState, name: str) -> list[str]:
         "tokenize": True,
         "fill": model.mask_filler is not None,
         "predict": bool(model.checkpoint.tasks),
+        "explain": state.can_explain(name),
         "rewrite": model.can_rewrite,
         "attention": model.encoder.shows_attention and has_layers,
         "meaning": has_layers,
@@ -331,6 +358,9 @@ TABLE: dict[tuple[str, str], Route[Any]] = {
     ("POST", "/predict"): Route(
         predict, "What a fine-tuned model predicts for inputs.", schemas.PredictResponse, schemas.PredictRequest
     ),
+    ("POST", "/explain"): Route(
+        explain, "Which words speak for a classifier's label.", schemas.ExplainResponse, schemas.ExplainRequest
+    ),
     ("POST", "/fill"): Route(
         fill, "The most likely tokens for each mask of a text.", schemas.FillResponse, schemas.FillRequest
     ),
@@ -374,15 +404,20 @@ TABLE: dict[tuple[str, str], Route[Any]] = {
 }
 
 
-async def _unit_vectors(state: ServerState, model: Model, texts: list[str]) -> np.ndarray:
-    """The vectors of texts, scaled to length 1, by the model's own pooling."""
+async def _unit_vectors(state: ServerState, name: str, texts: list[str]) -> tuple[np.ndarray, float]:
+    """The vectors of texts, scaled to length 1, by the model's own pooling; and the share of unknown tokens."""
+    model = state.models[name]
     tokenized = await state.tokenize(model, texts)
     operation = EmbedOperation(model.embedder, pooling=None, normalise=True)
-    return await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
+    vectors = await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
+    return vectors, state.unknown_share(name, tokenized.ids)
 
 
-async def _predictions(state: ServerState, model: Model, task: str, inputs: Sequence[TaskInput]) -> list[Prediction]:
-    """What the task predicts for each input, after all checks."""
+async def _predictions(
+    state: ServerState, name: str, task: str, inputs: Sequence[TaskInput]
+) -> tuple[list[Prediction], float]:
+    """What the task predicts for each input, after all checks; and the share of unknown tokens."""
+    model = state.models[name]
     texts: list[str] = []
     for value in inputs:
         texts += _texts_of(value)
@@ -393,10 +428,10 @@ async def _predictions(state: ServerState, model: Model, task: str, inputs: Sequ
         return model.encode_examples(examples, task=task)
 
     items = await state.prepare(texts, encode)
-    tokens = 0
-    for item in items:
-        tokens += sum(len(window.ids) for window in item.windows)
-    return await state.compute(PredictOperation(model, task), items, tokens=tokens)
+    sequences = [window.ids for item in items for window in item.windows]
+    tokens = sum(map(len, sequences))
+    predictions = await state.compute(PredictOperation(model, task), items, tokens=tokens)
+    return predictions, state.unknown_share(name, sequences)
 
 
 def _texts_of(value: TaskInput) -> list[str]:

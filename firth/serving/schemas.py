@@ -50,6 +50,8 @@ Matrix = Annotated[np.ndarray, described_as(list[list[float]])]
 AttentionArray = Annotated[np.ndarray, described_as(list[list[list[list[float]]]])]
 
 
+UnknownShare = Annotated[float, Field(description="the share of the texts' tokens that the model does not know")]
+
 # Requests
 
 
@@ -93,6 +95,12 @@ class PredictRequest(ModelRequest):
         min_length=1,
         description="a list of at least one input: a text, a list of texts, or an object with the task's columns",
     )
+    task: str = Field("", description="the name of a task, where the model has several")
+
+
+class ExplainRequest(ModelRequest):
+    input: str | Texts = Field(min_length=1, description="a text, or a list of two texts")
+    by: Literal["auto", "gradients", "occlusion"] = Field("auto", description="auto, gradients or occlusion")
     task: str = Field("", description="the name of a task, where the model has several")
 
 
@@ -156,6 +164,7 @@ class EmbedResponse(TypedDict):
     width: int
     vectors: Matrix
     tokens: int
+    unknown: UnknownShare
 
 
 class OpenAIEmbedding(TypedDict):
@@ -179,6 +188,7 @@ class OpenAIEmbeddingsResponse(TypedDict):
 class SimilarityResponse(TypedDict):
     model: str
     similarities: Matrix
+    unknown: UnknownShare
 
 
 class RankedDocument(TypedDict):
@@ -190,6 +200,7 @@ class RankedDocument(TypedDict):
 class RerankResponse(TypedDict):
     model: str
     results: list[RankedDocument]
+    unknown: UnknownShare
 
 
 class PredictedSpan(TypedDict):
@@ -211,6 +222,25 @@ class PredictResponse(TypedDict):
     model: str
     task: str
     predictions: list[InputPrediction]
+    unknown: UnknownShare
+
+
+class WeighedWord(TypedDict):
+    """A word, what it adds to the label's probability, its characters, and which text it is in."""
+
+    word: str
+    weight: float
+    start: int
+    end: int
+    text: int
+
+
+class ExplainResponse(TypedDict):
+    model: str
+    label: str
+    probability: float
+    method: str
+    words: list[WeighedWord]
 
 
 class FillCandidate(TypedDict):

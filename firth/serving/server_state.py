@@ -1,21 +1,27 @@
 """What all routes share: the models by name, the limits, the batcher, and the checks that every text goes through."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
+
+import numpy as np
 
 from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
 from firth.models import languages_of_model
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
-from firth.serving.limits import Limits
+from firth.serving.limits import Limits, raised_by
 from firth.serving.prometheus import ServerMetrics
 from firth.serving.responses import HttpError, too_large
 from firth.serving.runs import Runs
+from firth.tasks.classify import ClassifyHead
+from firth.tokenizers.unknown import hardly_reads, unknown_sentence, unknown_share
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_LOOP_CHARACTERS = 4_000
 """Characters that are tokenized in the event loop; more go to a thread, so that no other client waits for them."""
@@ -32,6 +38,8 @@ class ServerState:
     runs: Runs | None = None
     lexicons: Mapping[str, Lexicon] = field(default_factory=dict)
     """The words of those models that have a table of words."""
+    warned: set[str] = field(default_factory=set)
+    """The models about whose unknown tokens the log has a warning."""
 
     @cached_property
     def languages(self) -> Mapping[str, list[str]]:
@@ -57,22 +65,44 @@ class ServerState:
             raise HttpError(404, "model_not_found", f"There is no such model here; there is {known}.")
         return name, self.models[name]
 
+    def can_explain(self, name: str) -> bool:
+        """Whether the model has a classifier, whose answers can be explained."""
+        heads = self.models[name].checkpoint.tasks.values()
+        return any(isinstance(head, ClassifyHead) and len(head.labels) <= 1 for head in heads)
+
     def check_texts(self, texts: Sequence[str], *, inputs: int | None = None) -> None:
         """Refuses more inputs and longer texts than the limits allow; an input may have several texts."""
         num_inputs = inputs
         if num_inputs is None:
             num_inputs = len(texts)
         if num_inputs > self.limits.inputs:
-            raise too_large(f"{num_inputs} inputs are more than the {self.limits.inputs} of one request; send several.")
+            raise too_large(
+                f"{num_inputs} inputs are more than the {self.limits.inputs} of one request; send several."
+                + raised_by("inputs", num_inputs)
+            )
         longest = max(map(len, texts), default=0)
         if longest > self.limits.characters:
-            raise too_large(f"A text has {longest} characters, more than {self.limits.characters}; shorten it.")
+            raise too_large(
+                f"A text has {longest} characters, more than {self.limits.characters}; shorten it."
+                + raised_by("characters", longest)
+            )
 
     def check_tokens(self, tokens: int) -> None:
         """Refuses more tokens than a batch may have."""
         limit = self.limits.batch_tokens
         if tokens > limit:
-            raise too_large(f"The request has {tokens} tokens, more than {limit}; send fewer or shorter texts.")
+            raise too_large(
+                f"The request has {tokens} tokens, more than {limit}; send fewer or shorter texts."
+                + raised_by("batch_tokens", tokens)
+            )
+
+    def check_cosines(self, cosines: int) -> None:
+        """Refuses a matrix of more cosines than the limit: it grows with the square of the texts."""
+        limit = self.limits.cosines
+        if cosines > limit:
+            raise too_large(
+                f"{cosines} cosines are more than {limit}; send fewer texts." + raised_by("cosines", cosines)
+            )
 
     def check_fills(self, characters: int, candidates: int) -> None:
         """Refuses too many candidates: each contains the whole text, so a small request could ask for gigabytes."""
@@ -80,10 +110,23 @@ class ServerState:
         if candidates > limit:
             raise too_large(
                 f"The masks have {candidates} candidates in all, more than {limit}; ask for a smaller 'top'."
+                + raised_by("candidates", candidates)
             )
         limit = self.limits.filled_characters
         if candidates * characters > limit:
-            raise too_large(f"The filled texts would be longer than {limit} characters; shorten the text or 'top'.")
+            raise too_large(
+                f"The filled texts would be longer than {limit} characters; shorten the text or 'top'."
+                + raised_by("filled_characters", candidates * characters)
+            )
+
+    def unknown_share(self, name: str, sequences: Iterable[np.ndarray]) -> float:
+        """The share of a request's tokens that the model does not know; a high one is logged once for each model."""
+        tokenizer = self.models[name].tokenizer
+        share = unknown_share(tokenizer, sequences)
+        if name not in self.warned and hardly_reads(tokenizer, share):
+            self.warned.add(name)
+            log.warning(f"A request to {name}: {unknown_sentence(share)}")
+        return share
 
     async def prepare(self, texts: Sequence[str], function: Callable[[], T]) -> T:
         """The result of `function`, which tokenizes these texts; for long texts it runs in a thread."""

@@ -24,6 +24,7 @@ from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
 from firth.tasks import classify_scores, columns, glue
+from firth.tasks.calibration import best_temperature_of
 from firth.tasks.classify_scores import Names
 from firth.tasks.task import (
     Balance,
@@ -77,6 +78,8 @@ class ClassifyConfig(TaskConfig):
     """What scores the names: a row each, or choices on the way down a Huffman tree."""
     dropout: float = 0.1
     """Share of the pooled vector set to zero in training."""
+    calibrate: bool = True
+    """Whether probabilities are calibrated on the rows that epochs are picked on (by a temperature, with kind=one)."""
     label_smoothing: float = 0.0
     """Share of a label's weight given to all names alike (Szegedy et al. 2016)."""
     class_weights: Literal["none", "balanced"] = "none"
@@ -327,6 +330,18 @@ class ClassifyHead(Head):
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["gold_E"])}
+
+    def calibrate(self, predictions: Predictions, examples: Examples) -> float:
+        """Divides the scores by a temperature (Guo et al. 2017): the weights of the layer are scaled, so that other
+        programs that open the model have the same probabilities."""
+        has_one_group = self.config.kind == "one" and len(self.labels) == 1
+        if not self.config.calibrate or not has_one_group or not isinstance(self.head, nn.Linear):
+            return 1.0
+        temperature = best_temperature_of(predictions, examples)
+        with torch.no_grad():
+            for parameter in self.head.parameters():
+                parameter.div_(temperature)
+        return temperature
 
     def scores(self, states: States, batch: Batch) -> Tensor:
         """The scores of every sequence."""

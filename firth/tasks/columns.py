@@ -10,11 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from firth.errors import BadInput
+from firth.config import from_dict, to_dict
+from firth.errors import BadConfig, BadInput
 from firth.tasks import glue
 from firth.tasks.glue import TextsAndLabels
 from firth.tasks.table_files import Rows, as_texts, read_rows
+from firth.tasks.task import TaskConfig
 from firth.types import Example, Problem
+
+READING = ("text_column", "second_column", "target_column", "label_columns", "label_names", "format", "target_ending")
+"""Settings of tasks that only say where a file has its texts and labels; a fine-tuned model's may be replaced."""
 
 
 class ColumnSettings(Protocol):
@@ -39,14 +44,33 @@ class ColumnSettings(Protocol):
 # Which columns
 
 
-def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool) -> TextsAndLabels:
-    """The text columns and the label columns of a file."""
+def with_columns(config: TaskConfig, options: Mapping[str, object]) -> TaskConfig:
+    """A fine-tuned model's settings for a file with other columns than its training files."""
+    if not options:
+        return config
+    values = to_dict(config)
+    for name in options:
+        if name not in READING or name not in values:
+            raise BadConfig(f"The model remembers its task's settings; leave out `{name}=`.")
+    # A preset names columns, too.
+    if "preset" in values:
+        values["preset"] = ""
+    changed = from_dict(type(config), {**values, **options})
+    num_trained = len(values.get("label_columns") or ("label",))
+    num_given = len(getattr(changed, "label_columns", ()) or ("label",))
+    if num_given != num_trained:
+        raise BadConfig(f"The model learned {num_trained} label column(s); name as many with `label_columns=`.")
+    return changed
+
+
+def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool, in_file: bool = True) -> TextsAndLabels:
+    """The text columns and the label columns of a file; `in_file=False` for rows that a program gives."""
     if config.preset:
         return glue.preset_columns(rows, config.preset, labelled=labelled)
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
         readings = glue.known_columns(tuple(rows.columns)) or _only_other_column(rows, config)
-        texts = _only_reading(rows, readings, "the text", option="`text_column=`" if labelled else "")
+        texts = _only_reading(rows, readings, "the text", option="`text_column=`" if in_file else "")
     labels = config.label_columns
     if labelled and not labels:
         # Each known name is one possible reading.
@@ -112,6 +136,9 @@ def read(path: Path, config: ColumnSettings, problems: list[Problem], *, labelle
     text_names, label_names = find_columns(rows, config, labelled=labelled)
     if not labelled:
         label_names = ()
+    _check_named(rows, text_names[:1], "`text_column=`")
+    _check_named(rows, text_names[1:], "`second_column=`")
+    _check_named(rows, label_names, "`label_columns=`")
     examples: list[Example] = []
     for row, values in rows.take([*text_names, *label_names], problems):
         texts = [values[name] for name in text_names]
@@ -124,12 +151,22 @@ def read(path: Path, config: ColumnSettings, problems: list[Problem], *, labelle
     return examples
 
 
+def _check_named(rows: Rows, names: Sequence[str], option: str) -> None:
+    """Raises if the file lacks one of the columns, and names the option that says which one it is here."""
+    for name in names:
+        if name and name != "0" and not rows.has_columns([name]):
+            known = ", ".join(rows.columns)
+            raise BadInput(
+                f"{rows.path} has no column '{name}'; its columns are {known}: name the right one with {option}."
+            )
+
+
 def example(value: object, config: ColumnSettings) -> Example:
     """A text, a pair of texts, or a row with named columns."""
     if isinstance(value, Mapping):
         # The keys are searched like the header of a file.
         rows = Rows(Path("the input"), list(value), ())
-        names, _ = find_columns(rows, config, labelled=False)
+        names, _ = find_columns(rows, config, labelled=False, in_file=False)
         missing = [name for name in names if name not in value]
         if missing:
             raise BadInput(f"An input has no '{missing[0]}' but {', '.join(map(str, value))}.")

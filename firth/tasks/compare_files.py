@@ -79,7 +79,7 @@ def example(value: object, config: TripletColumns) -> Example:
         rows = Rows(Path("the input"), list(value), ())
         names = _columns_without_label(rows, config, labelled=False)
         if not names:
-            names, _ = columns.find_columns(rows, config, labelled=False)
+            names, _ = columns.find_columns(rows, config, labelled=False, in_file=False)
         value = [value.get(name) for name in names]
     texts = as_texts(value)
     if texts is None or len(texts) not in (2, 3):

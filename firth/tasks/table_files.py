@@ -22,6 +22,8 @@ from firth.types import Problem
 
 MAX_ROW = 1_000_000
 """Characters of the longest row; a longer one is taken for a mistake."""
+END_OF_FILE = "\x1e"
+"""A mark after the last row of a comma file, which is a row of its own if all quotes are closed."""
 _JSON = (".json", ".jsonl")
 
 Fields = list[str] | Mapping[str, object] | Problem
@@ -226,15 +228,32 @@ def _tab_lines(text: str) -> Iterator[Line]:
 
 def _comma_lines(text: str) -> Iterator[Line]:
     csv.field_size_limit(1 << 30)
-    reader = csv.reader(io.StringIO(text, newline=""))
+    reader = csv.reader(io.StringIO(f"{text}\n{END_OF_FILE}", newline=""))
+    rows: list[tuple[int, int, list[str]]] = []  # number of the row, lines after its first one, fields
     last_line = 0
     for fields in reader:
         # A cell may have line breaks: a row begins after the last line of the row before it.
         number = last_line + 1
         last_line = reader.line_num
-        if any(cell.strip() for cell in fields):
+        rows.append((number, last_line - number, fields))
+    _, _, last_fields = rows[-1]
+    # The mark is part of a cell if a quote is still open at the end.
+    ends_in_quote = last_fields != [END_OF_FILE]
+    if not ends_in_quote:
+        rows.pop()
+    for place, (number, num_taken, fields) in enumerate(rows):
+        is_open = ends_in_quote and place == len(rows) - 1
+        # A later quote may have closed it by chance; then the row has the wrong columns.
+        if is_open or (num_taken and len(fields) != len(rows[0][2])):
+            yield number, _open_quote(number, num_taken - is_open)
+        elif any(cell.strip() for cell in fields):
             size = sum(map(len, fields))
             yield number, _too_long(number, size) or fields
+
+
+def _open_quote(number: int, num_taken: int) -> Problem:
+    what = f"a quote that opens here is never closed, so the {num_taken:,} line(s) after it are read as part of it"
+    return Problem(number, what, "close the quote, or double it if it belongs to the text")
 
 
 def _json_rows(path: Path, text: str) -> Rows:

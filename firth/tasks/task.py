@@ -15,6 +15,7 @@ import numpy as np
 
 from firth.data.items import Item
 from firth.errors import Unsupported
+from firth.tasks.calibration import CalibrationSummary
 from firth.tensors import Batch, Encoder, Goal, States
 from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
@@ -165,6 +166,14 @@ class Head(Goal):
         """Finds on dev what gradients cannot (a threshold) and keeps it; returns the predictions with it."""
         return list(predictions)
 
+    def calibrate(self, predictions: Predictions, examples: Examples) -> float:
+        """Makes the probabilities of the trained head agree with how often it is right on dev.
+
+        Returns the temperature that the scores are divided by from now on; 1 if nothing is changed. Overridden by heads
+        whose scores can be scaled.
+        """
+        return 1.0
+
 
 class GeneratingHead(Head):
     """A head whose predictions are texts that the model writes: it runs the encoder itself, token by token."""
@@ -189,6 +198,8 @@ class Details(TypedDict, total=False):
     confusion: Confusion
     per_label: list[list[str | float]]
     """Label, precision, recall, F1 and the number of gold rows."""
+    calibration: CalibrationSummary
+    """How far the probabilities can be trusted."""
 
 
 @dataclass(frozen=True)

@@ -208,10 +208,13 @@ class TrainingRun:
             self.save()
 
     def _show_progress(self) -> None:
+        losses = {*self.learner.word_losses, *self.learner.goals}
         shown = []
         for name, value in self.last.items():
-            if name in self.learner.word_losses or name == "rate":
+            if name in losses:
                 shown.append(f"{name} {value:.3f}")
+        if "rate" in self.last:
+            shown.append(f"rate {self.last['rate']:.1e}")
         self._advance(self.progress.step, " ".join(shown), self.progress.steps)
 
     def _stop_if_requested(self) -> None:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Callable
+from difflib import SequenceMatcher
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 import firth
 from firth import rng, samples
+from firth.data.near_texts import near_texts
 from firth.data.simhash import distance, drop_near_duplicates, fingerprint, near_pairs
 from firth.errors import BadConfig
 from firth.types import Document
@@ -98,10 +100,55 @@ def test_duplicates_through_the_command(tmp_path: Path, command: Callable[..., A
     (tmp_path / "text.txt").write_text("\n".join([long, *lines, long + "好。"]), "utf-8")
     shown = command("duplicates", tmp_path / "text.txt", "--within", 6).out.splitlines()
     [pair] = json.loads(command("duplicates", tmp_path / "text.txt", "--within", 6, "--json").out)["pairs"]
-    assert len(shown) == 1
+    assert len(shown) == 3
     assert pair["first"].endswith("1")
     assert pair["second"].endswith("8")
-    assert str(pair["bits"]) in shown[0]
+    assert pair["second_text"] == long + "好。"
+    assert f"{pair['alike']:.0%}" in shown[0]
+    assert lines[0][:30] in shown[1]
+
+
+NINETEEN = "the quick brown fox jumps over the lazy dog while two small grey cats watch from a very old"
+
+
+def test_one_changed_word_of_a_short_line_is_found(tmp_path: Path, command: Callable[..., Any]) -> None:
+    assert len(NINETEEN.split()) == 19
+    changed = NINETEEN.replace("lazy", "sleepy")
+    reordered = " ".join(reversed(NINETEEN.split()))
+    (tmp_path / "lines.txt").write_text("\n".join([NINETEEN, "Another line of words.", changed, reordered]))
+    shown = command("duplicates", tmp_path / "lines.txt").out.splitlines()
+    assert [line.strip().partition("  ")[2] for line in shown[1:]] == [NINETEEN, changed]
+    assert shown[0] == "95% of the words are the same"
+    assert command("duplicates", tmp_path / "lines.txt", "--alike", 0.96).out == ""
+
+
+def test_texts_between_short_and_long_are_found_whatever_their_lengths() -> None:
+    words = [f"word{number}" for number in range(300)]
+    for size in (20, 99, 100, 150, 199, 200, 201, 250):
+        first = " ".join(words[:size])
+        second = first.replace(f"word{size // 2} ", "")
+        pairs = near_texts(["something else", first, second], within=12)
+        assert [(pair.first, pair.second) for pair in pairs] == [(1, 2)], size
+        assert pairs[0].alike == pytest.approx((size - 1) / size)
+
+
+def test_near_texts_are_those_that_comparing_all_with_all_finds() -> None:
+    key = rng.key("near texts")
+    vocabulary = [f"w{number}" for number in range(12)]
+    texts = []
+    for row in range(60):
+        length = 3 + int(rng.below(key, 8, row, 0))
+        texts.append(" ".join(vocabulary[int(rng.below(key, 12, row, place + 1))] for place in range(length)))
+    found = {(pair.first, pair.second) for pair in near_texts(texts, alike=0.7)}
+    expected = set()
+    for second in range(60):
+        for first in range(second):
+            one, other = texts[first].split(), texts[second].split()
+            blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+            if sum(block.size for block in blocks) >= 0.7 * max(len(one), len(other)):
+                expected.add((first, second))
+    assert expected
+    assert found == expected
 
 
 def test_keywords_through_the_command(command: Callable[..., Any]) -> None:

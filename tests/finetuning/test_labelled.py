@@ -107,14 +107,16 @@ def test_a_file_without_usable_rows_says_what_is_wrong(tmp_path: Path) -> None:
             labelled.read("classify", resolve("classify").Config(), {"train": path})
 
 
-def test_inputs_with_a_strange_column_are_not_sent_to_an_option_that_is_not_there(
+def test_inputs_with_a_strange_column_are_read_with_the_option_that_the_error_names(
     checkpoint: Callable[..., Checkpoint], tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"txt": "a day"}\n')
-    with pytest.raises(BadInput, match=r"the first row has txt\); name it as the training file does") as caught:
-        read_inputs(checkpoint("classify", {"label": ("a", "b")}), path)
-    assert "text_column=" not in str(caught.value)
+    model = checkpoint("classify", {"label": ("a", "b")})
+    with pytest.raises(BadInput, match=r"name it with `text_column=`.*the first row has txt"):
+        read_inputs(model, path)
+    [example] = read_inputs(model, path, columns={"text_column": "txt"})
+    assert example.texts == ("a day",)
 
 
 def test_a_text_column_found_beside_the_label_is_remembered(

@@ -33,6 +33,7 @@ GUIDES = [
         "tune",
         "rewrite",
         "evaluate",
+        "trust",
         "serve",
         "word-vectors",
         "taggers",
@@ -42,7 +43,7 @@ GUIDES = [
     )
 ]
 CHINESE_GUIDES = [
-    ROOT / f"docs/guides/{name}.zh.md" for name in ("finetune", "few-labels", "tune", "rewrite", "serve")
+    ROOT / f"docs/guides/{name}.zh.md" for name in ("finetune", "few-labels", "tune", "rewrite", "trust", "serve")
 ]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],

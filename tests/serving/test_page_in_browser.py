@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(
     chromium() is None, reason="chromium is not installed (Debian: apt-get install chromium)"
 )
 HOSTILE = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\"'&lt;b&gt;"
-PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "rewrite", "neighbours")
+PANELS = ("fill", "classify", "attention", "tag", "runs", "meaning", "compare", "answer", "rewrite", "neighbours")
 TOKEN = "a-token-of-the-tests"
 
 
@@ -66,7 +66,7 @@ def watched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def site(
     folders: dict[str, Path], segmenter: Path, other_mask: Path, watched: Path, serve_for_module: Callable[..., Any]
 ) -> Iterator[Any]:
-    arguments = [f"{name}={folders[name]}" for name in ("plain", "tag", "answer", "rewrite")]
+    arguments = [f"{name}={folders[name]}" for name in ("plain", "classify", "tag", "answer", "rewrite")]
     arguments += [f"words={segmenter}", f"other={other_mask}"]
     with serve_for_module(*arguments, "--runs", watched) as server:
         yield server
@@ -210,6 +210,57 @@ def test_attention_shows_every_head_and_follows_pointer_and_keys(page: Page, sit
     page.wait(f"document.querySelector('#attention-says').textContent.startsWith('{tokens[2]} looks at {best}: ')")
     assert page.evaluate("document.querySelectorAll('#lines path.on').length") == sum(weight >= 0.02 for weight in row)
     assert page.mistakes == []
+
+
+def test_classify_shows_labels_and_the_words_that_speak_for_them(page: Page, site: Any) -> None:
+    opened(page, site, "classify")
+    text = "What a 😀 <b>lovely</b> day"
+    page.write("#classify-text", text)
+    [prediction] = site.post("/predict", {"model": "classify", "inputs": [text]}).json()["predictions"]
+    by_probability = sorted(prediction["probabilities"], key=lambda name: -prediction["probabilities"][name])
+    shown(page, "#labels .bar-name", by_probability)
+    for by in ("gradients", "occlusion"):
+        page.wait("document.querySelector('#classify-by') !== null")
+        page.evaluate(
+            f"(() => {{ const by = document.querySelector('#classify-by'); by.value = '{by}';"
+            "by.dispatchEvent(new Event('change')); })()"
+        )
+        found = site.post("/explain", {"model": "classify", "input": text, "by": by}).json()
+        weights = [f"{'−' if word['weight'] < 0 else '+'}{abs(word['weight']):.3f}" for word in found["words"]]
+        page.wait(
+            "JSON.stringify([...document.querySelectorAll('#why mark')].map(e => e.dataset.weight)) === "
+            + json.dumps(json.dumps(weights, ensure_ascii=False, separators=(",", ":")))
+        )
+        assert "".join(texts(page, "#why .tagged")) == text
+        assert texts(page, "#why h2") == [f"What speaks for “{by_probability[0]}”"]
+    page.evaluate("document.querySelector('#why mark').focus()")
+    page.wait(f"document.querySelector('#why-says').textContent.startsWith({json.dumps(found['words'][0]['word'])})")
+    assert page.mistakes == []
+
+
+def test_the_page_opens_on_what_the_models_can_do(
+    page: Page, folders: dict[str, Path], start: Callable[..., Any]
+) -> None:
+    with start(f"answers={folders['answer']}") as server:
+        page.go(server.url)
+        page.wait("document.querySelector('#body') !== null")
+        # The model still has its masked-LM head, so it can fill.
+        assert page.evaluate("document.querySelector('[aria-selected=true]').id") == "tab-fill"
+    with start(f"writer={folders['rewrite']}") as server:
+        page.go(server.url)
+        page.wait("document.querySelector('#body') !== null")
+        assert page.evaluate("document.querySelector('[aria-selected=true]').id") != "tab-fill"
+        assert "cannot" not in page.evaluate("document.querySelector('#panel').innerHTML")
+        page.go(f"{server.url}/#fill")  # an address that names a panel is obeyed
+        page.wait("document.querySelector('.cannot') !== null")
+
+
+def test_text_that_the_model_cannot_read_is_said(page: Page, site: Any) -> None:
+    opened(page, site, "compare", model="plain")
+    page.write("#compare-texts", "ποιότητα ήταν εξαιρετική\nθα ξαναέρθουμε")
+    page.wait("document.querySelector('#unread').textContent.includes('unknown to this model')")
+    page.write("#compare-texts", "a day\na night")
+    page.wait("document.querySelector('#unread').textContent === ''")
 
 
 def test_tag_marks_entities_where_they_stand(page: Page, site: Any) -> None:

@@ -55,7 +55,7 @@ def test_bad_requests_are_told(served: Any) -> None:
     assert "attention is shown of up to 96" in refused(413, texts="word " * 400, attention=True, model="rewrite")
     assert "no task 'x' that rewrites" in refused(422, task="x")
     assert "reads but cannot write" in refused(422, model="plain")
-    assert "inputs are more than" in refused(413, texts=["a"] * 33)
+    assert "inputs are more than" in refused(413, texts=["a"] * 2049)
     can = {name: row["can"] for name, row in served.client.get(served.url + "/info").json()["models"].items()}
     assert "rewrite" in can["rewrite"]
     assert "rewrite" not in can["plain"]

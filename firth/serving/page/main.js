@@ -1,8 +1,9 @@
 // The frame: language, tabs, the model a panel asks, and one way of working, waiting and failing for all panels.
 
-import { make } from "./draw.js";
+import { make, percent } from "./draw.js";
 import { ask } from "./server.js";
 import { LANGUAGES, examples, words } from "./texts.js";
+import { classify } from "./panels/classify.js";
 import { fill } from "./panels/fill.js";
 import { attention } from "./panels/attention.js";
 import { tag } from "./panels/tag.js";
@@ -13,8 +14,9 @@ import { answer } from "./panels/answer.js";
 import { rewrite } from "./panels/rewrite.js";
 import { neighbours } from "./panels/neighbours.js";
 
-const PANELS = [fill, attention, tag, runs, meaning, compare, answer, rewrite, neighbours];
+const PANELS = [fill, classify, attention, tag, runs, meaning, compare, answer, rewrite, neighbours];
 const KEY = "firth-language";
+const UNREADABLE = 0.05; // the share of unknown tokens above which a model hardly reads a text
 const at = (id) => document.getElementById(id);
 const chosen = {}; // panel -> model, if a person has chosen one
 const kept = {}; // panel and language -> what was typed there
@@ -37,7 +39,13 @@ function remember() {
   try { localStorage.setItem(KEY, language); } catch { /* a browser that keeps nothing: the switch still works */ }
 }
 
-const current = () => PANELS.find((panel) => `#${panel.name}` === location.hash) ?? PANELS[0];
+/** The panel of the address; without one, the first that a served model can answer. */
+function current() {
+  const named = PANELS.find((panel) => `#${panel.name}` === location.hash);
+  return named ?? (info && PANELS.find(isAble)) ?? PANELS[0];
+}
+
+const isAble = (panel) => (panel.rank ? ranked(panel.rank).length > 0 : info.runs);
 
 function drawFrame() {
   const t = words(language);
@@ -85,16 +93,21 @@ function drawPanel(panel, t, signal) {
   const own = t[panel.name];
   const head = make("div", { class: "head" }, make("h1", {}, own.name), make("p", { class: "lede" }, own.lede));
   const able = panel.rank ? ranked(panel.rank) : [];
-  if (panel.rank ? able.length === 0 : !info.runs) {
+  if (!isAble(panel)) {
     at("panel").replaceChildren(head, make("p", { class: "cannot" }, own.cannot));
     return;
   }
   const model = able.includes(chosen[panel.name]) ? chosen[panel.name] : able[0];
   const status = make("div", { class: "status", role: "status" });
   const body = make("div", { class: "body", id: "body" });
-  at("panel").replaceChildren(...[head, able.length > 1 ? picker(panel, able, model, t) : null, body, status].filter(Boolean));
+  const unread = make("p", { class: "unread", id: "unread", role: "status" });
+  at("panel").replaceChildren(...[head, able.length > 1 ? picker(panel, able, model, t) : null, body, unread, status].filter(Boolean));
   const keep = (kept[`${panel.name} ${language}`] ??= {});
-  const call = (path, sent) => ask(path, sent && panel.rank ? { model, ...sent } : sent, { knock, signal });
+  const call = async (path, sent) => {
+    const answer = await ask(path, sent && panel.rank ? { model, ...sent } : sent, { knock, signal });
+    if (answer.unknown !== undefined) unread.textContent = answer.unknown > UNREADABLE ? t.unread(percent(answer.unknown)) : "";
+    return answer;
+  };
   panel.open(body, { t: { ...own, ...examples(panel.name, exampleLanguage(model)) }, all: t, ask: call, work: worker(body, status, { t, signal }), keep, signal, info: info.models[model], limits: info.limits });
 }
 

@@ -1,0 +1,288 @@
+"""Why a text got its label: a classifier and examples in, a weight for each word out.
+
+Two methods. Occlusion leaves out one word at a time and asks again: a word's weight is how much the label's probability
+falls without it. Integrated gradients (Sundararajan et al. 2017, equation 1) goes from a text of mask tokens to the
+text in small steps and adds up the gradients of the probability: all weights together are what the words add to it.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from firth.data.items import Item, Window, pack_windows, shorten
+from firth.encoders.bag import Bag
+from firth.errors import BadConfig, Unsupported
+from firth.tasks.classify import ClassifyHead
+from firth.tasks.predicting import predict
+from firth.tasks.task import Head
+from firth.tensors import Encoder
+from firth.tokenizers import Tokenizer
+from firth.types import Encoding, Example, Prediction
+
+Method = Literal["auto", "gradients", "occlusion"]
+METHODS = ("auto", "gradients", "occlusion")
+STEPS = 32
+"""Points on the way from the mask tokens to the text."""
+BATCH_TOKENS = 2048
+"""Tokens whose gradients are computed at once: they need much memory."""
+
+
+@dataclass(frozen=True)
+class WordWeight:
+    """What a word adds to the probability of the label; below 0 it speaks against the label."""
+
+    word: str
+    weight: float
+    start: int
+    """The first character of the word in its text ..."""
+    end: int
+    """... and the one after its last."""
+    text: int = 0
+    """Which text of the input: 1 is the second text of a pair."""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why an input got its label."""
+
+    label: str
+    probability: float
+    """Of the label; of a task of numbers, the number."""
+    method: str
+    words: tuple[WordWeight, ...]
+    """All words, in the order of the text."""
+
+    def top(self, count: int) -> list[WordWeight]:
+        """The words with the largest weights, for or against the label."""
+        return sorted(self.words, key=lambda word: -abs(word.weight))[:count]
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """What is needed to explain a classifier's predictions."""
+
+    encoder: Encoder
+    head: Head
+    tokenizer: Tokenizer
+    max_length: int
+
+    def explain(self, examples: Sequence[Example], *, by: Method = "auto") -> list[Explanation]:
+        """An explanation of each example, in order. `auto` is gradients if the model has them, else occlusion."""
+        if by not in METHODS:
+            raise BadConfig(f"There is no method '{by}' to explain by (known: {', '.join(METHODS)}).")
+        head = self.head
+        if not isinstance(head, ClassifyHead) or len(head.labels) > 1:
+            raise Unsupported("Only classifiers with one label column are explained.")
+        items = self._encode(examples)
+        predictions = predict(self.encoder, head, items)
+        can_differentiate = _token_table(self.encoder) is not None
+        if by == "gradients" and not can_differentiate:
+            raise Unsupported("This model has no token embeddings to differentiate; explain by occlusion.")
+        explanations = []
+        for item, prediction in zip(items, predictions, strict=True):
+            if by == "occlusion" or not can_differentiate:
+                explanations.append(self._by_occlusion(item.example, prediction))
+            else:
+                explanations.append(self._by_gradients(item, prediction, head))
+        return explanations
+
+    def _encode(self, examples: Sequence[Example]) -> Sequence[Item]:
+        return self.head.encode(examples, self.tokenizer, max_length=self.max_length, training=False)
+
+    def _by_occlusion(self, example: Example, prediction: Prediction) -> Explanation:
+        label, probability = explained_label(prediction)
+        spans = [_word_spans(self.tokenizer.encode(text), text) for text in example.texts]
+        changed: list[Example] = []
+        for number, words in enumerate(spans):
+            for word in words:
+                changed.append(_without_word(example, number, word))
+        without = predict(self.encoder, self.head, self._encode(changed)) if changed else []
+        falls = iter(probability - _probability(answer, label) for answer in without)
+        weights = [[next(falls) for _ in words] for words in spans]
+        return _explanation(example, label, probability, "occlusion", spans, weights)
+
+    def _by_gradients(self, item: Item, prediction: Prediction, head: ClassifyHead) -> Explanation:
+        label, probability = explained_label(prediction)
+        example = item.example
+        encodings = [self.tokenizer.encode(text) for text in example.texts]
+        token_weights = [np.zeros(len(encoding)) for encoding in encodings]
+        for window in item.windows[: 1 if len(encodings) > 1 else None]:
+            weights_L = self._window_gradients(window, head, label)
+            for number, place, first_token, count in self._places(window, encodings):
+                stretch = weights_L[place : place + count]
+                token_weights[number][first_token : first_token + count] += stretch
+        if len(encodings) == 1:
+            # The scores of a long text are the means over its windows.
+            token_weights[0] /= len(item.windows)
+        spans = []
+        weights = []
+        for encoding, text, own in zip(encodings, example.texts, token_weights, strict=True):
+            words = _word_spans(encoding, text)
+            spans.append(words)
+            weights.append([float(own[word.first_token : word.end_token].sum()) for word in words])
+        return _explanation(example, label, probability, "gradients", spans, weights)
+
+    def _places(self, window: Window, encodings: Sequence[Encoding]) -> Iterator[tuple[int, int, int, int]]:
+        """(number of the text, its place in the window, its first token there, how many): where the texts are."""
+        frame = self.tokenizer.vocab.frame
+        opening = len(frame.opening)
+        if len(encodings) == 1:
+            count = len(window.ids) - frame.size()
+            yield 0, opening, window.start, count
+            return
+        room = self.max_length - frame.size(2)
+        first, second = shorten(len(encodings[0]), len(encodings[1]), room)
+        yield 0, opening, 0, first
+        yield 1, opening + first + len(frame.between), 0, second
+
+    def _window_gradients(self, window: Window, head: ClassifyHead, label: str) -> np.ndarray:
+        """The integrated gradient of each position of a window; 0 for special tokens."""
+        vocab = self.tokenizer.vocab
+        specials = np.array(sorted(vocab.specials - {vocab.unk}), np.int64)
+        is_text_L = torch.from_numpy(~np.isin(window.ids, specials))
+        at_once = max(1, BATCH_TOKENS // max(1, len(window.ids)))
+        total_L = torch.zeros(len(window.ids))
+        for first_step in range(0, STEPS, at_once):
+            steps = torch.arange(first_step, min(first_step + at_once, STEPS))
+            shares_S = (steps + 0.5) / STEPS  # the middle of each step
+            total_L += self._gradients_at(window, shares_S, is_text_L, head, label) / STEPS
+        return total_L.numpy()
+
+    def _gradients_at(
+        self, window: Window, shares_S: Tensor, is_text_L: Tensor, head: ClassifyHead, label: str
+    ) -> Tensor:
+        """The sum over some steps of gradient times difference, for each position."""
+        table = _token_table(self.encoder)
+        assert table is not None
+        num_steps = len(shares_S)
+        batch = pack_windows([window] * num_steps)
+        mask_E = table.weight[self.tokenizer.vocab.mask].detach()
+        saved: list[tuple[Tensor, Tensor]] = []
+
+        def mix(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
+            # Only the text's tokens start as masks; special tokens stay as they are.
+            x_SLE = output.detach().view(num_steps, -1, output.shape[-1])
+            start_SLE = torch.where(is_text_L[None, :, None], mask_E, x_SLE)
+            difference_SLE = x_SLE - start_SLE
+            mixed_SLE = (start_SLE + shares_S[:, None, None] * difference_SLE).requires_grad_()
+            saved.append((mixed_SLE, difference_SLE))
+            return mixed_SLE.view_as(output)
+
+        with _differentiable(self.encoder, head), torch.inference_mode(False), torch.enable_grad():
+            hook = table.register_forward_hook(mix)
+            try:
+                scores_ST = head.scores(self.encoder(batch), batch)
+            finally:
+                hook.remove()
+            if not saved:
+                raise Unsupported("This model does not read its token embeddings one by one; explain by occlusion.")
+            values_S = _label_values(scores_ST, head, label)
+            mixed_SLE, difference_SLE = saved[0]
+            [gradient_SLE] = torch.autograd.grad(values_S.sum(), [mixed_SLE])
+        weights_L: Tensor = (gradient_SLE * difference_SLE).sum((0, 2))
+        return weights_L
+
+
+def explained_label(prediction: Prediction) -> tuple[str, float]:
+    """The label to explain and its probability: the predicted one, of several the likeliest; or the number."""
+    if not prediction.probabilities:
+        return "", float(prediction.label)
+    label = max(prediction.probabilities, key=lambda name: prediction.probabilities[name])
+    return label, prediction.probabilities[label]
+
+
+def _probability(prediction: Prediction, label: str) -> float:
+    """The probability of a label, or the number that is predicted."""
+    if not prediction.probabilities:
+        return float(prediction.label)
+    return prediction.probabilities[label]
+
+
+def _label_values(scores_ST: Tensor, head: ClassifyHead, label: str) -> Tensor:
+    """What is explained, for each sequence: the label's probability, or the number."""
+    if head.config.kind == "number":
+        return scores_ST[:, 0] * head.config.scale + head.config.centre
+    (names,) = head.labels.values()
+    place = names.index(label)
+    if head.config.kind == "many":
+        return torch.sigmoid(scores_ST[:, place])
+    return torch.softmax(scores_ST, 1)[:, place]
+
+
+def _token_table(encoder: Encoder) -> nn.Embedding | None:
+    """The embedding of tokens; None for an encoder whose tokens have parts."""
+    if isinstance(encoder, Bag):
+        return None
+    for module in encoder.modules():
+        if type(module) is nn.Embedding and module.num_embeddings == encoder.vocab_size:
+            return module
+    return None
+
+
+@contextmanager
+def _differentiable(encoder: Encoder, head: Head) -> Iterator[None]:
+    """Evaluation mode, so that nothing is dropped; the modes are restored at the end."""
+    modes = [(module, module.training) for module in (encoder, head)]
+    encoder.eval()
+    head.eval()
+    try:
+        yield
+    finally:
+        for module, was_training in modes:
+            module.train(was_training)
+
+
+# Words
+
+
+@dataclass(frozen=True)
+class _WordSpan:
+    start: int
+    end: int
+    first_token: int
+    end_token: int
+
+
+def _word_spans(encoding: Encoding, text: str) -> list[_WordSpan]:
+    """The words of a text by its tokens: a word begins where a token begins one."""
+    starts = np.flatnonzero(encoding.word_starts).tolist()
+    if len(encoding) and (not starts or starts[0] != 0):
+        starts.insert(0, 0)
+    spans: list[_WordSpan] = []
+    for first_token, end_token in zip(starts, [*starts[1:], len(encoding)], strict=True):
+        start = int(encoding.offsets[first_token, 0])
+        end = int(encoding.offsets[end_token - 1, 1])
+        # A piece of a byte-level tokenizer may hold the space before the word.
+        while start < end and text[start].isspace():
+            start += 1
+        if start < end:
+            spans.append(_WordSpan(start, end, first_token, end_token))
+    return spans
+
+
+def _without_word(example: Example, number: int, word: _WordSpan) -> Example:
+    """The example without one word of one of its texts."""
+    texts = list(example.texts)
+    texts[number] = texts[number][: word.start] + texts[number][word.end :]
+    return replace(example, texts=tuple(texts))
+
+
+def _explanation(
+    example: Example,
+    label: str,
+    probability: float,
+    method: str,
+    spans: Sequence[Sequence[_WordSpan]],
+    weights: Sequence[Sequence[float]],
+) -> Explanation:
+    found = []
+    for number, (words, own) in enumerate(zip(spans, weights, strict=True)):
+        for word, weight in zip(words, own, strict=True):
+            written = example.texts[number][word.start : word.end]
+            found.append(WordWeight(written, weight, word.start, word.end, number))
+    return Explanation(label, probability, method, tuple(found))

@@ -1,0 +1,101 @@
+"""A classifier's calibration in, the parts of a report out: reliability diagrams and a table of abstain thresholds.
+
+A diagram has a bar for each interval of confidence, as high as the share of its answers that is right. A calibrated
+model's bars end on the diagonal. The width of a bar grows with its number of answers.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from firth.report.markup import Html, tag
+from firth.report.page import figure, grid, table
+
+SIDE = 240.0
+"""Pixels of a diagram's side."""
+LEFT = 46.0
+TOP = 26.0
+BOTTOM = 44.0
+
+
+def calibration_parts(summary: Mapping[str, Any], picked_on: str) -> list[str]:
+    """The diagrams before and after the temperature, and the thresholds for wanted precisions."""
+    shown = summary["diagram_of"]
+    before = summary["before"][shown]
+    after = summary["after"][shown]
+    lead = (
+        f"The scores were divided by {summary['temperature']:.2f}, the temperature that fits {picked_on} best. On "
+        f"{shown} the expected calibration error was {before:.3f} before and is {after:.3f} now."
+    )
+    charts = [
+        figure(reliability_diagram(summary["diagram_before"]), f"As trained: error {before:.3f}."),
+        figure(reliability_diagram(summary["diagram"]), f"With the temperature: error {after:.3f}."),
+    ]
+    parts: list[str] = [lead, grid(*charts)]
+    if summary["thresholds"]:
+        parts.append(
+            "Abstain below a threshold to reach a wanted precision. Thresholds were found on dev; a test file shows "
+            "whether they hold."
+        )
+        parts.append(_threshold_table(summary["thresholds"]))
+    return parts
+
+
+def _threshold_table(rows: Sequence[Mapping[str, Any]]) -> Html:
+    parts = list(rows[0]["answered"])
+    columns = ["wanted precision", "answer above"]
+    for part in parts:
+        columns += [f"answered of {part}", f"precision on {part}"]
+    cells: list[list[Any]] = []
+    for row in rows:
+        cell: list[Any] = [row["wanted"], row["above"]]
+        for part in parts:
+            precision = row["precision"][part]
+            cell += [f"{row['answered'][part]:.1%}", "-" if precision is None else f"{precision:.4f}"]
+        cells.append(cell)
+    return table(columns, cells)
+
+
+def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Html:
+    """Accuracy by confidence, with the diagonal of a calibrated model."""
+    most = max([each["count"] for each in bins] + [1])
+    bottom = TOP + SIDE
+    parts = []
+    for share in (0.0, 0.25, 0.5, 0.75, 1.0):
+        y = bottom - share * SIDE
+        x = LEFT + share * SIDE
+        parts.append(tag("line", class_="rule", x1=LEFT, x2=LEFT + SIDE, y1=y, y2=y))
+        parts.append(_label(LEFT - 7, y + 4, f"{share:.0%}", anchor="end"))
+        parts.append(_label(x, bottom + 17, f"{share:.0%}", anchor="middle"))
+    spoken = []
+    for each in bins:
+        if not each["count"]:
+            continue
+        slot = (each["high"] - each["low"]) * SIDE
+        # Even a bin with few answers stays visible.
+        width = slot * (0.25 + 0.75 * (each["count"] / most) ** 0.5)
+        middle = LEFT + (each["low"] + each["high"]) / 2 * SIDE
+        height = max(each["accuracy"] * SIDE, 1.5)
+        described = f"{each['count']:,} answers, mean confidence {each['confidence']:.1%}, right {each['accuracy']:.1%}"
+        bar = tag("rect", class_="bar", x=middle - width / 2, y=bottom - height, width=width, height=height)
+        parts.append(tag("g", tag("title", described), bar))
+        spoken.append(described)
+    parts.append(tag("line", class_="reference", x1=LEFT, y1=bottom, x2=LEFT + SIDE, y2=TOP))
+    parts.append(_label(LEFT + SIDE / 2, bottom + 36, "confidence", class_="axis", anchor="middle"))
+    parts.append(_label(LEFT, TOP - 10, "share that is right", class_="axis"))
+    width = LEFT + SIDE + 20
+    height = TOP + SIDE + BOTTOM
+    return tag(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        role="img",
+        aria_label=f"reliability diagram: {'; '.join(spoken)}",
+        viewBox=f"0 0 {width:.0f} {height:.0f}",
+        width=width,
+        height=height,
+        style=f"max-width:{width:.0f}px",
+    )
+
+
+def _label(x: float, y: float, words: str, *, class_: str | None = None, anchor: str | None = None) -> Html:
+    return tag("text", words, x=x, y=y, class_=class_, text_anchor=anchor)

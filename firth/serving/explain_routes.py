@@ -1,0 +1,34 @@
+"""The route that explains a classifier's predictions: which words speak for the label."""
+
+from firth.inference.explaining import STEPS, Explanation
+from firth.serving.responses import unsupported
+from firth.serving.schemas import ExplainRequest, ExplainResponse, WeighedWord
+from firth.serving.server_state import ServerState
+
+
+async def explain(state: ServerState, request: ExplainRequest) -> ExplainResponse:
+    """Why an input got its label."""
+    name, model = state.find_model(request.model)
+    able = [other for other in state.models if state.can_explain(other)]
+    if name not in able:
+        others = f"; these can: {', '.join(able)}" if able else ""
+        raise unsupported(f"{name} is no classifier, so there is nothing to explain{others}.")
+    given = [request.input] if isinstance(request.input, str) else list(request.input)
+    state.check_texts(given)
+    examples = model.examples([request.input], task=request.task)
+    items = await state.prepare(given, lambda: model.encode_examples(examples, task=request.task))
+    num_tokens = sum(len(window.ids) for item in items for window in item.windows)
+    # Gradients read the text once for each step, occlusion once for each word.
+    num_read = num_tokens * max(STEPS, num_tokens if request.by == "occlusion" else 0)
+
+    def compute() -> Explanation:
+        [explained] = model.explain_examples(examples, task=request.task, by=request.by)
+        return explained
+
+    found = await state.compute_alone(compute, tokens=num_read)
+    words = []
+    for word in found.words:
+        words.append(WeighedWord(word=word.word, weight=word.weight, start=word.start, end=word.end, text=word.text))
+    return ExplainResponse(
+        model=name, label=found.label, probability=found.probability, method=found.method, words=words
+    )

@@ -1,0 +1,114 @@
+"""Two fine-tuned models on one labelled file: is one really better? Both answer the same rows.
+
+McNemar's test looks at the rows that only one of them has right. The bootstrap draws rows again and again and shows how
+much the difference of the main figure varies.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from firth import rng
+from firth.errors import BadConfig
+from firth.metrics.paired import mcnemar
+from firth.tasks.task import Figures
+from firth.trust.rows import AnsweredRows, answer_file
+
+SAMPLES = 1000
+MOST_SCORED = 2_000_000
+"""Rows that the bootstrap scores at most: fewer samples are drawn of a large file."""
+SURE = 0.05
+"""A p-value below this is taken for a real difference."""
+
+
+class ModelComparison(TypedDict):
+    """A first and a second model on the same rows."""
+
+    rows: int
+    figure: str
+    """The main figure of the task."""
+    first: Figures
+    second: Figures
+    difference: float
+    """Of the main figure: the first model's minus the second's."""
+    interval: tuple[float, float]
+    """The 95 % bootstrap interval of the difference."""
+    only_first_right: int
+    only_second_right: int
+    p_value: float
+    """McNemar's exact test."""
+    verdict: str
+
+
+def compare_models(
+    first: str | Path,
+    second: str | Path,
+    *,
+    data: str | Path,
+    task: str = "",
+    columns: Mapping[str, object] | None = None,
+    seed: int = 1,
+) -> ModelComparison:
+    """Both models' figures on a labelled file, their difference, and how sure it is."""
+    one = answer_file(first, data, task=task, columns=columns)
+    other = answer_file(second, data, task=task, columns=columns)
+    if one.task.partition("-")[0] != other.task.partition("-")[0] or len(one.examples) != len(other.examples):
+        raise BadConfig(f"{first} does {one.task} and {second} does {other.task}; compare models of one task.")
+    main = one.scorer.main_metric
+    first_figures = one.scorer.score(one.predictions, one.examples)
+    second_figures = other.scorer.score(other.predictions, other.examples)
+
+    def difference(rows: np.ndarray) -> float:
+        return _figure(one, rows, main) - _figure(other, rows, main)
+
+    num_rows = len(one.examples)
+    samples = max(100, min(SAMPLES, MOST_SCORED // num_rows))
+    low, high = bootstrap_interval(difference, num_rows, samples=samples, seed=seed)
+    one_right = one.is_right
+    other_right = other.is_right
+    p_value = mcnemar(one_right, other_right)
+    gain = first_figures[main] - second_figures[main]
+    return ModelComparison(
+        rows=num_rows,
+        figure=main,
+        first=first_figures,
+        second=second_figures,
+        difference=gain,
+        interval=(low, high),
+        only_first_right=sum(a and not b for a, b in zip(one_right, other_right, strict=True)),
+        only_second_right=sum(b and not a for a, b in zip(one_right, other_right, strict=True)),
+        p_value=p_value,
+        verdict=_verdict(gain, (low, high), p_value),
+    )
+
+
+def bootstrap_interval(
+    difference: Callable[[np.ndarray], float], num_rows: int, *, samples: int, seed: int = 1
+) -> tuple[float, float]:
+    """The 95 % percentile interval of a figure over rows that are drawn with replacement (Efron 1979).
+
+    `difference` gives the figure for the rows at some positions.
+    """
+    key = rng.key(seed, "bootstrap")
+    values = []
+    for sample in range(samples):
+        rows = rng.below(key, num_rows, np.arange(num_rows), sample)
+        values.append(difference(np.asarray(rows)))
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def _figure(answered: AnsweredRows, rows: np.ndarray, main: str) -> float:
+    """The main figure on some of the rows."""
+    predictions = [answered.predictions[row] for row in rows]
+    examples = [answered.examples[row] for row in rows]
+    return answered.scorer.score(predictions, examples)[main]
+
+
+def _verdict(gain: float, interval: tuple[float, float], p_value: float) -> str:
+    low, high = interval
+    if p_value < SURE and (low > 0 or high < 0):
+        return f"the {'first' if gain > 0 else 'second'} model is better"
+    return "these rows do not show that either is better"

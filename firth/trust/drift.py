@@ -1,0 +1,168 @@
+"""Whether new texts are like those a model was trained on: two sets of texts in, how they differ out.
+
+A classifier is trained to tell old texts from new ones by a model's vectors, and measured on texts that it did not see
+(a classifier two-sample test, Lopez-Paz & Oquab 2017). An AUC of 0.5 means that it cannot, so nothing has drifted. The
+words that have become more or less frequent (log-odds with a prior, Monroe et al. 2008, equation 22), lengths, unknown
+tokens and the predicted labels say what has changed.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TypedDict
+
+import numpy as np
+
+from firth import models, rng
+from firth.corpus.readers import read_texts
+from firth.data.spoken import words_of
+from firth.errors import BadInput
+from firth.files import ending
+from firth.inference.embedding import unit_vectors
+from firth.inference.model import Model, load
+from firth.metrics import roc_auc
+from firth.tasks.classify import ClassifyConfig
+from firth.tasks.columns import find_columns
+from firth.tasks.table_files import read_rows
+from firth.tokenizers.unknown import unknown_share
+from firth.trust.linear import folds_of, held_out_probabilities
+
+MOST_TEXTS = 2000
+"""Texts of each side that are compared; more are drawn from."""
+FOLDS = 5
+SHOWN_WORDS = 10
+SHOWN_TEXTS = 5
+SURE_DEVIATIONS = 3.0
+"""The AUC must lie so many standard errors above 0.5 to be called drift."""
+TABLES = (".tsv", ".csv", ".json", ".jsonl")
+
+
+class Side(TypedDict):
+    """What one of the two sets of texts is like."""
+
+    texts: int
+    mean_words: float
+    unknown_share: float
+    labels: dict[str, float]
+    """The share of each predicted label, if the model is a classifier."""
+    confidence: float | None
+
+
+class DriftFindings(TypedDict):
+    auc: float
+    """How well old and new texts can be told apart: 0.5 not at all, 1 always."""
+    standard_error: float
+    drifted: bool
+    old: Side
+    new: Side
+    more_frequent: list[tuple[str, float]]
+    """Words that are more frequent in the new texts, with their z-scores ..."""
+    less_frequent: list[tuple[str, float]]
+    most_unlike: list[str]
+    """The new texts that are least like the old ones."""
+
+
+def find_drift(
+    old: str | Path,
+    new: str | Path,
+    *,
+    model: str | Path | None = None,
+    columns: Mapping[str, object] | None = None,
+    seed: int = 1,
+) -> DriftFindings:
+    """How texts of the file `new` differ from those of the file `old`; a table's texts are those of its text columns.
+
+    `model` gives the vectors, and the labels if it was fine-tuned to classify; without it, the model that comes with
+    firth for the language of the old texts.
+    """
+    old_texts = _sample(_texts(Path(old), columns), rng.key(seed, "old texts"))
+    new_texts = _sample(_texts(Path(new), columns), rng.key(seed, "new texts"))
+    for path, texts in ((old, old_texts), (new, new_texts)):
+        if len(texts) < 2 * FOLDS:
+            raise BadInput(f"{path} has {len(texts)} texts; it takes at least {2 * FOLDS} to see drift.")
+    loaded = load(model or models.suiting(old_texts))
+    texts = [*old_texts, *new_texts]
+    is_new_N = np.repeat([0, 1], [len(old_texts), len(new_texts)])
+    vectors_ND = unit_vectors(loaded.embed(texts))
+    # A text that is in both files is in one fold, so that it cannot be learned by heart.
+    folds_N = folds_of(list(texts), count=FOLDS, seed=seed)
+    newness_N = held_out_probabilities(vectors_ND, is_new_N, folds_N)[:, 1]
+    auc = roc_auc(is_new_N, newness_N)
+    error = _auc_error(auc, len(old_texts), len(new_texts))
+    risen, fallen = _changed_words(old_texts, new_texts)
+    unlike = np.argsort(-newness_N[len(old_texts) :], kind="stable")[:SHOWN_TEXTS]
+    return DriftFindings(
+        auc=auc,
+        standard_error=error,
+        drifted=auc - 0.5 > SURE_DEVIATIONS * error,
+        old=_side(loaded, old_texts),
+        new=_side(loaded, new_texts),
+        more_frequent=risen,
+        less_frequent=fallen,
+        most_unlike=[new_texts[place] for place in unlike],
+    )
+
+
+def _texts(path: Path, columns: Mapping[str, object] | None) -> list[str]:
+    """The texts of a table's text columns, or the lines of a text file that are not blank."""
+    if ending(path) not in TABLES:
+        return [line for line in read_texts(path) if line.strip()]
+    rows = read_rows(path)
+    named, _ = find_columns(rows, ClassifyConfig(**(columns or {})), labelled=False)  # type: ignore[arg-type]
+    return [" ".join(str(values[name]) for name in named) for _, values in rows.take(named, [])]
+
+
+def _sample(texts: Sequence[str], key: np.uint64) -> list[str]:
+    if len(texts) <= MOST_TEXTS:
+        return list(texts)
+    order = rng.permutation(key, len(texts))[:MOST_TEXTS]
+    return [texts[place] for place in sorted(order.tolist())]
+
+
+def _auc_error(auc: float, num_old: int, num_new: int) -> float:
+    """The standard error of an AUC (Hanley & McNeil 1982, equation 1)."""
+    q1 = auc / (2 - auc)
+    q2 = 2 * auc * auc / (1 + auc)
+    variance = auc * (1 - auc) + (num_new - 1) * (q1 - auc * auc) + (num_old - 1) * (q2 - auc * auc)
+    return math.sqrt(max(variance, 0.0) / (num_old * num_new))
+
+
+def _side(model: Model, texts: Sequence[str]) -> Side:
+    lengths = [len(words_of(text)) for text in texts]
+    labels: dict[str, float] = {}
+    confidence = None
+    if any(name.startswith("classify") for name in model.checkpoint.tasks):
+        task = next(name for name in model.checkpoint.tasks if name.startswith("classify"))
+        predictions = model.predict(list(texts), task=task)
+        counts = Counter(str(prediction.label) for prediction in predictions)
+        labels = {name: count / len(texts) for name, count in sorted(counts.items())}
+        confidence = float(np.mean([prediction.probability for prediction in predictions]))
+    return Side(
+        texts=len(texts),
+        mean_words=float(np.mean(lengths)),
+        unknown_share=unknown_share(model.tokenizer, model.tokenizer.ids_batch(list(texts))),
+        labels=labels,
+        confidence=confidence,
+    )
+
+
+def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """Words that have become more frequent and less frequent, with the z-scores of their log-odds."""
+    old_counts = Counter(word for text in old for word in words_of(text))
+    new_counts = Counter(word for text in new for word in words_of(text))
+    num_old = old_counts.total()
+    num_new = new_counts.total()
+    prior = old_counts + new_counts
+    num_prior = prior.total()
+    scores: dict[str, float] = {}
+    for word, weight in prior.items():
+        in_old = old_counts[word] + weight
+        in_new = new_counts[word] + weight
+        odds_old = math.log(in_old / (num_old + num_prior - in_old))
+        odds_new = math.log(in_new / (num_new + num_prior - in_new))
+        scores[word] = (odds_new - odds_old) / math.sqrt(1 / in_old + 1 / in_new)
+    ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
+    risen = [pair for pair in ranked[:SHOWN_WORDS] if pair[1] > 0]
+    fallen = [pair for pair in reversed(ranked[-SHOWN_WORDS:]) if pair[1] < 0]
+    return risen, fallen

@@ -1,0 +1,47 @@
+"""A fine-tuned model and a labelled file in; its examples and predictions out, as `evaluate` sees them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firth import models
+from firth.checkpoint import only_task
+from firth.errors import Unsupported
+from firth.finetuning import labelled
+from firth.inference.model import Model, load
+from firth.tasks import scorer_of
+from firth.tasks.columns import with_columns
+from firth.tasks.task import Scorer
+from firth.types import Example, Prediction
+
+
+@dataclass(frozen=True)
+class AnsweredRows:
+    """The rows of a file with a model's predictions."""
+
+    model: Model
+    task: str
+    examples: Sequence[Example]
+    predictions: Sequence[Prediction]
+    scorer: Scorer
+
+    @property
+    def is_right(self) -> list[bool]:
+        """Whether each prediction is the gold label."""
+        pairs = zip(self.predictions, self.examples, strict=True)
+        return [self.scorer.error(prediction, example) == 0 for prediction, example in pairs]
+
+
+def answer_file(
+    folder: str | Path, data: str | Path, *, task: str = "", columns: Mapping[str, object] | None = None
+) -> AnsweredRows:
+    """What a fine-tuned model says about the rows of a labelled file; bad rows are refused."""
+    model = load(models.find(folder))
+    name, head = only_task(model.checkpoint, str(folder), task)
+    if getattr(head.config, "kind", "") == "number":
+        raise Unsupported("Rows with numbers are neither right nor wrong; `firth evaluate` measures correlations.")
+    path = Path(data)
+    rows = labelled.read(name, with_columns(head.config, columns or {}), {"data": path}, labels=head.labels)
+    labelled.refuse_bad(rows, {"data": path})
+    examples = rows.examples["data"]
+    return AnsweredRows(model, name, examples, model.predict_examples(examples, task=name), scorer_of(head))

@@ -1,0 +1,260 @@
+"""What a first-time user stumbled over: each trap has its sentence, and every remedy that a sentence names works."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import firth
+from firth import console, samples
+from firth.inference.model import load
+from firth.interrupts import Interrupts
+from firth.tokenizers.unknown import unknown_share
+from firth.tokenizers.wordpiece import WordPiece
+
+Command = Callable[..., Any]
+GREEK = "Η ποιότητα ήταν εξαιρετική και θα ξαναέρθουμε.\n"
+ROWS = "text\tlabel\n" + "".join(
+    f"{word} day {i}\t{label}\n" for i in range(6) for word, label in (("good", "pos"), ("bad", "neg"))
+)
+
+
+@pytest.fixture(scope="module")
+def reviews(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A classifier over texts."""
+    home = tmp_path_factory.mktemp("reviews")
+    (home / "rows.tsv").write_text(ROWS)
+    firth.finetune(
+        run, task="classify", train=home / "rows.tsv", out=home / "model", changes=["epochs=1"], device="cpu"
+    )
+    return home / "model"
+
+
+# A model that cannot read the text
+
+
+def test_the_unknown_share_counts_texts_and_no_special_tokens(tokenizer: WordPiece) -> None:
+    vocab = tokenizer.vocab
+    known = tokenizer.encode("the day").ids
+    assert len(known) == 2
+    framed = vocab.frame.join(np.array([*known, vocab.unk, vocab.unk]))
+    assert unknown_share(tokenizer, [framed]) == 0.5
+    assert unknown_share(tokenizer, [known]) == 0.0
+    assert unknown_share(tokenizer, []) == 0.0
+
+
+def test_check_finetune_predict_and_evaluate_warn_of_text_that_the_model_cannot_read(
+    run: Path, reviews: Path, tmp_path: Path, command: Command
+) -> None:
+    rows = tmp_path / "greek.tsv"
+    rows.write_text("text\tlabel\n" + f"{GREEK.strip()}\tpos\n" * 4 + f"{GREEK.strip()} όχι\tneg\n" * 4)
+    checked = command("check", rows, "--task", "classify", "--model", run)
+    assert re.search(r"unknown: \d\d\.\d\d% of the tokens", checked.out)
+    assert "Warning: " in checked.out
+    assert "unknown to this model" in checked.out
+    assert (
+        json.loads(command("check", rows, "--task", "classify", "--model", run, "--json").out)["parts"]["train"][
+            "lengths"
+        ]["unknown_share"]
+        > 0.5
+    )
+    tuned = command("finetune", run, "epochs=1", "--task", "classify", "--train", rows, "--out", tmp_path / "tuned")
+    assert "classify, train: " in tuned.err
+    assert "unknown to this model" in tuned.err
+    assert "unknown to this model" in command("predict", reviews, GREEK.strip()).err
+    assert "unknown to this model" in command("evaluate", reviews, "--data", rows).err
+    assert "unknown" not in command("predict", reviews, "a good day").err
+
+
+def test_embed_reports_the_unknown_share_and_gives_blank_lines_zeros(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text(GREEK + "\n" + "a day\n" + "   \n")
+    shown = command("embed", run, "--file", lines, "--out", tmp_path / "v.npy", "--json")
+    figures = json.loads(shown.out)
+    assert figures["blank"] == 2
+    assert 0.5 < figures["unknown_share"] < 1
+    assert "unknown to this model" in shown.err
+    lengths = np.linalg.norm(np.load(tmp_path / "v.npy"), axis=1)
+    assert lengths[[1, 3]].tolist() == [0, 0]
+    assert (lengths[[0, 2]] > 0).all()
+
+
+# Files with other columns
+
+
+def test_evaluate_and_predict_read_files_with_other_headers(reviews: Path, tmp_path: Path, command: Command) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("id,comment,verdict\n1,a good day,pos\n2,a bad day,neg\n")
+    refused = command("evaluate", reviews, "--data", other)
+    assert (refused.code, "--text-column" in refused.err) == (2, True)
+    refused = command("evaluate", reviews, "--data", other, "--text-column", "comment")
+    assert (refused.code, "--label-column" in refused.err) == (2, True)
+    columns = ("--text-column", "comment", "--label-column", "verdict")
+    measured = command("evaluate", reviews, "--data", other, *columns, "--json")
+    assert json.loads(measured.out)["rows"] == 2
+    refused = command("predict", reviews, "--file", other)
+    assert (refused.code, "--text-column" in refused.err) == (2, True)
+    rows = command("predict", reviews, "--file", other, "--text-column", "comment", "--json").out.splitlines()
+    assert [json.loads(row)["input"] for row in rows] == ["a good day", "a bad day"]
+    wrong = command("predict", reviews, "--file", other, "--text-column", "comments")
+    assert "its columns are id, comment, verdict: name the right one with --text-column" in wrong.err
+
+
+def test_columns_of_a_file_without_header_are_counted(reviews: Path, tmp_path: Path, command: Command) -> None:
+    plain = tmp_path / "plain.tsv"
+    plain.write_text("pos\ta good day\nneg\ta bad day\n")
+    counted = ("--text-column", "2", "--label-column", "1")
+    assert json.loads(command("evaluate", reviews, "--data", plain, *counted, "--json").out)["rows"] == 2
+    predicted = command("predict", reviews, "--file", plain, "--text-column", "2")
+    assert len(predicted.out.splitlines()) == 2
+
+
+def test_other_settings_of_a_fine_tuned_model_are_refused_with_the_option(reviews: Path, command: Command) -> None:
+    data = Path(str(samples.__file__)).parent / "classify.en.tsv"
+    assert "leave out --kind" in command("evaluate", reviews, "--data", data, "--kind", "many").err
+    two = command("evaluate", reviews, "--data", data, "--label-column", "a", "--label-column", "b")
+    assert "learned 1 label column(s); name as many with --label-column" in two.err
+
+
+# Progress and Ctrl-C
+
+
+def test_training_prints_plain_lines_if_its_output_is_a_file(
+    run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.tsv").write_text(ROWS)
+    monkeypatch.setattr(console, "PLAIN_SECONDS", 0.0)
+    tuned = command(
+        "finetune", run, "epochs=6", "batch_size=4", "--task", "classify", "--train", tmp_path / "rows.tsv",
+        "--out", tmp_path / "model",
+    )  # fmt: skip
+    assert re.search(
+        r"fine-tuning, seed 1: 2 of \d+ steps, classify \d\.\d{3} rate \d\.\de-\d\d, \d+ s left", tuned.err
+    )
+    monkeypatch.setattr(console, "PLAIN_SECONDS", 1e9)
+    silent = command(
+        "finetune", run, "epochs=1", "--task", "classify", "--train", tmp_path / "rows.tsv", "--out", tmp_path / "two"
+    )
+    assert "fine-tuning, seed 1" not in silent.err
+
+
+@pytest.mark.parametrize(("seconds", "written"), [(40, "40 s"), (720, "12 min"), (7500, "2 h 5 min")])
+def test_the_time_left_is_short(seconds: float, written: str) -> None:
+    assert console._duration(seconds) == written
+
+
+def test_ctrl_c_answers_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with console.shown(), Interrupts() as interrupts, interrupts.deferred():
+        signal.raise_signal(signal.SIGINT)
+        assert interrupts.requested == signal.SIGINT
+        assert "Stopping after this step" in capfd.readouterr().err
+    with Interrupts() as interrupts, interrupts.deferred():
+        signal.raise_signal(signal.SIGINT)
+    assert capfd.readouterr().err == ""
+
+
+def test_ctrl_c_in_a_run_is_answered_before_the_run_ends(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.tsv").write_text(ROWS)
+    command = [sys.executable, "-m", "firth", "finetune", run, "epochs=2000", "--task", "classify"]
+    command += ["--train", tmp_path / "rows.tsv", "--out", tmp_path / "model"]
+    log = tmp_path / "log.txt"
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    deadline = time.monotonic() + 60
+    metrics = tmp_path / "model" / "seed-1" / "metrics.jsonl"
+    while not metrics.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    said = log.read_text()
+    assert said.index("Stopping after this step") < said.index("Stopped at step")
+
+
+# Answers as JSON
+
+
+def test_predictions_in_json_have_the_input_and_no_empty_text(folder_of_tagger: Path, command: Command) -> None:
+    row = json.loads(command("predict", folder_of_tagger, "Anna lives in Rome .", "--json").out)
+    assert row["input"] == "Anna lives in Rome ."
+    assert "text" not in row
+    assert {"label", "spans"} <= row.keys()
+
+
+@pytest.fixture(scope="module")
+def folder_of_tagger(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tagger") / "model"
+    rows = Path(str(samples.__file__)).parent / "entities.en.conll"
+    firth.finetune(run, task="tag", train=rows, out=out, changes=["epochs=1"], device="cpu")
+    return out
+
+
+# Mistakes on the command line
+
+
+def test_swapped_arguments_are_recognised(reviews: Path, run: Path, tmp_path: Path, command: Command) -> None:
+    said = command("predict", "a good day", reviews)
+    assert (said.code, "The model comes first" in said.err) == (2, True)
+    assert command("predict", reviews, "a good day").code == 0  # as the message says
+    assert "The model comes first" in command("fill", "the [MASK]", run).err
+    rows = tmp_path / "rows.tsv"
+    rows.write_text(ROWS)
+    swapped = command("finetune", rows, "--task", "classify", "--train", run, "--out", tmp_path / "model")
+    assert f"--train {run} is a model and {rows} is a file of rows; swap the two" in swapped.err
+    file_alone = command("finetune", rows, "--task", "classify", "--out", tmp_path / "model")
+    assert "is a file, not a folder with a model; labelled rows go to --train" in file_alone.err
+    right = command("finetune", run, "epochs=1", "--task", "classify", "--train", rows, "--out", tmp_path / "model")
+    assert right.code == 0
+
+
+def test_a_folder_without_weights_is_told_what_it_looks_like(run: Path, tmp_path: Path, command: Command) -> None:
+    for name in ("config.json", "vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_bytes((run / name).read_bytes())
+    said = command("fill", tmp_path, "the [MASK]")
+    assert "It looks like a model whose weights were not copied" in said.err
+    (tmp_path / "model.safetensors").write_bytes((run / "model.safetensors").read_bytes())
+    assert command("fill", tmp_path, "the [MASK]").code == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "row"),
+    [
+        ('text,label\na day,pos\n"a good day,pos\nbad,neg\nfine,pos\n', 3),
+        ('text,label\na day,pos\n"a good day,pos\nhe said,neg\n"fine, or so",pos\nbad,neg\n', 3),
+        ('text,label\n"two\nlines",pos\nbad,neg\nok,"pos\nugly,neg\n', 5),
+    ],
+)
+def test_an_unclosed_quote_is_named_with_its_row(content: str, row: int, tmp_path: Path, command: Command) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(content)
+    said = command("check", path, "--task", "classify")
+    assert f"row {row}: a quote that opens here is never closed" in said.err + said.out
+    closed = 'text,label\n"two\nlines",pos\n"he said ""fine"", twice",neg\n'
+    path.write_text(closed)
+    assert "never closed" not in command("check", path, "--task", "classify").out
+
+
+def test_help_lists_the_values_of_task_and_kind(command: Command) -> None:
+    shown = " ".join(command("finetune", "--help").out.split())
+    for value in (
+        "classify, tag, answer, choose, compare, rewrite",
+        "one (a name), many (any number of names) or number",
+    ):
+        assert value in shown
+
+
+def test_the_models_language_is_that_of_its_rows(run: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"第{i}天很好\tpos\n第{i}天不好\tneg\n" for i in range(6)))
+    firth.finetune(run, task="classify", train=rows, out=tmp_path / "model", changes=["epochs=1"], device="cpu")
+    assert load(tmp_path / "model").checkpoint.info["text_language"] == "zh"
