@@ -11,10 +11,10 @@ from firth.config import from_dict
 from firth.errors import BadConfig
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
+from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.writer_start import with_way
 from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve, scorer_of
-from firth.tasks.predicting import predict
 from firth.tasks.task import Head
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ def evaluate(
     max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
     items = head.encode(examples, checkpoint.tokenizer, max_length=max_length, training=False)
     labelled.report_cuts(str(data), items)
-    predictions = predict(checkpoint.feature_encoder or checkpoint.encoder, head, items)
+    predictions = predict_together(checkpoint.feature_encoder or checkpoint.encoder, head, items)
     if is_untrained:
         predictions = head.tune(predictions, examples)
     # The figures come in the order in which they are printed.

@@ -20,7 +20,8 @@ from firth.tensors import Batch
 from firth.train.journal import read_rows
 from firth.train.limit import EvaluationExtent, TimeLimit
 from firth.train.loop import Learner
-from firth.train.run import evaluate, floor_step
+from firth.train.evaluation import evaluate
+from firth.train.run import floor_step
 
 
 def test_the_folder_of_a_run(run: Path) -> None:
