@@ -6,8 +6,9 @@ by processes that join.
 """
 
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,9 @@ def joined_ranks() -> Iterator[None]:
     try:
         yield
     except LostRank:
+        # torchrun ends the survivors by SIGTERM; this one has to say what happened first.
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise  # the group is broken, and leaving it would wait for the others
     except BaseException:
         torch.distributed.destroy_process_group()
@@ -73,8 +77,13 @@ def _join() -> None:
         _choose_gpu()
         # Numbers and decisions go over the CPU, so that they do not wait for the GPU's work.
         backend = "cpu:gloo,cuda:nccl"
-    torch.distributed.init_process_group(backend)
-    _open_claims()
+    try:
+        torch.distributed.init_process_group(backend)
+        _open_claims()
+    except torch.distributed.DistError as error:
+        place = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        why = str(error).splitlines()[0]
+        raise LostRank(f"The processes of torchrun did not find each other at {place} ({why}).") from None
 
 
 def _choose_gpu() -> None:

@@ -6,6 +6,7 @@ gradients are added in fp32. States are written by torch.distributed.checkpoint 
 rank, and can be read by any number of ranks. The learner itself stays whole, for evaluations and for the final folder.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
@@ -180,7 +181,10 @@ def load_shares(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     is_alone = not torch.distributed.is_initialized()
-    load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=is_alone)
+    with warnings.catch_warnings():
+        # That one process reads alone is meant.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+        load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=is_alone)
 
 
 def saved_names(folder: Path) -> set[str]:
