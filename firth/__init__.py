@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
     from firth.model_files import compress, export, extend, import_model
-    from firth.pipeline import check, evaluate, finetune, prepare, pretrain
+    from firth.pipeline import check, evaluate, finetune, plan, prepare, pretrain
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction, Rewritten
 
@@ -43,6 +43,7 @@ __all__ = [
     "finetune",
     "import_model",
     "load",
+    "plan",
     "prepare",
     "pretrain",
     "serve",
@@ -51,7 +52,7 @@ _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
     "firth.model_files": ("compress", "export", "extend", "import_model"),
-    "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain"),
+    "firth.pipeline": ("check", "evaluate", "finetune", "plan", "prepare", "pretrain"),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),
 }

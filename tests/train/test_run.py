@@ -17,10 +17,10 @@ from firth.errors import BadConfig, BadInput, FirthError
 from firth.lineage import Recipe
 from firth.pretraining.training import build
 from firth.tensors import Batch
+from firth.train.evaluation import evaluate
 from firth.train.journal import read_rows
 from firth.train.limit import EvaluationExtent, TimeLimit
 from firth.train.loop import Learner
-from firth.train.evaluation import evaluate
 from firth.train.run import floor_step
 
 
