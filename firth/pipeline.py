@@ -384,6 +384,8 @@ def finetune(
         skip_bad=skip_bad,
         changes=(*changes, *start_changes),
     )
+    if recipe == "ulmfit" and launched_size() > 1:
+        raise BadConfig("The stages of `recipe='ulmfit'` run in one process; leave out torchrun.")
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
     with joined_ranks(), RunFolder(Path(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
         summary = run(folder, request, device=device)

@@ -28,6 +28,8 @@ GUIDES = [
     for name in (
         "prepare",
         "pretrain",
+        "plan",
+        "several-gpus",
         "finetune",
         "rewrite",
         "evaluate",
@@ -41,7 +43,13 @@ GUIDES = [
 ]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
-    "zh": [READMES["zh"], START["zh"], ROOT / "docs/guides/rewrite.zh.md", ROOT / "docs/guides/serve.zh.md"],
+    "zh": [
+        READMES["zh"],
+        START["zh"],
+        ROOT / "docs/guides/plan.zh.md",
+        ROOT / "docs/guides/rewrite.zh.md",
+        ROOT / "docs/guides/serve.zh.md",
+    ],
 }
 """The pages in reading order. A later page finds what earlier ones made."""
 PAGES = [*READMES.values(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
