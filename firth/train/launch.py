@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from firth.errors import BadConfig, LostRank
+from firth.train.watching import end_if_stuck
 
 if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
@@ -56,7 +57,8 @@ def joined_ranks() -> Iterator[None]:
         return
     _join()
     try:
-        yield
+        with end_if_stuck(speaks_first):
+            yield
     except LostRank:
         # torchrun ends the survivors by SIGTERM; this one has to say what happened first.
         with suppress(ValueError):  # not in the main thread

@@ -2,6 +2,7 @@
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import firth
+from firth import samples
+from firth.train import watching
 from firth.train.journal import read_rows
 
 STEPS = 20
@@ -144,6 +147,47 @@ def test_torchrun_starts_a_run_again_by_itself(data: Path, tiny: tuple[str, ...]
     _, messages = process.communicate(timeout=LAUNCH_SECONDS)
     assert process.returncode == 0, messages
     _assert_same_figures(run, plain)
+
+
+@pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc to find the ranks")
+@pytest.mark.long
+@pytest.mark.parametrize("hangs", [False, True])
+def test_torchrun_is_stopped(hangs: bool, data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    """A signal saves the state; if a rank hangs, the others say so instead."""
+    run = tmp_path / "run"
+    command = _command(2, "pretrain", data, "--out", run, "--steps", 5000, *_changes(tiny))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    _wait_for_step(run, 6)
+    if hangs:
+        os.kill(_workers(process)[1], signal.SIGSTOP)
+    process.terminate()
+    _, messages = process.communicate(timeout=LAUNCH_SECONDS)
+    said = [line for line in messages.splitlines() if line.startswith("firth: ")]
+    if hangs:
+        assert said == [watching.SENTENCE]
+        return
+    assert len(said) == 1, messages
+    found = re.fullmatch(r"firth: Stopped at step (\d+); its state is saved. Continue with --resume.", said[0])
+    assert found is not None, said
+    assert (run / "checkpoints" / f"step-{found[1]}" / "progress.json").exists()
+
+
+@pytest.mark.long
+def test_ranks_compress_together(plain: Path, tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    firth.finetune(plain, task="classify", train=rows, out=tmp_path / "tuned", changes=["epochs=1"], device="cpu")
+    options = ("--by", "distil", "--data", rows, "--train", rows, "--out", tmp_path / "small", "epochs=1")
+    done = _run(2, "compress", tmp_path / "tuned", *options, "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count('"method"') == 1
+    assert firth.load(tmp_path / "small").predict(["a good day"])
+    steps = [row["step"] for row in read_rows(tmp_path / "small/strength-0/run/seed-1/metrics.jsonl")]
+    assert steps
+    refused = _run(2, "compress", tmp_path / "tuned", "--by", "layers", "--data", rows, "--out", tmp_path / "other")
+    assert refused.returncode != 0
+    said = [line for line in refused.stderr.splitlines() if line.startswith("firth: ")]
+    assert said == ["firth: layers has no training that several processes can share; run it without torchrun."]
 
 
 @pytest.fixture(scope="module")
