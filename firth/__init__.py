@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
     from firth.model_files import compress, export, extend, import_model
-    from firth.pipeline import check, evaluate, finetune, plan, prepare, pretrain
+    from firth.pipeline import check, evaluate, finetune, prepare, pretrain
+    from firth.planning.planned import plan
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction, Rewritten
 
@@ -52,7 +53,8 @@ _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
     "firth.model_files": ("compress", "export", "extend", "import_model"),
-    "firth.pipeline": ("check", "evaluate", "finetune", "plan", "prepare", "pretrain"),
+    "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain"),
+    "firth.planning.planned": ("plan",),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),
 }

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from firth.data.prepare import Progress
     from firth.finetuning.checking import Findings
     from firth.finetuning.figures import FinetuningSummary
-    from firth.planning.estimate import PlannedRun
     from firth.pretraining.planning import PretrainRequest
     from firth.run_folder import RunFolder
     from firth.tokenizers import Tokenizer
@@ -34,50 +33,6 @@ log = logging.getLogger(__name__)
 FINETUNING_RECIPES = ("fasttext", "ulmfit", "transformer")
 NEW_ENCODERS = ("bag", "static")
 """Values of `encoder` that are not a model's folder."""
-
-
-# Plan
-
-
-def plan(
-    *,
-    text: str | Path | Sequence[str | Path] = (),
-    text_size: str | None = None,
-    recipe: str = "bert",
-    size: str = "base",
-    vocab_size: int = 30_000,
-    steps: int | None = None,
-    epochs: float | None = None,
-    gpu: str = "H200",
-    gpus: int = 1,
-    machines: int = 1,
-    network: float = 100.0,
-    price: float = 0.0,
-    probe: bool = False,
-    changes: Iterable[str] = (),
-) -> "PlannedRun":
-    """What a pre-training run will take: hours, memory, disk, price, and what limits it.
-
-    `text` is the text itself, prepared text, or a sample of `text_size`. `gpu` is the kind of GPU, or cpu; `probe=True`
-    measures this machine first and plans with it.
-    """
-    from firth.planning import machines as known
-    from firth.planning import texts
-    from firth.planning.estimate import PlannedRun, estimate
-    from firth.planning.probe import probe as measured_device
-    from firth.pretraining import planning
-
-    if steps is not None and epochs is not None:
-        raise BadConfig("Give one of `steps=` and `epochs=`, not both.")
-    if vocab_size < 1 or (steps or 1) < 1 or (epochs or 1) <= 0:
-        raise BadConfig("`steps=`, `epochs=` and `vocab_size=` must be above zero.")
-    request = planning.PretrainRequest(recipe=recipe, size=size, changes=tuple(changes))
-    named = planning.resolve_config(request, None, start=None, vocab_size=vocab_size)
-    size_of_text = texts.measure([Path(path) for path in _as_list(text)], texts.parse_size(text_size))
-    device = measured_device(named) if probe else known.find(gpu)
-    cluster = known.Cluster(device, machines=machines, devices=gpus, network=network, price=price)
-    result = estimate(named, size_of_text, cluster, steps=steps, epochs=epochs)
-    return PlannedRun(named, cluster, size_of_text, result)
 
 
 # Prepare

@@ -35,9 +35,9 @@ def plan(
     """Say what a pre-training run will take: hours, memory, disk, price, and what limits it."""
     from dataclasses import asdict
 
-    from firth import pipeline
+    from firth.planning import planned
 
-    result = pipeline.plan(
+    result = planned.plan(
         text=text or (),
         text_size=text_size,
         recipe=recipe,

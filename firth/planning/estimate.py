@@ -1,6 +1,6 @@
 """A whole plan: text, a recipe and a cluster in; hours, memory, disk, transfers, the bottleneck and warnings out."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from firth.lineage import Recipe
@@ -194,33 +194,3 @@ def _assumptions(result: Estimate, text: TextSize, cluster: Cluster) -> Iterator
             f"Several devices are a projection: a ring at {gigabytes:.1f} GB/s, "
             "gradients of ddp not hidden behind computing, up to 70 % of fsdp's."
         )
-
-
-TABLE_BYTES = (1e9, 1e10, 1e11, 1e12)
-TABLE_DEVICES = (1, 8, 64, 1000)
-MACHINE_DEVICES = 8
-"""Of the machines in the table."""
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A plan with what it was made from."""
-
-    recipe: Recipe
-    cluster: Cluster
-    text: TextSize
-    estimate: Estimate
-
-    def table(
-        self, sizes: Sequence[float] = TABLE_BYTES, devices: Sequence[int] = TABLE_DEVICES
-    ) -> list[tuple[float, int, Estimate]]:
-        """One pass over texts of these bytes on so many devices, in machines of eight."""
-        bytes_per_token = self.text.num_bytes / self.text.tokens
-        rows: list[tuple[float, int, Estimate]] = []
-        for num_bytes in sizes:
-            text = TextSize(num_bytes, num_bytes / bytes_per_token, self.text.counted)
-            for count in devices:
-                in_machine = min(count, MACHINE_DEVICES)
-                larger = replace(self.cluster, devices=in_machine, machines=-(-count // in_machine))
-                rows.append((num_bytes, count, estimate(self.recipe, text, larger, epochs=1.0)))
-        return rows

@@ -120,8 +120,7 @@ class World:
 
     def wait(self) -> None:
         """Returns once all ranks have come here, so that they can read what rank 0 wrote before."""
-        if self.size > 1:
-            torch.distributed.barrier()
+        self.greatest(0)  # a barrier of torch's would wait for the GPU's work, too
 
     @contextmanager
     def main_first(self) -> Iterator[None]:
