@@ -1,6 +1,6 @@
 """A short measurement on the user's own machine: a recipe in, its device with the speed that was found out.
 
-Some steps of the real loop, on text that comes with firth. The measured speed is compared with the cost model's for the
+Some steps of the real loop, on text of random pieces. The measured speed is compared with the cost model's for the
 same steps, so that it can be scaled to other sizes.
 """
 
@@ -10,17 +10,20 @@ from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from firth import samples
-from firth.data import prepare as preparation
-from firth.data.shards import Shards
-from firth.data.vocabulary import train_tokenizer
+import numpy as np
+
+from firth import models, rng, tokenizers
+from firth.data.shards import Shards, write_shards
 from firth.lineage import Recipe
 from firth.planning.cost import step_seconds, work_of
 from firth.planning.machines import Device, cpu, find, from_cuda_name
 
 CPU_TOKENS = 2048
 """Of a step on a CPU."""
-VOCAB_SIZE = 4000
+TOKENIZER = "en-small"
+"""Whose vocabulary the text has."""
+NUM_STEPS = 8
+"""Steps until the text begins again."""
 WARM_STEPS = 3
 LEAST_STEPS = 3
 
@@ -50,20 +53,15 @@ def probe(recipe: Recipe, *, seconds: float = 60.0) -> Device:
 def _seconds_of_step(recipe: Recipe, folder: Path, device: str, limit: float) -> tuple[Recipe, float]:
     """The recipe as it was measured, and the seconds of one of its steps."""
     from firth.data.loader import BatchAddress, load, places
-    from firth.pretraining.planning import with_vocab_size
+    from firth.pretraining.planning import num_sentinels, with_vocab_size
     from firth.pretraining.training import build
     from firth.train.loop import Progress, train
     from firth.train.optim import make_optimizer
 
-    paths: list[str | Path] = [samples.prose("en"), samples.prose("zh")]
-    tokenizer = train_tokenizer("wordpiece", paths, vocab_size=VOCAB_SIZE)
-    preparation.prepare(paths, folder / "data", tokenizer=tokenizer, processes=0)
-    shards = Shards.open(folder / "data")
-    # The text is short, so a step has at most half of it.
-    tokens = min(recipe.batches.tokens, max(recipe.batches.max_length, shards.num_tokens // 2))
-    batches = replace(recipe.batches, tokens=tokens, last_length=0, workers=0)
+    batches = replace(recipe.batches, last_length=0, workers=0)
     recipe = replace(recipe, batches=batches, train=replace(recipe.train, accumulate=1, minutes=0.0))
-    recipe = with_vocab_size(recipe, None, shards.info["vocab_size"])
+    shards = _random_text(folder / "data", NUM_STEPS * batches.tokens)
+    recipe = with_vocab_size(recipe, None, shards.info["vocab_size"] + num_sentinels(recipe))
     parts = build(recipe, shards, device=device)
     packs = parts.text.training
     clock = _Clock(limit)
@@ -77,6 +75,18 @@ def _seconds_of_step(recipe: Recipe, folder: Path, device: str, limit: float) ->
         until=clock.last_step,
     )
     return recipe, clock.seconds_of_step
+
+
+def _random_text(folder: Path, num_tokens: int) -> Shards:
+    """Prepared text of random pieces, with sentences of 8 to 39 tokens and documents of 20 sentences."""
+    tokenizer = tokenizers.load(models.find(TOKENIZER))
+    key = rng.key(1, "random text")
+    num_sentences = 20 * (num_tokens // 400 + 10)
+    lengths = 8 + rng.below(key, 32, np.arange(num_sentences), 0)
+    ids = 5 + rng.below(key, len(tokenizer.vocab) - 5, np.arange(lengths.sum()), 1)
+    with write_shards(folder, tokenizer) as writer:
+        writer.append(ids, np.ones(len(ids), bool), lengths=lengths, ends=np.arange(20, num_sentences + 1, 20))
+    return Shards.open(folder)
 
 
 class _Clock:

@@ -94,7 +94,7 @@ def _choose_gpu() -> None:
     number = int(os.environ.get("LOCAL_RANK", "0"))
     num_gpus = torch.cuda.device_count()
     if number >= num_gpus:
-        raise BadConfig(f"This machine has {num_gpus} GPUs, fewer than processes; use --nproc-per-node {num_gpus}.")
+        raise BadConfig(f"This machine has {num_gpus} GPUs; let torchrun start no more than so many processes on it.")
     torch.cuda.set_device(number)
 
 
