@@ -16,8 +16,8 @@ from contextlib import contextmanager
 GRACE = 20.0
 """Seconds that a run may take to save its state after SIGTERM; torchrun kills it after 30."""
 SENTENCE = (
-    "firth: A process of the run was lost or hangs, and another one waited for it in vain; resume the run from its last "
-    "saved state."
+    "firth: A process of the run was lost or hangs, and another one waited for it in vain; resume the run from its "
+    "last saved state."
 )
 
 
