@@ -70,7 +70,7 @@ def plan(
 def _lines(estimate: "Estimate") -> list[str]:
     """The plan in words, one figure a line."""
     values: dict[str, str] = {
-        "tokens": f"{_count(estimate.tokens)}, read {estimate.epochs:.2g} times",
+        "tokens": f"{_count(estimate.tokens)}, read {estimate.epochs:,.3g} times",
         "parameters": _count(estimate.parameters),
         "steps": f"{estimate.steps:,} of {estimate.tokens_per_step:,} tokens",
         "speed": f"{_count(estimate.tokens_per_second)} tokens/s",
