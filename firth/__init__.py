@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from firth.inference.model import Model, load
     from firth.model_files import compress, export, extend, import_model
     from firth.pipeline import check, evaluate, finetune, prepare, pretrain, tune
+    from firth.planning.planned import plan
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction, Rewritten
 
@@ -43,6 +44,7 @@ __all__ = [
     "finetune",
     "import_model",
     "load",
+    "plan",
     "prepare",
     "pretrain",
     "serve",
@@ -53,6 +55,7 @@ _MODULES = {
     "firth.inference.model": ("Model", "load"),
     "firth.model_files": ("compress", "export", "extend", "import_model"),
     "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain", "tune"),
+    "firth.planning.planned": ("plan",),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),
 }

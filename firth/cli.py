@@ -3,11 +3,14 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, NoReturn
 
 from firth import console
-from firth.errors import FirthError
+from firth.errors import BadConfig, FirthError
 from firth.interrupts import Interrupts
+from firth.train import launch
 
 if TYPE_CHECKING:
     from typer import Typer
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 """The exit code that shells give a command that Ctrl-C ended."""
+OVER_RANKS = ("pretrain", "finetune", "compress", "evaluate")
+"""The subcommands that torchrun may start several times, to work together."""
 
 
 def commands() -> "Typer":
@@ -28,10 +33,12 @@ def main() -> None:
     """Runs the command; what a user can put right is one sentence on standard error."""
     try:
         # SIGTERM ends a command at once; a run, which has something to save, handles it by itself.
-        with Interrupts(signals=[signal.SIGINT]), console.shown(_in_flags):
+        with Interrupts(signals=[signal.SIGINT]), _voice():
+            _refuse_several_processes()
             commands()()
     except FirthError as error:
-        print(f"firth: {_in_flags(str(error))}", file=sys.stderr)
+        if launch.speaks_first():
+            print(f"firth: {_in_flags(str(error))}", file=sys.stderr)
         sys.exit(error.exit_code)
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -48,6 +55,23 @@ def main() -> None:
         raise
 
 
+@contextmanager
+def _voice() -> Iterator[None]:
+    """Inside, messages and figures appear; of several processes that torchrun started, those of the first only."""
+    if launch.launched_rank() == 0:
+        with console.shown(_in_flags):
+            yield
+        return
+    with open(os.devnull, "w") as nothing, redirect_stdout(nothing):
+        yield
+
+
+def _refuse_several_processes() -> None:
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if launch.launched_size() > 1 and command not in OVER_RANKS:
+        raise BadConfig(f"torchrun can start {', '.join(OVER_RANKS)}; run `firth {command}` without it.")
+
+
 def _in_flags(text: str) -> str:
     """A message of the package in the terms of the command line."""
     from firth.commands.flags import in_flags
@@ -56,5 +80,6 @@ def _in_flags(text: str) -> str:
 
 
 def _stopped() -> NoReturn:
-    print("firth: Stopped.", file=sys.stderr)
+    if launch.speaks_first():
+        print("firth: Stopped.", file=sys.stderr)
     sys.exit(STOPPED)

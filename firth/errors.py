@@ -27,15 +27,28 @@ class Unsupported(FirthError):
     """Something that this model, machine or installation cannot do."""
 
 
-class Interrupted(FirthError):
-    """A signal stopped the run; what it has saved can be resumed."""
+class Resumable(FirthError):
+    """The run ended early; what it has saved can be resumed."""
 
-    def __init__(self, text: str, *, number: int, remedy: str = "") -> None:
+    def __init__(self, text: str, *, remedy: str = "") -> None:
         super().__init__(text)
-        self.exit_code = 128 + number  # as shells do for a command that a signal ended
         self.remedy = remedy
         """How to continue; the run's folder knows it and adds it."""
 
     def __str__(self) -> str:
         text = super().__str__()
         return f"{text} {self.remedy}" if self.remedy else text
+
+
+class Interrupted(Resumable):
+    """A signal stopped the run."""
+
+    def __init__(self, text: str, *, number: int, remedy: str = "") -> None:
+        super().__init__(text, remedy=remedy)
+        self.exit_code = 128 + number  # as shells do for a command that a signal ended
+
+
+class LostRank(Resumable):
+    """One of the processes that train together died or could not be reached."""
+
+    exit_code = 1

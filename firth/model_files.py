@@ -80,6 +80,8 @@ def compress(
     """
     from firth.compression import compressing
     from firth.compression.search import Wanted
+    from firth.run_folder import is_begun
+    from firth.train.launch import is_restart, joined_ranks
 
     texts = [vocabulary_from] if isinstance(vocabulary_from, str | Path) else vocabulary_from
     request = compressing.CompressionRequest(
@@ -94,7 +96,9 @@ def compress(
         skip_bad=skip_bad,
         seed=seed,
     )
-    return compressing.compress(request, Path(out), resume=resume, device=device)
+    with joined_ranks():
+        is_begun_again = is_restart() and is_begun(Path(out))
+        return compressing.compress(request, Path(out), resume=resume or is_begun_again, device=device)
 
 
 def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: int | None = None) -> dict[str, object]:

@@ -16,6 +16,7 @@ from firth import models
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable
+from firth.train.launch import is_restart, joined_ranks, launched_size
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -196,7 +197,7 @@ def pretrain(
 
     `start_from` is a model whose weights to start from: its folder, or a name such as en-small. `changes` are
     `key=value` settings. `width`, `window`, `min_count` and `threads` are for word vectors and other recipes that are
-    solved without gradients.
+    solved without gradients. Processes that torchrun started train together.
     """
     from firth.pretraining import planning
     from firth.run_folder import RunFolder
@@ -212,10 +213,17 @@ def pretrain(
     )
     word_options = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     given = {name: value for name, value in word_options.items() if value is not None}
-    with RunFolder(Path(out), command="pretrain", resume=resume) as folder:
+    with joined_ranks(), RunFolder(Path(out), command="pretrain", resume=resume or _is_begun_again(out)) as folder:
         figures = _train_or_solve(Path(data), folder, request, given, start_from=start_from, device=device)
         folder.write_report(lambda: _render_pretraining(folder.path))
     return figures
+
+
+def _is_begun_again(out: str | Path) -> bool:
+    """Whether torchrun started this process again for a run that has begun."""
+    from firth.run_folder import is_begun
+
+    return is_restart() and is_begun(Path(out))
 
 
 def _train_or_solve(
@@ -237,6 +245,8 @@ def _train_or_solve(
             raise BadConfig(
                 f"{plan.recipe} is solved without gradients: leave out `steps=`, `minutes=` and `start_from=`."
             )
+        if launched_size() > 1:
+            raise BadConfig(f"{plan.recipe} is solved by one process; run it without torchrun.")
         planning.report_unused_options(plan, size=request.size, device=device)
         solve_request = solving.SolveRequest(epochs=request.epochs, changes=request.changes, **word_options)
         return solving.pretrain(data, folder, plan, request=solve_request)
@@ -349,8 +359,10 @@ def finetune(
         skip_bad=skip_bad,
         changes=(*changes, *start_changes),
     )
+    if recipe == "ulmfit" and launched_size() > 1:
+        raise BadConfig("The stages of `recipe='ulmfit'` run in one process; leave out torchrun.")
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
-    with RunFolder(Path(out), command="finetune", resume=resume) as folder:
+    with joined_ranks(), RunFolder(Path(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
         if few or unlabelled:
             summary = few_labels.finetune(folder, request, _few_request(few, recipe, unlabelled), device=device)
         else:
@@ -454,12 +466,14 @@ def evaluate(
     if not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
-        return measuring.evaluate(
-            model, Path(data), task_name=task, options=options, skip_bad=skip_bad, language=language
-        )
+        with joined_ranks():
+            return measuring.evaluate(
+                model, Path(data), task_name=task, options=options, skip_bad=skip_bad, language=language
+            )
     if task or options or skip_bad or language:
         raise BadConfig(f"{data} is a folder of prepared text, which takes no task, columns or settings of one.")
-    return training.evaluate(model, Path(data), seed=seed)
+    with joined_ranks():
+        return training.evaluate(model, Path(data), seed=seed)
 
 
 def _evaluate_words(model: Path, files: Sequence[Path]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from firth.config import from_dict, to_dict, to_toml
-from firth.errors import BadConfig, BadInput, Damaged, FirthError, Interrupted
+from firth.errors import BadConfig, BadInput, Damaged, FirthError, Interrupted, LostRank, Resumable
 from firth.files import MANIFEST, read_json, remove_leftovers, sha256, write_bytes, write_json
 from firth.folder import WRITTEN
 from firth.interrupts import Interrupts
@@ -332,11 +332,21 @@ class RunFolder:
             self.on_main(self._lock_and_check)
             self._accepted = True
             self._was_finished = self.finished
+            self._check_shared_disk()
             self.wait_for_ranks()  # so that all ranks find the folder as it is before rank 0 writes
         except BaseException as error:
             self._leave(error)
             raise
         return self
+
+    def _check_shared_disk(self) -> None:
+        """Raises if this rank finds another folder than rank 0 does."""
+        if self._world is None or self._world.from_main(self.begun) == self.begun:
+            return
+        raise BadInput(
+            f"Rank {self._world.rank} does not see {self.path} as rank 0 does; choose an `out=` on a disk that all "
+            "machines share."
+        )
 
     def _lock_and_check(self) -> None:
         if self.path.is_dir():
@@ -437,7 +447,7 @@ class RunFolder:
         try:
             yield
         except FirthError as error:
-            is_refused = not isinstance(error, Interrupted)
+            is_refused = not isinstance(error, Resumable)
             if is_refused and self.is_main and not keep():
                 _delete(new_paths)
             raise
@@ -488,13 +498,23 @@ class RunFolder:
         self._lock.release(keep_file=is_ours and not self.begun and self._holds_leftovers())
         if self._made_here and self.path.is_dir() and not any(self.path.iterdir()):
             self.path.rmdir()
-        if isinstance(error, Interrupted):
+        if isinstance(error, Resumable):
             error.remedy = self._remedy()
+        elif self._has_lost_rank(error):
+            raise LostRank("A process of the run was lost.", remedy=self._remedy()) from None
         elif isinstance(error, KeyboardInterrupt):
             number = self.interrupts.requested or signal.SIGINT
             if not self._remedy() and number == signal.SIGINT:
                 return  # nothing is left behind, so this is an ordinary Ctrl-C
             raise Interrupted("Stopped.", number=number, remedy=self._remedy()) from None
+
+    def _has_lost_rank(self, error: BaseException | None) -> bool:
+        """Whether an error came from a rank that died."""
+        if self._world is None or self._world.size == 1:
+            return False
+        from firth.train.parallel import is_lost_rank
+
+        return is_lost_rank(error)
 
     def _holds_leftovers(self) -> bool:
         """Whether the folder holds anything besides the lock file."""

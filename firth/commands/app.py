@@ -6,9 +6,22 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, compressing, models, rows, serving, studying, text, trust, tuning, vectors
+from firth.commands import (
+    answers,
+    compressing,
+    models,
+    planning,
+    rows,
+    serving,
+    studying,
+    text,
+    trust,
+    tuning,
+    vectors,
+)
 
 COMMANDS: dict[str, Callable[..., None]] = {
+    "plan": planning.plan,
     "prepare": text.prepare,
     "pretrain": text.pretrain,
     "check": rows.check,

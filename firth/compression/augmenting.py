@@ -14,6 +14,7 @@ from firth import rng
 from firth.errors import BadInput, FirthError
 from firth.files import read_json, write_json
 from firth.inference.model import load
+from firth.train.parallel import current_world
 from firth.types import Example
 
 REPLACED_SHARE = 0.4
@@ -37,12 +38,13 @@ class Augmented:
 
     def rows(self, examples: Sequence[Example], *, file: Path) -> list[Example]:
         """The copies of all rows, read from the file if it has them."""
-        if file.exists():
-            texts = read_json(file)
-        else:
-            texts = self._all_texts(examples)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_json(file, texts)
+        with current_world().main_first():
+            if file.exists():
+                texts = read_json(file)
+            else:
+                texts = self._all_texts(examples)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                write_json(file, texts)
         copies: list[Example] = []
         originals = [example for example in examples for _ in range(self.copies)]
         if len(originals) != len(texts):

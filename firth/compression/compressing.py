@@ -38,7 +38,7 @@ from firth.files import (
 )
 from firth.inference.model import Model
 from firth.run_folder import RESULTS, CompressionSource, RunFolder, SourceFile, model_sha256
-from firth.train.parallel import chosen_device
+from firth.train.parallel import chosen_device, current_world
 
 log = logging.getLogger(__name__)
 
@@ -130,10 +130,15 @@ class Candidates:
         folder = self.root / f"strength-{number}"
         saved = folder / MODEL
         if not (saved / MANIFEST).exists():
-            folder.mkdir(exist_ok=True)
+            with current_world().main_first():
+                folder.mkdir(exist_ok=True)
             made = method.compress(replace(self.job, folder=folder))
-            with atomic_folder(saved, replace=True) as temporary:
-                method.write(temporary, self._with_notes(made, method))
+
+            def write() -> None:
+                with atomic_folder(saved, replace=True) as temporary:
+                    method.write(temporary, self._with_notes(made, method))
+
+            current_world().on_main(write)
         return Candidate(method, Subject(method.open(saved), saved, self.job.task))
 
     def _with_notes(self, made: Checkpoint, method: Method) -> Checkpoint:
@@ -159,6 +164,8 @@ def compress(
     config = override(method_class.Config(), request.changes)
     if method_class.trains:
         return _train(method_class, config, request, out, resume=resume, device=device)
+    if current_world().size > 1:
+        raise BadConfig(f"{request.method} has no training that several processes can share; run it without torchrun.")
     if resume:
         raise BadConfig(f"{request.method} has no training that could be continued; leave out `resume=True`.")
     check_is_new(out)
@@ -196,13 +203,18 @@ def _train(
         job = replace(_job(method_class, request), device=str(chosen_device(device)), run=run)
         run.begin(source, numbers, leftovers=[RESULTS])
         candidate, summary = _choose(Candidates(method_class, job, out), config, request)
-        _add_card(candidate, summary, job.original)
-        _copy_model(candidate.subject.folder, out)
-        write_json(out / RESULTS, summary)
-        # OUT has the model now; logs of all strengths stay.
-        for folder in out.glob("strength-*"):
-            shutil.rmtree(folder / MODEL, ignore_errors=True)
+        run.on_main(lambda: _finish(candidate, summary, out, job.original))
     return summary
+
+
+def _finish(candidate: Candidate, summary: CompressionSummary, out: Path, original: Checkpoint) -> None:
+    """Writes the model and its figures into the run's folder."""
+    _add_card(candidate, summary, original)
+    _copy_model(candidate.subject.folder, out)
+    write_json(out / RESULTS, summary)
+    # OUT has the model now; logs of all strengths stay.
+    for folder in out.glob("strength-*"):
+        shutil.rmtree(folder / MODEL, ignore_errors=True)
 
 
 def read_summary(out: Path) -> CompressionSummary:
@@ -251,7 +263,8 @@ def _choose(
 
         def measure(number: int) -> Trial:
             candidate = candidates.open(number, strengths[number])
-            trial = gate.try_out(candidate.subject)
+            # The clocks of ranks differ, and the search must not.
+            trial = current_world().from_main(gate.try_out(candidate.subject))
             log.info(
                 f"{candidate.method.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
             )
@@ -259,7 +272,7 @@ def _choose(
 
         chosen = search(len(strengths), measure, wanted)
     candidate = candidates.open(chosen.number, strengths[chosen.number])
-    comparison = gate.compare(candidate.subject, request.method)
+    comparison = current_world().from_main(gate.compare(candidate.subject, request.method))
     reached = chosen.reached
     sentence = ""
     if wanted.is_searched:

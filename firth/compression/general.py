@@ -24,6 +24,7 @@ from firth.pretraining import training as pretraining
 from firth.pretraining.planning import MASKED_LM, PretrainRequest
 from firth.run_folder import DATA, RunFolder, is_begun
 from firth.tensors import Encoder, Goal
+from firth.train.parallel import current_world
 
 EPOCHS = 3.0
 """Passes over the text if the user does not say."""
@@ -91,9 +92,14 @@ class GeneralMethod(StudentMethod):
         data = job.folder / DATA
         if is_begun(self.run_path(job)):
             return data
-        shutil.rmtree(data, ignore_errors=True)
-        job.folder.mkdir(parents=True, exist_ok=True)
-        preparation.prepare([job.files["train"]], data, tokenizer=job.original.tokenizer, documents="line", processes=0)
+
+        def write() -> None:
+            shutil.rmtree(data, ignore_errors=True)
+            job.folder.mkdir(parents=True, exist_ok=True)
+            text = [job.files["train"]]
+            preparation.prepare(text, data, tokenizer=job.original.tokenizer, documents="line", processes=0)
+
+        current_world().on_main(write)
         return data
 
     def _text_request(self, job: CompressionJob, shards: Shards, *, is_new: bool) -> PretrainRequest:

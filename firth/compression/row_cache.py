@@ -12,6 +12,7 @@ import numpy as np
 
 from firth.console import bar
 from firth.files import read_json, write_json
+from firth.train.parallel import current_world
 
 BLOCK = 512
 """Rows that are computed together; part of what the numbers are, since a batch's sizes change the last bits."""
@@ -34,6 +35,12 @@ class RowCache:
 
     def filled(self, compute: Callable[[range], np.ndarray]) -> np.ndarray:
         """All rows, read-only; `compute` gives those of a block that is not there yet."""
+        with current_world().main_first():
+            self._fill(compute)
+        return np.memmap(self.folder / ROWS, np.float32, "r", shape=self.shape)
+
+    def _fill(self, compute: Callable[[range], np.ndarray]) -> None:
+        """Computes the blocks that are not there yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         first = self._blocks_done()
         if first == 0:
@@ -42,7 +49,6 @@ class RowCache:
             for block in range(first, self.num_blocks):
                 self._write(block, compute)
                 advance(block + 1, "", self.num_blocks)
-        return np.memmap(self.folder / ROWS, np.float32, "r", shape=self.shape)
 
     def _blocks_done(self) -> int:
         """How many blocks an earlier process wrote; 0 if it wrote other ones."""

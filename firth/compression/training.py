@@ -25,6 +25,7 @@ from firth.finetuning.labelled import Labelled
 from firth.run_folder import RunFolder, is_begun, model_sha256
 from firth.tasks.task import Head
 from firth.tensors import Encoder, Goal
+from firth.train.parallel import current_world
 
 STUDENT = "student"
 TEACHER = "teacher"
@@ -139,9 +140,13 @@ class TrainedMethod(Method):
         student = self.student(job)
         if student is None:
             return job.model
-        shutil.rmtree(folder, ignore_errors=True)
-        with atomic_folder(folder) as temporary:
-            checkpoints.save(temporary, student)
+
+        def write() -> None:
+            shutil.rmtree(folder, ignore_errors=True)
+            with atomic_folder(folder) as temporary:
+                checkpoints.save(temporary, student)
+
+        current_world().on_main(write)
         return folder
 
     def _request(self, job: CompressionJob, start: Path, extension: Extension) -> FinetuneRequest:

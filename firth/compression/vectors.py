@@ -33,6 +33,7 @@ from firth.nn.blocks import first_rows
 from firth.nn.pooling import last_rows, max_rows, mean_rows
 from firth.tensors import Batch, Goal, Loss, States
 from firth.train.loop import Learner
+from firth.train.parallel import current_world
 from firth.train.run import CHECKPOINTS, TrainingRun
 from firth.train.settings import OptimConfig, TrainConfig
 from firth.types import Example
@@ -138,7 +139,7 @@ class CopiedVectors(StudentMethod):
             examples, student.tokenizer, max_length=min(longest, student.encoder.max_positions), max_windows=1
         )
         batches = ItemBatches({TEXT_TABLE: VectorBatches(vectors_ED)}, {TEXT_TABLE: items}, config.batch_size, job.seed)
-        steps = max(1, round((config.epochs or EPOCHS) * batches.num_packs(0)))
+        steps = max(1, round((config.epochs or EPOCHS) * batches.num_packs(0) / current_world().size))
         learner = Learner(student.encoder, {TEXT_TABLE: VectorCopy(embedding)}).to(job.device)
         folder = self.run_path(job)
         folder.mkdir(parents=True, exist_ok=True)
@@ -149,6 +150,7 @@ class CopiedVectors(StudentMethod):
             measure=None,
             config=TrainConfig(
                 steps=steps,
+                accumulate=current_world().size,
                 seed=job.seed,
                 log_every=max(1, min(20, steps // 50)),
                 checkpoint_every=max(1, min(500, batches.num_packs(0))),
@@ -159,6 +161,7 @@ class CopiedVectors(StudentMethod):
             resume=True,
             interrupts=job.run.interrupts if job.run else Interrupts(),
             label="copying vectors",
+            needs_whole="compression changes whole weights",
         ).go()
         learner.cpu().eval()
 

@@ -27,7 +27,7 @@ from firth.run_folder import FinetuningSource, RunFolder, SourceFile, input_file
 from firth.tasks import resolve
 from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write
-from firth.train.parallel import chosen_device
+from firth.train.parallel import chosen_device, micro_batches_of_rank, with_micro_batches
 from firth.train.settings import TrainConfig
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,9 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         data[name] = _check_tokens(name, rows, start, source=source, max_length=config.max_length)
     device_name = "cpu" if backbone.is_bag else str(chosen_device(device))
     if not resumed:
+        config = replace(config, train=with_micro_batches(config.train))
         config = _resolve_config(config, data, start, request)
+    micro_batches_of_rank(config.train)  # raises now rather than after files were written
     return FinetuneJob(config, source, data, start, device_name, extension)
 
 

@@ -11,12 +11,12 @@ from firth.config import from_dict
 from firth.encoders.bag import Bag
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
+from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.writer_start import with_way
 from firth.run_folder import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import error_of, is_calibrated
 from firth.tasks.columns import with_columns
-from firth.tasks.predicting import predict
 from firth.tasks.task import Head
 from firth.tokenizers.unknown import warn_about_unknown
 
@@ -61,7 +61,7 @@ def evaluate(
     labelled.report_cuts(str(data), items)
     if not isinstance(checkpoint.encoder, Bag):
         warn_about_unknown(str(data), checkpoint.tokenizer, labelled.unknown_share_of(items, checkpoint.tokenizer))
-    predictions = predict(checkpoint.feature_encoder or checkpoint.encoder, head, items)
+    predictions = predict_together(checkpoint.feature_encoder or checkpoint.encoder, head, items)
     if is_untrained:
         predictions = head.tune(predictions, examples)
     # The figures come in the order in which they are printed.
@@ -83,7 +83,7 @@ def _untrained(
     rows = labelled.read(task_name, config, {PART: data})
     head = make_head(task_name, with_way(rows.config, checkpoint.goals), checkpoint.encoder, labels=rows.labels)
     head.start_from(checkpoint.goals)
-    head.calibrate(checkpoint.encoder, checkpoint.tokenizer)
+    head.calibrate_prompt(checkpoint.encoder, checkpoint.tokenizer)
     return head, rows
 
 

@@ -34,13 +34,13 @@ from firth.finetuning.picking import (
     load_best,
     read_best,
 )
+from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.transfer import adapt, auxiliary_goals, pretraining_heads, unfreeze
 from firth.models import TEXT_LANGUAGE, language_of
 from firth.nn.features import Features
 from firth.run_folder import RESULTS, RunFolder
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import CALIBRATION, saved_calibration
-from firth.tasks.predicting import predict
 from firth.tasks.task import Head
 from firth.tensors import Encoder
 from firth.tokenizers.unknown import warn_about_unknown
@@ -134,7 +134,7 @@ def _build(job: FinetuneJob, seed: int) -> SeedModel:
     for name, rows in job.data.items():
         heads[name] = make_head(name, job.config.tasks[name], encoder, labels=rows.labels)
         heads[name].start_from(job.start.goals or {})
-        heads[name].calibrate(encoder, job.start.tokenizer)
+        heads[name].calibrate_prompt(encoder, job.start.tokenizer)
     auxiliary = auxiliary_goals(job.start, encoder, job.config.transfer)
     job.extension.prepare_encoder(encoder)
     goals = {name: job.extension.goal(head, encoder) for name, head in heads.items()}
@@ -216,6 +216,7 @@ def _train_seed(
         keep_last=config.pick == "last",
         head_state=lambda: HeadState(_configs(model.heads), dict(collapsed)),
         before_step=partial(_before_step, job, model.encoder, batches),
+        needs_whole=_needs_whole(job),
     )
     run.go()
     best = read_best(folder)
@@ -226,6 +227,17 @@ def _train_seed(
     _restore_configs(model.heads, best.configs)
     epochs = best.step * config.train.accumulate / batches.num_packs(0)
     return SeedResult(seed=seed, epochs=epochs, test=_test_scores(job, model, items["test"]), **asdict(best))
+
+
+def _needs_whole(job: FinetuneJob) -> str:
+    """Why ranks cannot share the weights of a run; empty if they can."""
+    if len(job.data) > 1:
+        return "ranks that learn several tasks have gradients for different heads"
+    if job.config.transfer.unfreeze_every:
+        return "layers are unfrozen one by one"
+    if job.extension.record():
+        return "compression changes whole weights"
+    return ""
 
 
 def _solve_seed(job: FinetuneJob, folder: Path, seed: int, model: SeedModel, items: dict[str, Items]) -> SeedResult:
@@ -264,7 +276,7 @@ def _measure(job: FinetuneJob, model: SeedModel, items: Items, collapsed: dict[s
     for name, head in model.heads.items():
         rows = job.data[name].examples["dev"]
         # Tuned before scoring: a threshold is found on these rows.
-        predictions = head.tune(predict(model.encoder, head, items[name]), rows)
+        predictions = head.tune(predict_together(model.encoder, head, items[name]), rows)
         scorer = scorer_of(head)
         scores = scorer.score(predictions, rows)
         main_figures.append(scores[scorer.main_metric])
@@ -284,7 +296,7 @@ def _test_scores(job: FinetuneJob, model: SeedModel, items: Items) -> dict[str, 
     scores: dict[str, dict[str, float]] = {}
     for name, rows in items.items():
         head = model.heads[name]
-        predictions = predict(model.encoder, head, rows)
+        predictions = predict_together(model.encoder, head, rows)
         scores[name] = scorer_of(head).score(predictions, job.data[name].examples["test"])
     return scores
 
@@ -334,7 +346,7 @@ def _calibrate(job: FinetuneJob, model: SeedModel) -> dict[str, float]:
     temperatures: dict[str, float] = {}
     for name, items in _encode(job, model.heads, "dev").items():
         head = model.heads[name]
-        temperatures[name] = head.calibrate(predict(model.encoder, head, items), job.data[name].examples["dev"])
+        temperatures[name] = head.calibrate(predict_together(model.encoder, head, items), job.data[name].examples["dev"])
     return temperatures
 
 
@@ -346,7 +358,7 @@ def _predictions(job: FinetuneJob, model: SeedModel) -> dict[str, dict[str, list
             continue
         predictions[part] = {}
         for name, items in _encode(job, model.heads, part).items():
-            predictions[part][name] = predict(model.encoder, model.heads[name], items)
+            predictions[part][name] = predict_together(model.encoder, model.heads[name], items)
     return predictions
 
 

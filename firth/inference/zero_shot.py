@@ -14,5 +14,5 @@ def with_prompt(checkpoint: Checkpoint, *, pattern: str, words: str) -> Checkpoi
     labels = {"label": tuple(words_by_label(words))}
     head = make_head(TASK, config, checkpoint.encoder, labels=labels)
     head.start_from(checkpoint.goals)
-    head.calibrate(checkpoint.encoder, checkpoint.tokenizer)
+    head.calibrate_prompt(checkpoint.encoder, checkpoint.tokenizer)
     return replace(checkpoint, tasks={TASK: head}, feature_encoder=None)

@@ -39,12 +39,12 @@ from firth.run_folder import DATA, PretrainingSource, RunFolder, SourceFile, inp
 from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.sentinels import with_sentinels, without_sentinels
+from firth.train.evaluation import evaluate as measure
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
-from firth.train.parallel import chosen_device, compiled, reseed
+from firth.train.parallel import chosen_device, compiled, micro_batches_of_rank, reseed, with_micro_batches
 from firth.train.run import LastPhase, Measure, TrainingRun, held_out_figures
-from firth.train.run import evaluate as measure
 
 log = logging.getLogger(__name__)
 
@@ -115,6 +115,8 @@ def pretrain(
         folder.refuse_changed_inputs(source.inputs)
     else:
         source = replace(source, inputs=_inputs(recipe))
+        recipe = replace(recipe, train=with_micro_batches(recipe.train))
+    micro_batches_of_rank(recipe.train)  # raises now rather than after files were written
     if start:
         _refuse_other_tokenizer(start.tokenizer, shards, Path(source.start_from))
     parts = build(recipe, shards, start=start, device=device, extend=extend)
@@ -132,7 +134,8 @@ def pretrain(
     folder.begin(source, recipe, leftovers=[PLAN])
     # The loss of a model that knows only how frequent each token is.
     floor = shards.info["health"]["entropy_nats"]
-    run = _training_run(folder, parts, recipe, floor=floor, resume=resumed)
+    needs_whole = "a teacher compares whole weights" if extend else ""
+    run = _training_run(folder, parts, recipe, floor=floor, resume=resumed, needs_whole=needs_whole)
     run.go()
     figures = _figures(folder.path)
     start_layout = start.layout if start else ""
@@ -143,7 +146,9 @@ def pretrain(
     return figures
 
 
-def _training_run(folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: float, resume: bool) -> TrainingRun:
+def _training_run(
+    folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: float, resume: bool, needs_whole: str
+) -> TrainingRun:
     extent = EvaluationExtent()
     learner = parts.learner
     precision = recipe.train.precision
@@ -164,6 +169,7 @@ def _training_run(folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: flo
         floor=floor,
         resume=resume,
         interrupts=folder.interrupts,
+        needs_whole=needs_whole,
         scale=partial(rate_share, num_layers=num_layers, decay=recipe.layer_decay),
     )
 

@@ -110,7 +110,7 @@ class PromptHead(ClassifyHead):
         self.vocabulary.load_state_dict(trained.state_dict())
 
     @torch.no_grad()
-    def calibrate(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
+    def calibrate_prompt(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
         """Calibrates (Zhao et al. 2021): the scores of the pattern without a text are what its words get anyway."""
         num_texts = 1 + (SECOND in self.config.pattern)
         empty = Example(("",) * num_texts)

@@ -156,7 +156,7 @@ class Head(Goal):
     def start_from(self, goals: Mapping[str, Goal]) -> None:
         """Called once before training with the heads of pre-training; overridden by heads that begin as one of them."""
 
-    def calibrate(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
+    def calibrate_prompt(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
         """Called once after `start_from`; finds what the head needs to know of the encoder as it is."""
 
     def before_training(self, examples: Examples) -> None:

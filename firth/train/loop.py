@@ -2,12 +2,14 @@
 
 A step's loss is the sum over its micro-batches divided by the counts of the whole step, so cutting a step into
 micro-batches never changes its gradient. The device's random numbers are reseeded from (seed, step, micro-batch).
+Several ranks deal the micro-batches of a step among themselves, so their number changes neither data nor dropout.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +18,10 @@ from firth.data.loader import BatchAddress
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
 from firth.train.optim import scheduled_rate
-from firth.train.parallel import Forward, World, current_world, prepared_forward, reseed
+from firth.train.parallel import Forward, World, current_world, micro_batches_of_rank, prepared_forward, reseed
 from firth.train.settings import TrainConfig
 from firth.train.shared_cores import share_cores
+from firth.train.whole import whole
 
 PROVISIONAL_STEPS = 5_000
 """With a time limit, the number of steps before the real one is planned."""
@@ -53,6 +56,9 @@ class Learner(nn.Module):
 
     `auxiliary` goals learn from every batch, whichever goal it belongs to.
     """
+
+    is_sharded: ClassVar[bool] = False
+    """Whether each rank holds a share of the weights only."""
 
     def __init__(
         self, encoder: Encoder, goals: Mapping[str, Goal], *, auxiliary: Mapping[str, Goal] | None = None
@@ -114,18 +120,19 @@ def train(
     is known now.
     """
     world = current_world()
+    num_micro_batches = micro_batches_of_rank(config)
     if config.recompute:
         recompute_blocks(learner)
     forward = prepared_forward(learner, config)
     learner.train()
     while progress.step < progress.steps and (until is None or progress.step < until()):
         began = time.perf_counter()
-        micro_batches = list(islice(batches, config.accumulate))
+        micro_batches = list(islice(batches, num_micro_batches))
         # Waiting for data shows in timing.jsonl if workers are too slow.
         progress.waited += time.perf_counter() - began
         _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, world)
         # The norm is that before clipping; an infinite limit only measures it.
-        norm = nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf"))
+        norm = whole(nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf")))
         rate = rate_at(progress.step, progress, config)
         for group in optimizer.param_groups:
             group["lr"] = rate * group.get("scale", 1.0)
@@ -171,21 +178,25 @@ def _accumulate(
     counts = _step_counts(learner, batches, world)
     kept: dict[nn.Parameter, Tensor] = {}
     for micro, batch in enumerate(batches):
-        reseed(config.seed, "step", progress.step, micro, *_rank_key(world))
+        # Its number among the micro-batches of all ranks.
+        number = micro * world.size + world.rank
+        reseed(config.seed, "step", progress.step, number)
         if device.type == "cuda":
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         loss = forward(batch.to(device))
         # Each sum is divided by the count of the whole step, not of this micro-batch.
         means = [total / max(counts[name], 1) for name, total in loss.sums.items()]
         torch.stack(means).sum().backward()  # type: ignore[no-untyped-call]
-        if len(batches) > 1:
+        if len(batches) > 1 and not learner.is_sharded:
             _add_gradients(learner, kept)
         progress.tokens += batch.num_tokens + (batch.source.num_tokens if batch.source else 0)
         _add_sums(progress, loss)
     for parameter, gradient in kept.items():
         parameter.grad = gradient
-    # The losses are divided by the counts of all ranks, so the gradients of the ranks only have to be added.
-    world.add_gradients(learner.parameters())
+    # The losses are divided by the counts of all ranks, so the gradients of the ranks only have to be added. Sharded
+    # weights have done so in each backward pass.
+    if not learner.is_sharded:
+        world.add_gradients(learner.parameters())
     for name, count in counts.items():
         progress.counts[name] = progress.counts.get(name, 0) + count
 
@@ -224,13 +235,6 @@ def _add_gradients(learner: Learner, kept: dict[nn.Parameter, Tensor]) -> None:
             assert parameter.grad is not None
             kept[parameter] = parameter.grad.clone()
         parameter.grad = None
-
-
-def _rank_key(world: World) -> tuple[int, ...]:
-    """Each rank draws its own dropout; the key of a single rank has no rank in it."""
-    if world.size == 1:
-        return ()
-    return (world.rank,)
 
 
 __all__ = ["Learner", "Progress", "TrainConfig", "rate_at", "train"]

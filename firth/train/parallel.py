@@ -1,12 +1,13 @@
 """How a learner runs: on which device, in which precision, compiled or not, and as which of several ranks.
 
-In: a learner and its settings. Out: a forward pass for the loop. Data-parallel and sharded wrappers belong here too;
-the loop and the run only ask a `World` for sums over ranks, for the batches of one rank, for what rank 0 decided, and
-which rank writes files.
+In: a learner and its settings. Out: a forward pass for the loop. The loop and the run only ask a `World` for sums over
+ranks, for the batches of one rank, for what rank 0 decided, and which rank writes files. `launch.py` starts a world,
+`sharding.py` divides a learner's weights among its ranks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -25,6 +26,11 @@ Forward = Callable[[Batch], Loss]
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
+BUCKET_BYTES = 32 * 2**20
+"""Gradients are added over ranks in buckets of about this size: a message for each would cost more than its bytes."""
+LOST_RANK_MARKS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket")
+"""Parts of the messages that torch raises if another rank cannot be reached."""
+
 
 @dataclass(frozen=True)
 class World:
@@ -42,10 +48,8 @@ class World:
         """Numbers summed over all ranks, by name. A rank may lack names that others have: its batch has other goals."""
         if self.size == 1:
             return dict(values)
-        values_of_ranks: list[Mapping[str, Number]] = [{}] * self.size
-        torch.distributed.all_gather_object(values_of_ranks, dict(values))
         totals: dict[str, Number] = {}
-        for rank_values in values_of_ranks:
+        for rank_values in self.gathered(dict(values)):
             for name, value in rank_values.items():
                 totals[name] = totals[name] + value if name in totals else value
         return totals
@@ -60,15 +64,35 @@ class World:
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         if not trained:
             return
+        # On the CPU, so that nothing waits for the device.
         flags = [parameter.grad is not None for parameter in trained]
-        has_gradient_P = torch.tensor(flags, dtype=torch.int32, device=trained[0].device)
+        has_gradient_P = torch.tensor(flags, dtype=torch.int32)
         torch.distributed.all_reduce(has_gradient_P)
+        gradients: list[Tensor] = []
         for parameter, num_ranks in zip(trained, has_gradient_P.tolist(), strict=True):
             if not num_ranks:
                 continue
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            torch.distributed.all_reduce(parameter.grad)
+            gradients.append(parameter.grad)
+        for bucket in _buckets(gradients):
+            _add_over_ranks(bucket)
+
+    def gathered(self, value: Item) -> list[Item]:
+        """The values of all ranks, in their order."""
+        if self.size == 1:
+            return [value]
+        values: list[Item] = [value] * self.size
+        torch.distributed.all_gather_object(values, value)
+        return values
+
+    def greatest(self, number: int) -> int:
+        """The greatest of all ranks' numbers."""
+        if self.size == 1:
+            return number
+        number_1 = torch.tensor([number])
+        torch.distributed.all_reduce(number_1, op=torch.distributed.ReduceOp.MAX)
+        return int(number_1)
 
     def from_main(self, value: Item) -> Item:
         """The value that rank 0 gives, on all ranks: what depends on clocks and signals is decided once."""
@@ -96,8 +120,16 @@ class World:
 
     def wait(self) -> None:
         """Returns once all ranks have come here, so that they can read what rank 0 wrote before."""
-        if self.size > 1:
-            torch.distributed.barrier()
+        self.greatest(0)  # a barrier of torch's would wait for the GPU's work, too
+
+    @contextmanager
+    def main_first(self) -> Iterator[None]:
+        """Rank 0 does the work inside first, so that the others find the files that it leaves."""
+        if not self.is_main:
+            self.wait()
+        yield
+        if self.is_main:
+            self.wait()
 
     def share(self, items: Iterable[Item]) -> Iterator[Item]:
         """Every size-th item, from the rank-th on: together the ranks see each item once."""
@@ -109,6 +141,57 @@ def current_world() -> World:
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return World()
     return World(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def is_lost_rank(error: BaseException | None) -> bool:
+    """Whether an error of torch says that another rank died or cannot be reached."""
+    if isinstance(error, torch.distributed.DistError):
+        return True
+    return isinstance(error, RuntimeError) and any(mark in str(error) for mark in LOST_RANK_MARKS)
+
+
+def with_micro_batches(config: TrainConfig) -> TrainConfig:
+    """The config of a new run, with at least one micro-batch of each step for each rank."""
+    world = current_world()
+    if config.accumulate == 1:
+        return replace(config, accumulate=world.size)
+    return config
+
+
+def micro_batches_of_rank(config: TrainConfig) -> int:
+    """How many of a step's micro-batches each rank computes; raises if ranks cannot share them equally."""
+    world = current_world()
+    if config.accumulate % world.size:
+        raise BadConfig(
+            f"A step has {config.accumulate} micro-batches (train.accumulate), which {world.size} ranks cannot share "
+            "equally; start another number of ranks."
+        )
+    return config.accumulate // world.size
+
+
+def _buckets(gradients: list[Tensor]) -> Iterator[list[Tensor]]:
+    """Gradients of one type together, in their order, up to the size of a bucket."""
+    bucket: list[Tensor] = []
+    num_bytes = 0
+    for gradient in gradients:
+        is_full = num_bytes + gradient.nbytes > BUCKET_BYTES
+        if bucket and (is_full or gradient.dtype != bucket[0].dtype):
+            yield bucket
+            bucket = []
+            num_bytes = 0
+        bucket.append(gradient)
+        num_bytes += gradient.nbytes
+    if bucket:
+        yield bucket
+
+
+def _add_over_ranks(bucket: list[Tensor]) -> None:
+    """Leaves the sums over all ranks in the tensors, by one message."""
+    flat_N = torch.cat([gradient.reshape(-1) for gradient in bucket])
+    torch.distributed.all_reduce(flat_N)
+    sizes = [gradient.numel() for gradient in bucket]
+    for gradient, total in zip(bucket, torch.split(flat_N, sizes), strict=True):
+        gradient.copy_(total.view_as(gradient))
 
 
 def chosen_device(name: str | None) -> torch.device:
@@ -126,6 +209,10 @@ def chosen_device(name: str | None) -> torch.device:
 
 def prepared_forward(learner: "Learner", config: TrainConfig) -> Forward:
     """The learner's forward pass in the precision of the config, compiled if the config and the device allow it."""
+    if learner.is_sharded:
+        from firth.train.sharding import sharded_forward  # which imports this module
+
+        return sharded_forward(learner, config)
     device = next(learner.parameters()).device
     return compiled(in_precision(learner, config.precision), config, device)
 
@@ -162,18 +249,23 @@ def in_half(precision: str, device: torch.device) -> bool:
 
 def compiled(forward: Forward, config: TrainConfig, device: torch.device) -> Forward:
     """The forward pass compiled if shapes are static: on a GPU in half precision."""
-    is_half = in_half(config.precision, device)
-    has_static_shapes = device.type == "cuda" and is_half
-    if config.compile == "yes" and not has_static_shapes:
-        raise BadConfig("train.compile=yes needs a GPU and bf16: elsewhere sequences are grouped by length.")
-    is_compiled = has_static_shapes and config.compile != "no"
-    if config.recompute and is_half and not is_compiled:
-        raise BadConfig("train.recompute in bf16 needs torch.compile; set train.precision=fp32 or train.compile=auto.")
-    if not is_compiled:
+    if not is_compiled(config, device):
         return forward
     # A recorded CUDA graph replaces the launch of every kernel. Without it small models wait for the host.
     options: dict[str, str | int | bool | Callable[..., object]] = {"triton.cudagraphs": config.graphs}
     return torch.compile(forward, dynamic=False, fullgraph=True, options=options)
+
+
+def is_compiled(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the forward pass is compiled; raises if the config wants what the device cannot do."""
+    is_half = in_half(config.precision, device)
+    has_static_shapes = device.type == "cuda" and is_half
+    if config.compile == "yes" and not has_static_shapes:
+        raise BadConfig("train.compile=yes needs a GPU and bf16: elsewhere sequences are grouped by length.")
+    compiles = has_static_shapes and config.compile != "no"
+    if config.recompute and is_half and not compiles:
+        raise BadConfig("train.recompute in bf16 needs torch.compile; set train.precision=fp32 or train.compile=auto.")
+    return compiles
 
 
 def reseed(*parts: int | str) -> None:

@@ -10,24 +10,25 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import SupportsFloat
 
 import torch
 from torch import Tensor
 
 from firth.console import bar
-from firth.data.loader import BatchAddress, Batches, Packs, load, places
-from firth.errors import FirthError, Interrupted
+from firth.data.loader import BatchAddress, Batches, load, places
+from firth.errors import FirthError, Interrupted, LostRank
 from firth.files import write_json
 from firth.interrupts import Interrupts
 from firth.tensors import Goal
 from firth.train import state
+from firth.train.evaluation import means
 from firth.train.journal import METRICS, Journal, read_rows
 from firth.train.limit import PLAN, SHARE, EvaluationExtent, StepPlan, TimeLimit, read_plan
 from firth.train.loop import PROVISIONAL_STEPS, Learner, Progress, rate_at, train
 from firth.train.optim import make_optimizer
-from firth.train.parallel import current_world, in_precision, reseed
+from firth.train.parallel import current_world, is_lost_rank
 from firth.train.settings import TrainConfig
+from firth.train.sharding import copy_whole, parallel_mode, sharded_copy, whole_weights
 
 log = logging.getLogger(__name__)
 
@@ -69,14 +70,18 @@ class TrainingRun:
         label: str = "pre-training",
         extent: EvaluationExtent | None = None,
         last_phase: LastPhase | None = None,
+        needs_whole: str = "",
     ) -> None:
         """`measure` gives the held-out figures, and `extent` bounds what it reads if there is a time limit.
 
         `floor` is the entropy of the unigrams, `scale` a parameter's share of the learning rate. `interrupts` may ask
-        the run to stop.
+        the run to stop. `needs_whole` is why ranks cannot share the weights, if they cannot.
         """
         self.folder = folder
         self.learner = learner
+        """What is evaluated and saved as a model."""
+        self.trained = learner
+        """What is trained: the learner itself, or its copy of which each rank holds a share."""
         self.packs = packs
         self.measure = measure
         self.last_phase = last_phase
@@ -87,7 +92,10 @@ class TrainingRun:
         self.extent = extent or EvaluationExtent()
         self.world = current_world()
         self.device = next(learner.parameters()).device
-        self.optimizer = make_optimizer(learner, config.optim, scale=scale)
+        if parallel_mode(learner, config, obstacle=needs_whole) == "fsdp":
+            self.trained = sharded_copy(learner, config)
+            learner.cpu()
+        self.optimizer = make_optimizer(self.trained, config.optim, scale=scale)
         self.progress, lengths = self._begin_or_resume(resume)
         self.journal = Journal(folder, lengths=lengths, writes=self.world.is_main)
         self.last: dict[str, float] = {}
@@ -107,7 +115,7 @@ class TrainingRun:
         restored = None
         if resume:
             restored = state.restore(
-                self.folder / CHECKPOINTS, self.learner, optimizer=self.optimizer, report=self._warn
+                self.folder / CHECKPOINTS, self.trained, optimizer=self.optimizer, report=self._warn
             )
         if restored is not None:
             return restored
@@ -130,11 +138,22 @@ class TrainingRun:
             log.warning(text)
 
     def go(self) -> None:
-        """Trains to the end, or saves and raises `Interrupted`."""
+        """Trains to the end, or saves and raises `Interrupted`. At the end the learner is whole and on its device."""
         try:
             self._train()
+            if self.trained.is_sharded:
+                copy_whole(self.trained, self.learner)
+        except RuntimeError as error:
+            if self.world.size > 1 and is_lost_rank(error):
+                raise self._lost_rank() from None
+            raise
         finally:
             self.journal.close()
+
+    def _lost_rank(self) -> LostRank:
+        last = state.newest_step(self.folder / CHECKPOINTS)
+        kept = f"the state of step {last} is saved" if last else "no state was saved before"
+        return LostRank(f"A process of the run was lost after step {self.progress.step}; {kept}.")
 
     def _train(self) -> None:
         with self.interrupts.deferred(), bar(self.label, self.progress.steps, unit="steps") as self._advance:
@@ -154,7 +173,7 @@ class TrainingRun:
             return
         addresses = self.world.share(places(packs, self.progress.place))
         train(
-            self.learner,
+            self.trained,
             load(packs, addresses, workers=packs.workers),
             self.config,
             optimizer=self.optimizer,
@@ -167,8 +186,10 @@ class TrainingRun:
         """Goes over to the batches of the last steps; in a run that is resumed there, their address is known."""
         self.measure = last.measure
         if self.progress.step == self._last_phase_begins_at(last):
-            # A new epoch, so that the draws are new.
-            self.progress.place = BatchAddress(self.progress.place.epoch + 1)
+            # A new epoch, so that the draws are new. The epoch of the last batch is the same on all ranks.
+            place = self.progress.place
+            last_batch = next(places(self.packs, BatchAddress(place.epoch, max(0, place.index - 1))))
+            self.progress.place = BatchAddress(last_batch.epoch + 1)
 
     def _last_phase_begins_at(self, last: LastPhase) -> int:
         """The step before the last phase. If the steps are planned after it should have begun, it begins at once."""
@@ -218,8 +239,8 @@ class TrainingRun:
         self._advance(self.progress.step, " ".join(shown), self.progress.steps)
 
     def _stop_if_requested(self) -> None:
-        """Saves the state and raises `Interrupted` if a signal came; with several ranks, if one came to rank 0."""
-        number = self.world.from_main(self.interrupts.requested)
+        """Saves the state and raises `Interrupted` if a signal came, to whichever rank."""
+        number = self.world.greatest(self.interrupts.requested)
         if number:
             self.save()  # does nothing if the state of this step is already there
             raise Interrupted(f"Stopped at step {self.progress.step}; its state is saved.", number=number)
@@ -228,7 +249,7 @@ class TrainingRun:
         """Writes the state of this step."""
         state.save(
             self.folder / CHECKPOINTS,
-            self.learner,
+            self.trained,
             optimizer=self.optimizer,
             progress=self.progress,
             files=self.journal.lengths(),
@@ -238,7 +259,8 @@ class TrainingRun:
     def evaluate(self) -> dict[str, float]:
         """Measures and logs the held-out figures."""
         assert self.measure is not None
-        values = self.measure()
+        with whole_weights(self.learner, self.trained):
+            values = self.measure()
         self.journal.metrics(self.progress.step, "held-out", values)
         for name, value in values.items():
             self.last[f"held_out_{name}"] = value
@@ -339,55 +361,3 @@ def held_out_figures(folder: Path) -> dict[str, float]:
 def floor_step(steps: int) -> int:
     """By this step a healthy run has passed the unigram floor; shorter runs may not have."""
     return max(200, steps // 5)
-
-
-@torch.no_grad()
-def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: EvaluationExtent) -> dict[str, float]:
-    """Losses and accuracies on held-out packs, as far as `extent` says."""
-    device = next(learner.parameters()).device
-    was_training = learner.training
-    learner.eval()
-    forward = in_precision(learner, precision)
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}
-    num_packs = packs.num_packs(0)
-    # Longer sequences fall into another number of packs, which may be fewer than the extent has.
-    num_read = min(extent.packs or num_packs, num_packs)
-    began = time.perf_counter()
-    addresses = [BatchAddress(0, index) for index in range(num_read)]
-    for place, batch in load(packs, addresses, workers=0):
-        reseed("evaluation", place.index)  # a generator's samples are the same each time
-        for name, count in learner.counts(batch).items():
-            counts[name] = counts.get(name, 0) + count
-        loss = forward(batch.to(device))
-        for name, total in {**loss.sums, **loss.tallies}.items():
-            sum_before = sums.get(name, torch.zeros((), device=device))
-            sums[name] = sum_before + total.double()
-        is_last = place.index + 1 == len(addresses)
-        if time.perf_counter() - began > extent.seconds and not is_last:
-            num_read = place.index + 1
-            extent.packs = num_read
-            break
-    extent.share = num_read / num_packs
-    learner.train(was_training)
-    return means(sums, counts)
-
-
-def means(sums: Mapping[str, SupportsFloat], counts: Mapping[str, int]) -> dict[str, float]:
-    """Losses, accuracies and shares from their sums.
-
-    A loss is divided by the count of its name, the tally `<count>_correct` by that count, and the tally `x` by `x_of`.
-    """
-    values: dict[str, float] = {}
-    # Sorted, because sums that come from a saved state are.
-    for name, total in sorted(sums.items()):
-        if name.endswith("_of"):
-            continue
-        values[name.replace("_correct", "_accuracy")] = float(total) / max(1, _denominator(name, sums, counts))
-    return values
-
-
-def _denominator(name: str, sums: Mapping[str, SupportsFloat], counts: Mapping[str, int]) -> float:
-    if f"{name}_of" in sums:
-        return float(sums[f"{name}_of"])
-    return counts[name.removesuffix("_correct")]

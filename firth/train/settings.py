@@ -51,7 +51,9 @@ class TrainConfig:
     minutes: float = 0.0
     """Time limit in place of a number of steps; 0 for none."""
     accumulate: int = 1
-    """Micro-batches of a step."""
+    """Micro-batches of a step, over all ranks; a new run with several ranks has at least one for each."""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """What each of several ranks holds: all weights (ddp), or a share of them (fsdp); auto is ddp if they fit."""
     seed: int = 1
     """Decides initial weights, order, pairs, masks and dropout."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"

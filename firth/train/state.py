@@ -1,12 +1,14 @@
 """Exact resume: a run goes on as if it had never stopped.
 
 RUN/checkpoints/step-N holds the weights, the optimizer's moments, and the place in the data. A folder appears only when
-it is complete. A damaged one is reported, and the one before it is used. With several ranks only rank 0 writes.
+it is complete. A damaged one is reported, and the one before it is used. With several ranks only rank 0 writes, except
+where ranks share the weights: then each writes its own (`sharding.py`). Any number of ranks reads either.
 """
 
 import platform
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,12 +23,17 @@ from firth.data.loader import BatchAddress
 from firth.errors import BadInput, Damaged, FirthError
 from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
 from firth.train.loop import Progress
-from firth.train.parallel import current_world
+from firth.train.parallel import current_world, is_lost_rank
+from firth.train.sharding import copy_share, like, load_shares, save_shares, saved_names
+from firth.train.whole import is_shared
 
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
 SUMS = "sums.safetensors"
 PROGRESS = "progress.json"
+SHARED_WEIGHTS = "weights"
+SHARED_OPTIMIZER = "optimizer"
+"""Folders with a file for each rank, in place of the files of these names."""
 MOMENTS = ("exp_avg", "exp_avg_sq", "step", "momentum")
 """What optimizers keep for a parameter: AdamW the first three, Muon the last."""
 
@@ -63,10 +70,14 @@ def save(
     world = current_world()
     sums = total_sums(progress)
     target = folder / f"step-{progress.step}"
+    writer = _StateWriter(learner, optimizer, progress, sums=sums, files=files)
+    is_new = not world.from_main(target.exists())
+    if is_new and any(is_shared(parameter) for parameter in learner.parameters()):
+        writer.write_shares(target)
 
     def write() -> None:
         if not target.exists():
-            _write(target, learner, optimizer=optimizer, progress=progress, sums=sums, files=files)
+            writer.write(target)
         # Deleted only after the new state is complete.
         for old in _steps(folder)[:-keep]:
             shutil.rmtree(folder / f"step-{old}")
@@ -80,33 +91,63 @@ def total_sums(progress: Progress) -> dict[str, float]:
     return current_world().total(own_sums)
 
 
-def _write(
-    target: Path,
-    learner: nn.Module,
-    *,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
-    sums: Mapping[str, float],
-    files: Mapping[str, int],
-) -> None:
-    device = next(learner.parameters()).device
-    saved = SavedProgress(
-        step=progress.step,
-        steps=progress.steps,
-        place=progress.place,
-        counts=progress.counts,
-        files=files,
-        environment=environment(device),
-    )
-    try:
-        with atomic_folder(target) as temporary:
-            weights = {name: tensor.detach().contiguous() for name, tensor in saved_tensors(learner).items()}
-            save_file(weights, temporary / WEIGHTS)
-            save_file(_moments(learner, optimizer), temporary / OPTIMIZER)
-            save_file(_as_tensors(sums), temporary / SUMS)
-            write_json(temporary / PROGRESS, asdict(saved))
-    except (OSError, SafetensorError) as error:
-        raise _not_saved(target, progress.step, error) from None
+class _StateWriter:
+    """What a state holds, and how it is written."""
+
+    def __init__(
+        self,
+        learner: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        *,
+        sums: Mapping[str, float],
+        files: Mapping[str, int],
+    ) -> None:
+        self.sums = sums
+        device = next(learner.parameters()).device
+        self.progress = SavedProgress(
+            step=progress.step,
+            steps=progress.steps,
+            place=progress.place,
+            counts=progress.counts,
+            files=files,
+            environment=environment(device),
+        )
+        self.weights = {name: tensor.detach().contiguous() for name, tensor in saved_tensors(learner).items()}
+        self.moments = _moments(learner, optimizer)
+
+    def write(self, target: Path) -> None:
+        """Writes everything, in one process."""
+        try:
+            with atomic_folder(target) as temporary:
+                save_file(self.weights, temporary / WEIGHTS)
+                save_file(self.moments, temporary / OPTIMIZER)
+                self._write_progress(temporary)
+        except (OSError, SafetensorError) as error:
+            raise _not_saved(target, self.progress.step, error) from None
+
+    def write_shares(self, target: Path) -> None:
+        """Writes what this rank holds; all ranks do so together, into a folder that rank 0 makes."""
+        world = current_world()
+        try:
+            with ExitStack() as stack:
+                temporary = target
+                if world.is_main:
+                    temporary = stack.enter_context(atomic_folder(target))
+                temporary = world.from_main(temporary)
+                save_shares(temporary / SHARED_WEIGHTS, self.weights)
+                save_shares(temporary / SHARED_OPTIMIZER, self.moments)
+                if world.is_main:
+                    self._write_progress(temporary)
+        except Exception as error:
+            if is_lost_rank(error):
+                raise
+            raise _not_saved(target, self.progress.step, error) from None
+        world.wait()
+
+    def _write_progress(self, folder: Path) -> None:
+        save_file(_as_tensors(self.sums), folder / SUMS)
+        write_json(folder / PROGRESS, asdict(self.progress))
 
 
 def _as_tensors(sums: Mapping[str, float]) -> dict[str, Tensor]:
@@ -114,7 +155,7 @@ def _as_tensors(sums: Mapping[str, float]) -> dict[str, Tensor]:
     return {name: torch.tensor(total, dtype=torch.float64) for name, total in sums.items()}
 
 
-def _not_saved(target: Path, step: int, error: OSError | SafetensorError) -> FirthError:
+def _not_saved(target: Path, step: int, error: Exception) -> FirthError:
     folder = target.parent
     last = newest_step(folder)
     kept = f"the state of step {last} is intact" if last else "no state was saved before"
@@ -173,7 +214,7 @@ def saved_tensors(learner: nn.Module) -> dict[str, Tensor]:
 def load_tensors(learner: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Copies what `saved_tensors` gave back into the model."""
     for name, tensor in saved_tensors(learner).items():
-        tensor.copy_(tensors[name])
+        copy_share(tensor, tensors[name])
 
 
 def newest_step(folder: Path) -> int | None:
@@ -190,18 +231,66 @@ def _load(
     saved = from_dict(SavedProgress, read_json(source / PROGRESS))
     device = next(learner.parameters()).device
     _report_other_environment(saved.environment, environment(device), report)
-    weights = load_file(source / WEIGHTS)
-    # Strict: a state of another config is refused, not loaded in part.
-    if weights.keys() != saved_tensors(learner).keys():
-        raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
-    load_tensors(learner, weights)
-    _load_moments(source, learner, optimizer)
+    is_shared_state = (source / SHARED_WEIGHTS).is_dir()
+    if is_shared_state:
+        _load_shared(source, learner, optimizer)
+    else:
+        _load_whole(source, learner, optimizer)
     # The saved sums are those of all ranks, so only one rank continues them.
     sums: dict[str, Tensor] = {}
     if current_world().is_main:
         sums = {name: total.to(device) for name, total in load_file(source / SUMS).items()}
     progress = Progress(saved.steps, saved.step, place=saved.place, sums=sums, counts=dict(saved.counts))
     return progress, saved.files
+
+
+def _load_whole(source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Loads what one process wrote."""
+    weights = load_file(source / WEIGHTS)
+    _refuse_other_model(source, weights.keys(), learner)
+    load_tensors(learner, weights)
+    moments = load_file(source / OPTIMIZER)
+    for name, parameter in learner.named_parameters():
+        state: dict[str, Tensor] = {}
+        for moment in MOMENTS:
+            saved = moments.get(f"{name}.{moment}")
+            if saved is not None:
+                state[moment] = _new_moment(moment, parameter)
+                copy_share(state[moment], saved)
+        if state:
+            optimizer.state[parameter] = state
+
+
+def _load_shared(source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Loads what several ranks wrote."""
+    weights = saved_tensors(learner)
+    _refuse_other_model(source, saved_names(source / SHARED_WEIGHTS), learner)
+    load_shares(source / SHARED_WEIGHTS, {name: tensor.detach() for name, tensor in weights.items()})
+    known = saved_names(source / SHARED_OPTIMIZER)
+    moments: dict[str, Tensor] = {}
+    for name, parameter in learner.named_parameters():
+        state: dict[str, Tensor] = {}
+        for moment in MOMENTS:
+            key = f"{name}.{moment}"
+            if key in known:
+                state[moment] = _new_moment(moment, parameter)
+                moments[key] = state[moment]
+        if state:
+            optimizer.state[parameter] = state
+    load_shares(source / SHARED_OPTIMIZER, moments)
+
+
+def _new_moment(moment: str, parameter: nn.Parameter) -> Tensor:
+    """An empty moment of a parameter: a number of steps, or a tensor of the same shape."""
+    if moment == "step":
+        return torch.zeros((), device=parameter.device)
+    return like(parameter)
+
+
+def _refuse_other_model(source: Path, names: Collection[str], learner: nn.Module) -> None:
+    """Strict: a state of another config is refused, not loaded in part."""
+    if set(names) != saved_tensors(learner).keys():
+        raise BadInput(f"{source} belongs to another model; its tensors do not match this run's config.")
 
 
 def _report_other_environment(then: Environment, now: Environment, report: Report) -> None:
@@ -236,18 +325,6 @@ def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
             if moment in state:
                 moments[f"{name}.{moment}"] = state[moment].contiguous()
     return moments
-
-
-def _load_moments(source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    moments = load_file(source / OPTIMIZER)
-    for name, parameter in learner.named_parameters():
-        state: dict[str, Tensor] = {}
-        for moment in MOMENTS:
-            key = f"{name}.{moment}"
-            if key in moments:
-                state[moment] = moments[key].to(parameter.device)
-        if state:
-            optimizer.state[parameter] = state
 
 
 def _steps(folder: Path) -> list[int]:

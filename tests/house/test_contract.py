@@ -32,7 +32,7 @@ def test_files_are_short_and_say_what_they_are(path: Path) -> None:
 
 def test_public_names() -> None:
     functions = {"check", "compress", "demo", "evaluate", "export", "extend", "finetune", "import_model", "load"}
-    functions |= {"prepare", "pretrain", "serve", "tune"}
+    functions |= {"plan", "prepare", "pretrain", "serve", "tune"}
     classes = {"Fill", "FirthError", "Generated", "Model", "Prediction", "Rewritten"}
     assert set(firth.__all__) == functions | classes
     assert {name for names in firth._MODULES.values() for name in names} == set(firth.__all__)

@@ -28,6 +28,8 @@ GUIDES = [
     for name in (
         "prepare",
         "pretrain",
+        "plan",
+        "several-gpus",
         "finetune",
         "few-labels",
         "tune",
@@ -43,7 +45,8 @@ GUIDES = [
     )
 ]
 CHINESE_GUIDES = [
-    ROOT / f"docs/guides/{name}.zh.md" for name in ("finetune", "few-labels", "tune", "rewrite", "trust", "serve")
+    ROOT / f"docs/guides/{name}.zh.md"
+    for name in ("plan", "finetune", "few-labels", "tune", "rewrite", "trust", "serve")
 ]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],

@@ -3,9 +3,13 @@
 import json
 import multiprocessing
 import os
+import re
+import shutil
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -15,10 +19,12 @@ import pytest
 import torch
 
 import firth
-from firth.data.loader import BatchAddress, places
-from firth.errors import BadInput, Interrupted
+from firth.data.loader import BatchAddress, Packs, places
+from firth.errors import BadConfig, BadInput, Interrupted
 from firth.pretraining import training
 from firth.run_folder import LOCK, PretrainingSource, RunFolder
+from firth.tensors import Batch
+from firth.train import parallel
 from firth.train.journal import read_rows
 from firth.train.loop import Progress
 from firth.train.parallel import World, current_world
@@ -148,12 +154,7 @@ def test_two_ranks_learn_as_one_that_reads_their_batches(data: Path, tiny: tuple
     changes += ("train.checkpoint_every=100",)
     stopped = _on_two_ranks(_train_stop_and_resume, tmp_path, tmp_path, data, changes)
     firth.pretrain(data, out=tmp_path / "one", steps=6, changes=(*changes, "train.accumulate=2"), device="cpu")
-    expected = read_rows(tmp_path / "one/metrics.jsonl")
-    found = read_rows(tmp_path / "whole/metrics.jsonl")
-    assert [row.keys() for row in found] == [row.keys() for row in expected]
-    for row, expected_row in zip(found, expected, strict=True):
-        assert row.pop("split") == expected_row.pop("split")
-        assert row == pytest.approx(expected_row, rel=1e-5, abs=1e-5)
+    _assert_same_figures(tmp_path / "whole", tmp_path / "one")
     assert stopped[0] == stopped[1] == "Stopped at step 3; its state is saved. Continue with `resume=True`."
     assert (tmp_path / "stopped/metrics.jsonl").read_bytes() == (tmp_path / "whole/metrics.jsonl").read_bytes()
 
@@ -214,6 +215,96 @@ def _train(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> lis
     tuning = ["epochs=2", "batch_size=8"]
     firth.finetune(folder / "run", task="classify", train=rows, out=folder / "run/tuned", changes=tuning, device="cpu")
     return written
+
+
+class _Recorded(Packs):
+    """Packs that remember which of them were read."""
+
+    read: list[tuple[int, int]] = []
+
+    def __getitem__(self, place: BatchAddress) -> Batch:
+        self.read.append((place.epoch, place.index))
+        return super().__getitem__(place)
+
+
+def _train_shared_and_resume(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> list[tuple[int, int]]:
+    """Two ranks that share the weights, stopped by a signal to the second one, and resumed."""
+    training.Packs = _Recorded  # type: ignore[misc]
+    firth.pretrain(data, out=folder / "whole", steps=6, changes=changes, device="cpu")
+    read = list(_Recorded.read)
+    training.TrainingRun = _StopsRank1  # type: ignore[misc]
+    with suppress(Interrupted):
+        firth.pretrain(data, out=folder / "stopped", steps=6, changes=changes, device="cpu")
+    training.TrainingRun = TrainingRun  # type: ignore[misc]
+    if rank == 0:
+        shutil.copytree(folder / "stopped", folder / "alone")
+    firth.pretrain(data, out=folder / "stopped", resume=True, device="cpu")
+    return read
+
+
+class _StopsRank1(TrainingRun):
+    """A run whose rank 1 alone gets SIGTERM after step 3."""
+
+    def on_step(self, progress: Progress, norm: torch.Tensor) -> None:
+        if progress.step == 3 and not self.world.is_main:
+            signal.raise_signal(signal.SIGTERM)
+        super().on_step(progress, norm)
+
+
+def _assert_same_figures(found: Path, expected: Path) -> None:
+    rows = read_rows(found / "metrics.jsonl")
+    expected_rows = read_rows(expected / "metrics.jsonl")
+    assert [row.keys() for row in rows] == [row.keys() for row in expected_rows]
+    for row, expected_row in zip(rows, expected_rows, strict=True):
+        assert row.pop("split") == expected_row.pop("split")
+        assert row == pytest.approx(expected_row, rel=1e-5, abs=1e-5)
+
+
+def test_ranks_that_share_the_weights_learn_as_one(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    # With dropout, which depends on the number of a micro-batch and not on its rank.
+    changes = (*tiny, "train.parallel=fsdp", "train.log_every=2", "train.evaluate_every=3", "train.accumulate=4")
+    read = _on_two_ranks(_train_shared_and_resume, tmp_path, tmp_path, data, changes)
+    firth.pretrain(data, out=tmp_path / "one", steps=6, changes=changes, device="cpu")
+    _assert_same_figures(tmp_path / "whole", tmp_path / "one")
+    state = tmp_path / "alone/checkpoints/step-3"
+    shares = sorted(path.relative_to(state).as_posix() for path in state.rglob("shard-*"))
+    assert len(shares) == 4
+    assert not (state / "weights.safetensors").exists()
+    # The same ranks continue bit for bit; another number of ranks reads the same state.
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    firth.pretrain(data, out=tmp_path / "alone", resume=True, device="cpu")
+    _assert_same_figures(tmp_path / "alone", tmp_path / "one")
+    # 24 packs for training, and the held-out ones of two evaluations: each once, and together what one process reads.
+    together = Counter([*read[0], *read[1]])
+    assert together == Counter(_reads_of_one(data, changes, tmp_path / "again"))
+
+
+def _reads_of_one(data: Path, changes: tuple[str, ...], out: Path) -> list[tuple[int, int]]:
+    before = training.Packs
+    training.Packs = _Recorded  # type: ignore[misc]
+    _Recorded.read.clear()
+    try:
+        firth.pretrain(data, out=out, steps=6, changes=changes, device="cpu")
+    finally:
+        training.Packs = before  # type: ignore[misc]
+    return _Recorded.read
+
+
+@pytest.mark.parametrize(
+    ("size", "accumulate", "sentence"),
+    [
+        (3, 4, "A step has 4 micro-batches (train.accumulate), which 3 ranks cannot share equally"),
+        (4, 2, "A step has 2 micro-batches (train.accumulate), which 4 ranks cannot share equally"),
+    ],
+)
+def test_ranks_that_cannot_share_a_step_are_refused(
+    size: int, accumulate: int, sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "current_world", lambda: World(0, size))
+    with pytest.raises(BadConfig, match=re.escape(sentence)):
+        parallel.micro_batches_of_rank(TrainConfig(accumulate=accumulate))
+    assert parallel.with_micro_batches(TrainConfig()).accumulate == size
 
 
 def test_only_rank_0_writes_files(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from firth.errors import BadConfig, BadInput, FirthError
 from firth.lineage import Recipe
 from firth.pretraining.training import build
 from firth.tensors import Batch
+from firth.train.evaluation import evaluate
 from firth.train.journal import read_rows
 from firth.train.limit import EvaluationExtent, TimeLimit
 from firth.train.loop import Learner
-from firth.train.run import TrainingRun, evaluate, floor_step
+from firth.train.run import TrainingRun, floor_step
 
 
 def test_the_folder_of_a_run(run: Path) -> None:

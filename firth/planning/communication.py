@@ -1,0 +1,57 @@
+"""What ranks send each other in a step: bytes and links in, seconds out. A projection, not a measurement.
+
+A ring of n ranks adds up G bytes in 2 (n - 1) / n x G / bandwidth + 2 (n - 1) x latency, gathers or scatters them in
+half of that (Patarasuk & Yuan 2009). The slowest link of the ring counts: with several machines that is the network,
+which carries all that a machine sends. `python -m bench.gloo_cpu` compares these terms with gloo on one machine.
+"""
+
+from typing import Literal
+
+from firth.planning.machines import Cluster
+
+Mode = Literal["ddp", "fsdp"]
+
+LATENCY = 15e-6
+"""Seconds of a message between two GPUs."""
+BUCKETS = 32 * 2**20
+"""Bytes of a message (`train/parallel.py`)."""
+HIDDEN_SHARE = 0.7
+"""FSDP2 gathers weights while others compute: up to this share of the time of computing is hidden. Assumed."""
+
+
+def ring_bandwidth(cluster: Cluster) -> float:
+    """Bytes a second of the slowest link."""
+    if cluster.machines == 1:
+        return cluster.device.link
+    return min(cluster.device.link, cluster.network * 1e9 / 8)
+
+
+def all_reduce_seconds(num_bytes: float, ranks: int, *, bandwidth: float, latency: float = LATENCY) -> float:
+    """Seconds of a ring that leaves the sums of all ranks on all ranks."""
+    if ranks == 1:
+        return 0.0
+    messages = max(1.0, num_bytes / BUCKETS)
+    moved = 2 * (ranks - 1) / ranks * num_bytes / bandwidth
+    return moved + 2 * (ranks - 1) * latency * messages
+
+
+def sent_bytes(parameters: float, cluster: Cluster, mode: Mode) -> float:
+    """Bytes that each device sends in a step."""
+    ranks = cluster.size
+    if mode == "ddp":
+        gradients = 4 * parameters
+        return 2 * (ranks - 1) / ranks * gradients
+    # bf16 weights are gathered for the forward and the backward pass, fp32 gradients are scattered.
+    return (ranks - 1) / ranks * (2 + 2 + 4) * parameters
+
+
+def exposed_seconds(
+    parameters: float, cluster: Cluster, mode: Mode, *, computing: float, micro_batches: int = 1
+) -> float:
+    """Seconds of a step in which a device waits for others."""
+    bandwidth = ring_bandwidth(cluster)
+    if mode == "ddp":
+        # Gradients are added after the last micro-batch, while nothing else is computed.
+        return all_reduce_seconds(4 * parameters, cluster.size, bandwidth=bandwidth)
+    moving = micro_batches * sent_bytes(parameters, cluster, mode) / bandwidth
+    return max(0.0, moving - HIDDEN_SHARE * computing)

@@ -1,0 +1,196 @@
+"""A whole plan: text, a recipe and a cluster in; hours, memory, disk, transfers, the bottleneck and warnings out."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from firth.lineage import Recipe
+from firth.planning import cost
+from firth.planning.communication import Mode, exposed_seconds, ring_bandwidth, sent_bytes
+from firth.planning.cost import Work, memory_bytes, step_seconds, work_of
+from firth.planning.machines import CPU, Cluster, Device
+from firth.planning.texts import TextSize
+
+SHARD_BYTES = 2.5
+"""Prepared text on disk, of a token: its id, and where words and sentences begin."""
+STATE_FILE_BYTES = 12
+"""Of a parameter in a saved state: the weight and two moments."""
+PREPARED_PER_SECOND = 2.7e6
+"""Bytes of text that one process prepares in a second, measured on one core."""
+LOADED_PER_SECOND = 7.5e6
+"""Tokens that one process packs and masks in a second, measured on one core."""
+USABLE_MEMORY = 0.92
+"""Of a device's memory: the rest is CUDA's own and lost between blocks."""
+EPOCHS_ENOUGH = 40
+"""More passes over a text than this teach little that is new (Muennighoff et al. 2023)."""
+LEAST_STEPS = 200
+"""A run with fewer steps has hardly passed its warm-up."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take. Bytes are bytes, times are what their names say."""
+
+    tokens: float
+    """Of the text."""
+    epochs: float
+    steps: int
+    tokens_per_step: int
+    """Over all devices."""
+    tokens_per_second: float
+    """Over all devices."""
+    hours: float
+    device_hours: float
+    price: float | None
+    """Of the whole run; None if the price of an hour is not known."""
+    preparing_hours: float
+    """By two processes."""
+    parameters: float
+    memory: float
+    """Of one device."""
+    fits: bool
+    parallel: Mode | None
+    """None for one device."""
+    disk: float
+    """Prepared text, states and the model."""
+    sent_per_step: float
+    """By each device."""
+    waiting_share: float
+    """Of the time that a device waits for others."""
+    bottleneck: str
+    warnings: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = field(default=())
+
+
+def estimate(
+    recipe: Recipe,
+    text: TextSize,
+    cluster: Cluster,
+    *,
+    steps: int | None = None,
+    epochs: float | None = None,
+    length: float | None = None,
+) -> Estimate:
+    """The plan of a pre-training run. Without steps and epochs it has the recipe's own number of steps."""
+    work = work_of(recipe, length=length)
+    micro_batches = _micro_batches(recipe, cluster)
+    tokens_per_step = work.tokens * micro_batches * cluster.size
+    if epochs is not None:
+        steps = max(1, round(epochs * text.tokens / tokens_per_step))
+    num_steps = steps or recipe.train.steps
+    mode = _mode(recipe, work, cluster)
+    computing = step_seconds(work, cluster.device, micro_batches=micro_batches, shares=_shares(mode, cluster))
+    waiting = 0.0
+    if mode:
+        waiting = exposed_seconds(work.parameters, cluster, mode, computing=computing, micro_batches=micro_batches)
+    seconds_of_steps = num_steps * (computing + waiting) * (1 + cost.EVALUATION_SHARE)
+    hours = (seconds_of_steps + _start_seconds(cluster.device)) / 3600
+    memory = memory_bytes(work, cluster.device, shares=_shares(mode, cluster))
+    fits = memory < USABLE_MEMORY * cluster.device.memory
+    passes = num_steps * tokens_per_step / text.tokens
+    result = Estimate(
+        tokens=text.tokens,
+        epochs=passes,
+        steps=num_steps,
+        tokens_per_step=tokens_per_step,
+        tokens_per_second=tokens_per_step / (computing + waiting),
+        hours=hours,
+        device_hours=hours * cluster.size,
+        price=hours * cluster.size * cluster.price if cluster.price else None,
+        preparing_hours=text.num_bytes / PREPARED_PER_SECOND / 2 / 3600,
+        parameters=work.parameters,
+        memory=memory,
+        fits=fits,
+        parallel=mode,
+        disk=_disk(recipe, work, text),
+        sent_per_step=sent_bytes(work.parameters, cluster, mode) if mode else 0.0,
+        waiting_share=waiting / (computing + waiting),
+        bottleneck=_bottleneck(work, cluster, computing=computing, waiting=waiting),
+    )
+    warnings = tuple(_warnings(result, recipe, cluster))
+    return replace(result, warnings=warnings, assumptions=tuple(_assumptions(result, text, cluster)))
+
+
+def _micro_batches(recipe: Recipe, cluster: Cluster) -> int:
+    """Micro-batches of a step on each device, as `train.accumulate` counts those of all."""
+    return max(1, round(recipe.train.accumulate / cluster.size))
+
+
+def _mode(recipe: Recipe, work: Work, cluster: Cluster) -> Mode | None:
+    """How several devices share the work, as `train.parallel=auto` chooses."""
+    if cluster.size == 1:
+        return None
+    if recipe.train.parallel != "auto":
+        return recipe.train.parallel
+    is_whole = recipe.train.optim.optimizer == "muon" or cluster.device.name == CPU
+    static = cost.STATIC_BYTES * work.parameters
+    return "ddp" if is_whole or static < 0.6 * cluster.device.memory else "fsdp"
+
+
+def _shares(mode: Mode | None, cluster: Cluster) -> int:
+    return cluster.size if mode == "fsdp" else 1
+
+
+def _start_seconds(device: Device) -> float:
+    return cost.START_SECONDS["cpu" if device.name == CPU else "gpu"]
+
+
+def _disk(recipe: Recipe, work: Work, text: TextSize) -> float:
+    # A new state is complete before the oldest is deleted.
+    states = (recipe.train.keep + 1) * STATE_FILE_BYTES * work.parameters
+    model = 4 * work.parameters
+    return SHARD_BYTES * text.tokens + states + model
+
+
+def _bottleneck(work: Work, cluster: Cluster, *, computing: float, waiting: float) -> str:
+    """What takes most of a step's time."""
+    if waiting > computing:
+        return "the network between machines" if cluster.machines > 1 else "the links between GPUs"
+    products = work.flops / cluster.device.flops
+    moving = step_seconds(work, cluster.device) / work.tokens - products
+    return "matrix products" if products > moving else "memory bandwidth"
+
+
+def _warnings(result: Estimate, recipe: Recipe, cluster: Cluster) -> Iterator[str]:
+    """What the user should know before paying."""
+    device = cluster.device
+    if not result.fits:
+        remedies = ["lower batches.tokens (and raise train.accumulate)"]
+        if not recipe.train.recompute:
+            remedies.append("train.recompute=true")
+        if result.parallel == "ddp" and recipe.train.optim.optimizer != "muon":
+            remedies.append("train.parallel=fsdp")
+        yield (
+            f"It does not fit: {result.memory / 1e9:.1f} GB of {device.memory / 1e9:.0f} GB "
+            f"a device; try {', '.join(remedies)}."
+        )
+    if result.waiting_share > 0.3:
+        yield (
+            f"Devices wait for each other {result.waiting_share:.0%} of the time; fewer of them, or more micro-batches "
+            "a step (train.accumulate), cost less."
+        )
+    if result.epochs > EPOCHS_ENOUGH:
+        yield f"The run reads the text {result.epochs:.0f} times; more text would teach more."
+    if result.steps < LEAST_STEPS:
+        yield f"The run has only {result.steps} steps; smaller ones (batches.tokens) would learn more."
+    per_device = result.tokens_per_second / cluster.size
+    workers_needed = per_device / LOADED_PER_SECOND
+    if device.name != CPU and recipe.batches.workers < workers_needed:
+        yield f"Set batches.workers={max(2, round(2 * workers_needed))}, or the GPU waits for batches."
+
+
+def _assumptions(result: Estimate, text: TextSize, cluster: Cluster) -> Iterator[str]:
+    device = cluster.device
+    yield f"Tokens: {text.counted}."
+    if device.source == "measured":
+        yield f"The speed of one device is from measured runs ({device.name}); docs/results.md has how close they were."
+    elif device.source == "probe":
+        yield f"The speed of one device was measured here: {device.speed:.2f} times what the cost model predicts."
+    else:
+        yield f"The {device.name} was not measured: its data sheet, and the share of it that an H200 reaches."
+    yield f"Evaluations and states take {cost.EVALUATION_SHARE:.0%} of the time."
+    if cluster.size > 1:
+        gigabytes = ring_bandwidth(cluster) / 1e9
+        yield (
+            f"Several devices are a projection: a ring at {gigabytes:.1f} GB/s, "
+            "gradients of ddp not hidden behind computing, up to 70 % of fsdp's."
+        )

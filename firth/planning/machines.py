@@ -1,0 +1,122 @@
+"""What machines can do: names of GPUs in, speeds, memory and links out.
+
+The H200 and two cores of a CPU were measured. Other GPUs have the figures of their data sheets, scaled by how much of
+its own the H200 reaches.
+"""
+
+import os
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from typing import Literal
+
+from firth.errors import BadConfig
+
+CPU = "cpu"
+
+
+@dataclass(frozen=True)
+class Device:
+    """One GPU, or all cores of a CPU."""
+
+    name: str
+    flops: float
+    """Matrix products a second, in floating-point operations: bf16 on a GPU, fp32 on a CPU."""
+    bandwidth: float
+    """Bytes a second from and to its memory."""
+    memory: float
+    """Bytes."""
+    link: float
+    """Bytes a second that each device sends to another of the same machine."""
+    source: Literal["measured", "data sheet", "probe"] = "data sheet"
+    speed: float = 1.0
+    """What a probe found: the measured speed as a multiple of the predicted one."""
+
+
+def _gpu(name: str, teraflops: float, terabytes: float, gigabytes: float, *, link: float) -> Device:
+    """A GPU by its data sheet: dense bf16 products, memory bandwidth and size, GB/s to its neighbours."""
+    # An H200 reached 788 of 989 TFLOP/s in a large product.
+    return Device(name, teraflops * 1e12 * 788 / 989, terabytes * 1e12, gigabytes * 1e9, link * 1e9)
+
+
+NVLINK_SHARE = 0.75
+"""Of a link's bytes in one direction that a ring of GPUs uses; assumed."""
+
+GPUS: dict[str, Device] = {
+    "H200": replace(_gpu("H200", 989, 4.8, 141, link=450 * NVLINK_SHARE), source="measured"),
+    "B200": _gpu("B200", 2250, 8.0, 180, link=900 * NVLINK_SHARE),
+    "H100": _gpu("H100", 989, 3.35, 80, link=450 * NVLINK_SHARE),
+    "H100-PCIe": _gpu("H100-PCIe", 756, 2.0, 80, link=25),
+    "A100": _gpu("A100", 312, 2.04, 80, link=300 * NVLINK_SHARE),
+    "A100-40": _gpu("A100-40", 312, 1.555, 40, link=300 * NVLINK_SHARE),
+    "L40S": _gpu("L40S", 362, 0.864, 48, link=25),
+    "A10": _gpu("A10", 125, 0.6, 24, link=12),
+    "L4": _gpu("L4", 121, 0.3, 24, link=12),
+    "RTX-4090": _gpu("RTX-4090", 165, 1.008, 24, link=12),
+    "RTX-3090": _gpu("RTX-3090", 71, 0.936, 24, link=12),
+}
+"""By the name that `--gpu` takes."""
+
+CORE_FLOPS = 107.5e9
+"""fp32 products of one core of an AMD EPYC (Zen 4, AVX-512), measured."""
+CORE_BANDWIDTH = 13e9
+"""Bytes a second of one core, such that the bytes of a step take what was measured."""
+CPU_MEMORY = 16e9
+
+
+def cpu(cores: int | None = None) -> Device:
+    """A CPU with so many cores; those that this process may use if none are named."""
+    if cores is None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = _memory_here() or CPU_MEMORY
+    return Device(CPU, cores * CORE_FLOPS, cores * CORE_BANDWIDTH, memory, link=2e9, source="measured")
+
+
+def _memory_here() -> float:
+    """Bytes of this machine's memory; 0 if the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (ValueError, OSError, AttributeError):
+        return 0.0
+
+
+def find(name: str) -> Device:
+    """A device by name, in any case."""
+    if name.lower() == CPU:
+        return cpu()
+    by_lower = {known.lower(): device for known, device in GPUS.items()}
+    if name.lower() in by_lower:
+        return by_lower[name.lower()]
+    nearest = get_close_matches(name.lower(), list(by_lower), n=1)
+    hint = f"; did you mean {by_lower[nearest[0]].name}?" if nearest else ""
+    raise BadConfig(f"There is no GPU '{name}' in the table (known: {', '.join(GPUS)}, cpu){hint or '.'}")
+
+
+def from_cuda_name(name: str) -> str:
+    """The name in the table of what CUDA calls a GPU; empty if it is not there."""
+    words = name.lower().replace("nvidia", "").replace("geforce ", "").strip().replace(" ", "-")
+    by_length = sorted(GPUS, key=len, reverse=True)
+    found = [known for known in by_length if known.lower() in words]
+    return found[0] if found else ""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Machines of one kind."""
+
+    device: Device
+    machines: int = 1
+    devices: int = 1
+    """Of each machine."""
+    network: float = 100.0
+    """Gbit/s of each machine to the others."""
+    price: float = 0.0
+    """Of one device for an hour; 0 if it is not known."""
+
+    def __post_init__(self) -> None:
+        if self.machines < 1 or self.devices < 1 or self.network <= 0 or self.price < 0:
+            raise BadConfig("A plan needs at least one machine and GPU, network above 0 and price at least 0.")
+
+    @property
+    def size(self) -> int:
+        """All devices."""
+        return self.machines * self.devices

@@ -1,0 +1,84 @@
+"""The plan that a user asks for: names and numbers in, an estimate and what it was made from out (`firth.plan`)."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from firth.errors import BadConfig
+from firth.lineage import Recipe
+from firth.planning import machines as known_machines
+from firth.planning import texts
+from firth.planning.estimate import Estimate, estimate
+from firth.planning.machines import Cluster
+from firth.planning.texts import TextSize
+from firth.pretraining.planning import PretrainRequest, resolve_config
+
+TABLE_BYTES = (1e9, 1e10, 1e11, 1e12)
+TABLE_DEVICES = (1, 8, 64, 1000)
+MACHINE_DEVICES = 8
+"""Of the machines in the table."""
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A plan with what it was made from."""
+
+    recipe: Recipe
+    cluster: Cluster
+    text: TextSize
+    estimate: Estimate
+
+    def table(
+        self, sizes: Sequence[float] = TABLE_BYTES, devices: Sequence[int] = TABLE_DEVICES
+    ) -> list[tuple[float, int, Estimate]]:
+        """One pass over texts of these bytes on so many devices, in machines of eight."""
+        bytes_per_token = self.text.num_bytes / self.text.tokens
+        rows: list[tuple[float, int, Estimate]] = []
+        for num_bytes in sizes:
+            text = TextSize(num_bytes, num_bytes / bytes_per_token, self.text.counted)
+            for count in devices:
+                in_machine = min(count, MACHINE_DEVICES)
+                larger = replace(self.cluster, devices=in_machine, machines=-(-count // in_machine))
+                rows.append((num_bytes, count, estimate(self.recipe, text, larger, epochs=1.0)))
+        return rows
+
+
+def plan(
+    *,
+    text: str | Path | Sequence[str | Path] = (),
+    text_size: str | None = None,
+    recipe: str = "bert",
+    size: str = "base",
+    vocab_size: int = 30_000,
+    steps: int | None = None,
+    epochs: float | None = None,
+    gpu: str = "H200",
+    gpus: int = 1,
+    machines: int = 1,
+    network: float = 100.0,
+    price: float = 0.0,
+    probe: bool = False,
+    changes: Iterable[str] = (),
+) -> PlannedRun:
+    """What a pre-training run will take: hours, memory, disk, price, and what limits it.
+
+    `text` is the text itself, prepared text, or a sample of `text_size`. `gpu` is the kind of GPU, or cpu; `probe=True`
+    measures this machine first and plans with it.
+    """
+    if steps is not None and epochs is not None:
+        raise BadConfig("Give one of `steps=` and `epochs=`, not both.")
+    if vocab_size < 1 or (steps is not None and steps < 1) or (epochs is not None and epochs <= 0):
+        raise BadConfig("`steps=`, `epochs=` and `vocab_size=` must be above zero.")
+    request = PretrainRequest(recipe=recipe, size=size, changes=tuple(changes))
+    named = resolve_config(request, None, start=None, vocab_size=vocab_size)
+    paths = [text] if isinstance(text, str | Path) else text
+    size_of_text = texts.measure([Path(path) for path in paths], texts.parse_size(text_size))
+    if probe:
+        from firth.planning.probe import probe as measured_device  # imports torch
+
+        device = measured_device(named)
+    else:
+        device = known_machines.find(gpu)
+    cluster = Cluster(device, machines=machines, devices=gpus, network=network, price=price)
+    result = estimate(named, size_of_text, cluster, steps=steps, epochs=epochs)
+    return PlannedRun(named, cluster, size_of_text, result)

@@ -1,0 +1,70 @@
+"""How much text there is: a size, a sample, files or prepared text in; bytes and tokens out."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from firth import models, tokenizers
+from firth.corpus.readers import expected_bytes, find_files, read_documents
+from firth.data.shards import Shards
+from firth.errors import BadConfig, BadInput
+
+BYTES_PER_TOKEN = 4.5
+"""English with a vocabulary of 24,000 pieces: 534 MB are 117.8M tokens."""
+SAMPLE_BYTES = 2_000_000
+"""As much of a sample is tokenised."""
+UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)B?", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class TextSize:
+    """How much text is trained on."""
+
+    num_bytes: float
+    tokens: float
+    counted: str
+    """How the tokens were found."""
+
+
+def parse_size(text: str | None) -> float | None:
+    """Bytes of `20GB`, `1.5 TB`, `300M`; None if no size is given."""
+    if text is None:
+        return None
+    found = SIZE.fullmatch(text.strip())
+    if found is None or float(found[1]) == 0:
+        raise BadConfig(f"'{text}' is not a size of a text; write it as 500MB, 20GB or 1TB.")
+    return float(found[1]) * UNITS[found[2].upper()]
+
+
+def measure(paths: Sequence[Path], size: float | None) -> TextSize:
+    """The text of a plan: `size` bytes of what the files are a sample of, or the files themselves."""
+    if len(paths) == 1 and (paths[0] / "shards.json").exists():
+        tokens = Shards.open(paths[0], verify=False).num_tokens
+        return TextSize(tokens * BYTES_PER_TOKEN, tokens, "counted in the prepared text")
+    if not paths:
+        if size is None:
+            raise BadConfig("Give a text or a sample of it, or `text_size='20GB'`.")
+        return TextSize(size, size / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN} bytes a token, as English text has; assumed")
+    files = find_files(list(paths))
+    per_token = _bytes_per_token(files)
+    total = size or float(expected_bytes(files))
+    return TextSize(total, total / per_token, f"{per_token:.2f} bytes a token, counted in the sample")
+
+
+def _bytes_per_token(files: Sequence[Path]) -> float:
+    """Bytes of a token, with the tokenizer of the model for the sample's language."""
+    lines: list[str] = []
+    num_bytes = 0
+    for document in read_documents(files):
+        for line in document.lines:
+            lines.append(line)
+            num_bytes += len(line.encode()) + 1
+        if num_bytes > SAMPLE_BYTES:
+            break
+    if not lines:
+        raise BadInput(f"{files[0]} has no text to plan with.")
+    tokenizer = tokenizers.load(models.suiting(lines, remedy="give `text_size=` without a sample"))
+    num_tokens = sum(len(encoding) for encoding in tokenizer.encode_batch(lines))
+    return num_bytes / max(1, num_tokens)

@@ -1,0 +1,151 @@
+"""`firth plan`: close to runs that were measured, right in its arithmetic, and clear about what will not fit."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import firth
+from bench import plan_check
+from firth import lineage, samples
+from firth.errors import BadConfig, Unsupported
+from firth.planning import probe
+from firth.planning.communication import all_reduce_seconds, exposed_seconds, sent_bytes
+from firth.planning.cost import memory_bytes, step_seconds, work_of
+from firth.planning.estimate import estimate
+from firth.planning.machines import GPUS, Cluster, cpu, find, from_cuda_name
+from firth.planning.texts import TextSize, parse_size
+
+ROOT = Path(__file__).parents[2]
+TEXT = TextSize(4.5e9, 1e9, "")
+
+
+@pytest.mark.parametrize("row", list(plan_check.compared()), ids=lambda row: row.what)
+def test_predictions_are_close_to_measured_runs(row: plan_check.Compared) -> None:
+    assert row.ratio == pytest.approx(1, abs=row.limit)
+
+
+def test_results_show_the_table() -> None:
+    assert "\n".join(plan_check.lines()) in (ROOT / "docs/results.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("size", ["tiny", "mini", "base", "large"])
+def test_parameters_are_those_of_the_encoder(size: str) -> None:
+    import torch
+
+    from firth.encoders.bert import Bert
+
+    recipe = lineage.make("roberta", size)
+    config = recipe.encoder["bert"]
+    with torch.device("meta"):
+        encoder = Bert(replace(config, init="normal"))
+    built = sum(parameter.numel() for parameter in encoder.parameters())
+    # Positions, norms, biases and the head's transform are left out or estimated.
+    assert work_of(recipe).parameters == pytest.approx(built, rel=0.03)
+
+
+def test_more_of_everything_takes_longer() -> None:
+    h200 = GPUS["H200"]
+    base = work_of(lineage.make("bert", "base"))
+    assert step_seconds(base, GPUS["A100"]) > step_seconds(base, h200)
+    assert step_seconds(base, h200, micro_batches=4) > 3 * step_seconds(base, h200)
+    longer = work_of(lineage.make("bert", "base"), length=512)
+    assert step_seconds(longer, h200) > step_seconds(base, h200)
+    assert memory_bytes(base, h200, shares=8) < memory_bytes(base, h200)
+    generator = work_of(lineage.make("electra", "12x256"))
+    alone = work_of(lineage.make("bert", "12x256"))
+    assert generator.flops > alone.flops
+
+
+def test_ring_moves_nearly_twice_its_bytes() -> None:
+    assert all_reduce_seconds(1e9, 1, bandwidth=1e9) == 0
+    assert all_reduce_seconds(1e9, 2, bandwidth=1e9, latency=0) == pytest.approx(1.0)
+    assert all_reduce_seconds(1e9, 1000, bandwidth=1e9, latency=0) == pytest.approx(2.0, rel=0.01)
+    cluster = Cluster(GPUS["H200"], machines=4, devices=8, network=100)
+    assert sent_bytes(1e9, cluster, "ddp") == pytest.approx(2 * 31 / 32 * 4e9)
+    assert sent_bytes(1e9, cluster, "fsdp") == pytest.approx(31 / 32 * 8e9)
+    # The slowest link counts, and what fsdp sends is hidden behind enough computing.
+    in_one_machine = Cluster(GPUS["H200"], devices=8)
+    slow = exposed_seconds(1e9, cluster, "ddp", computing=1.0)
+    assert slow > 10 * exposed_seconds(1e9, in_one_machine, "ddp", computing=1.0)
+    assert exposed_seconds(1e9, in_one_machine, "fsdp", computing=10.0) == 0
+
+
+def test_what_does_not_fit_is_said() -> None:
+    recipe = replace(
+        lineage.make("bert", "large"), batches=replace(lineage.make("bert", "large").batches, tokens=65536)
+    )
+    too_small = estimate(recipe, TEXT, Cluster(GPUS["A10"]), steps=1000)
+    assert not too_small.fits
+    assert any("does not fit" in warning and "train.recompute=true" in warning for warning in too_small.warnings)
+    assert estimate(recipe, TEXT, Cluster(GPUS["H200"]), steps=1000).fits
+    # 335M parameters need 6 GB in training: too many for half of a small card, so they are shared.
+    tiny_card = replace(GPUS["A10"], memory=8e9)
+    assert estimate(recipe, TEXT, Cluster(tiny_card, devices=8), steps=1000).parallel == "fsdp"
+    assert estimate(recipe, TEXT, Cluster(GPUS["H200"], devices=8), steps=1000).parallel == "ddp"
+
+
+def test_hours_price_and_table() -> None:
+    plan = firth.plan(text_size="20GB", epochs=2, gpus=8, price=3.0)
+    found = plan.estimate
+    assert found.epochs == pytest.approx(2, rel=0.01)
+    assert found.steps * found.tokens_per_step == pytest.approx(2 * found.tokens, rel=0.01)
+    assert found.price == pytest.approx(found.hours * 8 * 3)
+    assert any("projection" in assumption for assumption in found.assumptions)
+    rows = plan.table()
+    assert {(num_bytes, devices) for num_bytes, devices, _ in rows} >= {(1e12, 1000), (1e9, 1)}
+    hours = {devices: row.hours for num_bytes, devices, row in rows if num_bytes == 1e12}
+    assert hours[1000] < hours[64] < hours[8] < hours[1]
+
+
+def test_tokens_of_a_sample_and_of_prepared_text(data: Path, texts: list[Path]) -> None:
+    sampled = firth.plan(text=texts[0], text_size="1GB", size="mini", gpu="cpu").text
+    assert 2 < sampled.num_bytes / sampled.tokens < 7
+    prepared = firth.plan(text=data, size="mini", gpu="cpu").text
+    assert prepared.tokens == json.loads((data / "shards.json").read_text())["tokens"]
+
+
+@pytest.mark.parametrize(("written", "expected"), [("20GB", 2e10), ("1.5 tb", 1.5e12), ("300M", 3e8), ("12", 12.0)])
+def test_sizes(written: str, expected: float) -> None:
+    assert parse_size(written) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"text_size": "much"}, "'much' is not a size of a text"),
+        ({}, "Give a text or a sample of it"),
+        ({"text_size": "1GB", "gpu": "H20O"}, "did you mean H200?"),
+        ({"text_size": "1GB", "steps": 1, "epochs": 1}, "Give one of `steps=` and `epochs=`"),
+        ({"text_size": "1GB", "gpus": 0}, "at least one machine"),
+    ],
+)
+def test_mistakes_get_a_sentence(options: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadConfig, match=re.escape(sentence)):
+        firth.plan(**options)  # type: ignore[arg-type]
+
+
+def test_recipes_that_are_no_transformers_are_refused() -> None:
+    with pytest.raises(Unsupported, match="elmo is none of them"):
+        firth.plan(text_size="1GB", recipe="elmo", size="mini")
+
+
+def test_names_of_gpus() -> None:
+    assert find("h200") is GPUS["H200"]
+    assert from_cuda_name("NVIDIA H200") == "H200"
+    assert from_cuda_name("NVIDIA GeForce RTX 4090") == "RTX-4090"
+    assert from_cuda_name("NVIDIA A100-SXM4-40GB") == "A100"
+    assert from_cuda_name("Some Other Card") == ""
+
+
+def test_a_probe_finds_the_speed_of_this_machine() -> None:
+    assert samples.prose("en").exists()
+    device = probe.probe(lineage.make("bert", "tiny"), seconds=1.0)
+    assert device.source == "probe"
+    assert device.speed > 0
+    recipe = lineage.make("bert", "tiny")
+    usual = replace(device, speed=1.0, source="measured")
+    assert step_seconds(work_of(recipe), device) == pytest.approx(step_seconds(work_of(recipe), usual) / device.speed)
+    assert cpu(2).flops == 2 * cpu(1).flops
