@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
+from firth import remote
 from firth.errors import BadInput, Damaged, Unsupported
 
 if TYPE_CHECKING:
@@ -146,6 +147,21 @@ def write_bytes(path: Path, data: bytes) -> None:
         file.write(data)
 
 
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The contents of all files below a folder, by their names in it."""
+    contents: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            contents[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return contents
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes the files that `read_files` has read."""
+    for name, data in contents.items():
+        write_bytes(folder / name, data)
+
+
 def write_json(path: Path, value: object) -> None:
     """Writes a value as indented JSON, atomically; NaN and infinity become null."""
     text = json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False)
@@ -229,30 +245,58 @@ def ending(path: Path) -> str:
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Opens a plain, .gz, .xz or .zst file for reading."""
-    if not path.exists():
-        raise BadInput(f"{path} does not exist.")
-    if not path.is_file():
-        raise BadInput(f"{path} is not a file; name one.")
+    """Opens a plain, .gz, .xz or .zst file for reading, on this machine or in an object store."""
+    file = open_stored(path)
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return _Decompressed(gzip.GzipFile(fileobj=file), file)
     if path.suffix == ".xz":
-        return lzma.open(path, "rb")
+        return _Decompressed(lzma.LZMAFile(file), file)
     if path.suffix == ".zst":
         try:
             import zstandard
         except ImportError:
+            file.close()
             raise Unsupported(f"{path} needs zstandard: pip install 'firth[data]'.") from None
-        return io.BufferedReader(_ZstdReader(path, zstandard), 1 << 17)
+        return io.BufferedReader(_ZstdReader(file, zstandard), 1 << 17)
+    return file
+
+
+def open_stored(path: Path) -> IO[bytes]:
+    """Opens a file for reading as it is stored: compressed files stay compressed."""
+    if remote.is_remote(path):
+        return remote.open_remote(path)
+    if not path.exists():
+        raise BadInput(f"{path} does not exist.")
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file; name one.")
     return path.open("rb")
+
+
+def stored_bytes(path: Path) -> int:
+    """The size of a file, on this machine or in an object store."""
+    if remote.is_remote(path):
+        return remote.size_of(path)
+    return path.stat().st_size
+
+
+class _Decompressed(io.BufferedReader):
+    """A decompressing reader that also closes the file it reads from."""
+
+    def __init__(self, reader: gzip.GzipFile | lzma.LZMAFile, file: IO[bytes]) -> None:
+        super().__init__(reader)  # type: ignore[arg-type]
+        self.file = file
+
+    def close(self) -> None:
+        super().close()
+        self.file.close()
 
 
 class _ZstdReader(io.RawIOBase):
     """Reads .zst frames; unlike `zstandard.open`, it raises when the file ends in the middle of one."""
 
-    def __init__(self, path: Path, zstandard: ModuleType) -> None:
+    def __init__(self, file: IO[bytes], zstandard: ModuleType) -> None:
         self.zstandard = zstandard
-        self.file = path.open("rb")
+        self.file = file
         self.ready = memoryview(b"")
         """Decompressed bytes that were not returned yet."""
         self._begin_frame()
