@@ -137,17 +137,20 @@ def embed_file(
     out: str | Path,
     pooling: str | None = None,
     precision: str | None = None,
+    engine: str = "local",
+    processes: int = 2,
 ) -> tuple[int, int]:
     """Writes a vector for each line of a file as a .npy array; returns the number of texts and the width.
 
     Without a `model`, the one that comes with firth for the language of the texts is used. The file "-" is standard
-    input.
+    input. With the `engine` "ray", the vectors are computed by `processes` workers of a cluster.
     """
     from io import BytesIO
 
     import numpy as np
 
     from firth.corpus.readers import read_texts
+    from firth.engines import open_engine
     from firth.inference.model import load
     from firth.train.shared_cores import share_cores
 
@@ -159,6 +162,12 @@ def embed_file(
     texts = read_texts(Path(file))
     loaded = load(model or models.suiting(texts), precision=precision)
     loaded.embedder.warn_about_truncation(texts)
+    with open_engine(engine, workers=processes) as opened:
+        if opened is not None:
+            from firth.inference.on_engine import embed_to_file
+
+            embed_to_file(opened, loaded, texts, path, pooling=pooling, precision=precision)
+            return len(texts), loaded.width
     with share_cores():
         vectors = loaded.embed(texts, pooling=pooling)
     buffer = BytesIO()

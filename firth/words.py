@@ -133,17 +133,30 @@ def duplicates(
     shingle: int = 3,
     documents: "Documents" = "line",
     field: str = "text",
+    engine: str = "local",
+    processes: int = 2,
 ) -> list[NearPair]:
-    """Pairs of documents whose SimHash fingerprints differ in at most `within` bits, nearest first."""
+    """Pairs of documents whose SimHash fingerprints differ in at most `within` bits, nearest first.
+
+    With the `engine` "ray", the fingerprints are computed by `processes` workers of a cluster.
+    """
     from firth.corpus.readers import read_documents
+    from firth.data.distributed import fingerprints_of
+    from firth.data.pieces import Reading
     from firth.data.simhash import fingerprint, near_pairs
+    from firth.engines import open_engine
 
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     sources: list[str] = []
     fingerprints: list[int] = []
-    for document in read_documents(paths, documents=documents, field=field):
-        sources.append(document.source)
-        fingerprints.append(fingerprint("\n".join(document.lines), shingle=shingle))
+    with open_engine(engine, workers=processes) as opened:
+        if opened is not None:
+            reading = Reading(documents=documents, field=field)
+            sources, fingerprints = fingerprints_of(opened, paths, reading, shingle=shingle)
+        else:
+            for document in read_documents(paths, documents=documents, field=field):
+                sources.append(document.source)
+                fingerprints.append(fingerprint("\n".join(document.lines), shingle=shingle))
     found = near_pairs(fingerprints, within=within)
     pairs = sorted(found, key=lambda pair: (pair[2], pair[1], pair[0]))  # by bits, then by place
     log.info(f"{len(sources):,} documents, of which {len(pairs):,} pairs differ in at most {within} bits.")

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from firth import models
-from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, OptionalModel, show, split_model
+from firth.commands.shown import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    EngineName,
+    Json,
+    ModelFolder,
+    OptionalModel,
+    Processes,
+    show,
+    split_model,
+)
 from firth.errors import BadConfig
 
 if TYPE_CHECKING:
@@ -58,12 +68,16 @@ def embed(
             "[default: the folder's own, else fp32]"
         ),
     ] = None,
+    engine: EngineName = "local",
+    processes: Processes = 2,
     as_json: Json = False,
 ) -> None:
     """Turn each line of a file into a vector, in order."""
     from firth import model_files
 
-    num_texts, width = model_files.embed_file(model, file=file, out=out, pooling=pooling, precision=precision)
+    num_texts, width = model_files.embed_file(
+        model, file=file, out=out, pooling=pooling, precision=precision, engine=engine, processes=processes
+    )
     show({"texts": num_texts, "width": width, "out": str(out)}, as_json=as_json)
 
 

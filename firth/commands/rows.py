@@ -11,7 +11,16 @@ import typer
 from firth import tasks
 from firth.commands import vectors
 from firth.commands.flags import in_flags
-from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, line, show
+from firth.commands.shown import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    EngineName,
+    Json,
+    ModelFolder,
+    Processes,
+    line,
+    show,
+)
 from firth.errors import BadConfig
 from firth.files import finite
 from firth.nn import TAGGERS
@@ -191,9 +200,12 @@ def predict(
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
     language: Language = "",
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
+    engine: EngineName = "local",
+    processes: Processes = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
     """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
+    from firth.engines import open_engine
     from firth.inference.model import load
 
     if bool(texts) == (file is not None):
@@ -201,11 +213,17 @@ def predict(
     loaded = load(model, language=language)
     # A tab separates the texts of a pair.
     inputs = [text.split("\t") if "\t" in text else text for text in texts or ()]
+    examples = loaded.examples(inputs, task=task) if file is None else loaded.read_examples(file, task=task)
     if best != 1:
-        examples = loaded.examples(inputs, task=task) if file is None else loaded.read_examples(file, task=task)
         _show_best_sequences(loaded.k_best(examples, best, task=task), as_json=as_json)
         return
-    predictions = loaded.predict(inputs, task=task) if file is None else loaded.predict_file(file, task=task)
+    with open_engine(engine, workers=processes) as opened:
+        if opened is None:
+            predictions = loaded.predict_examples(examples, task=task)
+        else:
+            from firth.inference import on_engine
+
+            predictions = on_engine.predict(opened, loaded, examples, task=task, language=language)
     for prediction in predictions:
         if as_json:
             print(json.dumps(finite(asdict(prediction)), ensure_ascii=False))

@@ -19,7 +19,7 @@ import numpy as np
 from firth import tokenizers
 from firth.corpus.cleaning import Seen
 from firth.corpus.languages import TextSource, find_sources, language_names
-from firth.corpus.readers import Paths, check_documents, no_text
+from firth.corpus.readers import Paths, check_documents, find_files, no_text
 from firth.data.pieces import (
     Draw,
     Kept,
@@ -28,9 +28,11 @@ from firth.data.pieces import (
     Summary,
     clean_piece,
     count_documents,
+    count_lines,
     cut,
     drop_seen,
     kept_documents,
+    read_piece,
 )
 from firth.data.prepare import Chunk, Progress, encode_documents, write_text
 from firth.data.health import Health
@@ -153,6 +155,82 @@ def _without_near(
 def fingerprint_kept(text: bytes, kept: Kept) -> list[int]:
     """A worker's part: the SimHash of every document that is left."""
     return [fingerprint("\n".join(lines)) for lines in kept_documents(text, kept)]
+
+
+def fingerprints_of(
+    engine: Engine, paths: Paths, reading: Reading, *, shingle: int
+) -> tuple[list[str], list[int]]:
+    """Where each document of the files begins, and its SimHash."""
+    check_documents(reading.documents)
+    pieces = cut([TextSource(tuple(find_files(paths)))], reading)
+
+    def submitted() -> Iterator[tuple[Piece, Handle[Marks]]]:
+        for piece in pieces:
+            yield piece, engine.submit(fingerprint_piece, piece, reading, shingle)
+
+    sources: list[str] = []
+    fingerprints: list[int] = []
+    numbering = _Numbering()
+    num_read: Counter[Path] = Counter()
+    for piece, waiting in ahead(submitted(), window(engine)):
+        marks = engine.result(waiting)
+        lines_before = numbering.lines_before(piece, marks.num_lines)
+        sources += [f"{piece.path}:{lines_before + line}" for line in marks.lines]
+        fingerprints += marks.fingerprints
+        num_read[piece.path] += len(marks.lines)
+    for path, count in num_read.items():
+        if not count:
+            raise no_text(path)
+    return sources, fingerprints
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The documents of a piece, without their text."""
+
+    lines: list[int]
+    """The first line of each, counted from the beginning of the piece."""
+    fingerprints: list[int]
+    num_lines: int
+    """Lines of the piece, by which those of the next one are numbered."""
+
+
+class _Numbering:
+    """The number of a file's lines before each of its pieces, which come in order."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+        self.num_lines = 0
+        self.num_bytes = 0
+
+    def lines_before(self, piece: Piece, num_lines: int) -> int:
+        """How much to add to the numbers of the piece's lines, of which it has `num_lines`."""
+        part = piece.part
+        # What this process reads has the numbers of the file, and so has a file that is one piece.
+        if part is None or part.end is None:
+            return 0
+        if piece.path != self.path:
+            self.path = piece.path
+            self.num_lines = 0
+            self.num_bytes = 0
+        # Between two pieces there may be some that this process has read.
+        before = self.num_lines + count_lines(part.path, self.num_bytes, part.start)
+        self.num_lines = before + num_lines
+        self.num_bytes = part.end
+        return before
+
+
+def fingerprint_piece(piece: Piece, reading: Reading, shingle: int) -> Marks:
+    """A worker's part: the SimHash of every document."""
+    lines: list[int] = []
+    fingerprints: list[int] = []
+    for document in read_piece(piece, reading, Counter()):
+        lines.append(int(document.source.rpartition(":")[2]))
+        fingerprints.append(fingerprint("\n".join(document.lines), shingle=shingle))
+    num_lines = 0
+    if piece.part is not None and piece.part.end is not None:
+        num_lines = count_lines(piece.path, piece.part.start, piece.part.end)
+    return Marks(lines, fingerprints, num_lines)
 
 
 # Encoding

@@ -117,6 +117,8 @@ def _pieces_of(
     if size <= WHOLE_BYTES:
         yield Piece(part.path, languages, part)
         return
+    if part.start:
+        part = replace(part, first_line=1 + count_lines(part.path, 0, part.start))
     tally: Counter[str] = Counter()
     found = read_part(part, documents=reading.documents, field=reading.field, tally=tally)
     documents = (replace(document, languages=languages) for document in found)
@@ -193,20 +195,22 @@ def read_piece(piece: Piece, reading: Reading, tally: Counter[str]) -> Iterator[
         if piece.part.start == 0:
             raise
         # Only now the number of the first line is worth counting. Reading again raises the error with it.
-        numbered = replace(piece.part, first_line=1 + _lines_before(piece.part))
+        numbered = replace(piece.part, first_line=1 + count_lines(piece.path, 0, piece.part.start))
         for _ in read_part(numbered, documents=reading.documents, field=reading.field, tally=Counter()):
             pass
         raise
 
 
-def _lines_before(part: FilePart) -> int:
-    """How many lines of the file come before the part."""
+def count_lines(path: Path, start: int, end: int) -> int:
+    """How many lines end between two places of a file."""
     num_lines = 0
-    num_left = part.start
+    num_left = end - start
     last = b""
-    with open_stored(part.path) as file:
+    with open_stored(path) as file:
+        file.seek(start)
         while block := file.read(min(1 << 20, num_left)):
             num_left -= len(block)
+            # A carriage return and the line feed after it may be in two blocks.
             num_lines += line_ends(last + block) - line_ends(last)
             last = block[-1:]
     return num_lines
