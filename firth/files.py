@@ -13,7 +13,7 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -54,14 +54,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A folder that appears at `path` only when its files and its manifest are on disk."""
+def atomic_folder(path: Path, *, replace: bool = False, with_manifest: bool = True) -> Iterator[Path]:
+    """A folder that appears at `path` only when its files and, unless it brings its own, its manifest are on disk."""
     with _errors_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield temporary
-        write_manifest(temporary)
+        if with_manifest:
+            write_manifest(temporary)
         os.chmod(temporary, 0o755)
         # A rename replaces a file or an empty folder, but not a full one.
         if replace and path.exists():
@@ -84,12 +85,15 @@ def _errors_about(path: Path) -> Iterator[None]:
 
 def check_is_new(path: Path) -> None:
     """Raises if the file or folder that is to be written exists."""
-    if path.exists():
+    if remote.exists(path) if remote.is_remote(path) else path.exists():
         raise BadInput(f"{path} already exists; choose another `out=` or remove it.")
 
 
 def check_writable(path: Path) -> None:
     """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
+    if remote.is_remote(path):
+        remote.file_system(path)  # raises if there is no such store
+        return
     existing_parents = (parent for parent in path.absolute().parents if parent.exists())
     folder = next(existing_parents)
     # Only writing shows for certain whether writing is possible.
@@ -219,14 +223,19 @@ def _sorted_paths(folder: Path, names: Iterable[str] | None) -> list[Path]:
     return sorted(folder / name for name in names)
 
 
-def check_manifest(folder: Path, *, hashes: bool = True) -> None:
-    """Raises `Damaged` with the name of the first file that is missing, truncated or altered."""
+def check_manifest(folder: Path, *, hashes: bool = True, without: Callable[[str], bool] | None = None) -> None:
+    """Raises `Damaged` with the name of the first file that is missing, truncated or altered.
+
+    Files whose names are `without` are not looked at.
+    """
     if not (folder / MANIFEST).exists():
         raise Damaged(f"{folder} has no {MANIFEST}: it is incomplete; make it again.")
     manifest = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise Damaged(f"{folder / MANIFEST} does not list files; make {folder} again.")
     for name, row in manifest["files"].items():
+        if without is not None and without(name):
+            continue
         path = folder / name
         if not path.is_file():
             raise Damaged(f"{path} is missing; make {folder} again.")

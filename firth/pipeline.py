@@ -16,6 +16,7 @@ from firth import models
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable
+from firth.remote import is_remote
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -108,9 +109,7 @@ class _PrepareJob:
         self.field = field
         self.repair = repair
 
-    def train(
-        self, name: str, *, vocab_size: int | None, min_count: int | None, cased: bool, seed: int
-    ) -> "Tokenizer":
+    def train(self, name: str, *, vocab_size: int | None, min_count: int | None, cased: bool, seed: int) -> "Tokenizer":
         """A new tokenizer from the text."""
         from firth.data.vocabulary import train_tokenizer
 
@@ -435,7 +434,7 @@ def evaluate(
     from firth.finetuning import measuring
     from firth.pretraining import training
 
-    if not Path(data).exists():
+    if not is_remote(data) and not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
         return measuring.evaluate(

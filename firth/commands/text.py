@@ -17,8 +17,8 @@ def prepare(
     texts: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders or globs: txt, jsonl, parquet; also .gz .xz .zst; also s3://... With languages: en=FILE de=FILE; "
-            "translations: en+de=FILE.en,FILE.de, or one file of two columns."
+            help="Files, folders, globs or URLs (s3://...): txt, jsonl, parquet; also .gz .xz .zst. With languages: "
+            "en=FILE de=FILE; translations: en+de=FILE.en,FILE.de, or one file of two columns."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],

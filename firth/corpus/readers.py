@@ -168,9 +168,7 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def read_part(
-    part: FilePart, *, documents: Documents, field: str = "text", tally: Counter[str]
-) -> Iterator[Document]:
+def read_part(part: FilePart, *, documents: Documents, field: str = "text", tally: Counter[str]) -> Iterator[Document]:
     """The documents of a part of a file; Parquet and compressed files are always read as a whole."""
     path = part.path
     kind = ending(path)

@@ -20,6 +20,7 @@ from firth import tokenizers
 from firth.corpus.cleaning import Seen
 from firth.corpus.languages import TextSource, find_sources, language_names
 from firth.corpus.readers import Paths, check_documents, find_files, no_text
+from firth.data.health import Health
 from firth.data.pieces import (
     Draw,
     Kept,
@@ -35,7 +36,6 @@ from firth.data.pieces import (
     read_piece,
 )
 from firth.data.prepare import Chunk, Progress, encode_documents, write_text
-from firth.data.health import Health
 from firth.data.simhash import NearIndex, fingerprint
 from firth.data.vocabulary_sample import SAMPLE_BYTES
 from firth.engines.engine import Engine, Handle, ahead, window
@@ -157,9 +157,7 @@ def fingerprint_kept(text: bytes, kept: Kept) -> list[int]:
     return [fingerprint("\n".join(lines)) for lines in kept_documents(text, kept)]
 
 
-def fingerprints_of(
-    engine: Engine, paths: Paths, reading: Reading, *, shingle: int
-) -> tuple[list[str], list[int]]:
+def fingerprints_of(engine: Engine, paths: Paths, reading: Reading, *, shingle: int) -> tuple[list[str], list[int]]:
     """Where each document of the files begins, and its SimHash."""
     check_documents(reading.documents)
     pieces = cut([TextSource(tuple(find_files(paths)))], reading)
@@ -284,7 +282,8 @@ def count_words(engine: Engine, paths: Paths, cls: Any, config: Any, *, seed: in
 
     counts: Counter[str] = Counter()
     for waiting in ahead(submitted(), window(engine)):
-        counts.update(engine.result(waiting))
+        piece_counts = engine.result(waiting)
+        counts.update(piece_counts)
     return counts
 
 

@@ -106,14 +106,9 @@ def cut(sources: Iterable[TextSource], reading: Reading, *, piece_bytes: int = P
                 yield from _pieces_of(part, source.languages, reading, piece_bytes)
 
 
-def _pieces_of(
-    part: FilePart, languages: tuple[str, ...], reading: Reading, piece_bytes: int
-) -> Iterator[Piece]:
+def _pieces_of(part: FilePart, languages: tuple[str, ...], reading: Reading, piece_bytes: int) -> Iterator[Piece]:
     """One piece; several for a large part, which this process reads because a worker would need too much memory."""
-    if part.end is None:
-        size = expected_bytes([part.path])
-    else:
-        size = part.end - part.start
+    size = expected_bytes([part.path]) if part.end is None else part.end - part.start
     if size <= WHOLE_BYTES:
         yield Piece(part.path, languages, part)
         return

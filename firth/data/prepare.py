@@ -240,7 +240,9 @@ class Chunk:
 
 def encode_documents(tokenizer: Tokenizer, documents: Iterable[Document], languages: Sequence[str] = ()) -> Chunk:
     """Some whole documents, encoded a chunk at a time."""
-    parts = [encode_chunk(tokenizer, chunk) for chunk in _chunks(documents, languages)] or [encode_chunk(tokenizer, b"")]
+    parts = [encode_chunk(tokenizer, chunk) for chunk in _chunks(documents, languages)] or [
+        encode_chunk(tokenizer, b"")
+    ]
     # Ends are counted from the beginning of a chunk.
     num_sentences = np.cumsum([0, *[len(part.lengths) for part in parts]])
     ends = [part.ends + before for part, before in zip(parts, num_sentences[:-1], strict=True)]

@@ -1,7 +1,7 @@
 """Texts -> vectors and rows -> predictions by the workers of an engine, in order.
 
-The model's files are sent to every machine once; a worker opens them with its first piece. Pieces have a fixed number of
-texts, so the results do not depend on the number of workers. One process batches all texts by their lengths instead,
+The model's files are sent to every machine once; a worker opens them with its first piece. Pieces have a fixed number
+of texts, so the results do not depend on the number of workers. One process batches all texts by their lengths instead,
 so its vectors may differ from these in the last bits.
 """
 
@@ -62,7 +62,8 @@ def predict(
 
     predictions: list[Prediction] = []
     for waiting in ahead(submitted(), window(engine)):
-        predictions += engine.result(waiting)
+        piece = engine.result(waiting)
+        predictions += piece
     return predictions
 
 

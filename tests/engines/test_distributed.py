@@ -1,11 +1,13 @@
 """A corpus in pieces gives the bytes that one process writes, whatever the pieces; without ray."""
 
+import gzip
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from firth.corpus.languages import find_sources
+from firth.corpus.readers import read_documents
 from firth.data import distributed, pieces
 from firth.data.distributed import fingerprints_of
 from firth.data.pieces import Reading, cut, read_piece
@@ -14,7 +16,6 @@ from firth.data.simhash import fingerprint
 from firth.data.vocabulary import train_tokenizer
 from firth.engines.engine import InProcess, ahead
 from firth.errors import BadConfig, BadInput
-from firth.corpus.readers import read_documents
 from firth.tokenizers.bpe import BPE
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -95,14 +96,10 @@ def test_rows_languages_and_pairs_give_the_same_bytes(tmp_path, tokenizer, piece
     german = tmp_path / "pairs.tsv"
     german.write_text("".join(f"The house number {i}\tDas Haus Nummer {i}\n" for i in range(50)))
     packed = tmp_path / "packed.txt.gz"
-    import gzip
-
     packed.write_bytes(gzip.compress(b"A text that is packed.\n\nAnother one."))
     paths = [f"en={rows}", f"en+de={german}", f"en={packed}"]
     prepare(paths, tmp_path / "one", tokenizer=tokenizer, field="body", processes=0)
-    distributed.prepare(
-        InProcess(), paths, tmp_path / "pieces", tokenizer=tokenizer, reading=Reading(field="body")
-    )
+    distributed.prepare(InProcess(), paths, tmp_path / "pieces", tokenizer=tokenizer, reading=Reading(field="body"))
     assert contents(tmp_path / "pieces") == contents(tmp_path / "one")
 
 
@@ -147,8 +144,8 @@ def test_an_empty_file_is_an_error(tmp_path, corpus, tokenizer):
 
 
 def test_a_wrong_kind_of_document_is_an_error(tmp_path, corpus, tokenizer):
+    reading = Reading(documents="page")  # type: ignore[arg-type]
     with pytest.raises(BadConfig, match="documents must be one of"):
-        reading = Reading(documents="page")  # type: ignore[arg-type]
         distributed.prepare(InProcess(), corpus, tmp_path / "out", tokenizer=tokenizer, reading=reading)
 
 

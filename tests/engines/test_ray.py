@@ -145,6 +145,8 @@ def test_embed_and_predict_are_those_of_one_process(engine, tmp_path, classifier
     many = command("predict", classifier, "--file", file, "--engine", "ray")
     assert (one.code, many.code) == (0, 0), many.err
     assert many.out == one.out
-    refused = command("embed", classifier, "--file", file, "--out", tmp_path / "a.npy", "--engine", "ray", "--precision", "auto")
+    refused = command(
+        "embed", classifier, "--file", file, "--out", tmp_path / "a.npy", "--engine", "ray", "--precision", "auto"
+    )
     assert refused.code == 2
     assert "instead of auto" in refused.err
