@@ -1,4 +1,4 @@
-"""Several processes on one port: the same answers, added metrics, shared weights, and a killed or stopped one replaced."""
+"""Several processes on one port: the same answers, added metrics, shared weights, and a lost one is replaced."""
 
 import os
 import re
