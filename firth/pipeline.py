@@ -71,6 +71,7 @@ def prepare(
     check_writable(folder)
     if segmenter and engine != "local":
         raise BadConfig("A segmenter works in one process; leave out `engine=` or `segmenter=`.")
+    segmentation = _segmentation(segmenter)
     with open_engine(engine, workers=processes) as opened:
         job = _PrepareJob(_as_list(texts), folder, opened, documents=documents, field=field, repair=repair)
         is_new = str(tokenizer) in _trainable_tokenizers()
@@ -78,7 +79,6 @@ def prepare(
             encoder = job.train(str(tokenizer), vocab_size=vocab_size, min_count=min_count, cased=cased, seed=seed)
         else:
             encoder = _load_tokenizer(Path(tokenizer), has_sizes=vocab_size is not None or min_count is not None)
-        segmentation = _segmentation(segmenter)
         if segmenter:
             _refuse_words(encoder)
             processes = 0  # a worker does not have the segmenter

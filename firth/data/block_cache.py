@@ -20,7 +20,7 @@ from firth import remote
 from firth.errors import BadConfig, BadInput, Unsupported
 
 BLOCK_BYTES = 1 << 18
-"""Bytes of one request."""
+"""Bytes of one request, unless an array has its own."""
 THREADS = 8
 """Requests at a time."""
 _MIN_SLOTS = 8
@@ -42,16 +42,26 @@ class BlockArray:
 
     ndim = 1
 
-    def __init__(self, url: str, dtype: np.dtype[np.generic], size: int, *, folder: Path, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        url: str,
+        dtype: np.dtype[np.generic],
+        size: int,
+        *,
+        folder: Path,
+        limit_bytes: int,
+        block_bytes: int | None = None,
+    ) -> None:
+        block_bytes = block_bytes or BLOCK_BYTES
         self.url = url
         self.dtype = dtype
         self.size = size
         self.folder = folder
-        self.block_size = BLOCK_BYTES // dtype.itemsize
+        self.block_size = block_bytes // dtype.itemsize
         self.num_blocks = -(-size // self.block_size)  # rounded up
-        self.num_slots = min(limit_bytes // BLOCK_BYTES, self.num_blocks)
+        self.num_slots = min(limit_bytes // block_bytes, self.num_blocks)
         if self.num_slots < min(_MIN_SLOTS, self.num_blocks):
-            least = _MIN_SLOTS * BLOCK_BYTES
+            least = _MIN_SLOTS * block_bytes
             raise BadConfig(f"A cache of {limit_bytes:,} bytes is too small for {url}; give it at least {least:,}.")
         self.counts = CacheCounts()
         self._slots: _Slots | None = None
@@ -75,14 +85,17 @@ class BlockArray:
         if places.size and (places.min() < 0 or places.max() >= self.size):
             raise IndexError(f"{self.url} has {self.size} values")
         blocks = places // self.block_size
-        found = np.empty(places.shape, self.dtype)
-        needed = np.unique(blocks)
+        offsets = places - blocks * self.block_size
+        needed = _different(blocks)
         # More blocks than half of the cache are read in several rounds, so that none of a round makes room for another.
         step = max(1, self.num_slots // 2)
+        if len(needed) <= step:
+            return self._cache().read(blocks, offsets, needed)
+        found = np.empty(places.shape, self.dtype)
         for start in range(0, len(needed), step):
             round_blocks = needed[start : start + step]
             is_here = (blocks >= round_blocks[0]) & (blocks <= round_blocks[-1])
-            found[is_here] = self._cache().read(blocks[is_here], places[is_here] % self.block_size, round_blocks)
+            found[is_here] = self._cache().read(blocks[is_here], offsets[is_here], round_blocks)
         return found
 
     def prefetch(self, starts: np.ndarray, ends: np.ndarray) -> None:
@@ -101,6 +114,14 @@ class BlockArray:
         return self._slots
 
 
+def _different(blocks: np.ndarray) -> np.ndarray:
+    """The different blocks, sorted. Most tokens are in the block of the token before them, so little is sorted."""
+    flat = blocks.ravel()
+    is_other = np.ones(len(flat), bool)
+    is_other[1:] = flat[1:] != flat[:-1]
+    return np.unique(flat[is_other])
+
+
 class _Slots:
     """The blocks that are on this machine."""
 
@@ -112,8 +133,8 @@ class _Slots:
         with TemporaryFile(dir=array.folder) as file:
             file.truncate(num_bytes)
             # The memory map keeps the file.
-            shape = (array.num_slots, array.block_size)
-            self.values = np.memmap(file, array.dtype, "r+", shape=shape)
+            shape = (array.num_slots * array.block_size,)
+            self.values = np.asarray(np.memmap(file, array.dtype, "r+", shape=shape))
         self.slot_of_block = np.full(array.num_blocks, _ABSENT, np.int64)
         self.block_of_slot = np.full(array.num_slots, _ABSENT, np.int64)
         self.last_use = np.zeros(array.num_slots, np.int64)
@@ -131,7 +152,7 @@ class _Slots:
                 if (slots != _ABSENT).all():
                     self.clock += 1
                     self.last_use[slots] = self.clock
-                    return np.asarray(self.values[self.slot_of_block[blocks], offsets])
+                    return np.asarray(self.values[self.slot_of_block[blocks] * self.array.block_size + offsets])
             missing = needed[slots == _ABSENT].tolist()
             if is_first_look:
                 self.array.counts.waited += len(missing)
@@ -177,7 +198,8 @@ class _Slots:
         old = self.block_of_slot[slot]
         if old != _ABSENT:
             self.slot_of_block[old] = _ABSENT
-        self.values[slot, : len(values)] = values
+        first = slot * self.array.block_size
+        self.values[first : first + len(values)] = values
         self.block_of_slot[slot] = block
         self.slot_of_block[block] = slot
         self.clock += 1

@@ -22,7 +22,7 @@ from firth.data.stream import CorpusView
 from firth.errors import BadInput
 from firth.tensors import Batch
 
-PREFETCH = 4
+PREFETCH = 16
 """How many packs ahead text is fetched from an object store."""
 
 
@@ -71,6 +71,7 @@ class Packs(Dataset[Batch]):
         self.workers = config.workers
         self._planned: tuple[int, _Epoch] | None = None
         self._last_index = -1
+        self._stride = 0
 
     def num_packs(self, epoch: int) -> int:
         return len(self._plan(epoch).packs)
@@ -98,7 +99,11 @@ class Packs(Dataset[Batch]):
             return
         stride = max(1, index - self._last_index)
         self._last_index = index
-        for later in range(index, min(index + PREFETCH * stride + 1, len(epoch.packs)), stride):
+        last = index + PREFETCH * stride
+        # Of packs in a row only the last one was not asked for before.
+        first = last if stride == self._stride else index
+        self._stride = stride
+        for later in range(first, min(last + 1, len(epoch.packs)), stride):
             starts, ends = token_ranges(epoch.plan, epoch.packs[later])
             self.stream.shards.prefetch(starts, ends)
 

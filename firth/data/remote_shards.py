@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from firth import remote
-from firth.data.block_cache import BlockArray
+from firth.data.block_cache import BLOCK_BYTES, BlockArray
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import MANIFEST, atomic_folder, read_json
 
@@ -74,6 +74,11 @@ def map_blocks(url: str, name: str, dtype: np.dtype[np.generic], size: int) -> B
     found_bytes = remote.size_of(path)
     if found_bytes != wanted_bytes:
         raise Damaged(f"{path} has {found_bytes} bytes instead of {wanted_bytes}; prepare the text again.")
-    # A token has at least 16 bits in one file and one bit in the other.
-    share = 15 / 16 if name == "ids" else 1 / 16
-    return BlockArray(path, dtype, size, folder=cache_folder(), limit_bytes=int(cache_bytes() * share))
+    # A token has 16 bits (or 32) in one file and one bit in the other, and so have blocks and caches.
+    block_bytes = BLOCK_BYTES
+    limit_bytes = cache_bytes() * 16 // 17
+    if name == "words":
+        block_bytes //= 16
+        limit_bytes //= 16
+    folder = cache_folder()
+    return BlockArray(path, dtype, size, folder=folder, limit_bytes=limit_bytes, block_bytes=block_bytes)

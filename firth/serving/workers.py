@@ -92,7 +92,7 @@ def serve_many(
                 supervisor.end(limits.drain_seconds)
 
 
-class _Worker:
+class _ServingProcess:
     """A process that serves, as the supervisor sees it."""
 
     def __init__(self, spec: WorkerSpec, listener: socket.socket, threads: int) -> None:
@@ -152,7 +152,7 @@ class _Supervisor:
         self.listener = listener
         self.num_workers = num_workers
         self.threads = max(1, (os.cpu_count() or 1) // num_workers)
-        self.workers: list[_Worker] = []
+        self.workers: list[_ServingProcess] = []
         self.num_early_ends = 0
         (Path(spec.shared) / "metrics").mkdir()
 
@@ -163,7 +163,7 @@ class _Supervisor:
             # The first one writes the weights that the others share.
             num_wanted = self.num_workers if has_announced else 1
             while len(self.workers) < num_wanted:
-                self.workers.append(_Worker(self.spec, self.listener, self.threads))
+                self.workers.append(_ServingProcess(self.spec, self.listener, self.threads))
             select.select([worker.reports for worker in self.workers], [], [], LOOK_SECONDS)
             for worker in list(self.workers):
                 worker.look()
@@ -174,7 +174,7 @@ class _Supervisor:
             # A report every second is enough; select returns at once for a worker that has ended.
             time.sleep(LOOK_SECONDS / 4)
 
-    def _replace_if_lost(self, worker: _Worker) -> None:
+    def _replace_if_lost(self, worker: _ServingProcess) -> None:
         """Forgets a worker that has ended or stalled; the next round starts another one."""
         if not worker.has_ended and not worker.is_stalled:
             return

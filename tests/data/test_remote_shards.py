@@ -171,7 +171,7 @@ def test_mistakes_are_one_sentence(data, tmp_path, monkeypatch):
     upload(data, "memory://good")
     with pytest.raises(Unsupported, match="copy the prepared text"):
         np.asarray(Shards.open("memory://good").ids)
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(remote_shards, "BLOCK_BYTES", 256)
     monkeypatch.setenv(remote_shards.LIMIT, "0.000001")
     with pytest.raises(BadConfig, match="too small"):
         Shards.open("memory://good")
@@ -185,8 +185,8 @@ def test_mistakes_are_one_sentence(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_on_a_store_is_that_on_local_files(data, tmp_path, tiny, monkeypatch, workers):
     """With a cache of a tenth of the text and shuffling in stretches."""
-    monkeypatch.setattr(block_cache, "BLOCK_BYTES", 512)
-    monkeypatch.setenv(remote_shards.LIMIT, "0.00007")
+    monkeypatch.setattr(remote_shards, "BLOCK_BYTES", 512)
+    monkeypatch.setenv(remote_shards.LIMIT, "0.000005")
     url = f"file://{tmp_path}/store/data"
     upload(data, url)
     changes = [*tiny, "batches.shuffle_tokens=2000", f"batches.workers={workers}"]
