@@ -11,6 +11,7 @@ on their way between them are in Ray's object store, which is bounded.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -44,6 +45,10 @@ class Cost:
     worker_bytes: int = 0
     """The most memory that one worker had."""
     driver_bytes: int = 0
+    worker_cpu: float = 0.0
+    """CPU seconds of all workers; these do not depend on what else the machine does."""
+    other_cpu: float = 0.0
+    """CPU seconds of the driver and of Ray's own processes."""
 
 
 def main() -> None:
@@ -71,13 +76,16 @@ def _compare(folder: Path, source: Path, megabytes: float, rounds: int) -> None:
     size, runs = _rounds(folder, source, megabytes, rounds, (0, *WORKERS))
     best = {workers: min(cost.seconds for cost in costs) for workers, costs in runs.items()}
     print(f"{size:.1f} MB of {source.name}, best of {rounds} rounds; all folders are the same byte for byte")
-    print(f"{'':<26}{'MB/s':>8}{'against 1 worker':>18}{'start s':>9}{'worker MB':>11}{'driver MB':>11}")
+    print(
+        f"{'':<26}{'MB/s':>8}{'against 1 worker':>18}{'start s':>9}{'worker MB':>11}{'driver MB':>11}{'CPU s: workers':>16}{'others':>8}"
+    )
     for workers, costs in runs.items():
         label = f"Ray, {workers} worker(s)" if workers else "one machine, 2 processes"
         memory = [max(getattr(cost, name) for cost in costs) / MB for name in ("worker_bytes", "driver_bytes")]
         print(
             f"{label:<26}{size / best[workers]:8.2f}{best[1] / best[workers]:18.2f}"
             f"{min(cost.start_seconds for cost in costs):9.1f}{memory[0]:11.0f}{memory[1]:11.0f}"
+            f"{min(cost.worker_cpu for cost in costs):16.1f}{min(cost.other_cpu for cost in costs):8.1f}"
         )
 
 
@@ -104,7 +112,7 @@ def _rounds(
 
 def _grow(folder: Path, sizes: list[float]) -> None:
     """Memory by the size of the corpus: two workers."""
-    print(f"{'MB of text':>12}{'MB/s':>8}{'worker MB':>11}{'driver MB':>11}")
+    print(f"{'MB of text':>12}{'MB/s':>8}{'worker MB':>11}{'driver MB':>11}{'CPU s: workers':>16}{'others':>8}")
     text = folder / "text.txt"
     for megabytes in sizes:
         with text.open("w") as file:
@@ -116,7 +124,8 @@ def _grow(folder: Path, sizes: list[float]) -> None:
             WordPiece.train(sample_texts(text, 5 * MB), WordPiece.Config(vocab_size=20_000)).save(folder / "tokenizer")
         cost = _measure(folder, text, 2)
         memory = f"{cost.worker_bytes / MB:11.0f}{cost.driver_bytes / MB:11.0f}"
-        print(f"{megabytes:12.0f}{megabytes / cost.seconds:8.2f}{memory}", flush=True)
+        cpu = f"{cost.worker_cpu:16.1f}{cost.other_cpu:8.1f}"
+        print(f"{megabytes:12.0f}{megabytes / cost.seconds:8.2f}{memory}{cpu}", flush=True)
 
 
 def _measure(folder: Path, text: Path, workers: int) -> Cost:
@@ -125,17 +134,34 @@ def _measure(folder: Path, text: Path, workers: int) -> Cost:
     child = subprocess.Popen([*command, "--workers", str(workers)], stdout=subprocess.PIPE, text=True)
     worker_bytes = 0
     driver_bytes = 0
+    worker_cpu: dict[int, float] = {}
+    other_cpu: dict[int, float] = {}
     while child.poll() is None:
         driver_bytes = max(driver_bytes, _own_memory(child.pid))
         for pid in _family(child.pid):
             with suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text().startswith("ray::"):
+                is_worker = Path(f"/proc/{pid}/comm").read_text().startswith("ray::")
+                (worker_cpu if is_worker else other_cpu)[pid] = _cpu_seconds(pid)
+                if is_worker:
                     worker_bytes = max(worker_bytes, _own_memory(pid))
         time.sleep(0.1)
     if child.returncode or not child.stdout:
         sys.exit("The job failed.")
     found = json.loads(child.stdout.read().splitlines()[-1])
-    return Cost(found["seconds"], found["start_seconds"], worker_bytes, driver_bytes)
+    return Cost(
+        found["seconds"],
+        found["start_seconds"],
+        worker_bytes,
+        driver_bytes,
+        sum(worker_cpu.values()),
+        sum(other_cpu.values()),
+    )
+
+
+def _cpu_seconds(pid: int) -> float:
+    """What a process has used, starting and importing included."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _own_memory(pid: int) -> int:
