@@ -76,9 +76,9 @@ def _compare(folder: Path, source: Path, megabytes: float, rounds: int) -> None:
     size, runs = _rounds(folder, source, megabytes, rounds, (0, *WORKERS))
     best = {workers: min(cost.seconds for cost in costs) for workers, costs in runs.items()}
     print(f"{size:.1f} MB of {source.name}, best of {rounds} rounds; all folders are the same byte for byte")
-    print(
-        f"{'':<26}{'MB/s':>8}{'against 1 worker':>18}{'start s':>9}{'worker MB':>11}{'driver MB':>11}{'CPU s: workers':>16}{'others':>8}"
-    )
+    heads = ["", "MB/s", "against 1 worker", "start s", "worker MB", "driver MB", "CPU s: workers", "others"]
+    widths = [26, 8, 18, 9, 11, 11, 16, 8]
+    print("".join(head.rjust(width) for head, width in zip(heads, widths, strict=True)))
     for workers, costs in runs.items():
         label = f"Ray, {workers} worker(s)" if workers else "one machine, 2 processes"
         memory = [max(getattr(cost, name) for cost in costs) / MB for name in ("worker_bytes", "driver_bytes")]
