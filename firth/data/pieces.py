@@ -24,7 +24,7 @@ from firth.errors import BadInput
 from firth.files import COMPRESSED, ending, open_stored, stored_bytes
 from firth.types import Document
 
-PIECE_BYTES = 1 << 22
+PIECE_BYTES = 1 << 21
 """About the bytes of text in a piece."""
 WHOLE_BYTES = 1 << 26
 """A file that cannot be cut is one piece up to this size; a larger one is read by the process that asks."""

@@ -37,7 +37,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory) -> Path:
-    """Four pieces of text with repeated and nearly repeated documents."""
+    """Eight pieces of text with repeated and nearly repeated documents."""
     path = tmp_path_factory.mktemp("corpus") / "text.txt"
     prose = samples.prose("en").read_text() + "\n\n" + samples.prose("zh").read_text()
     with path.open("w") as file:
