@@ -19,7 +19,7 @@ import torch
 from bench.table import Row, say, show
 from firth.errors import FirthError
 
-PARTS = ("encode", "finetune", "pretrain", "prepare", "loader", "serve", "vectors", "chain")
+PARTS = ("encode", "finetune", "pretrain", "prepare", "ray", "loader", "store", "serve", "vectors", "chain")
 PATIENCE = 180
 """Seconds a part may take."""
 

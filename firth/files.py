@@ -13,12 +13,13 @@ import mmap
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 
+from firth import remote
 from firth.errors import BadInput, Damaged, Unsupported
 
 if TYPE_CHECKING:
@@ -53,14 +54,15 @@ def atomic_file(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def atomic_folder(path: Path, *, replace: bool = False) -> Iterator[Path]:
-    """A folder that appears at `path` only when its files and its manifest are on disk."""
+def atomic_folder(path: Path, *, replace: bool = False, with_manifest: bool = True) -> Iterator[Path]:
+    """A folder that appears at `path` only when its files and, unless it brings its own, its manifest are on disk."""
     with _errors_about(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         yield temporary
-        write_manifest(temporary)
+        if with_manifest:
+            write_manifest(temporary)
         os.chmod(temporary, 0o755)
         # A rename replaces a file or an empty folder, but not a full one.
         if replace and path.exists():
@@ -83,12 +85,15 @@ def _errors_about(path: Path) -> Iterator[None]:
 
 def check_is_new(path: Path) -> None:
     """Raises if the file or folder that is to be written exists."""
-    if path.exists():
+    if remote.exists(path) if remote.is_remote(path) else path.exists():
         raise BadInput(f"{path} already exists; choose another `out=` or remove it.")
 
 
 def check_writable(path: Path) -> None:
     """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
+    if remote.is_remote(path):
+        remote.file_system(path)  # raises if there is no such store
+        return
     existing_parents = (parent for parent in path.absolute().parents if parent.exists())
     folder = next(existing_parents)
     # Only writing shows for certain whether writing is possible.
@@ -144,6 +149,21 @@ def write_bytes(path: Path, data: bytes) -> None:
     """Writes a file atomically."""
     with atomic_file(path) as file:
         file.write(data)
+
+
+def read_files(folder: Path) -> dict[str, bytes]:
+    """The contents of all files below a folder, by their names in it."""
+    contents: dict[str, bytes] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            contents[path.relative_to(folder).as_posix()] = path.read_bytes()
+    return contents
+
+
+def write_files(folder: Path, contents: Mapping[str, bytes]) -> None:
+    """Writes the files that `read_files` has read."""
+    for name, data in contents.items():
+        write_bytes(folder / name, data)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -203,14 +223,19 @@ def _sorted_paths(folder: Path, names: Iterable[str] | None) -> list[Path]:
     return sorted(folder / name for name in names)
 
 
-def check_manifest(folder: Path, *, hashes: bool = True) -> None:
-    """Raises `Damaged` with the name of the first file that is missing, truncated or altered."""
+def check_manifest(folder: Path, *, hashes: bool = True, without: Callable[[str], bool] | None = None) -> None:
+    """Raises `Damaged` with the name of the first file that is missing, truncated or altered.
+
+    Files whose names are `without` are not looked at.
+    """
     if not (folder / MANIFEST).exists():
         raise Damaged(f"{folder} has no {MANIFEST}: it is incomplete; make it again.")
     manifest = read_json(folder / MANIFEST)
     if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):
         raise Damaged(f"{folder / MANIFEST} does not list files; make {folder} again.")
     for name, row in manifest["files"].items():
+        if without is not None and without(name):
+            continue
         path = folder / name
         if not path.is_file():
             raise Damaged(f"{path} is missing; make {folder} again.")
@@ -229,30 +254,58 @@ def ending(path: Path) -> str:
 
 
 def open_binary(path: Path) -> IO[bytes]:
-    """Opens a plain, .gz, .xz or .zst file for reading."""
-    if not path.exists():
-        raise BadInput(f"{path} does not exist.")
-    if not path.is_file():
-        raise BadInput(f"{path} is not a file; name one.")
+    """Opens a plain, .gz, .xz or .zst file for reading, on this machine or in an object store."""
+    file = open_stored(path)
     if path.suffix == ".gz":
-        return gzip.open(path, "rb")  # type: ignore[return-value]
+        return _Decompressed(gzip.GzipFile(fileobj=file), file)
     if path.suffix == ".xz":
-        return lzma.open(path, "rb")
+        return _Decompressed(lzma.LZMAFile(file), file)
     if path.suffix == ".zst":
         try:
             import zstandard
         except ImportError:
+            file.close()
             raise Unsupported(f"{path} needs zstandard: pip install 'firth[data]'.") from None
-        return io.BufferedReader(_ZstdReader(path, zstandard), 1 << 17)
+        return io.BufferedReader(_ZstdReader(file, zstandard), 1 << 17)
+    return file
+
+
+def open_stored(path: Path) -> IO[bytes]:
+    """Opens a file for reading as it is stored: compressed files stay compressed."""
+    if remote.is_remote(path):
+        return remote.open_remote(path)
+    if not path.exists():
+        raise BadInput(f"{path} does not exist.")
+    if not path.is_file():
+        raise BadInput(f"{path} is not a file; name one.")
     return path.open("rb")
+
+
+def stored_bytes(path: Path) -> int:
+    """The size of a file, on this machine or in an object store."""
+    if remote.is_remote(path):
+        return remote.size_of(path)
+    return path.stat().st_size
+
+
+class _Decompressed(io.BufferedReader):
+    """A decompressing reader that also closes the file it reads from."""
+
+    def __init__(self, reader: gzip.GzipFile | lzma.LZMAFile, file: IO[bytes]) -> None:
+        super().__init__(reader)  # type: ignore[arg-type]
+        self.file = file
+
+    def close(self) -> None:
+        super().close()
+        self.file.close()
 
 
 class _ZstdReader(io.RawIOBase):
     """Reads .zst frames; unlike `zstandard.open`, it raises when the file ends in the middle of one."""
 
-    def __init__(self, path: Path, zstandard: ModuleType) -> None:
+    def __init__(self, file: IO[bytes], zstandard: ModuleType) -> None:
         self.zstandard = zstandard
-        self.file = path.open("rb")
+        self.file = file
         self.ready = memoryview(b"")
         """Decompressed bytes that were not returned yet."""
         self._begin_frame()

@@ -146,17 +146,21 @@ def embed_file(
     out: str | Path,
     pooling: str | None = None,
     precision: str | None = None,
+    engine: str = "local",
+    processes: int = 2,
 ) -> dict[str, object]:
     """Writes a vector for each line of a file as a .npy array; returns what was written.
 
     Without a `model`, the one that comes with firth for the language of the texts is used. The file "-" is standard
-    input. A blank line gets a vector of zeros, which is similar to nothing.
+    input. A blank line gets a vector of zeros, which is similar to nothing. With the `engine` "ray", the vectors are
+    computed by `processes` workers of a cluster.
     """
     from io import BytesIO
 
     import numpy as np
 
     from firth.corpus.readers import read_texts
+    from firth.engines import open_engine
     from firth.inference.model import load
     from firth.tokenizers.unknown import unknown_share, warn_about_unknown
     from firth.train.shared_cores import share_cores
@@ -171,20 +175,27 @@ def embed_file(
     loaded.embedder.warn_about_truncation(texts)
     unknown = unknown_share(loaded.tokenizer, loaded.tokenizer.ids_batch(texts[:SAMPLE_TEXTS]))
     warn_about_unknown(str(file), loaded.tokenizer, unknown)
-    with share_cores():
-        vectors = loaded.embed(texts, pooling=pooling)
-    blank_rows = [row for row, text in enumerate(texts) if not text.strip()]
-    if blank_rows:
-        # A model gives every blank line the same vector, which would make them duplicates of each other.
-        vectors[blank_rows] = 0
-        log.info(f"{len(blank_rows):,} blank lines have vectors of zeros.")
-    buffer = BytesIO()
-    np.save(buffer, vectors)
-    write_bytes(path, buffer.getvalue())
-    return {
+    num_blank = sum(not text.strip() for text in texts)
+    if num_blank:
+        log.info(f"{num_blank:,} blank lines have vectors of zeros.")
+    written: dict[str, object] = {
         "texts": len(texts),
-        "blank": len(blank_rows),
+        "blank": num_blank,
         "width": loaded.width,
         "unknown_share": unknown,
         "out": str(out),
     }
+    with open_engine(engine, workers=processes) as opened:
+        if opened is not None:
+            from firth.inference.on_engine import embed_to_file
+
+            embed_to_file(opened, loaded, texts, path, pooling=pooling, precision=precision)
+            return written
+    with share_cores():
+        vectors = loaded.embed(texts, pooling=pooling)
+    # A model gives every blank line the same vector, which would make them duplicates of each other.
+    vectors[[not text.strip() for text in texts]] = 0
+    buffer = BytesIO()
+    np.save(buffer, vectors)
+    write_bytes(path, buffer.getvalue())
+    return written

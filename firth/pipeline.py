@@ -16,12 +16,14 @@ from firth import models
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable
+from firth.remote import is_remote
 from firth.train.launch import is_restart, joined_ranks, launched_size
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
     from firth.data.health import Health
     from firth.data.prepare import Progress
+    from firth.engines.engine import Engine
     from firth.finetuning.checking import Findings
     from firth.finetuning.few.running import FewRequest
     from firth.finetuning.figures import FinetuningSummary
@@ -55,56 +57,109 @@ def prepare(
     near_duplicates: int | None = None,
     segmenter: str | Path | None = None,
     processes: int = 2,
+    engine: str = "local",
     seed: int = 1,
 ) -> "Health":
     """Turns text files into shards in `out`, with a new vocabulary or a folder's tokenizer; returns their health.
 
     Chinese words are those of rjieba, or of a `segmenter` made by `finetune`, which works in this one process.
+    `engine` says where the work is done: in `processes` of this machine, or by "ray" on a cluster. The bytes written
+    are the same. Texts and `out` may be URLs such as s3://bucket/key.
     """
-    from firth.data import prepare as preparation
-    from firth.data.vocabulary import train_tokenizer
+    from firth.engines import open_engine
 
     folder = Path(out)
     check_is_new(folder)
     if near_duplicates is not None:
         _check_distance(near_duplicates)
     check_writable(folder)
+    if segmenter and engine != "local":
+        raise BadConfig("A segmenter works in one process; leave out `engine=` or `segmenter=`.")
     segmentation = _segmentation(segmenter)
-    paths = _as_list(texts)
-    is_new = str(tokenizer) in _trainable_tokenizers()
-    if is_new:
-        encoder = train_tokenizer(
-            str(tokenizer),
-            paths,
+    with open_engine(engine, workers=processes) as opened:
+        job = _PrepareJob(_as_list(texts), folder, opened, documents=documents, field=field, repair=repair)
+        is_new = str(tokenizer) in _trainable_tokenizers()
+        if is_new:
+            encoder = job.train(str(tokenizer), vocab_size=vocab_size, min_count=min_count, cased=cased, seed=seed)
+        else:
+            encoder = _load_tokenizer(Path(tokenizer), has_sizes=vocab_size is not None or min_count is not None)
+        if segmenter:
+            _refuse_words(encoder)
+            processes = 0  # a worker does not have the segmenter
+        with segmentation:
+            health = job.write(encoder, processes=processes, near=near_duplicates, fresh=is_new)
+    for text in health["warnings"]:
+        log.warning(text)
+    return health
+
+
+class _PrepareJob:
+    """The text to prepare, and where the work is done."""
+
+    def __init__(
+        self,
+        paths: list[str | Path],
+        out: Path,
+        engine: "Engine | None",
+        *,
+        documents: "Documents",
+        field: str,
+        repair: bool,
+    ) -> None:
+        self.paths = paths
+        self.out = out
+        self.engine = engine
+        self.documents = documents
+        self.field = field
+        self.repair = repair
+
+    def train(self, name: str, *, vocab_size: int | None, min_count: int | None, cased: bool, seed: int) -> "Tokenizer":
+        """A new tokenizer from the text."""
+        from firth.data.vocabulary import train_tokenizer
+
+        return train_tokenizer(
+            name,
+            self.paths,
             vocab_size=vocab_size,
             min_count=min_count,
             cased=cased,
             seed=seed,
-            documents=documents,
-            field=field,
-            repair=repair,
+            documents=self.documents,
+            field=self.field,
+            repair=self.repair,
+            engine=self.engine,
         )
-    else:
-        encoder = _load_tokenizer(Path(tokenizer), has_sizes=vocab_size is not None or min_count is not None)
-    if segmenter:
-        _refuse_words(encoder)
-        processes = 0  # a worker does not have the segmenter
-    with segmentation, bar("preparing", None, unit="MB") as advance:
-        health = preparation.prepare(
-            paths,
-            folder,
-            tokenizer=encoder,
-            processes=processes,
-            near=near_duplicates,
-            fresh=is_new,
-            progress=_megabytes(advance),
-            documents=documents,
-            field=field,
-            repair=repair,
-        )
-    for text in health["warnings"]:
-        log.warning(text)
-    return health
+
+    def write(self, tokenizer: "Tokenizer", *, processes: int, near: int | None, fresh: bool) -> "Health":
+        """Writes the shards."""
+        from firth.data import distributed
+        from firth.data import prepare as preparation
+        from firth.data.pieces import Reading
+
+        with bar("preparing", None, unit="MB") as advance:
+            if self.engine is not None:
+                return distributed.prepare(
+                    self.engine,
+                    self.paths,
+                    self.out,
+                    tokenizer=tokenizer,
+                    reading=Reading(documents=self.documents, field=self.field, repair=self.repair),
+                    near=near,
+                    fresh=fresh,
+                    progress=_megabytes(advance),
+                )
+            return preparation.prepare(
+                self.paths,
+                self.out,
+                tokenizer=tokenizer,
+                processes=processes,
+                near=near,
+                fresh=fresh,
+                progress=_megabytes(advance),
+                documents=self.documents,
+                field=self.field,
+                repair=self.repair,
+            )
 
 
 def _check_distance(near_duplicates: int) -> None:
@@ -463,7 +518,7 @@ def evaluate(
     from firth.finetuning import measuring
     from firth.pretraining import training
 
-    if not Path(data).exists():
+    if not is_remote(data) and not Path(data).exists():
         raise BadInput(f"{data} does not exist.")
     if Path(data).is_file():
         with joined_ranks():

@@ -9,12 +9,13 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models as shipped
 from firth import pipeline, samples, starts
-from firth.errors import BadInput, FirthError, Interrupted
+from firth.errors import BadConfig, BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, write_bytes
 from firth.run_folder import REPORT, is_begun, is_finished
 
@@ -297,17 +298,22 @@ def serve(
     token_file: str | Path | None = None,
     precision: str | None = None,
     limits: Iterable[str] = (),
+    workers: int = 1,
     stop: "Event | None" = None,
 ) -> None:
     """Answers over HTTP until Ctrl-C, SIGTERM, or until another thread sets `stop`. Requests it has taken are finished.
 
     `models` are folders: {name: folder}, or "name=folder" or folders alone, which are named by their last part.
     Without models it serves those that come with firth, and those of the demo if they are in the folder `demo`.
-    `limits` are changes such as "queued=100".
+    `limits` are changes such as "queued=100". Several `workers` are processes that answer on one port; each has these
+    limits, and one that ends is replaced.
     """
     from firth.config import override
     from firth.serving import server
     from firth.serving.limits import Limits
+
+    if workers < 1:
+        raise BadConfig(f"workers must be at least 1; it is {workers}.")
 
     named = _as_arguments(models)
     if not named:
@@ -319,7 +325,13 @@ def serve(
             raise BadInput("This installation has no models: name a model folder to serve, or run `firth demo` first.")
         shown = ", ".join(name.partition("=")[0] for name in named)
         log.info(f"No model was named: serving {shown}.")
-    server.serve(
+    if workers > 1:
+        from firth.serving.workers import serve_many
+
+        run = partial(serve_many, workers=workers)
+    else:
+        run = partial(server.serve)
+    run(
         server.named_folders(named),
         host=host,
         port=port,

@@ -136,14 +136,20 @@ def duplicates(
     shingle: int = 3,
     documents: "Documents" = "line",
     field: str = "text",
+    engine: str = "local",
+    processes: int = 2,
 ) -> list[NearPair]:
     """Pairs of documents that are nearly the same, the most similar first, with their texts.
 
     Short documents (up to `near_texts.SHORT_WORDS` words) are compared word by word: at least `alike` of their words
-    are the same. Long ones are found by SimHash fingerprints that differ in at most `within` bits.
+    are the same. Long ones are found by SimHash fingerprints that differ in at most `within` bits. With the `engine`
+    "ray", the fingerprints are computed by `processes` workers of a cluster.
     """
     from firth.corpus.readers import read_documents
+    from firth.data.distributed import fingerprints_of
     from firth.data.near_texts import near_texts
+    from firth.data.pieces import Reading
+    from firth.engines import open_engine
 
     paths = [texts] if isinstance(texts, str | Path) else list(texts)
     sources: list[str] = []
@@ -151,7 +157,12 @@ def duplicates(
     for document in read_documents(paths, documents=documents, field=field):
         sources.append(document.source)
         contents.append("\n".join(document.lines))
-    found = near_texts(contents, alike=alike, within=within, shingle=shingle)
+    fingerprints = None
+    with open_engine(engine, workers=processes) as opened:
+        if opened is not None:
+            reading = Reading(documents=documents, field=field)
+            _, fingerprints = fingerprints_of(opened, paths, reading, shingle=shingle)
+    found = near_texts(contents, alike=alike, within=within, shingle=shingle, fingerprints=fingerprints)
     pairs = sorted(found, key=lambda pair: (-pair.alike, pair.second, pair.first))
     log.info(f"{len(sources):,} documents, of which {len(pairs):,} pairs are nearly the same.")
     rows: list[NearPair] = []

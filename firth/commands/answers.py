@@ -11,9 +11,11 @@ from firth import models
 from firth.commands.shown import (
     DEFAULT_MODEL,
     MODEL_HELP,
+    EngineName,
     Json,
     ModelFolder,
     OptionalModel,
+    Processes,
     check_model_first,
     show,
     split_model,
@@ -67,12 +69,17 @@ def embed(
             "[default: the folder's own, else fp32]"
         ),
     ] = None,
+    engine: EngineName = "local",
+    processes: Processes = 2,
     as_json: Json = False,
 ) -> None:
     """Turn each line of a file into a vector, in order."""
     from firth import model_files
 
-    show(model_files.embed_file(model, file=file, out=out, pooling=pooling, precision=precision), as_json=as_json)
+    written = model_files.embed_file(
+        model, file=file, out=out, pooling=pooling, precision=precision, engine=engine, processes=processes
+    )
+    show(written, as_json=as_json)
 
 
 def generate(

@@ -14,8 +14,10 @@ from firth.commands.flags import in_flags
 from firth.commands.shown import (
     DEFAULT_MODEL,
     MODEL_HELP,
+    EngineName,
     Json,
     ModelFolder,
+    Processes,
     check_model_first,
     json_line,
     json_row,
@@ -267,9 +269,12 @@ def predict(
     explain_by: Annotated[
         str, typer.Option(help="With --explain: gradients (integrated), occlusion (leave out each word), or auto.")
     ] = "auto",
+    engine: EngineName = "local",
+    processes: Processes = 2,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
     """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
+    from firth.engines import open_engine
     from firth.inference.model import load
 
     check_model_first(model, texts or ())
@@ -282,6 +287,8 @@ def predict(
     if pattern and not label_words:
         raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
     if label_words:
+        if engine != "local":
+            raise BadConfig("A prompt (--words) is answered on this machine; leave out --engine.")
         loaded = loaded.prompted(words=label_words, pattern=pattern or "")
     if file is None:
         # A tab separates the texts of a pair.
@@ -295,7 +302,13 @@ def predict(
     threshold = abstain_below or 0.0
     if wanted_precision is not None:
         threshold = loaded.abstain_threshold(wanted_precision, task=task)
-    predictions = loaded.predict_examples(examples, task=task)
+    with open_engine(engine, workers=processes) as opened:
+        if opened is None:
+            predictions = loaded.predict_examples(examples, task=task)
+        else:
+            from firth.inference import on_engine
+
+            predictions = on_engine.predict(opened, loaded, examples, task=task, language=language)
     explanations: Sequence[Explanation | None] = [None] * len(examples)
     if explain:
         explanations = loaded.explain_examples(examples, task=task, by=explain_by)  # type: ignore[arg-type]

@@ -29,6 +29,9 @@ def serve(
             "[default: the folder's own, else fp32]"
         ),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that answer on the port; one that ends is replaced.")
+    ] = 1,
     limits: Annotated[
         list[str] | None,
         typer.Option("--limit", help="Change a limit, as in queued=100; `firth serve --limit help` lists them."),
@@ -56,4 +59,5 @@ def serve(
         token_file=token_file,
         precision=precision,
         limits=limits or (),
+        workers=workers,
     )

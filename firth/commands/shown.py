@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from firth.types import Example, Prediction, Span
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+EngineName = Annotated[
+    str, typer.Option("--engine", help="Where the work is done: local, or ray: a cluster, or as many processes here.")
+]
+Processes = Annotated[int, typer.Option(help="Worker processes of --engine ray.")]
 MODEL_HELP = (
     "A model folder (a finished run, or one in Hugging Face's layout), or a name: en-small, zh-small. "
     "A folder of that name comes first."

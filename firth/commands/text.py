@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import lineage, tokenizers
-from firth.commands.shown import Json, show
+from firth.commands.shown import EngineName, Json, show
 from firth.errors import BadConfig
 
 VOCABULARIES = [name for name in tokenizers.TABLE if name != "templates"]
@@ -17,8 +17,8 @@ def prepare(
     texts: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders or globs: txt, jsonl, parquet; also .gz .xz .zst. With languages: en=FILE de=FILE; "
-            "translations: en+de=FILE.en,FILE.de, or one file of two columns."
+            help="Files, folders, globs or URLs (s3://...): txt, jsonl, parquet; also .gz .xz .zst. With languages: "
+            "en=FILE de=FILE; translations: en+de=FILE.en,FILE.de, or one file of two columns."
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder to write; must not exist.")],
@@ -46,6 +46,7 @@ def prepare(
         Path | None, typer.Option(help="A model fine-tuned on segmented text, for Chinese words. [default: rjieba]")
     ] = None,
     processes: Annotated[int, typer.Option(help="Worker processes.")] = 2,
+    engine: EngineName = "local",
     seed: Annotated[
         int, typer.Option(help="Decides which documents a vocabulary is trained on when there are many.")
     ] = 1,
@@ -69,6 +70,7 @@ def prepare(
         near_duplicates=near_duplicates,
         segmenter=segmenter,
         processes=processes,
+        engine=engine,
         seed=seed,
     )
     if as_json:

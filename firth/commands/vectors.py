@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from firth import models
-from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, ModelFolder, show, split_model
+from firth.commands.shown import (
+    DEFAULT_MODEL,
+    MODEL_HELP,
+    EngineName,
+    Json,
+    ModelFolder,
+    Processes,
+    show,
+    split_model,
+)
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -127,6 +136,8 @@ def duplicates(
     shingle: Annotated[int, typer.Option(min=1, help="Words of a run that a fingerprint hashes as one.")] = 3,
     documents: Annotated[str, typer.Option(help="What ends a document: line, blank-line, file or field.")] = "line",
     field: Annotated[str, typer.Option(help="The field with the text in jsonl and parquet files.")] = "text",
+    engine: EngineName = "local",
+    processes: Processes = 2,
     as_json: Json = False,
 ) -> None:
     """Find documents that are nearly the same, to remove them before training: copies, small edits.
@@ -138,7 +149,16 @@ def duplicates(
 
     # An unknown kind of documents is refused where they are read.
     kind = cast("Documents", documents)
-    pairs = words.duplicates(list(texts), alike=alike, within=within, shingle=shingle, documents=kind, field=field)
+    pairs = words.duplicates(
+        list(texts),
+        alike=alike,
+        within=within,
+        shingle=shingle,
+        documents=kind,
+        field=field,
+        engine=engine,
+        processes=processes,
+    )
     if as_json:
         show({"pairs": pairs}, as_json=True)
         return

@@ -83,7 +83,7 @@ def _unseen(batch: list[Document], seen: "Seen", tally: Counter[str]) -> Iterato
     for document, lines in zip(batch, encoded, strict=True):
         texts.append(b"\n".join(lines))
         texts += [line for line in lines if _is_checked(line, document)]
-    is_new = iter(seen.first_times(_fingerprints(texts)).tolist())
+    is_new = iter(seen.first_times(fingerprints(texts)).tolist())
     for document, lines in zip(batch, encoded, strict=True):
         tally["documents_read"] += 1
         tally["lines_read"] += len(lines)
@@ -107,7 +107,8 @@ def _is_checked(line: bytes, document: Document) -> bool:
     return len(line) >= MIN_LINE_BYTES and len(document.lines) > 1 and not document.is_pair
 
 
-def _fingerprints(texts: list[bytes]) -> np.ndarray:
+def fingerprints(texts: list[bytes]) -> np.ndarray:
+    """64 bits of each text, which are the same for equal texts."""
     digests = [blake2b(text, digest_size=8).digest() for text in texts]
     return np.frombuffer(b"".join(digests), "<u8")
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
+from firth import remote
 from firth.corpus.readers import Documents, Paths, expected_bytes, find_files, read_documents, text_lines
 from firth.errors import BadConfig, BadInput
 from firth.types import Document
@@ -55,7 +56,7 @@ def find_sources(paths: Paths, *, tally: Counter[str] | None = None) -> list[Tex
     plain: list[str | Path] = []
     for path in paths:
         found = _NAMED.fullmatch(str(path))
-        if found is None or Path(path).exists():
+        if found is None or (not remote.is_remote(found[3]) and Path(path).exists()):
             plain.append(path)
         elif found[2]:
             named.append(_parallel(found[1], found[2], found[3]))
@@ -74,12 +75,14 @@ def _parallel(first: str, second: str, paths: str) -> TextSource:
     """Pairs in two files, or in one of two columns."""
     if first == second:
         raise BadConfig(f"{first}+{second}={paths}: a text and its translation need two languages.")
-    names = [paths] if Path(paths).exists() else paths.split(",")
+    is_one_file = not remote.is_remote(paths) and Path(paths).exists()
+    names = [paths] if is_one_file else paths.split(",")
     if len(names) > 2:
         raise BadConfig(f"{first}+{second}={paths}: name one file of two columns, or two files and a comma.")
     files = []
     for name in names:
-        if not Path(name).is_file():
+        is_file = remote.is_file(name) if remote.is_remote(name) else Path(name).is_file()
+        if not is_file:
             raise BadInput(f"{name} does not exist or is not a file; check the path.")
         files.append(Path(name))
     return TextSource(tuple(files), (first, second))

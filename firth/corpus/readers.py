@@ -15,11 +15,13 @@ import zlib
 from codecs import getincrementaldecoder
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from firth import remote
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.files import COMPRESSED, ending, open_binary
+from firth.files import COMPRESSED, ending, open_binary, open_stored, stored_bytes
 from firth.types import Document
 
 log = logging.getLogger(__name__)
@@ -36,12 +38,26 @@ _MAX_ROW = 1 << 24  # a JSON row cannot be cut, so one this long is refused
 _BLOCK = 1 << 20
 _UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _BINARY = "a NUL byte; this is a binary file, give text"
-_ROWS = (".jsonl", ".json")
+ROWS = (".jsonl", ".json")
 TABLES = (".csv", ".tsv")
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")  # .json is read when named: in folders it is mostly something else
 
 Lines = Iterator[tuple[int, str]]
 """Lines or rows with their numbers in the file."""
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """The bytes of a file from `start` to `end`; a part of plain text begins at the beginning of a line."""
+
+    path: Path
+    start: int = 0
+    end: int | None = None
+    first_line: int = 1
+    """The number of its first line in the file, for messages."""
+
+    def __str__(self) -> str:
+        return str(self.path)
 
 
 def read_documents(
@@ -52,17 +68,27 @@ def read_documents(
     tally: Counter[str] | None = None,
 ) -> Iterator[Document]:
     """The documents of files, folders (recursive, sorted) and globs, in order."""
-    if documents not in get_args(Documents):
-        raise BadConfig(f"documents must be one of {', '.join(get_args(Documents))}; it is '{documents}'.")
+    check_documents(documents)
     if tally is None:
         tally = Counter()
     for path in find_files(paths, tally=tally):
         is_empty = True
-        for document in _read(path, documents, field, tally):
+        for document in read_part(FilePart(path), documents=documents, field=field, tally=tally):
             is_empty = False
             yield document
         if is_empty:
-            raise BadInput(f"{path} holds no text; leave it out or replace it.")
+            raise no_text(path)
+
+
+def check_documents(documents: str) -> None:
+    """Raises for something that cannot end a document."""
+    if documents not in get_args(Documents):
+        raise BadConfig(f"documents must be one of {', '.join(get_args(Documents))}; it is '{documents}'.")
+
+
+def no_text(path: Path) -> BadInput:
+    """The error for a file without documents."""
+    return BadInput(f"{path} holds no text; leave it out or replace it.")
 
 
 def find_files(paths: Paths, *, tally: Counter[str] | None = None) -> list[Path]:
@@ -84,11 +110,13 @@ def expected_bytes(files: Iterable[Path]) -> int:
     """An estimate of how much text the files hold: compressed text grows about fourfold, Parquet twofold."""
     factors = dict.fromkeys(COMPRESSED, 4)
     factors[".parquet"] = 2
-    return sum(path.stat().st_size * factors.get(path.suffix, 1) for path in files)
+    return sum(stored_bytes(path) * factors.get(path.suffix, 1) for path in files)
 
 
 def _expand(path: Path, tally: Counter[str]) -> list[Path]:
     """The files that one path, folder or glob names."""
+    if remote.is_remote(path):
+        return _expand_remote(path, tally)
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -103,11 +131,30 @@ def _expand(path: Path, tally: Counter[str]) -> list[Path]:
 
 
 def _files_of_folder(folder: Path, tally: Counter[str]) -> list[Path]:
-    """The text files below `folder`, sorted; hidden files are ignored, files of other types are counted as skipped."""
+    """The text files below `folder`, sorted; hidden files are ignored."""
     all_files = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not _hidden(path.relative_to(folder)):
             all_files.append(path)
+    return _text_files(folder, all_files, tally)
+
+
+def _expand_remote(path: Path, tally: Counter[str]) -> list[Path]:
+    """The files that a URL of a file, folder or glob names."""
+    if glob.has_magic(str(path)):
+        files = remote.matches(path)
+        if not files:
+            raise BadInput(f"{path} matches no file; check the pattern.")
+        return files
+    if remote.is_file(path):
+        return [path]
+    if remote.is_folder(path):
+        return _text_files(path, remote.files_below(path), tally)
+    raise BadInput(f"{remote.url_of(path)} does not exist; check the path.")
+
+
+def _text_files(folder: Path, all_files: list[Path], tally: Counter[str]) -> list[Path]:
+    """The text files among those of a folder; the others are counted as skipped."""
     files = [path for path in all_files if ending(path) in _IN_FOLDERS]
     tally["skipped_files"] += len(all_files) - len(files)
     if not files:
@@ -121,18 +168,20 @@ def _hidden(path: Path) -> bool:
     return any(part.startswith(".") for part in path.parts)
 
 
-def _read(path: Path, documents: Documents, field: str, tally: Counter[str]) -> Iterator[Document]:
+def read_part(part: FilePart, *, documents: Documents, field: str = "text", tally: Counter[str]) -> Iterator[Document]:
+    """The documents of a part of a file; Parquet and compressed files are always read as a whole."""
+    path = part.path
     kind = ending(path)
     if kind == ".parquet":
         yield from _rows_to_documents(path, _parquet_texts(path, field, tally), tally)
-    elif kind in _ROWS:
-        yield from _rows_to_documents(path, _json_texts(path, field, tally), tally)
+    elif kind in ROWS:
+        yield from _rows_to_documents(path, _json_texts(part, field, tally), tally)
     elif documents == "field":
         raise BadInput(
             f"{path} is plain text and has no field '{field}'; choose blank-line, file or line for documents."
         )
     else:
-        yield from _group(path, _text_lines(path, MAX_LINE, tally), documents, tally)
+        yield from _group(path, _text_lines(part, MAX_LINE, tally), documents, tally)
 
 
 def _group(path: Path, lines: Lines, documents: Documents, tally: Counter[str]) -> Iterator[Document]:
@@ -192,14 +241,14 @@ def _cut(line: str, limit: int, tally: Counter[str]) -> Iterator[str]:
     yield line
 
 
-def _text_lines(path: Path, limit: int, tally: Counter[str]) -> Lines:
-    """The numbered lines of a UTF-8 text file with any line ends; a byte order mark is dropped.
+def _text_lines(part: FilePart, limit: int, tally: Counter[str]) -> Lines:
+    """The numbered lines of UTF-8 text with any line ends; a byte order mark is dropped.
 
     A line of more than `limit` characters comes in several pieces with the same number.
     """
-    number = 1
+    number = part.first_line
     rest = ""  # the beginning of a line that goes on in the next block
-    for text in _text_blocks(path, tally):
+    for text in _text_blocks(part, tally):
         *whole_lines, rest = (rest + text).split("\n")
         for line in whole_lines:
             if len(line) > limit:
@@ -216,21 +265,22 @@ def _text_lines(path: Path, limit: int, tally: Counter[str]) -> Lines:
         yield number, rest
 
 
-def _text_blocks(path: Path, tally: Counter[str]) -> Iterator[str]:
-    """The decoded text of a file in blocks, with line feeds as line ends."""
+def _text_blocks(part: FilePart, tally: Counter[str]) -> Iterator[str]:
+    """The decoded text in blocks, with line feeds as line ends."""
+    path = part.path
     decoder = io.IncrementalNewlineDecoder(getincrementaldecoder("utf-8")(), translate=True)
-    line = 1
-    is_first = True
-    for block in _byte_blocks(path):
+    line = part.first_line
+    is_first = part.start == 0
+    for block in _byte_blocks(part):
         if is_first and block[:2] in _UTF_16:
             raise BadInput(f"{path} is UTF-16; {conversion(block)}.")
         if b"\0" in block:
-            line += _line_ends(block[: block.index(b"\0")])
+            line += line_ends(block[: block.index(b"\0")])
             raise BadInput(f"{path}, line {line}: {_BINARY}, JSON lines or Parquet.")
         try:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
-            line += _line_ends(error.object[: error.start])
+            line += line_ends(error.object[: error.start])
             raise BadInput(
                 f"{path}, line {line}: not valid UTF-8 (byte 0x{error.object[error.start]:02x}); "
                 f"{conversion(error.object)}."
@@ -259,15 +309,21 @@ def _guess_encoding(data: bytes) -> str:
     return "LATIN1"
 
 
-def _line_ends(data: bytes) -> int:
+def line_ends(data: bytes) -> int:
+    """How many lines end in the bytes, by any of the three line ends."""
     return data.count(b"\n") + data.count(b"\r") - data.count(b"\r\n")
 
 
-def _byte_blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file in blocks; the last one is empty."""
+def _byte_blocks(part: FilePart) -> Iterator[bytes]:
+    """The bytes in blocks; the last one is empty."""
+    path = part.path
     try:
         with open_binary(path) as file:
-            while block := file.read(_BLOCK):
+            if part.start:
+                file.seek(part.start)
+            num_left = sys.maxsize if part.end is None else part.end - part.start
+            while block := file.read(min(_BLOCK, num_left)):
+                num_left -= len(block)
                 yield block
         yield b""
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
@@ -277,11 +333,11 @@ def _byte_blocks(path: Path) -> Iterator[bytes]:
         raise BadInput(f"{path} is {fault} ({error}); fetch or make it again.") from None
 
 
-def _json_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
-    """The texts of a file of JSON lines."""
+def _json_texts(part: FilePart, field: str, tally: Counter[str]) -> Lines:
+    """The texts of JSON lines."""
     cuts = tally["cut_lines"]
-    for number, line in _text_lines(path, _MAX_ROW, tally):
-        where = f"{path}, line {number}"
+    for number, line in _text_lines(part, _MAX_ROW, tally):
+        where = f"{part}, line {number}"
         if tally["cut_lines"] > cuts:
             raise BadInput(f"{where}: a row of more than {_MAX_ROW >> 20} MB; split its text over several rows.")
         if not line or line.isspace():
@@ -322,7 +378,7 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
         raise Unsupported(f"{path} needs pyarrow: pip install 'firth[data]'.") from None
     number = 0
     try:
-        with parquet.ParquetFile(path, pre_buffer=False, buffer_size=_BLOCK) as file:
+        with open_stored(path) as stored, parquet.ParquetFile(stored, pre_buffer=False, buffer_size=_BLOCK) as file:
             if field not in file.schema_arrow.names:
                 names = ", ".join(file.schema_arrow.names)
                 raise BadInput(f"{path} has no column '{field}' but {names}; name the column of the text.")
@@ -340,7 +396,7 @@ def _parquet_texts(path: Path, field: str, tally: Counter[str]) -> Lines:
 def text_lines(path: Path, *, tally: Counter[str]) -> Lines:
     """The numbered lines of a text file, as for documents, but each as a whole; a very long one is refused."""
     cuts = tally["cut_lines"]
-    for number, line in _text_lines(path, MAX_LINE, tally):
+    for number, line in _text_lines(FilePart(path), MAX_LINE, tally):
         if tally["cut_lines"] > cuts:
             raise BadInput(f"{path}, line {number}: a line of more than {MAX_LINE:,} characters; split it.")
         yield number, line
@@ -356,7 +412,7 @@ def read_lines(path: Path, *, remedy: str = "put one text on each line") -> list
     is_standard_input = path == STANDARD_INPUT
     source = "standard input" if is_standard_input else str(path)
     try:
-        text = _read_standard_input() if is_standard_input else path.read_text("utf-8-sig")
+        text = _read_standard_input() if is_standard_input else _read_text(path)
     except FileNotFoundError:
         raise BadInput(f"{path} does not exist.") from None
     except UnicodeDecodeError as error:
@@ -369,6 +425,14 @@ def read_lines(path: Path, *, remedy: str = "put one text on each line") -> list
         raise BadInput(f"{source}, line {line}: {_BINARY}.")
     # Not splitlines: it also cuts at form feeds and line separators, and the rows would no longer be the file's lines.
     return text.removesuffix("\n").split("\n")
+
+
+def _read_text(path: Path) -> str:
+    if not remote.is_remote(path):
+        return path.read_text("utf-8-sig")
+    with remote.open_remote(path) as file:
+        text = file.read().decode("utf-8-sig")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _read_standard_input() -> str:
@@ -390,7 +454,7 @@ def read_texts(path: Path) -> list[str]:
 
 def tell_of_table(path: Path) -> None:
     """Warns if a file whose lines are read as texts is a table or a file of rows by its name."""
-    is_table = ending(path) in (*TABLES, *_ROWS, ".conll")
+    is_table = ending(path) in (*TABLES, *ROWS, ".conll")
     if is_table:
         log.warning(
             f"{path}: every line of a file of rows is read as one text, with all its columns; write the texts "

@@ -30,12 +30,17 @@ class Joined:
         """The ids at these positions, which of them are tokens of the text, and which start a word."""
         document = np.searchsorted(self.bounds_D1, places, side="right") - 1
         is_end = places + 1 == self.bounds_D1[document + 1]
-        offset = places - self.bounds_D1[document]
-        # At an end-of-text token this is the token before it: any valid one will do.
-        tokens = self.starts_D[document] + offset - is_end
+        tokens = self.tokens(places)
         ids = np.where(is_end, self.end, shards.ids[tokens])
         is_word_start = shards.word_starts(tokens) | is_end
         return ids, ~is_end, is_word_start
+
+    def tokens(self, places: np.ndarray) -> np.ndarray:
+        """The tokens of the shards at these positions; at an end-of-text token the one before it."""
+        document = np.searchsorted(self.bounds_D1, places, side="right") - 1
+        is_end = places + 1 == self.bounds_D1[document + 1]
+        offset = places - self.bounds_D1[document]
+        return np.asarray(self.starts_D[document] + offset - is_end)
 
 
 def join(stream: CorpusView, *, end: int) -> Joined:

@@ -15,12 +15,15 @@ from torch.utils.data import DataLoader, Dataset
 from firth import rng
 from firth.data.languages import cut_by_language
 from firth.data.order import deal
-from firth.data.packing import Pack, Plan, Specials, finish, lay_out, usual_sequences
+from firth.data.packing import Pack, Plan, Specials, finish, lay_out, token_ranges, usual_sequences
 from firth.data.settings import BatchConfig
 from firth.data.sources import PackSizes, pack_sizes, room_taken
 from firth.data.stream import CorpusView
 from firth.errors import BadInput
 from firth.tensors import Batch
+
+PREFETCH = 16
+"""How many packs ahead text is fetched from an object store."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +70,15 @@ class Packs(Dataset[Batch]):
         self.seed = seed
         self.workers = config.workers
         self._planned: tuple[int, _Epoch] | None = None
+        self._last_index = -1
+        self._stride = 0
 
     def num_packs(self, epoch: int) -> int:
         return len(self._plan(epoch).packs)
 
     def __getitem__(self, place: BatchAddress) -> Batch:  # type: ignore[override]
         epoch = self._plan(place.epoch)
+        self._prefetch(epoch, place.index)
         pack = lay_out(
             self.stream.shards,
             epoch.plan,
@@ -87,6 +93,20 @@ class Packs(Dataset[Batch]):
             objective.corrupt(pack, place.epoch)
         return finish(pack, specials=self.specials)
 
+    def _prefetch(self, epoch: _Epoch, index: int) -> None:
+        """Has the text of the next packs fetched meanwhile. Of several workers or ranks each reads every n-th pack."""
+        if not self.stream.shards.is_remote:
+            return
+        stride = max(1, index - self._last_index)
+        self._last_index = index
+        last = index + PREFETCH * stride
+        # Of packs in a row only the last one was not asked for before.
+        first = last if stride == self._stride else index
+        self._stride = stride
+        for later in range(first, min(last + 1, len(epoch.packs)), stride):
+            starts, ends = token_ranges(epoch.plan, epoch.packs[later])
+            self.stream.shards.prefetch(starts, ends)
+
     def _plan(self, epoch: int) -> _Epoch:
         """The plan of an epoch; the last one is kept, because batches are read epoch by epoch."""
         if self._planned is None or self._planned[0] != epoch:
@@ -98,6 +118,7 @@ class Packs(Dataset[Batch]):
                 num_tokens=self.config.tokens,
                 max_sequences=self._max_sequences,
                 lengths_S=room_taken(plan, self._sizes),
+                window=self.config.shuffle_tokens,
             )
             self._planned = (epoch, _Epoch(plan, packs))
         _, planned = self._planned

@@ -31,8 +31,18 @@ class NearTexts:
     alike: float
 
 
-def near_texts(texts: Sequence[str], *, alike: float = 0.8, within: int = 3, shingle: int = 3) -> list[NearTexts]:
-    """All pairs of texts that are nearly the same; texts without words are similar to nothing."""
+def near_texts(
+    texts: Sequence[str],
+    *,
+    alike: float = 0.8,
+    within: int = 3,
+    shingle: int = 3,
+    fingerprints: Sequence[int] | None = None,
+) -> list[NearTexts]:
+    """All pairs of texts that are nearly the same; texts without words are similar to nothing.
+
+    `fingerprints` are those of the texts, if they are known already.
+    """
     if not 0.5 <= alike <= 1:
         raise BadConfig(f"The share of equal words must be from 0.5 to 1; it is {alike}.")
     words = [words_of(text) for text in texts]
@@ -45,7 +55,10 @@ def near_texts(texts: Sequence[str], *, alike: float = 0.8, within: int = 3, shi
             found[first, second] = NearTexts(first, second, likeness)
     if len(long) < 2:
         return list(found.values())
-    marks = [fingerprint(texts[place], shingle=shingle) for place in long]
+    if fingerprints is None:
+        marks = [fingerprint(texts[place], shingle=shingle) for place in long]
+    else:
+        marks = [fingerprints[place] for place in long]
     for one, other, _ in near_pairs(marks, within=within):
         first = long[one]
         second = long[other]

@@ -254,6 +254,17 @@ def lay_out(
     )
 
 
+def token_ranges(plan: Plan, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The first token in the shards, and the end, of every piece of these sequences."""
+    pieces = plan.pieces_SP2[rows_B].reshape(-1, 2)
+    pieces = pieces[pieces[:, 1] > pieces[:, 0]]
+    if plan.joined is None:
+        return pieces[:, 0], pieces[:, 1]
+    first = plan.joined.tokens(pieces[:, 0])
+    last = plan.joined.tokens(pieces[:, 1] - 1)
+    return first, last + 1
+
+
 def _piece_starts(frame: Frame, bounds_B1: np.ndarray, sizes_BP: np.ndarray) -> np.ndarray:
     """Where every piece begins in the pack (B x P): after the one before it and the special tokens between them."""
     before_first = np.zeros_like(sizes_BP[:, :1])

@@ -11,7 +11,7 @@ import struct
 import subprocess
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ import numpy as np
 
 from firth import tokenizers
 from firth.corpus.cleaning import clean_documents, drop_duplicates
-from firth.corpus.languages import find_sources, language_names, read_sources
+from firth.corpus.languages import TextSource, find_sources, language_names, read_sources
 from firth.corpus.readers import TABLES, Documents, Paths
 from firth.corpus.sentences import split
 from firth.data.health import Health, Measures, health
@@ -46,6 +46,8 @@ _NUM_PARTS = 6
 """Messages that an encoded chunk is sent in."""
 _LANGUAGE = "\x1e"
 """The character that begins a line which says the number of the next lines' language; clean text does not have it."""
+_CONTINUED = "\x1f"
+"""The first line of a chunk that begins in the middle of a document; clean text does not have it either."""
 
 Progress = Callable[[int, int, int], None]
 """Called with bytes read, bytes expected (a guess for compressed files) and tokens written."""
@@ -76,19 +78,53 @@ def prepare(
     tally: Counter[str] = Counter()
     sources = find_sources(paths, tally=tally)
     languages = language_names(sources)
-    expected = sum(source.expected_bytes() for source in sources)
     # Generators: the text is never in memory as a whole.
     read = read_sources(sources, documents=documents, field=field, tally=tally)
     kept = drop_duplicates(clean_documents(read, repair=repair), tally=tally)
     if near is not None:
         kept = drop_near_duplicates(kept, within=near, tally=tally)
     # Starting a worker is not worth it for less than a chunk.
+    expected = sum(source.expected_bytes() for source in sources)
     num_workers = min(processes, expected // CHUNK)
 
+    def encoded(tokenizer_folder: Path) -> Iterator[Chunk]:
+        chunks = _chunks(kept, languages)
+        return _encode_all(chunks, tokenizer, folder=tokenizer_folder, num_workers=num_workers)
+
+    return write_text(
+        encoded,
+        sources,
+        Path(out),
+        tokenizer=tokenizer,
+        tally=tally,
+        info={"documents_by": documents, "repair": repair},
+        replace=replace,
+        fresh=fresh,
+        progress=progress,
+    )
+
+
+def write_text(
+    encoded: Callable[[Path], Iterable["Chunk"]],
+    sources: Sequence[TextSource],
+    out: Path,
+    *,
+    tokenizer: Tokenizer,
+    tally: Counter[str],
+    info: Mapping[str, object],
+    replace: bool,
+    fresh: bool,
+    progress: Progress | None,
+) -> Health:
+    """Writes encoded text in order; returns its health. `encoded` is called with the folder of the saved tokenizer.
+
+    `tally` counts what was read and dropped while chunks are made, and `info` is added to `shards.json`.
+    """
+    languages = language_names(sources)
+    expected = sum(source.expected_bytes() for source in sources)
     measures = Measures()
-    with write_shards(Path(out), tokenizer, replace=replace, languages=languages) as writer:
-        folder = writer.folder / TOKENIZER
-        for chunk in _encode_all(_chunks(kept, languages), tokenizer, folder=folder, num_workers=num_workers):
+    with write_shards(out, tokenizer, replace=replace, languages=languages) as writer:
+        for chunk in encoded(writer.folder / TOKENIZER):
             _append(writer, measures, chunk)
             if progress:
                 progress(tally["bytes"], expected, writer.num_tokens)
@@ -99,7 +135,7 @@ def prepare(
             report["language_tokens"] = dict(zip(languages, writer.language_tokens.tolist(), strict=True))
         # Two columns of a parallel file are no mistake.
         _warn_of_tables(report, [path for source in sources if not source.is_parallel for path in source.files])
-        writer.info |= {"documents_by": documents, "repair": repair, "health": report}
+        writer.info |= {**info, "health": report}
     return report
 
 
@@ -144,8 +180,10 @@ def _chunks(documents: Iterable[Document], languages: Sequence[str] = ()) -> Ite
                 yield "\n".join(lines).encode()
                 lines = []
                 size = 0
-                # Another process may read the next chunk, so that each says its first language.
+                # Another process may read the next chunk, so that each says where it begins and its first language.
                 last_language = ""
+                if line:
+                    lines.append(_CONTINUED)
     if lines:
         yield "\n".join(lines).encode()
 
@@ -200,6 +238,24 @@ class Chunk:
         )
 
 
+def encode_documents(tokenizer: Tokenizer, documents: Iterable[Document], languages: Sequence[str] = ()) -> Chunk:
+    """Some whole documents, encoded a chunk at a time."""
+    parts = [encode_chunk(tokenizer, chunk) for chunk in _chunks(documents, languages)] or [
+        encode_chunk(tokenizer, b"")
+    ]
+    # Ends are counted from the beginning of a chunk.
+    num_sentences = np.cumsum([0, *[len(part.lengths) for part in parts]])
+    ends = [part.ends + before for part, before in zip(parts, num_sentences[:-1], strict=True)]
+    return Chunk(
+        ids=np.concatenate([part.ids for part in parts]),
+        starts=np.concatenate([part.starts for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+        ends=np.concatenate(ends),
+        languages=np.concatenate([part.languages for part in parts]),
+        characters=sum(part.characters for part in parts),
+    )
+
+
 def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     """What a worker does with a chunk of lines: split into sentences, encode, find where words start."""
     sentences: list[str] = []
@@ -212,6 +268,9 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
         if not line:
             ends.append(len(sentences))
             lead = ""
+            continue
+        if line == _CONTINUED:
+            lead = "\n"
             continue
         if line.startswith(_LANGUAGE):
             language = int(line.removeprefix(_LANGUAGE))

@@ -25,6 +25,9 @@ class BatchConfig:
     """What the segment embeddings say of a token: which text of a pair it is in, or its language, as in XLM."""
     languages: tuple[str, ...] = ()
     """With segments=languages, the languages in the order of their embeddings; the prepared text decides."""
+    shuffle_tokens: int = 0
+    """Sequences are shuffled within stretches of so many tokens of the prepared text, and the stretches among
+    themselves; 0: all together. For text in an object store, about as many tokens as half of the cache holds."""
     held_out_rate: float = 0.02
     """Share of the documents held out for evaluation (at least 2, at most 2,000 documents)."""
     workers: int = 0
@@ -33,6 +36,8 @@ class BatchConfig:
     def __post_init__(self) -> None:
         if self.workers < 0 or not 0 <= self.held_out_rate < 1:
             raise BadConfig("batches.workers must be at least 0, and held_out_rate at least 0 and below 1.")
+        if self.shuffle_tokens < 0:
+            raise BadConfig("batches.shuffle_tokens must be at least 0.")
         if not 0 < self.language_alpha <= 1:
             raise BadConfig("batches.language_alpha must be above 0 and at most 1.")
         if not 0 < self.last_share < 1:

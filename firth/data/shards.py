@@ -19,10 +19,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypedDict
+from tempfile import TemporaryDirectory
+from typing import IO, Any, TypedDict, cast
 
 import numpy as np
 
+from firth import remote
+from firth.data import remote_shards
+from firth.data.block_cache import BlockArray
 from firth.errors import BadInput, Damaged
 from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_json
 from firth.tokenizers import Tokenizer
@@ -51,9 +55,10 @@ def id_dtype(vocab_size: int) -> np.dtype[np.unsignedinteger]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shards:
-    """Opened shards; the arrays are memory-mapped and read-only."""
+    """Opened shards; the arrays are memory-mapped and read-only, or those of an object store, read in blocks."""
 
     folder: Path
+    """Of shards in an object store: the local copy of all but their tokens."""
     info: Mapping[str, Any]
     """The contents of `shards.json`."""
     ids: np.ndarray
@@ -66,15 +71,27 @@ class Shards:
 
     @classmethod
     def open(cls, folder: Path | str, *, verify: bool = True) -> "Shards":
-        """Opens a folder; `verify` compares every byte with the manifest, otherwise only sizes are compared."""
+        """Opens a folder; `verify` compares every byte with the manifest, otherwise only sizes are compared.
+
+        A folder in an object store (`s3://...`) is read in blocks, and the bytes of its tokens are never compared.
+        """
+        if remote.is_remote(folder):
+            folder = remote_shards.local_copy(folder)
         folder = Path(folder)
+        origin = folder / remote_shards.ORIGIN
+        url = origin.read_text() if origin.exists() else ""
         if not _may_be_shards(folder):
             raise BadInput(f"{folder} is not a folder of prepared text; make one with 'firth prepare'.")
-        check_manifest(folder, hashes=verify)
+        check_manifest(folder, hashes=verify, without=remote_shards.is_blockwise if url else None)
         info = _read_info(folder)
         arrays = {}
         for name, channel in info["channels"].items():
-            arrays[name] = _map_channel(folder, name, channel)
+            if url and name in remote_shards.BLOCKWISE:
+                dtype = np.dtype(channel["dtype"])
+                # It takes the indices that this package uses.
+                arrays[name] = cast(np.ndarray, remote_shards.map_blocks(url, name, dtype, channel["size"]))
+            else:
+                arrays[name] = _map_channel(folder, name, channel)
         shards = cls(folder, info, **arrays)
         tokens_end = shards.sentences[-1]
         sentences_end = shards.documents[-1]
@@ -104,6 +121,18 @@ class Shards:
     @property
     def tokenizer_folder(self) -> Path:
         return self.folder / TOKENIZER
+
+    def prefetch(self, starts: np.ndarray, ends: np.ndarray) -> None:
+        """Says which ranges of tokens will be read soon; does nothing for files on this machine."""
+        if isinstance(self.ids, BlockArray):
+            self.ids.prefetch(starts, ends)
+        if isinstance(self.words, BlockArray):
+            self.words.prefetch(starts >> 3, (ends + 7) >> 3)
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether the tokens are in an object store."""
+        return isinstance(self.ids, BlockArray)
 
     def word_starts(self, index: np.ndarray) -> np.ndarray:
         """For each token number: does it start a word?"""
@@ -177,7 +206,17 @@ def _map_channel(folder: Path, name: str, channel: _Channel) -> np.ndarray:
 def write_shards(
     folder: Path, tokenizer: Tokenizer, *, replace: bool = False, languages: Sequence[str] = ()
 ) -> Iterator["ShardWriter"]:
-    """A writer for a folder that appears, complete, when the block ends without an error."""
+    """A writer for a folder that appears, complete, when the block ends without an error.
+
+    A folder in an object store is first written on this machine; its manifest is copied last.
+    """
+    if remote.is_remote(folder):
+        with TemporaryDirectory() as temporary:
+            local = Path(temporary) / "shards"
+            with write_shards(local, tokenizer, languages=languages) as writer:
+                yield writer
+            remote.upload_folder(local, folder, last=MANIFEST)
+        return
     is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if is_taken and not replace:
         raise BadInput(f"{folder} already exists; choose another name or ask to replace it.")

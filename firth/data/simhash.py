@@ -69,19 +69,16 @@ def drop_near_duplicates(
     documents: Iterable[Document], *, within: int, tally: Counter[str], shingle: int = 3
 ) -> Iterator[Document]:
     """The documents without those that are nearly an earlier one; the tally counts the dropped ones."""
-    index = _Index(within)
+    index = NearIndex(within)
     for document in documents:
         mark = fingerprint("\n".join(document.lines), shingle=shingle)
-        has_words = mark != 0
-        if has_words and index.has_near(mark):
+        if index.add_if_far(mark):
+            yield document
+        else:
             tally["near_duplicate_documents"] += 1
-            continue
-        if has_words:
-            index.add(mark)
-        yield document
 
 
-class _Index:
+class NearIndex:
     """Fingerprints seen so far, in one table for each stretch of bits."""
 
     def __init__(self, within: int) -> None:
@@ -89,6 +86,15 @@ class _Index:
         self.tables: list[tuple[int, dict[int, list[int]]]] = []
         for mask in _stretch_masks(within):
             self.tables.append((int(mask), {}))
+
+    def add_if_far(self, mark: int) -> bool:
+        """Adds a fingerprint, unless it is near to an earlier one; a text without words is near to none."""
+        if mark == 0:
+            return True
+        if self.has_near(mark):
+            return False
+        self.add(mark)
+        return True
 
     def has_near(self, mark: int) -> bool:
         """Whether a fingerprint that was added differs from this one in at most `within` bits."""

@@ -6,15 +6,15 @@ from dataclasses import fields
 from typing import Any
 
 from firth import tokenizers
-from firth.corpus.languages import find_sources
+from firth.corpus.languages import find_sources, language_names
 from firth.corpus.readers import Documents, Paths
-from firth.data.vocabulary_sample import sample_texts
+from firth.data import distributed
+from firth.data.pieces import Reading
+from firth.data.vocabulary_sample import SAMPLE_BYTES, sample_texts
+from firth.engines.engine import Engine
 from firth.errors import BadConfig
 
 log = logging.getLogger(__name__)
-
-SAMPLE_BYTES = 64_000_000
-"""Text that pieces of words are learned from at most; a list of words is counted over all of it."""
 
 
 def train_tokenizer(
@@ -29,11 +29,13 @@ def train_tokenizer(
     documents: Documents = "blank-line",
     field: str = "text",
     repair: bool = False,
+    engine: Engine | None = None,
 ) -> tokenizers.Tokenizer:
     """Trains the tokenizer `name` on a random sample of the documents in `paths`.
 
     `config` replaces `vocab_size`, `min_count` and `cased`. A text that supports fewer pieces than an explicit
-    `vocab_size` is refused; the default size is only a limit.
+    `vocab_size` is refused; the default size is only a limit. With an `engine` its workers count the words, unless
+    there are several languages, of which this process draws equal shares.
     """
     cls = tokenizers.resolve(name)
     if not config:
@@ -42,10 +44,17 @@ def train_tokenizer(
     units = "words" if counts_words else "pieces"
     sample_bytes = sys.maxsize if counts_words else SAMPLE_BYTES
     # A missing file is reported before any progress message.
-    find_sources(paths)
+    sources = find_sources(paths)
     log.info(f"Training a vocabulary of up to {config.vocab_size:,} {units} ...")
-    texts = sample_texts(paths, sample_bytes, seed=seed, documents=documents, field=field, repair=repair)
-    trained: tokenizers.Tokenizer = cls.train(texts, config, fewer=vocab_size is None)
+    trained: tokenizers.Tokenizer
+    can_count = engine is not None and hasattr(cls, "count") and len(language_names(sources)) < 2
+    if engine is not None and can_count:
+        reading = Reading(documents=documents, field=field, repair=repair)
+        counts = distributed.count_words(engine, paths, cls, config, seed=seed, reading=reading)
+        trained = cls.from_counts(counts, config, fewer=vocab_size is None)
+    else:
+        texts = sample_texts(paths, sample_bytes, seed=seed, documents=documents, field=field, repair=repair)
+        trained = cls.train(texts, config, fewer=vocab_size is None)
     if len(trained.vocab) == len(trained.vocab.specials):
         raise BadConfig(f"No {units} of the text occur often enough: give it more text or lower `min_count=`.")
     if len(trained.vocab) < config.vocab_size:

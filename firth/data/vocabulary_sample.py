@@ -14,6 +14,8 @@ from firth.corpus.languages import TextSource, find_sources, language_names, rea
 from firth.corpus.readers import Documents, Paths
 from firth.types import Document
 
+SAMPLE_BYTES = 64_000_000
+"""Text that pieces of words are learned from at most; a list of words is counted over all of it."""
 ALPHA = 0.5
 """The exponent of smoothing between languages."""
 _DRAWS = 4096

@@ -1,5 +1,7 @@
 """What a server counts, in the text format that Prometheus reads. No label ever contains what a user wrote."""
 
+import os
+
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -9,6 +11,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
+from prometheus_client.multiprocess import MultiProcessCollector
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 REQUESTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
@@ -16,7 +19,7 @@ TOKENS = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 class ServerMetrics:
-    """The server's counters, gauges and histograms."""
+    """The server's counters, gauges and histograms; those of several processes on one port are added up."""
 
     def __init__(self) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -37,9 +40,17 @@ class ServerMetrics:
         self.batch_tokens = Histogram("firth_batch_tokens", "Tokens in a batch.", buckets=TOKENS, registry=registry)
         self.turned_away = Counter("firth_turned_away", "Requests refused because of load.", registry=registry)
         self.dropped = Counter("firth_dropped", "Requests whose client left before their turn.", registry=registry)
-        self.queued = Gauge("firth_queued", "Requests that wait for their turn.", registry=registry)
-        self.held_bytes = Gauge("firth_held_bytes", "Bytes of all bodies that are held now.", registry=registry)
+        self.queued = Gauge(
+            "firth_queued", "Requests that wait for their turn.", registry=registry, multiprocess_mode="livesum"
+        )
+        self.held_bytes = Gauge(
+            "firth_held_bytes", "Bytes of all bodies that are held now.", registry=registry, multiprocess_mode="livesum"
+        )
 
     def text(self) -> bytes:
         """All metrics in Prometheus' text format."""
-        return generate_latest(self.registry)
+        if "PROMETHEUS_MULTIPROC_DIR" not in os.environ:
+            return generate_latest(self.registry)
+        added_up = CollectorRegistry()
+        MultiProcessCollector(added_up)  # type: ignore[no-untyped-call]
+        return generate_latest(added_up)

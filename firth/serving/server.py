@@ -6,7 +6,7 @@ import re
 import resource
 import signal
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -32,6 +32,7 @@ from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
 from firth.serving.runs import Runs
 from firth.serving.server_state import ServerState
+from firth.serving.shared_weights import share_weights
 
 log = logging.getLogger(__name__)
 
@@ -60,28 +61,87 @@ def serve(
     stop: Event | None = None,
 ) -> None:
     """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers the requests it has accepted."""
+    check_request(host, token, runs)
+    with listen(host, port) as listener:
+        answer(
+            folders,
+            listener,
+            host=host,
+            limits=limits,
+            token=token,
+            runs=runs,
+            precision=precision,
+            is_over=stop.is_set if stop is not None else None,
+            on_start=lambda: announce(listener),
+        )
+
+
+def check_request(host: str, token: str | None, runs: Path | None) -> None:
+    """Raises for an address that needs a token, and for runs that are not there."""
     if token is None and not _is_loopback(host):
         raise BadConfig(f"{host} can be reached from other machines: give a token with `token_file=` or FIRTH_TOKEN.")
-    watched_runs = None
-    if runs is not None:
-        if not runs.is_dir():
-            raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
-        watched_runs = Runs(runs)
+    if runs is not None and not runs.is_dir():
+        raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
+
+
+def answer(
+    folders: Mapping[str, Path],
+    listener: socket.socket,
+    *,
+    host: str,
+    limits: Limits,
+    token: str | None,
+    runs: Path | None,
+    precision: str | None,
+    is_over: Callable[[], bool] | None = None,
+    on_start: Callable[[], None] | None = None,
+    shared: Path | None = None,
+) -> None:
+    """Loads the models and answers on an open socket until a signal, or until `is_over`, which is asked ten times a
+    second. `on_start` is called when the first request can be answered.
+
+    With the folder `shared`, the weights lie in files there, which other processes use too.
+    """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, CACHED_KERNELS)
-    with _listen(host, port) as listener:
-        metrics = ServerMetrics()
-        loaded = {}
-        for name, folder in folders.items():
-            loaded[name] = load(folder, precision=precision)
-            _warm_up(loaded[name])
-        batcher = Batcher(limits, metrics)
-        state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
-        app = App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
-        try:
-            Server(_uvicorn_config(app, limits), stop=stop).run([listener])
-        finally:
-            batcher.close()
+    app = make_app(folders, host=host, limits=limits, token=token, runs=runs, precision=precision, shared=shared)
+    try:
+        Server(_uvicorn_config(app, limits), is_over=is_over, on_start=on_start).run([listener])
+    finally:
+        app.state.batcher.close()
+
+
+def make_app(
+    folders: Mapping[str, Path],
+    *,
+    host: str,
+    limits: Limits,
+    token: str | None = None,
+    runs: Path | None = None,
+    precision: str | None = None,
+    shared: Path | None = None,
+) -> App:
+    """The ASGI app over these models, loaded and warmed up; whoever runs it closes `app.state.batcher` at the end."""
+    metrics = ServerMetrics()
+    loaded = {}
+    for name, folder in folders.items():
+        loaded[name] = load(folder, precision=precision)
+        if shared is not None:
+            share_weights(loaded[name], shared / f"{name}.weights")
+        _warm_up(loaded[name])
+    batcher = Batcher(limits, metrics)
+    watched_runs = Runs(runs) if runs is not None else None
+    state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
+    return App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
+
+
+def announce(listener: socket.socket) -> None:
+    """Says where a server listens."""
+    host, port = listener.getsockname()[:2]
+    # An IPv6 address is in brackets in a URL.
+    if ":" in host:
+        host = f"[{host}]"
+    log.info(f"Serving on http://{host}:{port} (Ctrl-C stops).")
 
 
 def named_folders(arguments: Sequence[str]) -> dict[str, Path]:
@@ -122,26 +182,29 @@ def read_token(file: Path | None) -> str | None:
 
 
 class Server(uvicorn.Server):
-    """Says where it listens, and treats a signal as a request to stop, not as a failure."""
+    """Says when it has started, and treats a signal as a request to stop, not as a failure."""
 
-    def __init__(self, config: uvicorn.Config, *, stop: Event | None = None) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        *,
+        is_over: Callable[[], bool] | None = None,
+        on_start: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
-        self._stop = stop
+        self._is_over = is_over
+        self._on_start = on_start
 
     async def on_tick(self, counter: int) -> bool:
         """Called ten times a second; returns whether to stop."""
-        if self._stop is not None and self._stop.is_set():
+        if self._is_over is not None and self._is_over():
             self.should_exit = True
         return await super().on_tick(counter)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for listener in sockets or []:
-            host, port = listener.getsockname()[:2]
-            # An IPv6 address is in brackets in a URL.
-            if ":" in host:
-                host = f"[{host}]"
-            log.info(f"Serving on http://{host}:{port} (Ctrl-C stops).")
+        if self._on_start is not None:
+            self._on_start()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -181,7 +244,7 @@ def _uvicorn_config(app: App, limits: Limits) -> uvicorn.Config:
     return config
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int) -> socket.socket:
     """A socket, opened before any model is loaded, so that a wrong address is reported at once."""
     _raise_open_files_limit()
     try:

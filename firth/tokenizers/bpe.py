@@ -78,9 +78,18 @@ class BPE(Capabilities):
 
         A text that supports fewer pieces than requested is an error, unless `fewer` is allowed.
         """
+        return cls.from_counts(cls.count(texts, config), config, fewer=fewer)
+
+    @classmethod
+    def count(cls, texts: Iterable[str], config: Config) -> dict[str, int]:
+        """How often each word occurs; counts of parts of a text may be added."""
+        return count_words(texts)
+
+    @classmethod
+    def from_counts(cls, words: dict[str, int], config: Config, *, fewer: bool = False) -> "BPE":
+        """Learns merges from the counts of words; `train` explains `fewer`."""
         specials = _special_tokens(config)
         room = config.vocab_size - len(specials)
-        words = count_words(texts)
         pieces, merges = learn_merges(words, set(byte_letters()), size=room, min_count=config.min_count)
         if len(pieces) < room and not fewer:
             size = len(pieces) + len(specials)

@@ -89,6 +89,11 @@ class Words(Capabilities):
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> Self:
         """The most frequent words of `texts`, by count and then by code point; the same texts always give the same."""
+        return cls.from_counts(cls.count(texts, config), config, fewer=fewer)
+
+    @classmethod
+    def count(cls, texts: Iterable[str], config: Config) -> dict[str, int]:
+        """How often each word occurs; counts of parts of a text may be added."""
         untrained = cls.of((), config)
         form_counts = Counter[str]()
         stream = iter(texts)
@@ -99,7 +104,11 @@ class Words(Capabilities):
         word_counts = Counter[str]()
         for form, count in form_counts.items():
             word_counts[untrained._normalise(form)] += count
+        return word_counts
 
+    @classmethod
+    def from_counts(cls, word_counts: dict[str, int], config: Config, *, fewer: bool = False) -> Self:
+        """The most frequent words by these counts."""
         frequent = []
         for word, count in word_counts.items():
             if count >= config.min_count and _fits_in_line(word):

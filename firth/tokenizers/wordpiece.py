@@ -75,17 +75,23 @@ class WordPiece(Capabilities):
 
         A text that supports fewer pieces than requested is an error, unless `fewer` is allowed.
         """
-        rules = WordPieceRules(
-            lowercase=config.lowercase,
-            strip_accents=config.lowercase and config.strip_accents,
-            chinese_characters=config.chinese_characters,
-        )
-        words = count_words(
+        return cls.from_counts(cls.count(texts, config), config, fewer=fewer)
+
+    @classmethod
+    def count(cls, texts: Iterable[str], config: Config) -> dict[str, int]:
+        """How often each word occurs; counts of parts of a text may be added."""
+        rules = _rules(config)
+        return count_words(
             texts,
             cls(Vocab(SPECIALS), rules).split_words,
             chinese_characters=config.chinese_characters,
             longest=rules.longest_word,
         )
+
+    @classmethod
+    def from_counts(cls, words: dict[str, int], config: Config, *, fewer: bool = False) -> "WordPiece":
+        """Learns a vocabulary from the counts of words; `train` explains `fewer`."""
+        rules = _rules(config)
         room = config.vocab_size - len(SPECIALS)
         characters = choose_characters(words, coverage=config.coverage, min_count=config.min_count, room=room)
         pieces = learn_pieces(words, characters, size=room, min_count=config.min_count)
@@ -293,3 +299,12 @@ class WordPiece(Capabilities):
         )
         add_tokens(tokenizer, rules.added)
         return tokenizer
+
+
+def _rules(config: WordPiece.Config) -> WordPieceRules:
+    """The rules of a vocabulary that is trained with this config."""
+    return WordPieceRules(
+        lowercase=config.lowercase,
+        strip_accents=config.lowercase and config.strip_accents,
+        chinese_characters=config.chinese_characters,
+    )

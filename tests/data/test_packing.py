@@ -81,6 +81,21 @@ def test_dealing_uses_every_sequence_once_and_stays_within_bounds(plan: Plan) ->
         assert plan.lengths_S[rows].sum() + plan.lengths_S[following[0]] > 200
 
 
+@pytest.mark.parametrize("is_grouped", [False, True])
+def test_dealing_within_stretches_uses_every_sequence_once_and_no_stretch_twice(plan: Plan, is_grouped: bool) -> None:
+    if is_grouped:
+        plan = replace(plan, groups_S=np.arange(len(plan)))
+    packs = deal(plan, key=rng.key("order"), num_tokens=200, max_sequences=100, window=1000)
+    rows = np.concatenate(packs)
+    assert sorted(rows.tolist()) == list(range(len(plan)))
+    stretches = plan.pieces_SP2[rows, 0, 0] // 1000
+    visited = stretches[np.concatenate([[True], stretches[1:] != stretches[:-1]])]
+    assert len(visited) == len(np.unique(stretches)) > 3
+    assert visited.tolist() != sorted(visited.tolist())
+    first = rows[stretches == visited[0]]
+    assert first.tolist() != sorted(first.tolist())
+
+
 def test_the_sequences_of_a_group_stay_together(plan: Plan) -> None:
     groups = np.repeat(np.arange(len(plan)), 2)[: len(plan)]
     grouped = replace(plan, groups_S=groups)

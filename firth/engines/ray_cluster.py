@@ -1,0 +1,113 @@
+"""Work on a Ray cluster: the one that RAY_ADDRESS names, or a local one that is started for the command.
+
+Ray sends arguments and results between machines and computes again what a lost process or machine had computed.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from firth.engines.engine import Handle
+from firth.errors import BadConfig, FirthError, Unsupported
+
+try:
+    import ray
+    from ray.exceptions import OutOfMemoryError, RayError, RayTaskError, WorkerCrashedError
+except ImportError as error:
+    raise Unsupported(f"`engine='ray'` needs {error.name}: pip install 'firth[ray]'.") from None
+
+T = TypeVar("T")
+First = TypeVar("First")
+Second = TypeVar("Second")
+log = logging.getLogger(__name__)
+
+RETRIES = 5
+"""How often a piece of work is computed again after its process died."""
+STORE_BYTES = 1 << 30
+"""Memory of a local cluster for arguments and results; what is more goes to disk."""
+ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+class RayCluster:
+    """An `Engine` whose workers are processes of Ray; inside `with`, the cluster is connected."""
+
+    def __init__(self, workers: int) -> None:
+        self.num_workers = workers
+        self.is_ours = False
+
+    def __enter__(self) -> "RayCluster":
+        if not ray.is_initialized():
+            self._connect()
+            self.is_ours = True
+        remote = ray.remote(_call)
+        self.task = remote.options(max_retries=RETRIES)
+        self.task_of_two = remote.options(max_retries=RETRIES, num_returns=2)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.is_ours:
+            ray.shutdown()
+
+    def _connect(self) -> None:
+        """Connects to the cluster of RAY_ADDRESS, or starts a local one with one core for each worker."""
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
+        for name, value in (QUIET | ONE_THREAD).items():
+            # The processes of a local cluster inherit these.
+            os.environ.setdefault(name, value)
+        address = os.environ.get("RAY_ADDRESS")
+        if address and address != "local":
+            options["address"] = address
+        else:
+            options |= {
+                "address": "local",
+                "num_cpus": self.num_workers,
+                "include_dashboard": False,
+                "object_store_memory": STORE_BYTES,
+            }
+        try:
+            ray.init(**options)
+        except (ConnectionError, RayError, ValueError) as error:
+            reason = str(error).partition("\n")[0]
+            raise BadConfig(f"The Ray cluster {address or 'local'} cannot be reached: {reason}") from None
+
+    def share(self, value: T) -> Handle[T]:
+        return Handle(ray.put(value))
+
+    def submit(self, function: Callable[..., T], *arguments: object) -> Handle[T]:
+        return Handle(self.task.remote(function, *_references(arguments)))
+
+    def submit_pair(
+        self, function: Callable[..., tuple[First, Second]], *arguments: object
+    ) -> tuple[Handle[First], Handle[Second]]:
+        first, second = self.task_of_two.remote(function, *_references(arguments))
+        return Handle(first), Handle(second)
+
+    def result(self, handle: Handle[T]) -> T:
+        try:
+            return cast(T, ray.get(handle.value))
+        except RayTaskError as error:
+            if isinstance(error.cause, FirthError):
+                raise error.cause from None
+            raise
+        except (WorkerCrashedError, OutOfMemoryError):
+            raise Unsupported(
+                f"A Ray worker ended {RETRIES + 1} times on the same piece of work, perhaps because memory ran out; "
+                "use fewer processes."
+            ) from None
+        except RayError as error:
+            reason = str(error).partition("\n")[0]
+            raise Unsupported(f"The Ray cluster lost a piece of work: {reason}") from None
+
+
+def _references(arguments: tuple[object, ...]) -> list[object]:
+    """Ray replaces its own references by their values where a function is called."""
+    return [argument.value if isinstance(argument, Handle) else argument for argument in arguments]
+
+
+def _call(function: Callable[..., T], *arguments: object) -> T:
+    """Runs in a worker of Ray."""
+    for name, value in ONE_THREAD.items():
+        os.environ.setdefault(name, value)
+    return function(*arguments)

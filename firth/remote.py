@@ -1,0 +1,134 @@
+"""Files in object stores: `s3://bucket/key`, `gs://...`, `memory://...` or any other URL that fsspec knows.
+
+The package passes files around as `Path`, which keeps one slash of `s3://`. This module accepts both spellings and
+opens, lists and writes what they name. fsspec is imported here only, and only for such a path.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from firth.errors import BadInput, Unsupported
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+_URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
+_LOCAL = ("file", "local")
+BLOCK_BYTES = 1 << 22
+"""Bytes of one request to a store while a file is read from beginning to end."""
+
+
+def is_remote(path: str | Path) -> bool:
+    """Whether a path is a URL."""
+    return _URL.fullmatch(str(path)) is not None
+
+
+def url_of(path: str | Path) -> str:
+    """The URL with both its slashes."""
+    found = _URL.fullmatch(str(path))
+    if found is None:
+        raise BadInput(f"{path} is not a URL such as s3://bucket/key.")
+    root = "/" if found[1] in _LOCAL else ""
+    return f"{found[1]}://{root}{found[2]}"
+
+
+def file_system(path: str | Path) -> "tuple[AbstractFileSystem, str]":
+    """The store that a URL names, and the name of the file in it."""
+    url = url_of(path)
+    try:
+        import fsspec
+    except ImportError:
+        raise Unsupported(f"{url} needs fsspec: pip install 'firth[ray]'.") from None
+    try:
+        store, name = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        # fsspec says which package the protocol needs.
+        raise Unsupported(f"{url}: {error}.") from None
+    except ValueError as error:
+        raise BadInput(f"{url}: {error}.") from None
+    return store, name
+
+
+def exists(path: str | Path) -> bool:
+    store, name = file_system(path)
+    return bool(store.exists(name))
+
+
+def is_file(path: str | Path) -> bool:
+    store, name = file_system(path)
+    return bool(store.isfile(name))
+
+
+def is_folder(path: str | Path) -> bool:
+    store, name = file_system(path)
+    return bool(store.isdir(name))
+
+
+def size_of(path: str | Path) -> int:
+    """The number of bytes of a file."""
+    store, name = file_system(path)
+    try:
+        return int(store.info(name)["size"])
+    except FileNotFoundError:
+        raise BadInput(f"{url_of(path)} does not exist.") from None
+
+
+def open_remote(path: str | Path) -> IO[bytes]:
+    """Opens a file for reading; requests are for `BLOCK_BYTES` at least."""
+    store, name = file_system(path)
+    try:
+        opened: IO[bytes] = store.open(name, "rb", block_size=BLOCK_BYTES)
+    except FileNotFoundError:
+        raise BadInput(f"{url_of(path)} does not exist.") from None
+    return opened
+
+
+def read_range(path: str | Path, start: int, end: int) -> bytes:
+    """The bytes from `start` to `end`, in one request."""
+    store, name = file_system(path)
+    # By name: their places differ between stores.
+    return bytes(store.cat_file(name, start=start, end=end))
+
+
+def files_below(folder: str | Path) -> list[Path]:
+    """All files below a folder, sorted."""
+    return _paths(folder, "/**")
+
+
+def matches(pattern: str | Path) -> list[Path]:
+    """The files that a glob names, sorted."""
+    return _paths(pattern, "")
+
+
+def _paths(path: str | Path, ending: str) -> list[Path]:
+    store, name = file_system(path)
+    scheme = url_of(path).partition("://")[0]
+    found: dict[str, dict[str, Any]] = store.glob(name.rstrip("/") + ending, detail=True)
+    names = [name for name, row in found.items() if row["type"] == "file"]
+    return [Path(f"{scheme}:/{name.lstrip('/')}") for name in sorted(names)]
+
+
+def upload_folder(folder: Path, target: str | Path, *, last: str) -> None:
+    """Copies all files of a folder to a store; the file named `last` comes last, so that its presence means all."""
+    store, name = file_system(target)
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    files.sort(key=lambda path: path.name == last)
+    for path in files:
+        remote_name = f"{name.rstrip('/')}/{path.relative_to(folder).as_posix()}"
+        store.makedirs(remote_name.rpartition("/")[0], exist_ok=True)
+        store.put_file(str(path), remote_name)
+
+
+def download(path: str | Path, target: Path) -> None:
+    """Copies a file to a local path."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with open_remote(path) as source, target.open("wb") as file:
+        for block in _blocks(source):
+            file.write(block)
+
+
+def _blocks(file: IO[bytes]) -> Iterator[bytes]:
+    while block := file.read(BLOCK_BYTES):
+        yield block

@@ -1,0 +1,250 @@
+"""`firth serve --workers N`: processes that answer on one port, watched by this one.
+
+The supervisor opens the socket and starts the workers, which accept connections from it and share the weights of the
+models (`shared_weights`) and their metrics. A worker reports every second that its event loop runs. One that has ended,
+or has not reported for some time, is replaced; requests on its connections are lost, all others go on. If the
+supervisor dies, the workers stop, because nobody reads their reports.
+"""
+
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Event
+
+from prometheus_client.multiprocess import mark_process_dead
+
+from firth import console
+from firth.errors import BadConfig, BadInput, FirthError, Unsupported
+from firth.interrupts import Interrupts
+from firth.serving import server
+from firth.serving.limits import Limits
+
+log = logging.getLogger(__name__)
+
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
+"""Where the workers keep their counters, which are then added up; prometheus_client defines it."""
+STALLED_SECONDS = 30.0
+"""A worker that has not reported for so long is replaced."""
+EARLY_SECONDS = 10.0
+MAX_EARLY_ENDS = 3
+"""A server whose workers end so often within so many seconds of their start gives up."""
+LOOK_SECONDS = 0.2
+REPORT = b"."
+ERROR = b"!"
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """What a worker serves; sent to it as JSON over standard input, so that no other user sees the token."""
+
+    folders: Mapping[str, str]
+    host: str
+    limits: Mapping[str, float]
+    token: str | None
+    runs: str | None
+    precision: str | None
+    shared: str
+    """The folder of the shared weights."""
+
+
+def serve_many(
+    folders: Mapping[str, Path],
+    *,
+    workers: int,
+    host: str,
+    port: int,
+    limits: Limits,
+    token: str | None = None,
+    runs: Path | None = None,
+    precision: str | None = None,
+    stop: Event | None = None,
+) -> None:
+    """Serves the models by several processes until SIGTERM, Ctrl-C or `stop`."""
+    server.check_request(host, token, runs)
+    with ExitStack() as stack:
+        listener = stack.enter_context(server.listen(host, port))
+        shared = stack.enter_context(TemporaryDirectory(prefix="firth-serve-"))
+        spec = WorkerSpec(
+            folders={name: str(folder) for name, folder in folders.items()},
+            host=host,
+            limits=asdict(limits),
+            token=token,
+            runs=str(runs) if runs else None,
+            precision=precision,
+            shared=shared,
+        )
+        supervisor = _Supervisor(spec, listener, workers)
+        with Interrupts() as interrupts, interrupts.deferred():
+            try:
+                supervisor.run(lambda: bool(interrupts.requested) or (stop is not None and stop.is_set()))
+            finally:
+                supervisor.end(limits.drain_seconds)
+
+
+class _ServingProcess:
+    """A process that serves, as the supervisor sees it."""
+
+    def __init__(self, spec: WorkerSpec, listener: socket.socket, threads: int) -> None:
+        self.reports, reports_end = os.pipe()
+        os.set_blocking(self.reports, False)
+        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, METRICS: str(Path(spec.shared) / "metrics")}
+        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        numbers = [str(listener.fileno()), str(reports_end)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-c", "from firth.serving.workers import work; work()", *numbers],
+            stdin=subprocess.PIPE,
+            pass_fds=(listener.fileno(), reports_end),
+            env=environment,
+        )
+        os.close(reports_end)
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(asdict(spec)).encode())
+            self.process.stdin.close()
+        self.started = time.monotonic()
+        self.last_report = self.started
+        self.is_ready = False
+        self.error = b""
+
+    def look(self) -> None:
+        """Takes what the worker has reported."""
+        with suppress(BlockingIOError):
+            while data := os.read(self.reports, 4096):
+                if self.error or data.startswith(ERROR):
+                    self.error += data
+                    continue
+                self.is_ready = True
+                self.last_report = time.monotonic()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.poll() is not None
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether it has served and does not report any more. Loading a model may take long."""
+        return self.is_ready and time.monotonic() - self.last_report > STALLED_SECONDS
+
+    def forget(self) -> None:
+        """Ends the process, if it has not ended, and closes its pipe."""
+        if not self.has_ended:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.reports)
+
+
+class _Supervisor:
+    """Keeps as many workers as wanted."""
+
+    def __init__(self, spec: WorkerSpec, listener: socket.socket, num_workers: int) -> None:
+        self.spec = spec
+        self.listener = listener
+        self.num_workers = num_workers
+        self.threads = max(1, (os.cpu_count() or 1) // num_workers)
+        self.workers: list[_ServingProcess] = []
+        self.num_early_ends = 0
+        (Path(spec.shared) / "metrics").mkdir()
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Starts the workers and replaces those that end, until `is_over`."""
+        has_announced = False
+        while not is_over():
+            # The first one writes the weights that the others share.
+            num_wanted = self.num_workers if has_announced else 1
+            while len(self.workers) < num_wanted:
+                self.workers.append(_ServingProcess(self.spec, self.listener, self.threads))
+            select.select([worker.reports for worker in self.workers], [], [], LOOK_SECONDS)
+            for worker in list(self.workers):
+                worker.look()
+                self._replace_if_lost(worker)
+            if not has_announced and self.workers and self.workers[0].is_ready:
+                server.announce(self.listener)
+                has_announced = True
+            # A report every second is enough; select returns at once for a worker that has ended.
+            time.sleep(LOOK_SECONDS / 4)
+
+    def _replace_if_lost(self, worker: _ServingProcess) -> None:
+        """Forgets a worker that has ended or stalled; the next round starts another one."""
+        if not worker.has_ended and not worker.is_stalled:
+            return
+        worker.look()  # what it said before it ended
+        self.workers.remove(worker)
+        worker.forget()
+        mark_process_dead(worker.process.pid, str(Path(self.spec.shared) / "metrics"))  # type: ignore[no-untyped-call]
+        if worker.error:
+            raise _as_error(worker.error)
+        age = time.monotonic() - worker.started
+        self.num_early_ends = self.num_early_ends + 1 if age < EARLY_SECONDS else 0
+        if self.num_early_ends >= MAX_EARLY_ENDS:
+            raise Unsupported(
+                f"A worker ended {MAX_EARLY_ENDS} times soon after its start (exit code {worker.process.returncode}), "
+                "perhaps because memory ran out; use fewer `workers=`."
+            )
+        what = "ended" if worker.process.returncode != -signal.SIGKILL else "was killed or did not answer"
+        log.warning(f"Worker {worker.process.pid} {what}; another one takes its place.")
+
+    def end(self, patience: float) -> None:
+        """Lets the workers answer the requests they have accepted, for so many seconds."""
+        for worker in self.workers:
+            with suppress(ProcessLookupError):
+                worker.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + patience + 2
+        for worker in self.workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.process.wait(max(0.1, deadline - time.monotonic()))
+            worker.forget()
+
+
+def _as_error(message: bytes) -> FirthError:
+    """The error that a worker has sent."""
+    kind, text = json.loads(message.removeprefix(ERROR))
+    classes = {"BadInput": BadInput, "BadConfig": BadConfig, "Unsupported": Unsupported}
+    return classes.get(kind, BadInput)(text)
+
+
+def work() -> None:
+    """The main function of a worker. Its arguments are the numbers of the socket and of the pipe for its reports."""
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    reports = int(sys.argv[2])
+    spec = WorkerSpec(**json.load(sys.stdin))
+    ticks = 0
+
+    def is_alone() -> bool:
+        """Reports about once a second; returns whether the supervisor is gone."""
+        nonlocal ticks
+        ticks += 1
+        if ticks % 10 != 1:
+            return False
+        try:
+            os.write(reports, REPORT)
+        except BrokenPipeError:
+            return True
+        return False
+
+    try:
+        with console.shown():
+            server.answer(
+                {name: Path(folder) for name, folder in spec.folders.items()},
+                listener,
+                host=spec.host,
+                limits=Limits(**spec.limits),  # type: ignore[arg-type]
+                token=spec.token,
+                runs=Path(spec.runs) if spec.runs else None,
+                precision=spec.precision,
+                is_over=is_alone,
+                shared=Path(spec.shared),
+            )
+    except FirthError as error:
+        os.write(reports, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+        sys.exit(error.exit_code)

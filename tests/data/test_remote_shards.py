@@ -1,0 +1,199 @@
+"""Prepared text in an object store is read in blocks, with a bounded cache, and gives the batches of local files.
+
+`memory://` and `file://` stand in for a store; with s3fs and moto installed, a local S3 server too.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import firth
+from firth import remote
+from firth.corpus.readers import find_files
+from firth.data import block_cache, remote_shards
+from firth.data.block_cache import BlockArray
+from firth.data.shards import Shards
+from firth.errors import BadConfig, BadInput, Damaged, Unsupported
+
+fsspec = pytest.importorskip("fsspec", reason="fsspec is an extra")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv(remote_shards.FOLDER, str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def s3(monkeypatch, tmp_path) -> Iterator[str]:
+    """A bucket of a local S3 server."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    pytest.importorskip("flask", reason="moto's server is not installed")
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    for name, value in {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    server = moto.ThreadedMotoServer(port=0)
+    server.start()
+    host, port = server.get_host_and_port()
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": f"http://{host}:{port}"})
+    store = fsspec.filesystem("s3", skip_instance_cache=True, endpoint_url=f"http://{host}:{port}")
+    # All servers of a process share their buckets.
+    bucket = tmp_path.name.replace("_", "-").lower()
+    store.mkdir(bucket)
+    yield f"s3://{bucket}"
+    server.stop()
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def store(request, tmp_path) -> str:
+    if request.param == "s3":
+        return str(request.getfixturevalue("s3"))
+    if request.param == "file":
+        return f"file://{tmp_path}/store"
+    return f"memory://store-{tmp_path.name}"
+
+
+def upload(folder: Path, url: str) -> None:
+    remote.upload_folder(folder, url, last="manifest.json")
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/a/b.txt", "memory://a/b", "gs://x/y"])
+def test_a_path_keeps_its_url(url):
+    assert remote.is_remote(Path(url))
+    assert remote.url_of(Path(url)) == url
+    assert remote.url_of(url) == url
+
+
+def test_local_paths_are_not_remote(tmp_path):
+    assert not remote.is_remote(tmp_path)
+    assert not remote.is_remote("en=texts/a.txt")
+    assert not remote.is_remote("C:/texts")
+    assert remote.url_of("file:///tmp/x") == remote.url_of(Path("file:///tmp/x")) == "file:///tmp/x"
+
+
+def test_texts_and_shards_in_a_store_are_those_of_local_files(texts, store, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for number, path in enumerate(texts):
+        (folder / f"{number}.txt").write_bytes(path.read_bytes())
+    (folder / "notes.md").write_text("left out")
+    upload(folder, f"{store}/texts")
+    firth.prepare(folder, out=tmp_path / "local", vocab_size=900)
+    firth.prepare(f"{store}/texts", out=f"{store}/data", vocab_size=900)
+    found = Shards.open(f"{store}/data")
+    wanted = Shards.open(tmp_path / "local")
+    assert found.ids[:].tolist() == wanted.ids.tolist()
+    assert found.words[:].tolist() == wanted.words.tolist()
+    assert found.info == wanted.info
+    index = np.random.default_rng(1).integers(0, wanted.num_tokens, (40, 7))
+    assert np.array_equal(found.ids[index], wanted.ids[index])
+    assert np.array_equal(found.word_starts(index), wanted.word_starts(index))
+    with pytest.raises(BadInput, match="already exists"):
+        firth.prepare(f"{store}/texts/0.txt", out=f"{store}/data")
+
+
+def test_globs_and_missing_files_in_a_store(store, tmp_path):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (folder / name).write_text(f"The text of {name} is short.")
+    upload(folder, f"{store}/many")
+    assert [path.name for path in find_files(f"{store}/many/*.txt")] == ["a.txt", "b.txt"]
+    with pytest.raises(BadInput, match="matches no file"):
+        find_files(f"{store}/many/*.jsonl")
+    with pytest.raises(BadInput, match="does not exist"):
+        find_files(f"{store}/none.txt")
+
+
+def make_array(tmp_path: Path, size: int, limit_blocks: int) -> tuple[np.ndarray, BlockArray]:
+    values = np.random.default_rng(1).integers(0, 60_000, size).astype("<u2")
+    (tmp_path / "values.bin").write_bytes(values.tobytes())
+    limit = limit_blocks * block_cache.BLOCK_BYTES
+    url = f"file://{tmp_path}/values.bin"
+    return values, BlockArray(url, values.dtype, size, folder=tmp_path / "cache", limit_bytes=limit)
+
+
+def test_a_small_cache_reads_a_large_array(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_cache, "BLOCK_BYTES", 256)
+    values, array = make_array(tmp_path, 100_001, 8)
+    generator = np.random.default_rng(2)
+    for _ in range(30):
+        index = generator.integers(0, len(values), 200)
+        starts = generator.integers(0, len(values) - 50, 10)
+        array.prefetch(starts, starts + 50)
+        assert np.array_equal(array[index], values[index])
+    assert np.array_equal(array[:], values)
+    assert np.array_equal(array[99_990:], values[99_990:])
+    assert array[np.array([], np.int64)].size == 0
+    slots = array._cache()
+    assert slots.values.nbytes == 8 * 256
+    assert (slots.block_of_slot >= 0).sum() == 8
+    with pytest.raises(IndexError):
+        array[np.array([100_001])]
+
+
+def test_what_was_prefetched_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_cache, "BLOCK_BYTES", 256)
+    values, array = make_array(tmp_path, 10_000, 20)
+    array.prefetch(np.array([0, 1280]), np.array([100, 1300]))
+    while array._cache().under_way:
+        pass
+    assert np.array_equal(array[np.arange(100)], values[:100])
+    assert array.counts.waited == 0
+    array[np.arange(5000, 5010)]
+    assert array.counts.waited == 1
+
+
+def test_a_forked_process_has_its_own_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(block_cache, "BLOCK_BYTES", 256)
+    values, array = make_array(tmp_path, 10_000, 8)
+    assert np.array_equal(array[:1000], values[:1000])
+    child = os.fork()
+    if child == 0:
+        is_same = np.array_equal(array[:], values)
+        os._exit(0 if is_same else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert np.array_equal(array[:1000], values[:1000])
+
+
+def test_mistakes_are_one_sentence(data, tmp_path, monkeypatch):
+    with pytest.raises(BadInput, match="is not a folder of prepared text"):
+        Shards.open("memory://nothing")
+    upload(data, "memory://damaged")
+    store, name = remote.file_system("memory://damaged/ids.bin")
+    store.pipe_file(name, b"12")
+    with pytest.raises(Damaged, match="has 2 bytes instead of"):
+        Shards.open("memory://damaged")
+    upload(data, "memory://good")
+    with pytest.raises(Unsupported, match="copy the prepared text"):
+        np.asarray(Shards.open("memory://good").ids)
+    monkeypatch.setattr(remote_shards, "BLOCK_BYTES", 256)
+    monkeypatch.setenv(remote_shards.LIMIT, "0.000001")
+    with pytest.raises(BadConfig, match="too small"):
+        Shards.open("memory://good")
+    monkeypatch.setenv(remote_shards.LIMIT, "much")
+    with pytest.raises(BadConfig, match="not a number"):
+        Shards.open("memory://good")
+    with pytest.raises(Unsupported):
+        Shards.open("gs://bucket/data")
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_on_a_store_is_that_on_local_files(data, tmp_path, tiny, monkeypatch, workers):
+    """With a cache of a tenth of the text and shuffling in stretches."""
+    monkeypatch.setattr(remote_shards, "BLOCK_BYTES", 512)
+    monkeypatch.setenv(remote_shards.LIMIT, "0.000005")
+    url = f"file://{tmp_path}/store/data"
+    upload(data, url)
+    changes = [*tiny, "batches.shuffle_tokens=2000", f"batches.workers={workers}"]
+    local = firth.pretrain(data, out=tmp_path / "local", steps=12, changes=changes, device="cpu")
+    found = firth.pretrain(url, out=tmp_path / "remote", steps=12, changes=changes, device="cpu")
+    assert found == local
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("local", "remote")]
+    assert weights[0] == weights[1]
+    again = firth.pretrain(url, out=tmp_path / "remote", resume=True, device="cpu")
+    assert again == local
