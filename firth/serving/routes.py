@@ -99,11 +99,12 @@ def _checked_ids(id_lists: list[list[int]], model: Model) -> list[np.ndarray]:
 async def embed(state: ServerState, request: schemas.EmbedRequest) -> schemas.EmbedResponse:
     name, model = state.find_model(request.model)
     tokenized = await state.tokenize(model, _text_list(request.texts))
-    vectors = np.empty((0, model.width), np.float32)
+    width = model.embedder.width(request.pooling)
+    vectors = np.empty((0, width), np.float32)
     if tokenized.num_texts:
         operation = EmbedOperation(model.embedder, request.pooling, request.normalise)
         vectors = await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
-    return schemas.EmbedResponse(model=name, width=model.width, vectors=vectors, tokens=tokenized.num_tokens)
+    return schemas.EmbedResponse(model=name, width=width, vectors=vectors, tokens=tokenized.num_tokens)
 
 
 async def similarity(state: ServerState, request: schemas.SimilarityRequest) -> schemas.SimilarityResponse:
