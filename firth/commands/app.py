@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import answers, compressing, models, rows, serving, studying, text, vectors
+from firth.commands import answers, compressing, models, rows, searching, serving, studying, text, vectors
 
 COMMANDS: dict[str, Callable[..., None]] = {
     "prepare": text.prepare,
@@ -17,6 +17,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "evaluate": rows.evaluate,
     "fill": answers.fill,
     "embed": answers.embed,
+    "search": searching.search,
     "generate": answers.generate,
     "rewrite": answers.rewrite,
     "info": models.info,

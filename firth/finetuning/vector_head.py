@@ -43,13 +43,13 @@ BLOCK_SENTENCES = 4096
 
 @dataclass(frozen=True)
 class VectorHeadConfig:
-    sentences: int = 400_000
+    sentences: int = 300_000
     """Sentences to learn from, drawn from the text by whole documents."""
-    steps: int = 1500
+    steps: int = 1000
     """Training steps; 0 keeps the weights and the whitening that training begins with."""
     batch_size: int = 512
     """Pairs of sentences in a step."""
-    temperature: float = 0.05
+    temperature: float = 0.03
     """Divides the cosines; the smaller, the more the nearest wrong sentences count."""
     projection_rate: float = 1e-3
     weight_rate: float = 1e-2

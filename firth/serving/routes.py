@@ -18,6 +18,7 @@ from firth.serving import schemas
 from firth.serving.batching import EmbedOperation, FillOperation, PredictOperation
 from firth.serving.responses import HttpError, HttpResponse, invalid_request, not_found, too_large, unsupported
 from firth.serving.rewrite_routes import rewrite
+from firth.serving.search_routes import search
 from firth.serving.server_state import ServerState
 from firth.serving.word_routes import meaning, neighbours
 from firth.types import Cell, Fill, Prediction, TaskInput
@@ -277,6 +278,7 @@ def abilities(state: ServerState, name: str) -> list[str]:
         "attention": model.encoder.shows_attention and has_layers,
         "meaning": has_layers,
         "neighbours": name in state.lexicons,
+        "search": state.search is not None and state.search[0] == name,
     }
     return [route for route, is_able in can.items() if is_able]
 
@@ -328,6 +330,9 @@ TABLE: dict[tuple[str, str], Route[Any]] = {
     ),
     ("POST", "/rerank"): Route(
         rerank, "Documents in the order of their relevance to a query.", schemas.RerankResponse, schemas.RerankRequest
+    ),
+    ("POST", "/search"): Route(
+        search, "The passages of the server's index nearest to a query.", schemas.SearchResponse, schemas.SearchRequest
     ),
     ("POST", "/predict"): Route(
         predict, "What a fine-tuned model predicts for inputs.", schemas.PredictResponse, schemas.PredictRequest

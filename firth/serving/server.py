@@ -25,6 +25,7 @@ except ImportError as error:
 
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.model import Model, load
+from firth.search.index import SearchIndex
 from firth.serving.asgi import App
 from firth.serving.batching import Batcher
 from firth.serving.connections import TimeoutProtocol
@@ -56,6 +57,7 @@ def serve(
     limits: Limits,
     token: str | None = None,
     runs: Path | None = None,
+    index: Path | None = None,
     precision: str | None = None,
     stop: Event | None = None,
 ) -> None:
@@ -67,6 +69,10 @@ def serve(
         if not runs.is_dir():
             raise BadInput(f"{runs} is not a folder; name the folder of your runs with `runs=`.")
         watched_runs = Runs(runs)
+    opened = None
+    if index is not None:
+        opened = SearchIndex.open(index)
+        folders, name_of_index = _with_model_of(opened, folders)
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, CACHED_KERNELS)
     with _listen(host, port) as listener:
@@ -75,13 +81,29 @@ def serve(
         for name, folder in folders.items():
             loaded[name] = load(folder, precision=precision)
             _warm_up(loaded[name])
+        search = None
+        if opened is not None:
+            opened.check_model(loaded[name_of_index])
+            search = (name_of_index, opened)
         batcher = Batcher(limits, metrics)
-        state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
+        state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders), search)
         app = App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
         try:
             Server(_uvicorn_config(app, limits), stop=stop).run([listener])
         finally:
             batcher.close()
+
+
+def _with_model_of(index: SearchIndex, folders: Mapping[str, Path]) -> tuple[dict[str, Path], str]:
+    """The models to serve, with the one that built the index, and its name."""
+    folder = models.find(index.model)
+    for name, served in folders.items():
+        if served.resolve() == folder.resolve():
+            return dict(folders), name
+    name = folder.resolve().name
+    while name in folders:
+        name = f"{name}-of-index"
+    return {**folders, name: folder}, name
 
 
 def named_folders(arguments: Sequence[str]) -> dict[str, Path]:

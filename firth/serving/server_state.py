@@ -10,6 +10,7 @@ from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
 from firth.models import languages_of_model
+from firth.search.index import SearchIndex
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
 from firth.serving.limits import Limits
 from firth.serving.prometheus import ServerMetrics
@@ -32,6 +33,8 @@ class ServerState:
     runs: Runs | None = None
     lexicons: Mapping[str, Lexicon] = field(default_factory=dict)
     """The words of those models that have a table of words."""
+    search: tuple[str, SearchIndex] | None = None
+    """The index that is searched, and the name of its model."""
 
     @cached_property
     def languages(self) -> Mapping[str, list[str]]:

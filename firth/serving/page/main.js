@@ -12,8 +12,9 @@ import { compare } from "./panels/compare.js";
 import { answer } from "./panels/answer.js";
 import { rewrite } from "./panels/rewrite.js";
 import { neighbours } from "./panels/neighbours.js";
+import { search } from "./panels/search.js";
 
-const PANELS = [fill, attention, tag, runs, meaning, compare, answer, rewrite, neighbours];
+const PANELS = [fill, attention, tag, runs, meaning, compare, answer, rewrite, neighbours, search];
 const KEY = "firth-language";
 const at = (id) => document.getElementById(id);
 const chosen = {}; // panel -> model, if a person has chosen one
