@@ -179,7 +179,7 @@ def load(folder: Path) -> Checkpoint:
     info = {key: value for key, value in notes.items() if key not in MODEL_KEYS}
     vector_head = read_vector_head(folder)
     if vector_head is not None and not _fits(vector_head, encoder, tokenizer):
-        raise Damaged(f"{folder / VECTOR_HEAD} is of another model; make it again with `firth vector-head`.")
+        raise Damaged(f"{folder / VECTOR_HEAD} is of another model; make it again with `firth vectors`.")
     checkpoint = Checkpoint(
         encoder.eval(),
         goals,

@@ -25,7 +25,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "serve": serving.serve,
     "import": models.import_model,
     "extend": models.extend,
-    "vector-head": models.vector_head,
+    "vectors": models.vectors,
     "senses": answers.senses,
     "map": vectors.map_words,
     "neighbours": vectors.neighbours,

@@ -50,7 +50,7 @@ def extend(
     show(figures, as_json=as_json)
 
 
-def vector_head(
+def vectors(
     model: ModelFolder,
     changes: Annotated[list[str] | None, typer.Argument(help="Settings, such as steps=3000.")] = None,
     text: Annotated[list[Path], typer.Option(help="Text without labels; repeat for more files.")] = ...,  # type: ignore[assignment]

@@ -64,8 +64,8 @@ def read_vector_head(folder: Path) -> VectorHead | None:
     try:
         stored = load_file(path)
     except SafetensorError as error:
-        raise Damaged(f"{path} cannot be read ({error}); make it again with `firth vector-head`.") from None
+        raise Damaged(f"{path} cannot be read ({error}); make it again with `firth vectors`.") from None
     if set(stored) != set(NAMES):
-        raise Damaged(f"{path} does not hold {', '.join(NAMES)}; make it again with `firth vector-head`.")
+        raise Damaged(f"{path} does not hold {', '.join(NAMES)}; make it again with `firth vectors`.")
     token_weights_V, projection_ED, bias_D = (stored[name].astype(np.float32) for name in NAMES)
     return VectorHead(token_weights_V, projection_ED, bias_D)

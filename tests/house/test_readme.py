@@ -32,6 +32,7 @@ GUIDES = [
         "rewrite",
         "evaluate",
         "serve",
+        "search",
         "word-vectors",
         "taggers",
         "senses",
@@ -41,7 +42,13 @@ GUIDES = [
 ]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
-    "zh": [READMES["zh"], START["zh"], ROOT / "docs/guides/rewrite.zh.md", ROOT / "docs/guides/serve.zh.md"],
+    "zh": [
+        READMES["zh"],
+        START["zh"],
+        ROOT / "docs/guides/rewrite.zh.md",
+        ROOT / "docs/guides/serve.zh.md",
+        ROOT / "docs/guides/search.zh.md",
+    ],
 }
 """The pages in reading order. A later page finds what earlier ones made."""
 PAGES = [*READMES.values(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
