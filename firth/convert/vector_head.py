@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 
 from firth.errors import Damaged
 from firth.files import write_bytes
@@ -51,6 +50,8 @@ class VectorHead:
 
 def write_vector_head(folder: Path, head: VectorHead) -> None:
     """Writes the head into a model's folder, in half precision."""
+    from safetensors.numpy import save  # imports torch, if it is there
+
     arrays = (head.token_weights_V, head.projection_ED, head.bias_D)
     stored = {name: np.ascontiguousarray(array, np.float16) for name, array in zip(NAMES, arrays, strict=True)}
     write_bytes(folder / VECTOR_HEAD, save(stored))
@@ -61,6 +62,8 @@ def read_vector_head(folder: Path) -> VectorHead | None:
     path = folder / VECTOR_HEAD
     if not path.exists():
         return None
+    from safetensors.numpy import load_file  # imports torch, if it is there
+
     try:
         stored = load_file(path)
     except SafetensorError as error:
