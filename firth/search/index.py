@@ -56,7 +56,9 @@ def build_index(
         raise BadInput("The text has no passages; give files that hold sentences.")
     source = models.find(model) if model else models.suiting(passage.text for passage in passages)
     loaded = load(source)
-    name = source.name if source.name in models.names() and not Path(model or "").is_dir() else str(source.resolve())
+    # A model that comes with firth is remembered by its name, so that the index can be copied to another machine.
+    is_shipped = model is None or (str(model) in models.names() and not Path(model).is_dir())
+    name = source.name if is_shipped else str(source.resolve())
     with atomic_folder(out) as folder:
         _write_vectors(folder, loaded, passages)
         files = _write_passages(folder, passages)

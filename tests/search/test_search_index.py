@@ -122,6 +122,13 @@ def test_from_the_command_line(run: Path, tmp_path: Path, command: Callable[...,
     assert f"prose.en.txt:{hits[0]['passage']['line']}" in shown
 
 
+def test_a_model_that_comes_with_firth_is_remembered_by_its_name(tmp_path: Path, with_models: Path) -> None:
+    assert build_index([samples.prose("zh")], tmp_path / "index").model == "zh-small"
+    named = build_index([samples.prose("en")], tmp_path / "named", model="en-small")
+    assert named.model == "en-small"
+    assert named.load_model().width == named.codes_ND.shape[1]
+
+
 def test_mistakes_are_one_sentence(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
     (tmp_path / "blank.txt").write_text("\n\n")
     with pytest.raises(BadInput, match="no passages"):
