@@ -22,6 +22,7 @@ from firth.convert.mapped import write_weights
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
 from firth.convert.task_heads import TransformersHead, transformers_head
+from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, WEIGHTS, begin, card, finish
@@ -37,6 +38,9 @@ from firth.tokenizers import Tokenizer
 
 MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
 """Keys of `firth.json` that describe the parts of the model; the others say where it comes from."""
+
+TOKEN_EMBEDDING = "embeddings.tokens.weight"
+"""The input embedding of BERT and its relatives."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,8 @@ class Checkpoint:
     """The encoder that the tasks use, if it is not `encoder` itself: frozen features of it."""
     adapter_width: int = 0
     """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
+    vector_head: VectorHead | None = None
+    """What makes vectors of texts in place of pooling, if it has learned that."""
     layout: str = ""
     """The `model_type` of its folder; if empty, the layout is chosen by the encoder's name."""
     text: str = ""
@@ -85,6 +91,9 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         write_weights(folder / WEIGHTS, tensors)
     # Files that not every model has; `finish` lists them in the manifest.
     written = list(write_embedding(folder, checkpoint.embedding))
+    if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
+        write_vector_head(folder, checkpoint.vector_head)
+        written.append(VECTOR_HEAD)
     if checkpoint.tasks:
         _write_heads(folder / HEAD, checkpoint)
         written.append(HEAD)
@@ -168,10 +177,35 @@ def load(folder: Path) -> Checkpoint:
     goals = _load_goals(folder, notes, weights, encoder, tokenizer)
     # The rest of the notes is kept, so that saving the model again loses nothing.
     info = {key: value for key, value in notes.items() if key not in MODEL_KEYS}
-    checkpoint = Checkpoint(encoder.eval(), goals, tokenizer, read_embedding(folder), info, layout=model_type)
+    vector_head = read_vector_head(folder)
+    if vector_head is not None and not _fits(vector_head, encoder, tokenizer):
+        raise Damaged(f"{folder / VECTOR_HEAD} is of another model; make it again with `firth vectors`.")
+    checkpoint = Checkpoint(
+        encoder.eval(),
+        goals,
+        tokenizer,
+        read_embedding(folder),
+        info,
+        vector_head=vector_head,
+        layout=model_type,
+    )
     if notes.get("tasks"):
         checkpoint = _with_tasks(folder, checkpoint, notes)
     return checkpoint
+
+
+def token_table(encoder: Encoder) -> Tensor | None:
+    """The input embedding of a model, V x E; None if it has none that a vector head can read."""
+    for name, parameter in encoder.named_parameters():
+        if name == TOKEN_EMBEDDING:
+            return parameter.detach()
+    return None
+
+
+def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
+    """Whether a vector head was made for these tokens and embeddings."""
+    table_VE = token_table(encoder)
+    return table_VE is not None and head.fits(len(tokenizer.vocab), table_VE.shape[1])
 
 
 def set_language(checkpoint: Checkpoint, language: str) -> Checkpoint:

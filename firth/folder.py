@@ -14,6 +14,7 @@ from firth.convert import HEAD, own
 from firth.convert.mapped import WORD_ROWS, write_arrays
 from firth.convert.row_quantised import QUANTISED
 from firth.convert.sentence_transformers import SENTENCE_FILES
+from firth.convert.vector_head import VECTOR_HEAD
 from firth.files import MANIFEST, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 
@@ -23,14 +24,14 @@ FILES = ("config.json", "firth.json", "README.md")
 """What every model folder has besides its weights; the tokenizer names its own files."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 """What a tokenizer may have."""
-WRITTEN = (WEIGHTS, QUANTISED, *FILES, *TOKENIZERS, HEAD, WORD_ROWS, MANIFEST, "generator")
+WRITTEN = (WEIGHTS, QUANTISED, *FILES, *TOKENIZERS, HEAD, VECTOR_HEAD, WORD_ROWS, MANIFEST, "generator")
 """Files and folders that a killed process may have left half of."""
 
 
 def begin(folder: Path) -> None:
     """Makes the folder; what a model that was here before had and the next one may not have is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in (MANIFEST, *SENTENCE_FILES, HEAD, QUANTISED):
+    for stale in (MANIFEST, *SENTENCE_FILES, HEAD, QUANTISED, VECTOR_HEAD):
         (folder / stale).unlink(missing_ok=True)
 
 

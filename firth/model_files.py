@@ -54,6 +54,37 @@ def extend(
     return extending.extend(models.find(model), texts, add=add, min_count=min_count, out=Path(out))
 
 
+def vector_head(
+    model: str | Path, *, text: str | Path | Sequence[str | Path], out: str | Path, changes: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Learns a vector head for a model from text without labels; `out` is the model with it. Returns its size.
+
+    Nothing else of the model changes. `changes` are settings, such as steps=3000.
+    """
+    from dataclasses import replace
+
+    from firth import checkpoint as checkpoints
+    from firth.config import override
+    from firth.convert.row_quantised import QUANTISED
+    from firth.files import atomic_folder
+    from firth.finetuning.vector_head import VectorHeadConfig, train_vector_head
+    from firth.train.shared_cores import share_cores
+
+    texts = [Path(text)] if isinstance(text, str | Path) else [Path(path) for path in text]
+    config = override(VectorHeadConfig(), changes)
+    check_is_new(Path(out))
+    source = models.find(model)
+    checkpoint = checkpoints.load(source)
+    with share_cores():
+        head = train_vector_head(checkpoint, texts, config)
+    notes = {"sentences": config.sentences, "steps": config.steps, "width": head.width}
+    bits = int(checkpoint.info.get("bits_of_a_weight", DEFAULT_BITS)) if (source / QUANTISED).exists() else 0
+    changed = replace(checkpoint, vector_head=head, info={**checkpoint.info, "vector_head": notes})
+    with atomic_folder(Path(out)) as folder:
+        checkpoints.save(folder, changed, bits=bits)
+    return {"out": str(out), "width": head.width, "vocabulary": len(head.token_weights_V)}
+
+
 def compress(
     model: str | Path,
     *,
@@ -181,7 +212,7 @@ def embed_file(
     written: dict[str, object] = {
         "texts": len(texts),
         "blank": num_blank,
-        "width": loaded.width,
+        "width": loaded.embedder.width(pooling),
         "unknown_share": unknown,
         "out": str(out),
     }

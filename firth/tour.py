@@ -295,6 +295,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
     runs: str | Path | None = None,
+    index: str | Path | None = None,
     token_file: str | Path | None = None,
     precision: str | None = None,
     limits: Iterable[str] = (),
@@ -305,8 +306,8 @@ def serve(
 
     `models` are folders: {name: folder}, or "name=folder" or folders alone, which are named by their last part.
     Without models it serves those that come with firth, and those of the demo if they are in the folder `demo`.
-    `limits` are changes such as "queued=100". Several `workers` are processes that answer on one port; each has these
-    limits, and one that ends is replaced.
+    `index` is a folder of `firth search build`, for /search. `limits` are changes such as "queued=100". Several `workers`
+    are processes that answer on one port; each has these limits, and one that ends is replaced.
     """
     from firth.config import override
     from firth.serving import server
@@ -338,6 +339,7 @@ def serve(
         limits=override(Limits(), limits),
         token=server.read_token(Path(token_file) if token_file else None),
         runs=Path(runs) if runs else None,
+        index=Path(index) if index else None,
         precision=precision,
         stop=stop,
     )

@@ -50,6 +50,19 @@ def extend(
     show(figures, as_json=as_json)
 
 
+def vectors(
+    model: ModelFolder,
+    changes: Annotated[list[str] | None, typer.Argument(help="Settings, such as steps=3000.")] = None,
+    text: Annotated[list[Path], typer.Option(help="Text without labels; repeat for more files.")] = ...,  # type: ignore[assignment]
+    out: Annotated[Path, typer.Option(help="The model with the head: a new folder.")] = ...,  # type: ignore[assignment]
+    as_json: Json = False,
+) -> None:
+    """Learn from text without labels how a model's token embeddings become one vector for a text."""
+    from firth import model_files
+
+    show(model_files.vector_head(model, text=text, out=out, changes=changes or ()), as_json=as_json)
+
+
 def export(
     model: ModelFolder,
     out: Annotated[Path, typer.Option(help="The file or folder to write; must not exist.")],

@@ -19,6 +19,7 @@ def serve(
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8080,
     runs: Annotated[Path | None, typer.Option(help="A folder of runs whose curves the page shows.")] = None,
+    index: Annotated[Path | None, typer.Option(help="An index made by `firth search build`, for /search.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="A file with the token clients must send. [default: $FIRTH_TOKEN]")
     ] = None,
@@ -56,6 +57,7 @@ def serve(
         host=host,
         port=port,
         runs=runs,
+        index=index,
         token_file=token_file,
         precision=precision,
         limits=limits or (),

@@ -1,5 +1,8 @@
 """Texts in, one vector for each out: the states of a text's tokens, pooled.
 
+A model with a vector head (`convert/vector_head.py`) adds up rows of its tokens in place of that, without its encoder,
+unless a pooling is asked for.
+
 Embedding has two steps, so that a server can compute many requests together: `Embedder.tokenize` cuts texts into the
 sequences that the model reads, `Embedder.embed_tokenized` computes their vectors. Blocks of texts bound the memory: one
 block is tokenized while the one before it is computed.
@@ -74,6 +77,14 @@ class TokenizedTexts:
         """The ids of each sequence, special tokens included."""
         return [sequence.ids if isinstance(sequence, Window) else sequence for sequence in self.sequences]
 
+    def add_windows(self, sums: np.ndarray) -> np.ndarray:
+        """One vector for each text: the sum of its windows' vectors."""
+        if len(self.text_of_sequence) == self.num_texts:
+            return sums
+        added = np.zeros((self.num_texts, sums.shape[1]), np.float32)
+        np.add.at(added, self.text_of_sequence, sums)
+        return added
+
     def merge_windows(self, vectors: np.ndarray) -> np.ndarray:
         """One vector for each text: the mean of its windows' vectors, weighted by their lengths."""
         if len(self.text_of_sequence) == self.num_texts:
@@ -97,13 +108,22 @@ class Embedder:
         *,
         precision: str,
         choices: SavedChoices | None = None,
+        token_rows_VD: np.ndarray | None = None,
     ) -> None:
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.settings = settings
+        self.token_rows_VD = token_rows_VD
+        """The rows that the model's vector head adds up; None if it has no such head."""
         self.precision = check_precision(precision)
         self.choices = choices or {}
         """Choices of a precision that the model's folder holds."""
+
+    def width(self, pooling: str | None = None) -> int:
+        """The width of the vectors, with this pooling or without one."""
+        if pooling is None and self.token_rows_VD is not None:
+            return int(self.token_rows_VD.shape[1])
+        return self.encoder.width
 
     def embed(
         self,
@@ -115,11 +135,9 @@ class Embedder:
         specials: bool = False,
     ) -> np.ndarray:
         """One vector for each text, in order; see `Model.embed`."""
-        if pooling is None:
-            pooling = self.settings.pooling
-        if pooling not in POOLINGS:
+        if pooling is not None and pooling not in POOLINGS:
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
-        vectors = np.empty((len(texts), self.encoder.width), np.float32)
+        vectors = np.empty((len(texts), self.width(pooling)), np.float32)
         bounds = [*range(0, len(texts), BLOCK_TEXTS), len(texts)]
         with bar("embedding", len(texts), unit="texts") as advance, ThreadPoolExecutor(1) as tokenizing_thread:
 
@@ -161,19 +179,23 @@ class Embedder:
         self, requests: Sequence[TokenizedTexts], *, pooling: str | None = None, normalise: bool | None = None
     ) -> list[np.ndarray]:
         """For each request one vector a text, all computed together."""
+        uses_head = pooling is None and self.token_rows_VD is not None
         if normalise is None:
-            normalise = self.settings.normalise
+            normalise = self.settings.normalise or uses_head
         sequences: list[TokenSequence] = []
         for request in requests:
             sequences += request.sequences
-        pooled = self._pooled_vectors(self.fast_encoder, sequences, pooling or self.settings.pooling)
+        if uses_head:
+            pooled = self._summed_rows(sequences)
+        else:
+            pooled = self._pooled_vectors(self.fast_encoder, sequences, pooling or self.settings.pooling)
         # The vectors are dealt back to the requests they belong to.
         counts = [len(request.sequences) for request in requests]
         ends = np.cumsum(counts)
         rows_by_request = np.split(pooled, ends[:-1])
         vectors = []
         for request, rows in zip(requests, rows_by_request, strict=True):
-            merged = request.merge_windows(rows)
+            merged = request.add_windows(rows) if uses_head else request.merge_windows(rows)
             if normalise:
                 merged = unit_vectors(merged)
             vectors.append(merged)
@@ -265,6 +287,15 @@ class Embedder:
     def _embed_sample(self, encoder: EncoderCall) -> np.ndarray:
         """The vectors of the sample texts by an encoder."""
         return unit_vectors(self._pooled_vectors(encoder, self._sample, self.settings.pooling, padded=False))
+
+    def _summed_rows(self, sequences: Sequence[TokenSequence]) -> np.ndarray:
+        """For each sequence the sum of its tokens' rows; zeros for one without tokens that have a weight."""
+        assert self.token_rows_VD is not None
+        sums = np.empty((len(sequences), self.token_rows_VD.shape[1]), np.float32)
+        for number, sequence in enumerate(sequences):
+            assert isinstance(sequence, np.ndarray), "a vector head is made for tokens without parts only"
+            sums[number] = self.token_rows_VD[sequence].sum(0)
+        return sums
 
     def _pooled_vectors(
         self, encoder: EncoderCall, sequences: Sequence[TokenSequence], pooling: str, *, padded: bool = True

@@ -90,12 +90,13 @@ class Model:
             checkpoint.embedding,
             precision=precision or saved.name,
             choices=saved.choices,
+            token_rows_VD=_token_rows(checkpoint),
         )
 
     @property
     def width(self) -> int:
-        """The width of its vectors."""
-        return self.encoder.width
+        """The width of the vectors that `embed` gives without a pooling."""
+        return self.embedder.width()
 
     @property
     def num_parameters(self) -> int:
@@ -405,6 +406,14 @@ class Model:
         """The head of the task with this name; without a name, of the model's only task."""
         _, head = only_task(self.checkpoint, "This model", task)
         return head
+
+
+def _token_rows(checkpoint: Checkpoint) -> np.ndarray | None:
+    """What the model's vector head adds up, V x D; None without such a head."""
+    table_VE = checkpoints.token_table(checkpoint.encoder)
+    if checkpoint.vector_head is None or table_VE is None:
+        return None
+    return checkpoint.vector_head.rows(table_VE.float().cpu().numpy())
 
 
 def _check_is_text(text: object) -> None:

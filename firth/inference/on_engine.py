@@ -41,7 +41,7 @@ def embed_to_file(
             yield engine.submit(embed_piece, files, piece, pooling, precision)
 
     with atomic_file(path) as file:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), model.width)}
+        header = {"descr": "<f4", "fortran_order": False, "shape": (len(texts), model.embedder.width(pooling))}
         np.lib.format.write_array_header_1_0(file, header)
         for number, waiting in enumerate(ahead(submitted(), window(engine))):
             vectors = np.array(engine.result(waiting), "<f4")

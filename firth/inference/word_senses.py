@@ -133,7 +133,7 @@ def occurrence_vectors(model: Model, found: Sequence[Occurrence], *, layer: int)
         windows.append(window)
         positions.append(inside)
 
-    vectors_OD = np.empty((len(found), model.width), np.float32)
+    vectors_OD = np.empty((len(found), model.encoder.width), np.float32)
     lengths = [len(window) for window in windows]
     for rows in token_batches(lengths, BATCH_TOKENS):
         batch = pack_windows([windows[row] for row in rows])

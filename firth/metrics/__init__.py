@@ -10,7 +10,7 @@ from firth.metrics.calibration import abstain_threshold, best_temperature, calib
 from firth.metrics.names import Row, Table, accuracy, as_rows, confusion, exact_match, f1, matthews, multilabel_f1
 from firth.metrics.ngrams import BleuTokens, bleu, chrf, rouge, rouge_pair
 from firth.metrics.numbers import best_accuracy, best_f1, pearson, roc_auc, spearman
-from firth.metrics.rankings import mean_reciprocal_rank, recall_at
+from firth.metrics.rankings import mean_reciprocal_rank, ndcg, recall_at
 from firth.metrics.spans import PREFIXES, Segmentation, entities, entity_f1, segmentation, split_tag, token_accuracy
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "matthews",
     "mean_reciprocal_rank",
     "multilabel_f1",
+    "ndcg",
     "null_threshold",
     "pearson",
     "recall_at",

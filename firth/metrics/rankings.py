@@ -1,4 +1,4 @@
-"""Ranked lists against what is relevant: recall at k, mean reciprocal rank."""
+"""Ranked lists against what is relevant: recall at k, mean reciprocal rank, nDCG."""
 
 from collections.abc import Collection, Hashable, Sequence
 
@@ -27,6 +27,23 @@ def mean_reciprocal_rank(ranked: Rankings, relevant: Sequence[Collection[Hashabl
     for items, wanted in _answerable(ranked, relevant):
         reciprocals.append(_reciprocal_rank(items, wanted))
     return mean(reciprocals)
+
+
+def ndcg(ranked: Rankings, relevant: Sequence[Collection[Hashable]], *, k: int) -> float:
+    """The mean gain of the relevant items among the first k, discounted by 1 / log2(1 + rank), as a share of the best.
+
+    Järvelin & Kekäläinen 2002, with every relevant item worth the same. Queries to which nothing is relevant do not
+    count.
+    """
+    same_length(ranked, relevant)
+    discounts = 1 / np.log2(2 + np.arange(k))
+    shares = []
+    for items, wanted in _answerable(ranked, relevant):
+        is_relevant = np.array([item in wanted for item in items[:k]], np.float64)
+        gain = float(is_relevant @ discounts[: len(is_relevant)])
+        best_gain = float(discounts[: len(wanted)].sum())
+        shares.append(gain / best_gain)
+    return mean(shares)
 
 
 def _reciprocal_rank(items: Sequence[Hashable], wanted: set[Hashable]) -> float:

@@ -13,6 +13,20 @@ def contrastive(cosine_E: Tensor, alike_E: Tensor, *, margin: float) -> Tensor:
     return (pull_E + push_E).sum()
 
 
+def cosent(cosine_E: Tensor, gold_E: Tensor, *, scale: float) -> Tensor:
+    """Of every two pairs of a batch, the one with the higher gold score should have the higher cosine (Su 2022).
+
+    The loss is log(1 + sum of exp(scale (cos_j - cos_i))) over all i, j with gold_i > gold_j, times the pairs of the
+    batch, because it stands for all of them.
+    """
+    excess_EE = scale * (cosine_E[None, :] - cosine_E[:, None])
+    is_ordered_EE = gold_E[:, None] > gold_E[None, :]
+    excess_EE = excess_EE.masked_fill(~is_ordered_EE, -torch.inf)
+    # The 1 inside the logarithm.
+    terms = torch.cat([cosine_E.new_zeros(1), excess_EE.flatten()])
+    return len(cosine_E) * terms.logsumexp(0)
+
+
 def cross(scores_EK: Tensor, gold_E: Tensor, *, kind: str) -> Tensor:
     """The loss of a cross-encoder, by the kind of labels.
 

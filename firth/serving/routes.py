@@ -20,6 +20,7 @@ from firth.serving.explain_routes import explain
 from firth.serving.limits import raised_by
 from firth.serving.responses import HttpError, HttpResponse, invalid_request, not_found, too_large, unsupported
 from firth.serving.rewrite_routes import rewrite
+from firth.serving.search_routes import search
 from firth.serving.server_state import ServerState
 from firth.serving.word_routes import meaning, neighbours
 from firth.types import Cell, Fill, Prediction, TaskInput
@@ -102,13 +103,14 @@ def _checked_ids(id_lists: list[list[int]], model: Model) -> list[np.ndarray]:
 async def embed(state: ServerState, request: schemas.EmbedRequest) -> schemas.EmbedResponse:
     name, model = state.find_model(request.model)
     tokenized = await state.tokenize(model, _text_list(request.texts))
-    vectors = np.empty((0, model.width), np.float32)
+    width = model.embedder.width(request.pooling)
+    vectors = np.empty((0, width), np.float32)
     if tokenized.num_texts:
         operation = EmbedOperation(model.embedder, request.pooling, request.normalise)
         vectors = await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
     unknown = state.unknown_share(name, tokenized.ids)
     return schemas.EmbedResponse(
-        model=name, width=model.width, vectors=vectors, tokens=tokenized.num_tokens, unknown=unknown
+        model=name, width=width, vectors=vectors, tokens=tokenized.num_tokens, unknown=unknown
     )
 
 
@@ -303,6 +305,7 @@ def abilities(state: ServerState, name: str) -> list[str]:
         "attention": model.encoder.shows_attention and has_layers,
         "meaning": has_layers,
         "neighbours": name in state.lexicons,
+        "search": state.search is not None and state.search[0] == name,
     }
     return [route for route, is_able in can.items() if is_able]
 
@@ -354,6 +357,9 @@ TABLE: dict[tuple[str, str], Route[Any]] = {
     ),
     ("POST", "/rerank"): Route(
         rerank, "Documents in the order of their relevance to a query.", schemas.RerankResponse, schemas.RerankRequest
+    ),
+    ("POST", "/search"): Route(
+        search, "The passages of the server's index nearest to a query.", schemas.SearchResponse, schemas.SearchRequest
     ),
     ("POST", "/predict"): Route(
         predict, "What a fine-tuned model predicts for inputs.", schemas.PredictResponse, schemas.PredictRequest

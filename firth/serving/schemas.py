@@ -90,6 +90,11 @@ class RerankRequest(ModelRequest):
     top: int | None = Field(None, ge=1, description="how many documents to give back, at least 1")
 
 
+class SearchRequest(ModelRequest):
+    query: OneText
+    top: int = Field(5, ge=1, le=100, description="how many passages to give back, from 1 to 100")
+
+
 class PredictRequest(ModelRequest):
     inputs: Annotated[list[PredictInput], STOP_AT_FIRST_ERROR] = Field(
         min_length=1,
@@ -201,6 +206,21 @@ class RerankResponse(TypedDict):
     model: str
     results: list[RankedDocument]
     unknown: UnknownShare
+
+
+class FoundPassage(TypedDict):
+    score: float
+    text: str
+    file: str
+    line: int
+    start: int
+    end: int
+
+
+class SearchResponse(TypedDict):
+    model: str
+    passages: int
+    hits: list[FoundPassage]
 
 
 class PredictedSpan(TypedDict):

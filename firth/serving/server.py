@@ -25,6 +25,7 @@ except ImportError as error:
 
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.model import Model, load
+from firth.search.index import SearchIndex
 from firth.serving.asgi import App
 from firth.serving.batching import Batcher
 from firth.serving.connections import TimeoutProtocol
@@ -57,6 +58,7 @@ def serve(
     limits: Limits,
     token: str | None = None,
     runs: Path | None = None,
+    index: Path | None = None,
     precision: str | None = None,
     stop: Event | None = None,
 ) -> None:
@@ -70,6 +72,7 @@ def serve(
             limits=limits,
             token=token,
             runs=runs,
+            index=index,
             precision=precision,
             is_over=stop.is_set if stop is not None else None,
             on_start=lambda: announce(listener),
@@ -93,6 +96,7 @@ def answer(
     token: str | None,
     runs: Path | None,
     precision: str | None,
+    index: Path | None = None,
     is_over: Callable[[], bool] | None = None,
     on_start: Callable[[], None] | None = None,
     shared: Path | None = None,
@@ -104,7 +108,7 @@ def answer(
     """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, CACHED_KERNELS)
-    app = make_app(folders, host=host, limits=limits, token=token, runs=runs, precision=precision, shared=shared)
+    app = make_app(folders, host=host, limits=limits, token=token, runs=runs, index=index, precision=precision, shared=shared)
     try:
         Server(_uvicorn_config(app, limits), is_over=is_over, on_start=on_start).run([listener])
     finally:
@@ -118,10 +122,15 @@ def make_app(
     limits: Limits,
     token: str | None = None,
     runs: Path | None = None,
+    index: Path | None = None,
     precision: str | None = None,
     shared: Path | None = None,
 ) -> App:
     """The ASGI app over these models, loaded and warmed up; whoever runs it closes `app.state.batcher` at the end."""
+    opened = None
+    if index is not None:
+        opened = SearchIndex.open(index)
+        folders, name_of_index = _with_model_of(opened, folders)
     metrics = ServerMetrics()
     loaded = {}
     for name, folder in folders.items():
@@ -129,9 +138,13 @@ def make_app(
         if shared is not None:
             share_weights(loaded[name], shared / f"{name}.weights")
         _warm_up(loaded[name])
+    search = None
+    if opened is not None:
+        opened.check_model(loaded[name_of_index])
+        search = (name_of_index, opened)
     batcher = Batcher(limits, metrics)
     watched_runs = Runs(runs) if runs is not None else None
-    state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders))
+    state = ServerState(loaded, limits, metrics, batcher, watched_runs, _open_lexicons(folders), search=search)
     return App(state, token=token, hosts=LOOPBACK_HOSTS | {host.lower()})
 
 
@@ -142,6 +155,18 @@ def announce(listener: socket.socket) -> None:
     if ":" in host:
         host = f"[{host}]"
     log.info(f"Serving on http://{host}:{port} (Ctrl-C stops).")
+
+
+def _with_model_of(index: SearchIndex, folders: Mapping[str, Path]) -> tuple[dict[str, Path], str]:
+    """The models to serve, with the one that built the index, and its name."""
+    folder = models.find(index.model)
+    for name, served in folders.items():
+        if served.resolve() == folder.resolve():
+            return dict(folders), name
+    name = folder.resolve().name
+    while name in folders:
+        name = f"{name}-of-index"
+    return {**folders, name: folder}, name
 
 
 def named_folders(arguments: Sequence[str]) -> dict[str, Path]:

@@ -13,6 +13,7 @@ from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
 from firth.models import languages_of_model
+from firth.search.index import SearchIndex
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
 from firth.serving.limits import Limits, raised_by
 from firth.serving.prometheus import ServerMetrics
@@ -40,6 +41,8 @@ class ServerState:
     """The words of those models that have a table of words."""
     warned: set[str] = field(default_factory=set)
     """The models about whose unknown tokens the log has a warning."""
+    search: tuple[str, SearchIndex] | None = None
+    """The index that is searched, and the name of its model."""
 
     @cached_property
     def languages(self) -> Mapping[str, list[str]]:

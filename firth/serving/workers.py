@@ -53,6 +53,7 @@ class WorkerSpec:
     limits: Mapping[str, float]
     token: str | None
     runs: str | None
+    index: str | None
     precision: str | None
     shared: str
     """The folder of the shared weights."""
@@ -67,6 +68,7 @@ def serve_many(
     limits: Limits,
     token: str | None = None,
     runs: Path | None = None,
+    index: Path | None = None,
     precision: str | None = None,
     stop: Event | None = None,
 ) -> None:
@@ -81,6 +83,7 @@ def serve_many(
             limits=asdict(limits),
             token=token,
             runs=str(runs) if runs else None,
+            index=str(index) if index else None,
             precision=precision,
             shared=shared,
         )
@@ -241,6 +244,7 @@ def work() -> None:
                 limits=Limits(**spec.limits),  # type: ignore[arg-type]
                 token=spec.token,
                 runs=Path(spec.runs) if spec.runs else None,
+                index=Path(spec.index) if spec.index else None,
                 precision=spec.precision,
                 is_over=is_alone,
                 shared=Path(spec.shared),

@@ -49,10 +49,10 @@ from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.types import Example, Prediction, Problem
 
-LossName = Literal["regression", "contrastive", "ranking"]
+LossName = Literal["regression", "contrastive", "ranking", "cosent"]
 LOSSES: dict[Kind, tuple[LossName, ...]] = {
-    "number": ("regression",),
-    "one": ("contrastive", "regression", "ranking"),
+    "number": ("regression", "cosent"),
+    "one": ("contrastive", "regression", "ranking", "cosent"),
     "positives": ("ranking",),
     "triplets": ("ranking",),
 }
@@ -63,8 +63,9 @@ LOSSES: dict[Kind, tuple[LossName, ...]] = {
 class CompareConfig(TaskConfig):
     way: Literal["siamese", "cross", "pooled"] = "siamese"
     """Each text by itself, both in one sequence, or the model's vectors as they are, without training."""
-    loss: Literal["guess", "regression", "contrastive", "ranking"] = "guess"
-    """What the siamese way minimises; ranking takes the other texts of a batch as negatives."""
+    loss: Literal["guess", "regression", "contrastive", "ranking", "cosent"] = "guess"
+    """What the siamese way minimises. ranking takes the other texts of a batch as negatives; cosent compares the order
+    of all pairs of a batch, so it suits scores."""
     kind: Literal["guess", "one", "number", "positives", "triplets"] = "guess"
     """What the rows are: pairs with a label or a score, pairs that belong together, or triplets."""
     preset: str = ""
@@ -94,7 +95,10 @@ class CompareConfig(TaskConfig):
     margin: float = 0.5
     """The distance (1 - cosine) beyond which the contrastive loss leaves unlike texts alone."""
     scale: float = 20.0
-    """What cosines are multiplied by in the softmax of the ranking loss."""
+    """What cosines are multiplied by in the ranking and cosent losses."""
+    matryoshka: tuple[int, ...] = ()
+    """Widths to which the siamese way's vectors can be cut later: the loss is averaged over vectors cut to each of them
+    and whole ones (Kusupati et al. 2022)."""
     threshold: float = 0.5
     """The similarity from which texts count as alike; found on dev."""
     dropout: float = 0.1
@@ -123,6 +127,8 @@ class CompareConfig(TaskConfig):
             raise BadConfig("whiten and pooling=first-last go with way=pooled.")
         if len(self.label_columns) > 1:
             raise BadConfig("compare reads one label column.")
+        if self.matryoshka and (self.way != "siamese" or min(self.matryoshka) < 1):
+            raise BadConfig("matryoshka is a list of widths from 1 on and goes with way=siamese.")
         check_shares(dropout=self.dropout)
         check_counts(max_windows=self.max_windows)
 
@@ -301,6 +307,18 @@ class CompareHead(Head):
             scores_EK = scores_B.view(len(gold_E), -1, self._num_orders).mean(2)
             return Loss({self.name: similarity.cross(scores_EK, gold_E, kind=self.config.kind)})
         texts_TD = text_vectors(self._pooled(states, batch), batch)
+        whole = self._siamese_loss(texts_TD, batch)
+        widths = [width for width in self.config.matryoshka if width < texts_TD.shape[1]]
+        if not widths:
+            return whole
+        total = whole.sums[self.name]
+        for width in widths:
+            total = total + self._siamese_loss(texts_TD[:, :width], batch).sums[self.name]
+        return replace(whole, sums={self.name: total / (1 + len(widths))})
+
+    def _siamese_loss(self, texts_TD: Tensor, batch: Batch) -> Loss:
+        """The loss of the texts' vectors, whole or cut."""
+        gold_E = batch.targets["gold_E"]
         # K texts of an example: two, or three of a triplet.
         unit_TD = F.normalize(texts_TD, dim=1)
         unit_EKD = unit_TD.view(len(gold_E), -1, texts_TD.shape[1])
@@ -311,6 +329,8 @@ class CompareHead(Head):
         cosine_E = (unit_EKD[:, 0] * unit_EKD[:, 1]).sum(1)
         if self.config.loss == "regression":
             return Loss({self.name: F.mse_loss(cosine_E, gold_E, reduction="sum")})
+        if self.config.loss == "cosent":
+            return Loss({self.name: similarity.cosent(cosine_E, gold_E, scale=self.config.scale)})
         return Loss({self.name: similarity.contrastive(cosine_E, gold_E, margin=self.config.margin)})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:

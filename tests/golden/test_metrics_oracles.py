@@ -114,6 +114,10 @@ def test_rankings_equal_sklearn() -> None:
         close(metrics.recall_at(ranked, relevant, k=k), expected)
         reciprocal = sklearn_metrics.label_ranking_average_precision_score(np.eye(items)[gold], scores)
         close(metrics.mean_reciprocal_rank(ranked, relevant), reciprocal)
+        several = rng.random((queries, items)) < 0.5
+        several[:, 0] = True
+        wanted = [set(np.flatnonzero(row).tolist()) for row in several]
+        close(metrics.ndcg(ranked, wanted, k=k), sklearn_metrics.ndcg_score(several, scores, k=k))
 
 
 @pytest.mark.parametrize("scheme", ["BIO", "BIOES", "BMES"])

@@ -37,6 +37,7 @@ GUIDES = [
         "evaluate",
         "trust",
         "serve",
+        "search",
         "word-vectors",
         "taggers",
         "senses",
@@ -46,7 +47,7 @@ GUIDES = [
 ]
 CHINESE_GUIDES = [
     ROOT / f"docs/guides/{name}.zh.md"
-    for name in ("plan", "finetune", "few-labels", "tune", "rewrite", "trust", "serve")
+    for name in ("plan", "finetune", "few-labels", "tune", "rewrite", "trust", "serve", "search")
 ]
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
@@ -243,15 +244,17 @@ def test_commands_stand_in_shell_blocks(page: Path) -> None:
 def files_of(name: str, params: dict[str, Any]) -> list[str]:
     """The files and folders that a command reads, as it was called."""
     keys = ["data", "model", "models", "run", "file", "train", "dev", "test", "config", "start_from", "arguments"]
-    keys += ["source", "segmenter"]
+    keys += ["source", "segmenter", "reranker", "index"]
     keys += ["words"] * (name == "evaluate")
-    keys += ["text"] * (name == "extend")
+    keys += ["text"] * (name in {"extend", "vectors"})
     keys += ["texts"] * (name in {"prepare", "duplicates"})  # elsewhere they are what a model is asked about
     found = []
     for key in keys:
         value = params.get(key) or ()
         if key == "arguments" and name in ARGUMENTS:
             value = value[: -ARGUMENTS[name]]
+        if key == "arguments" and params.get("action") == "ask":
+            value = value[:1]  # an index and a question
         found += [str(one) for one in (value if isinstance(value, list | tuple) else [value])]
     if name == "prepare" and "/" in params["tokenizer"]:
         found.append(params["tokenizer"])

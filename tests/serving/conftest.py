@@ -20,6 +20,7 @@ from firth import checkpoint, samples
 from firth.encoders.transformer import Transformer
 from firth.finetuning import labelled
 from firth.inference.model import Model, load
+from firth.search.index import build_index
 from firth.tasks import resolve
 from firth.tokenizers import Tokenizer
 
@@ -132,9 +133,20 @@ def runs_folder(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def served(folders: dict[str, Path], runs_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def search_index(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An index of English prose by the plain model."""
+    out = tmp_path_factory.mktemp("search") / "index"
+    build_index([samples.prose("en")], out, model=run)
+    return out
+
+
+@pytest.fixture(scope="session")
+def served(
+    folders: dict[str, Path], runs_folder: Path, search_index: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
     arguments = [f"{name}={folder}" for name, folder in folders.items()]
-    with started(tmp_path_factory.mktemp("server"), *arguments, "--runs", runs_folder) as server:
+    arguments += ["--runs", str(runs_folder), "--index", str(search_index)]
+    with started(tmp_path_factory.mktemp("server"), *arguments) as server:
         yield server
 
 

@@ -25,7 +25,19 @@ pytestmark = pytest.mark.skipif(
     chromium() is None, reason="chromium is not installed (Debian: apt-get install chromium)"
 )
 HOSTILE = "<img src=x onerror='window.hit=1'><script>window.hit=1</script>\"'&lt;b&gt;"
-PANELS = ("fill", "classify", "attention", "tag", "runs", "meaning", "compare", "answer", "rewrite", "neighbours")
+PANELS = (
+    "fill",
+    "classify",
+    "attention",
+    "tag",
+    "runs",
+    "meaning",
+    "compare",
+    "answer",
+    "rewrite",
+    "neighbours",
+    "search",
+)
 TOKEN = "a-token-of-the-tests"
 
 
@@ -64,11 +76,16 @@ def watched(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def site(
-    folders: dict[str, Path], segmenter: Path, other_mask: Path, watched: Path, serve_for_module: Callable[..., Any]
+    folders: dict[str, Path],
+    segmenter: Path,
+    other_mask: Path,
+    watched: Path,
+    search_index: Path,
+    serve_for_module: Callable[..., Any],
 ) -> Iterator[Any]:
     arguments = [f"{name}={folders[name]}" for name in ("plain", "classify", "tag", "answer", "rewrite")]
     arguments += [f"words={segmenter}", f"other={other_mask}"]
-    with serve_for_module(*arguments, "--runs", watched) as server:
+    with serve_for_module(*arguments, "--runs", watched, "--index", search_index) as server:
         yield server
 
 
@@ -367,6 +384,15 @@ def test_compare_answer_and_neighbours_show_what_the_server_says(page: Page, sit
     assert [one for one in page.mistakes if " 422 " not in one] == []  # the panel's example is no word of this model
 
 
+def test_search_shows_the_passages_that_the_server_finds(page: Page, site: Any) -> None:
+    opened(page, site, "search")
+    page.write("#search-query", "warm air")
+    hits = site.post("/search", {"query": "warm air", "top": 8}).json()["hits"]
+    shown(page, "#search-list .hit-text", [hit["text"] for hit in hits])
+    assert page.text("#search-list .hit-place").endswith(f"{hits[0]['file']}:{hits[0]['line']}")
+    assert page.mistakes == []
+
+
 def test_rewrite_shows_the_text_and_where_it_comes_from(page: Page, site: Any) -> None:
     opened(page, site, "rewrite")
     page.write("#rewrite-text", "The door is open.")
@@ -411,6 +437,7 @@ def test_what_users_write_stays_text(page: Page, site: Any) -> None:
         "answer": ("#passage", HOSTILE, "#answered"),
         "rewrite": ("#rewrite-text", HOSTILE, "#lines .token"),
         "neighbours": ("#neighbours-word", HOSTILE, "#body"),
+        "search": ("#search-query", HOSTILE, "#search-list li"),
     }
     for panel, (selector, text, result) in fields.items():
         opened(page, site, panel)

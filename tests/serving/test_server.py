@@ -16,6 +16,7 @@ from firth import samples
 from firth.inference.model import Model
 from firth.lock import Lock
 from firth.run_folder import LOCK
+from firth.search.index import SearchIndex
 from firth.serving.routes import TABLE
 
 TEXTS = ["The door is open.", "这是一个很好的下午。", "", "word " * 150, "Two doors 🚪 and 一扇门."]
@@ -119,6 +120,18 @@ def test_neighbours_and_meaning(served: Any, models: dict[str, Model]) -> None:
     assert np.allclose(similar, similar.T, atol=1e-6)
     assert max(abs(one["x"]) for one in found["occurrences"]) == pytest.approx(1)
     assert served.post("/meaning", {"word": "moon", "texts": texts}).status_code == 422
+
+
+def test_search_gives_what_the_index_gives(served: Any, models: dict[str, Model], search_index: Path) -> None:
+    index = SearchIndex.open(search_index)
+    answer = served.post("/search", {"query": "When will it rain?", "top": 4}).json()
+    expected = index.ask(models["plain"], "When will it rain?", top=4)
+    assert [hit["text"] for hit in answer["hits"]] == [hit.passage.text for hit in expected]
+    assert [hit["score"] for hit in answer["hits"]] == pytest.approx([hit.score for hit in expected], abs=1e-4)
+    assert (answer["model"], answer["passages"]) == ("plain", len(index))
+    assert answer["hits"][0]["line"] == expected[0].passage.line
+    assert served.post("/search", {"query": "rain", "model": "classify"}).status_code == 422
+    assert served.post("/search", {"query": "rain", "top": 0}).status_code == 422
 
 
 INPUTS: dict[str, list[Any]] = {

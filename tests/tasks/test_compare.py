@@ -19,6 +19,7 @@ from firth.errors import BadConfig, BadInput, Unsupported
 from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.inference.model import load
+from firth.nn import similarity
 from firth.tasks import scorer_of
 from firth.tasks.compare import CompareConfig, CompareHead, CompareReader, ignored_negatives, text_vectors
 from firth.tasks.compare_scores import fit_whitening, with_vectors
@@ -121,6 +122,40 @@ def test_contrastive_leaves_unlike_texts_alone_beyond_the_margin(make: Make, tok
         distance = 1 - (unit[:, 0] * unit[:, 1]).sum(1)
         expected = distance[0] ** 2 + max(0, margin - distance[1]) ** 2 + distance[2] ** 2
         assert loss == pytest.approx(float(expected), abs=1e-4)
+
+
+def test_cosent_compares_the_order_of_all_pairs(make: Make, tokenizer: WordPiece) -> None:
+    loss, unit, _ = parts(make(SCORES, loss="cosent", scale=5.0), tokenizer)
+    cosine = (unit[:, 0] * unit[:, 1]).sum(1)
+    # Gold scores are 4.5, 0.5 and 5.
+    too_high = [cosine[1] - cosine[0], cosine[1] - cosine[2], cosine[0] - cosine[2]]
+    expected = 3 * np.log(1 + np.exp(5.0 * np.array(too_high)).sum())
+    assert loss == pytest.approx(float(expected), abs=1e-3)
+
+
+def test_cosent_of_equal_scores_has_a_loss_of_zero_and_a_finite_gradient() -> None:
+    cosines = torch.tensor([0.1, 0.9], requires_grad=True)
+    loss = similarity.cosent(cosines, torch.tensor([1.0, 1.0]), scale=20.0)
+    loss.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == 0.0
+    assert cosines.grad is not None
+    assert cosines.grad.tolist() == [0.0, 0.0]
+
+
+def test_matryoshka_averages_the_losses_of_cut_vectors(make: Make, tokenizer: WordPiece) -> None:
+    made = make(SCORES)
+    whole, _, found = parts(made, tokenizer)
+    vectors = np.array([getattr(prediction, "vectors", ()) for prediction in found])
+    gold = np.array([0.9, 0.1, 1.0])
+    losses = [whole]
+    for width in (8, 16):
+        cut = vectors[..., :width]
+        cut = cut / np.linalg.norm(cut, axis=-1, keepdims=True)
+        losses.append(float((((cut[:, 0] * cut[:, 1]).sum(1) - gold) ** 2).sum()))
+    loss, _, _ = parts(make(SCORES, matryoshka=(8, 16)), tokenizer)
+    assert loss == pytest.approx(float(np.mean(losses)), abs=1e-3)
+    with pytest.raises(BadConfig, match="goes with way=siamese"):
+        CompareConfig(matryoshka=(8,), way="cross")
 
 
 def test_ranking_takes_the_other_texts_of_the_batch_but_never_a_like_one(make: Make, tokenizer: WordPiece) -> None:

@@ -13,8 +13,9 @@ import { compare } from "./panels/compare.js";
 import { answer } from "./panels/answer.js";
 import { rewrite } from "./panels/rewrite.js";
 import { neighbours } from "./panels/neighbours.js";
+import { search } from "./panels/search.js";
 
-const PANELS = [fill, classify, attention, tag, runs, meaning, compare, answer, rewrite, neighbours];
+const PANELS = [fill, classify, attention, tag, runs, meaning, compare, answer, rewrite, neighbours, search];
 const KEY = "firth-language";
 const UNREADABLE = 0.05; // the share of unknown tokens above which a model hardly reads a text
 const at = (id) => document.getElementById(id);

@@ -177,6 +177,13 @@ const TEXTS = {
       path: "The way here",
       example: "river",
     },
+    search: {
+      name: "Search",
+      lede: "The passages of your texts that are nearest to a question in meaning.",
+      cannot: "This server has no index. Build one with firth search build, then firth serve --index INDEX.",
+      query: "Question",
+      example: "Why does it rain?",
+    },
   },
   zh: {
     tagline: "看看语言模型的内部",
@@ -337,6 +344,13 @@ const TEXTS = {
       word: "词",
       path: "走过的路",
       example: "河流",
+    },
+    search: {
+      name: "搜索",
+      lede: "在您的文本中，意思离问题最近的段落。",
+      cannot: "服务器没有索引。请先用 firth search build 建立，再用 firth serve --index INDEX。",
+      query: "问题",
+      example: "为什么会下雨？",
     },
   },
 };

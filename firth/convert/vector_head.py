@@ -1,0 +1,74 @@
+"""The vector head of a model: how its token embeddings become one vector for a text. A file of the model's folder.
+
+A text's vector is the sum of one row for each of its tokens, scaled to length 1. The row of token t is
+
+    w_t (e_t P + b)
+
+with e_t its row of the model's input embedding, w_t its weight, P a projection and b minus the common mean, projected.
+So the head adds one number a token and a small matrix to the model, and a text needs no pass through the encoder. The
+weights resemble inverse document frequencies (Arora et al. 2017), the projection a whitening (Su et al. 2021). Both are
+learned from text without labels (`firth/finetuning/vector_head.py`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError
+
+from firth.errors import Damaged
+from firth.files import write_bytes
+
+VECTOR_HEAD = "vector_head.safetensors"
+"""The name of the file."""
+NAMES = ("token_weights", "projection", "bias")
+
+
+@dataclass(frozen=True, eq=False)
+class VectorHead:
+    """What a model needs besides its input embedding. E is the embedding's width, D that of a vector."""
+
+    token_weights_V: np.ndarray
+    """The weight of each token; 0 for special tokens."""
+    projection_ED: np.ndarray
+    bias_D: np.ndarray
+
+    @property
+    def width(self) -> int:
+        """The width of a vector."""
+        return len(self.bias_D)
+
+    def fits(self, num_tokens: int, table_width: int) -> bool:
+        """Whether it was made for so many tokens and an input embedding of this width."""
+        return (num_tokens, table_width) == (len(self.token_weights_V), len(self.projection_ED))
+
+    def rows(self, table_VE: np.ndarray) -> np.ndarray:
+        """The row of each token, V x D. The table may have more rows than there are tokens."""
+        projected_VD = table_VE[: len(self.token_weights_V)] @ self.projection_ED + self.bias_D
+        return np.asarray(self.token_weights_V[:, None] * projected_VD, np.float32)
+
+
+def write_vector_head(folder: Path, head: VectorHead) -> None:
+    """Writes the head into a model's folder, in half precision."""
+    from safetensors.numpy import save  # imports torch, if it is there
+
+    arrays = (head.token_weights_V, head.projection_ED, head.bias_D)
+    stored = {name: np.ascontiguousarray(array, np.float16) for name, array in zip(NAMES, arrays, strict=True)}
+    write_bytes(folder / VECTOR_HEAD, save(stored))
+
+
+def read_vector_head(folder: Path) -> VectorHead | None:
+    """The head of a model's folder; None if it has none."""
+    path = folder / VECTOR_HEAD
+    if not path.exists():
+        return None
+    from safetensors.numpy import load_file  # imports torch, if it is there
+
+    try:
+        stored = load_file(path)
+    except SafetensorError as error:
+        raise Damaged(f"{path} cannot be read ({error}); make it again with `firth vectors`.") from None
+    if set(stored) != set(NAMES):
+        raise Damaged(f"{path} does not hold {', '.join(NAMES)}; make it again with `firth vectors`.")
+    token_weights_V, projection_ED, bias_D = (stored[name].astype(np.float32) for name in NAMES)
+    return VectorHead(token_weights_V, projection_ED, bias_D)

@@ -1,0 +1,261 @@
+"""Text without labels -> a vector head (`firth/convert/vector_head.py`) for a model whose weights stay as they are.
+
+1. Sentences are drawn from the text. Tokens get the weights a / (a + p) of Arora et al. 2017, p their frequency.
+2. The sentences' weighted means of token embeddings are centred and whitened (Su et al. 2021).
+3. Weights and projection are trained by contrast: among the sentences of a batch, find the partner of each by cosine
+   (InfoNCE). In odd steps the partner is the next sentence, in even steps the two are halves of one sentence, whose
+   words are dealt at random.
+
+All of it reads the model's input embedding only, so it takes minutes on a CPU.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, embedding_bag, normalize
+
+from firth import rng
+from firth.checkpoint import Checkpoint, token_table
+from firth.console import bar
+from firth.convert.vector_head import VectorHead
+from firth.corpus.readers import expected_bytes, find_files, read_documents
+from firth.corpus.sentences import split
+from firth.errors import BadConfig, BadInput, Unsupported
+from firth.tokenizers import Tokenizer
+
+log = logging.getLogger(__name__)
+
+SMOOTHING = 1e-3
+"""The `a` of a / (a + p)."""
+SMALLEST_EIGENVALUE = 1e-3
+"""Directions with less variance than this share of the mean are not scaled up further."""
+WHITENED_SENTENCES = 50_000
+NO_WEIGHT = 1e-6
+"""The weight of a token that is left out of a half; not 0, because a half may have no token."""
+BLOCK_SENTENCES = 4096
+"""Sentences that are tokenized at once."""
+
+
+@dataclass(frozen=True)
+class VectorHeadConfig:
+    sentences: int = 300_000
+    """Sentences to learn from, drawn from the text by whole documents."""
+    steps: int = 1000
+    """Training steps; 0 keeps the weights and the whitening that training begins with."""
+    batch_size: int = 512
+    """Pairs of sentences in a step."""
+    temperature: float = 0.03
+    """Divides the cosines; the smaller, the more the nearest wrong sentences count."""
+    projection_rate: float = 1e-3
+    weight_rate: float = 1e-2
+    """The rate of the tokens' weights, which are trained as logarithms."""
+    min_tokens: int = 4
+    max_tokens: int = 64
+    """Sentences shorter or longer than this are left out."""
+    seed: int = 1
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0 or self.batch_size < 2 or self.steps < 0:
+            raise BadConfig("temperature must be above 0, batch_size at least 2 and steps at least 0.")
+
+
+@dataclass(frozen=True)
+class SentenceTokens:
+    """The sentences of a text as tokens, end to end, in order."""
+
+    ids_N: Tensor
+    starts_S: Tensor
+    lengths_S: Tensor
+    has_next_S: Tensor
+    """Whether the next sentence continues the same line of text."""
+
+    def __len__(self) -> int:
+        return len(self.starts_S)
+
+    def take(self, chosen_B: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens of some sentences, end to end, and where each begins."""
+        lengths_B = self.lengths_S[chosen_B]
+        offsets_B = lengths_B.cumsum(0) - lengths_B
+        shifts_B = self.starts_S[chosen_B] - offsets_B
+        num_tokens = int(lengths_B.sum())
+        places_T = torch.repeat_interleave(shifts_B, lengths_B) + torch.arange(num_tokens)
+        return self.ids_N[places_T], offsets_B
+
+
+def train_vector_head(checkpoint: Checkpoint, texts: Sequence[Path], config: VectorHeadConfig) -> VectorHead:
+    """The head for a model, learned from text files."""
+    table_VE = token_table(checkpoint.encoder)
+    if table_VE is None or checkpoint.tokenizer.has_word_parts:
+        raise Unsupported("A vector head needs a model of BERT's kind, with one embedding for each token.")
+    sentences = read_sentences(texts, checkpoint.tokenizer, config)
+    num_pairs = int(sentences.has_next_S.sum())
+    if num_pairs < config.batch_size:
+        raise BadInput(
+            f"The text has {num_pairs:,} pairs of sentences that follow each other; at least {config.batch_size:,} are "
+            "needed: give more text, or a smaller batch_size."
+        )
+    num_tokens = len(checkpoint.tokenizer.vocab)
+    learner = _Learner(table_VE[:num_tokens].float(), sentences, config)
+    learner.train()
+    return learner.head(checkpoint.tokenizer)
+
+
+def read_sentences(texts: Sequence[Path], tokenizer: Tokenizer, config: VectorHeadConfig) -> SentenceTokens:
+    """Sentences of the text, about as many as the config asks for, as tokens."""
+    ids: list[np.ndarray] = []
+    has_next: list[bool] = []
+    block: list[str] = []
+    block_lines: list[int] = []
+    previous_line = -1
+    for line_number, sentence in _sentences(texts, config):
+        block.append(sentence)
+        block_lines.append(line_number)
+        if len(block) < BLOCK_SENTENCES:
+            continue
+        previous_line = _tokenize(block, block_lines, previous_line, tokenizer, config, ids, has_next)
+        block = []
+        block_lines = []
+        if len(ids) >= config.sentences:
+            break
+    if block:
+        _tokenize(block, block_lines, previous_line, tokenizer, config, ids, has_next)
+    if not ids:
+        raise BadInput(
+            f"The text has no sentences of {config.min_tokens} to {config.max_tokens} tokens; give other text."
+        )
+    has_next.append(False)
+    lengths_S = torch.tensor([len(sentence_ids) for sentence_ids in ids])
+    return SentenceTokens(
+        ids_N=torch.from_numpy(np.concatenate(ids)),
+        starts_S=lengths_S.cumsum(0) - lengths_S,
+        lengths_S=lengths_S,
+        # The first entry belongs to the sentence before the first one.
+        has_next_S=torch.tensor(has_next[1:]),
+    )
+
+
+def _sentences(texts: Sequence[Path], config: VectorHeadConfig) -> Iterator[tuple[int, str]]:
+    """The sentences of documents drawn from all of the text, each with the number of its line."""
+    files = find_files(texts)
+    # About 100 characters a sentence, or 40 in Chinese, where a character has three bytes.
+    wanted_bytes = 120.0 * config.sentences
+    share = min(1.0, wanted_bytes / max(1, expected_bytes(files)))
+    draw = rng.key(config.seed, "vector head", "documents")
+    line_number = 0
+    for number, document in enumerate(read_documents(files)):
+        if float(rng.uniform(draw, number)) >= share:
+            continue
+        for line in document.lines:
+            line_number += 1
+            for sentence in split(line):
+                yield line_number, sentence
+
+
+def _tokenize(
+    block: list[str],
+    lines: list[int],
+    previous_line: int,
+    tokenizer: Tokenizer,
+    config: VectorHeadConfig,
+    ids: list[np.ndarray],
+    has_next: list[bool],
+) -> int:
+    """Adds the tokens of some sentences to `ids`; returns the number of the last line, or -1 after a gap."""
+    for line, sentence_ids in zip(lines, tokenizer.ids_batch(block), strict=True):
+        if not config.min_tokens <= len(sentence_ids) <= config.max_tokens:
+            previous_line = -1
+            continue
+        ids.append(np.array(sentence_ids, np.int64))
+        has_next.append(line == previous_line)
+        previous_line = line
+    return previous_line
+
+
+class _Learner:
+    """Weights, projection and bias in training."""
+
+    def __init__(self, table_VE: Tensor, sentences: SentenceTokens, config: VectorHeadConfig) -> None:
+        self.table_VE = table_VE
+        self.sentences = sentences
+        self.config = config
+        self.pairs = sentences.has_next_S.nonzero()[:, 0]
+        counts_V = torch.bincount(sentences.ids_N, minlength=len(table_VE)).float()
+        frequencies_V = counts_V / counts_V.sum()
+        self.log_weights_V = (SMOOTHING / (SMOOTHING + frequencies_V)).log().requires_grad_()
+        self.projection_ED, self.bias_D = self._whitening()
+
+    def _whitening(self) -> tuple[Tensor, Tensor]:
+        """The projection and bias that centre the sentences' means and make them vary alike in all directions."""
+        order = rng.permutation(rng.key(self.config.seed, "vector head", "whitening"), len(self.sentences))
+        ids_T, offsets_S = self.sentences.take(torch.from_numpy(order[:WHITENED_SENTENCES].copy()))
+        with torch.no_grad():
+            means_SE = self._means(ids_T, offsets_S, self.log_weights_V.exp()[ids_T])
+            centre_E = means_SE.mean(0)
+            values_E, directions_EE = torch.linalg.eigh(torch.cov((means_SE - centre_E).T))
+            values_E = values_E.clamp(min=SMALLEST_EIGENVALUE * float(values_E.mean()))
+            projection_ED = directions_EE / values_E.sqrt()
+            bias_D = -centre_E @ projection_ED
+        return projection_ED.requires_grad_(), bias_D.requires_grad_()
+
+    def train(self) -> None:
+        """Trains weights, projection and bias in place."""
+        config = self.config
+        rates = (config.projection_rate, config.weight_rate)
+        optimizer = torch.optim.Adam(
+            [
+                {"params": [self.projection_ED, self.bias_D], "lr": rates[0]},
+                {"params": [self.log_weights_V], "lr": rates[1]},
+            ]
+        )
+        with bar("vector head", config.steps, unit="steps") as advance:
+            for step in range(config.steps):
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * (1 - step / config.steps)
+                loss = self._loss(step)
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                advance(step + 1, f"loss {loss.item():.3f}")
+
+    def _loss(self, step: int) -> Tensor:
+        """The cross-entropy of finding the partner of each sentence."""
+        draw = rng.key(self.config.seed, "vector head", step)
+        numbers = rng.below(draw, len(self.pairs), np.arange(self.config.batch_size))
+        first_B = self.pairs[torch.from_numpy(numbers)]
+        ids_T, offsets_B = self.sentences.take(first_B)
+        weights_T = self.log_weights_V.exp()[ids_T]
+        if step % 2:
+            next_ids, next_offsets_B = self.sentences.take(first_B + 1)
+            x_BD = self._vectors(ids_T, offsets_B, weights_T)
+            y_BD = self._vectors(next_ids, next_offsets_B, self.log_weights_V.exp()[next_ids])
+        else:
+            is_first_T = torch.from_numpy(rng.uniform(draw, np.arange(len(ids_T)), 1) < 0.5)
+            x_BD = self._vectors(ids_T, offsets_B, weights_T * is_first_T + NO_WEIGHT)
+            y_BD = self._vectors(ids_T, offsets_B, weights_T * ~is_first_T + NO_WEIGHT)
+        scores_BB = x_BD @ y_BD.T / self.config.temperature
+        partners_B = torch.arange(len(scores_BB))
+        return (cross_entropy(scores_BB, partners_B) + cross_entropy(scores_BB.T, partners_B)) / 2
+
+    def _vectors(self, ids_T: Tensor, offsets_B: Tensor, weights_T: Tensor) -> Tensor:
+        means_BE = self._means(ids_T, offsets_B, weights_T)
+        return normalize(means_BE @ self.projection_ED + self.bias_D, dim=-1)
+
+    def _means(self, ids_T: Tensor, offsets_B: Tensor, weights_T: Tensor) -> Tensor:
+        """The weighted mean of each sentence's token embeddings."""
+        sums_BE = embedding_bag(ids_T, self.table_VE, offsets_B, mode="sum", per_sample_weights=weights_T)
+        lengths_B = torch.diff(offsets_B, append=torch.tensor([len(ids_T)]))
+        owners_T = torch.repeat_interleave(torch.arange(len(offsets_B)), lengths_B)
+        totals_B = weights_T.new_zeros(len(offsets_B)).index_add_(0, owners_T, weights_T)
+        return sums_BE / totals_B[:, None]
+
+    def head(self, tokenizer: Tokenizer) -> VectorHead:
+        """What was learned; special tokens have no weight."""
+        weights_V = self.log_weights_V.detach().exp()
+        weights_V /= weights_V.max()
+        weights_V[list(tokenizer.vocab.specials)] = 0.0
+        return VectorHead(weights_V.numpy(), self.projection_ED.detach().numpy(), self.bias_D.detach().numpy())

@@ -1,0 +1,210 @@
+"""Passages and a model -> a folder that is searched where it lies on disk.
+
+A passage's vector has length 1 and is kept as one byte a number: v = centre + scale * code, with a scale of its own and
+one centre for all. (Vectors of many models have a large part in common, which would leave few codes for the rest.) A
+search is exact: the cosine of the question to every passage, block by block over the memory-mapped file, so memory does
+not grow with the index. The folder holds
+
+    vectors.npy   N x D int8      the codes
+    scales.npy    N float32
+    centre.npy    D float32       the mean of the first vectors
+    texts.bin     UTF-8           the passages' texts, end to end
+    bounds.npy    N + 1 int64     where each text begins in texts.bin, in bytes
+    places.npy    N x 4 int64     file number, line number, first and last character of each passage
+    index.json                    the model, the width, and the names of the files
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from firth import models
+from firth.console import bar
+from firth.errors import BadInput, Damaged
+from firth.files import atomic_folder, check_is_new, check_manifest, read_json, write_json, write_manifest
+from firth.inference.model import Model, load
+from firth.search.passages import MAX_CHARACTERS, Passage, read_passages
+
+FORMAT = 1
+BLOCK_PASSAGES = 4096
+"""Passages embedded at once."""
+BLOCK_ROWS = 32_768
+"""Passages compared with the questions at once."""
+LARGEST_CODE = 127
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A passage that was found."""
+
+    number: int
+    """Its number in the index."""
+    score: float
+    """The cosine to the question, or what a cross-encoder says."""
+    passage: Passage
+
+
+def build_index(
+    texts: Sequence[Path], out: Path, *, model: str | Path | None = None, max_characters: int = MAX_CHARACTERS
+) -> "SearchIndex":
+    """Writes an index of the texts' passages. Without a model, the one for the language of the text is used."""
+    check_is_new(out)
+    passages = list(read_passages(texts, max_characters=max_characters))
+    if not passages:
+        raise BadInput("The text has no passages; give files that hold sentences.")
+    source = models.find(model) if model else models.suiting(passage.text for passage in passages)
+    loaded = load(source)
+    # A model that comes with firth is remembered by its name, so that the index can be copied to another machine.
+    is_shipped = model is None or (str(model) in models.names() and not Path(model).is_dir())
+    name = source.name if is_shipped else str(source.resolve())
+    with atomic_folder(out) as folder:
+        _write_vectors(folder, loaded, passages)
+        files = _write_passages(folder, passages)
+        settings = {"format": FORMAT, "model": name, "width": loaded.width, "passages": len(passages), "files": files}
+        write_json(folder / "index.json", settings)
+        write_manifest(folder)
+    return SearchIndex.open(out)
+
+
+def _write_vectors(folder: Path, model: Model, passages: Sequence[Passage]) -> None:
+    codes = np.lib.format.open_memmap(
+        folder / "vectors.npy", mode="w+", dtype=np.int8, shape=(len(passages), model.width)
+    )
+    scales = np.empty(len(passages), np.float32)
+    centre_D = np.zeros(model.width, np.float32)
+    start = 0
+    with bar("indexing", len(passages), unit="passages") as advance:
+        for block in batched_passages(passages):
+            vectors = model.embed([passage.text for passage in block], normalise=True)
+            if start == 0:
+                centre_D = vectors.mean(0)
+            end = start + len(block)
+            codes[start:end], scales[start:end] = to_codes(vectors - centre_D)
+            start = end
+            advance(end, "")
+    codes.flush()
+    np.save(folder / "scales.npy", scales)
+    np.save(folder / "centre.npy", centre_D)
+
+
+def batched_passages(passages: Sequence[Passage]) -> Iterable[Sequence[Passage]]:
+    """The passages in blocks."""
+    for start in range(0, len(passages), BLOCK_PASSAGES):
+        yield passages[start : start + BLOCK_PASSAGES]
+
+
+def _write_passages(folder: Path, passages: Sequence[Passage]) -> list[str]:
+    """Writes the texts and where they come from; returns the names of the files."""
+    numbers: dict[str, int] = {}
+    bounds = np.zeros(len(passages) + 1, np.int64)
+    places = np.empty((len(passages), 4), np.int64)
+    with (folder / "texts.bin").open("wb") as file:
+        for i, passage in enumerate(passages):
+            bounds[i + 1] = bounds[i] + file.write(passage.text.encode())
+            number = numbers.setdefault(passage.file, len(numbers))
+            places[i] = (number, passage.line, passage.start, passage.end)
+    np.save(folder / "bounds.npy", bounds)
+    np.save(folder / "places.npy", places)
+    return list(numbers)
+
+
+def to_codes(vectors_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Vectors as int8 codes and a scale for each: the largest number of a vector gets the code 127."""
+    reach_N = np.abs(vectors_ND).max(1)
+    scales_N = np.maximum(reach_N, 1e-12) / LARGEST_CODE
+    codes_ND = np.rint(vectors_ND / scales_N[:, None]).astype(np.int8)
+    return codes_ND, scales_N.astype(np.float32)
+
+
+class SearchIndex:
+    """An index that is open."""
+
+    def __init__(self, folder: Path, model: str, files: Sequence[str]) -> None:
+        self.folder = folder
+        self.model = model
+        """The name or path of the model that made its vectors."""
+        self.files = files
+        self.codes_ND: np.ndarray = np.load(folder / "vectors.npy", mmap_mode="r")
+        self.scales_N: np.ndarray = np.load(folder / "scales.npy", mmap_mode="r")
+        self.centre_D: np.ndarray = np.load(folder / "centre.npy")
+        self._bounds: np.ndarray = np.load(folder / "bounds.npy", mmap_mode="r")
+        self._places: np.ndarray = np.load(folder / "places.npy", mmap_mode="r")
+        self._texts = np.memmap(folder / "texts.bin", np.uint8, mode="r")
+
+    @classmethod
+    def open(cls, folder: str | Path) -> "SearchIndex":
+        """Opens a folder that `build_index` wrote."""
+        path = Path(folder)
+        if not (path / "index.json").is_file():
+            raise BadInput(f"{path} is not an index; make one with `firth search build TEXT --out {path}`.")
+        check_manifest(path, hashes=False)
+        settings = read_json(path / "index.json")
+        if settings.get("format") != FORMAT:
+            raise Damaged(f"{path} is of format {settings.get('format')}; build it again.")
+        return cls(path, settings["model"], settings["files"])
+
+    def __len__(self) -> int:
+        return len(self.scales_N)
+
+    def load_model(self) -> Model:
+        """The model that made its vectors, for questions."""
+        model = load(self.model)
+        self.check_model(model)
+        return model
+
+    def check_model(self, model: Model) -> None:
+        """Raises if the model's vectors have another width than those of the index."""
+        if model.width != self.codes_ND.shape[1]:
+            raise BadInput(f"{self.model} has changed since {self.folder} was built; build it again.")
+
+    def passage(self, number: int) -> Passage:
+        """The passage with this number."""
+        start, end = self._bounds[number : number + 2].tolist()
+        text = self._texts[start:end].tobytes().decode()
+        file, line, first, last = self._places[number].tolist()
+        return Passage(text, self.files[file], line, first, last)
+
+    def nearest(self, questions_QD: np.ndarray, *, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the `top` passages nearest to each question and their cosines, best first."""
+        top = min(top, len(self))
+        numbers_QT = np.empty((len(questions_QD), 0), np.int64)
+        scores_QT = np.empty((len(questions_QD), 0), np.float32)
+        for start in range(0, len(self), BLOCK_ROWS):
+            codes_BD = np.asarray(self.codes_ND[start : start + BLOCK_ROWS], np.float32)
+            scores_QB = (questions_QD @ codes_BD.T) * self.scales_N[start : start + BLOCK_ROWS]
+            scores_QB += (questions_QD @ self.centre_D)[:, None]
+            # The best of this block and of those before it.
+            block_numbers = np.broadcast_to(np.arange(start, start + len(codes_BD)), scores_QB.shape)
+            numbers_QT = np.concatenate([numbers_QT, block_numbers], 1)
+            scores_QT = np.concatenate([scores_QT, scores_QB], 1)
+            kept_QT = _best(scores_QT, top)
+            numbers_QT = np.take_along_axis(numbers_QT, kept_QT, 1)
+            scores_QT = np.take_along_axis(scores_QT, kept_QT, 1)
+        return numbers_QT, scores_QT
+
+    def ask(self, model: Model, question: str, *, top: int = 5) -> list[Hit]:
+        """The passages nearest to a question, best first."""
+        return self.hits(model.embed([question], normalise=True)[0], top=top)
+
+    def hits(self, vector_D: np.ndarray, *, top: int) -> list[Hit]:
+        """The passages nearest to a question's vector, best first."""
+        numbers_QT, scores_QT = self.nearest(vector_D[None], top=top)
+        hits = []
+        for number, score in zip(numbers_QT[0].tolist(), scores_QT[0].tolist(), strict=True):
+            hits.append(Hit(number, score, self.passage(number)))
+        return hits
+
+
+def _best(scores_QN: np.ndarray, top: int) -> np.ndarray:
+    """The columns of the `top` highest scores of each row, best first; of equal ones the first."""
+    if scores_QN.shape[1] > top:
+        # A partition is faster than sorting everything, but does not say which of equal scores it keeps.
+        some_QT = np.argpartition(-scores_QN, top - 1, axis=1)[:, :top]
+        columns_QT = np.sort(some_QT, axis=1)
+    else:
+        columns_QT = np.broadcast_to(np.arange(scores_QN.shape[1]), scores_QN.shape)
+    kept_QT = np.take_along_axis(scores_QN, columns_QT, 1)
+    order_QT = np.argsort(-kept_QT, axis=1, kind="stable")
+    return np.take_along_axis(columns_QT, order_QT, 1)

@@ -1,0 +1,27 @@
+"""The best passages in a better order: a cross-encoder reads the question together with each of them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from firth.errors import Unsupported
+from firth.inference.model import Model
+from firth.search.index import Hit
+
+CANDIDATES = 50
+"""Passages that the cross-encoder reads; the search by vectors chooses them."""
+
+
+def rerank(model: Model, question: str, hits: Sequence[Hit]) -> list[Hit]:
+    """The hits in the order of a model that was fine-tuned to compare two texts, with its scores."""
+    tasks = [name for name in model.checkpoint.tasks if name.startswith("compare")]
+    if not tasks:
+        raise Unsupported(
+            "Only a model that was fine-tuned to compare two texts can order passages; make one with "
+            "`firth finetune --task compare way=cross`."
+        )
+    pairs = [[question, hit.passage.text] for hit in hits]
+    predictions = model.predict(pairs, task=tasks[0])
+    scored = []
+    for hit, prediction in zip(hits, predictions, strict=True):
+        scored.append(replace(hit, score=float(prediction.label)))
+    return sorted(scored, key=lambda hit: -hit.score)

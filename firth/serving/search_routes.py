@@ -1,0 +1,36 @@
+"""The route that searches the server's index of passages."""
+
+from firth.search.index import Hit
+from firth.serving.responses import unsupported
+from firth.serving.schemas import FoundPassage, SearchRequest, SearchResponse
+from firth.serving.server_state import ServerState
+
+
+async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
+    """The passages nearest to a query, best first."""
+    if state.search is None:
+        raise unsupported("This server has no index; start it with `firth serve --index INDEX`.")
+    name, index = state.search
+    if request.model not in (None, name):
+        raise unsupported(f"The index was built with the model {name}; ask without 'model'.")
+    model = state.models[name]
+    tokenized = await state.tokenize(model, [request.query])
+
+    def find() -> list[Hit]:
+        [vectors] = model.embedder.embed_tokenized([tokenized], normalise=True)
+        return index.hits(vectors[0], top=request.top)
+
+    hits = await state.compute_alone(find, tokens=max(1, tokenized.num_tokens))
+    return SearchResponse(model=name, passages=len(index), hits=[_found(hit) for hit in hits])
+
+
+def _found(hit: Hit) -> FoundPassage:
+    passage = hit.passage
+    return FoundPassage(
+        score=hit.score,
+        text=passage.text,
+        file=passage.file,
+        line=passage.line,
+        start=passage.start,
+        end=passage.end,
+    )

@@ -1,0 +1,145 @@
+"""The vector head: what it computes, what it learns from text, and where it is kept."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import firth
+from firth import checkpoint as checkpoints
+from firth import model_files, samples
+from firth.convert.vector_head import VECTOR_HEAD, VectorHead, write_vector_head
+from firth.errors import BadInput, Damaged
+from firth.files import write_manifest
+from firth.finetuning.vector_head import VectorHeadConfig, read_sentences
+
+SMALL = ("steps=30", "batch_size=16")
+
+
+@pytest.fixture(scope="module")
+def with_head(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small run with a head that was learned from the English prose."""
+    out = tmp_path_factory.mktemp("heads") / "model"
+    model_files.vector_head(run, text=samples.prose("en"), out=out, changes=SMALL)
+    return out
+
+
+def test_a_vector_is_the_sum_of_the_tokens_rows(with_head: Path) -> None:
+    model = firth.load(with_head)
+    text = "Rain is forecast by the shape of the sky."
+    [vector] = model.embed([text])
+    head = model.checkpoint.vector_head
+    assert head is not None
+    table_VE = checkpoints.token_table(model.encoder)
+    assert table_VE is not None
+    expected = np.zeros(head.width)
+    for token in model.tokenizer.encode(text).ids:
+        row = table_VE[token].numpy() @ head.projection_ED + head.bias_D
+        expected += head.token_weights_V[token] * row
+    np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-5)
+    assert model.width == head.width
+
+
+def test_a_long_text_has_the_sum_of_all_its_windows(with_head: Path) -> None:
+    model = firth.load(with_head)
+    sentence = "The drops that form at first are so small that they float. "
+    [once] = model.embed([sentence])
+    [often] = model.embed([sentence * 40])  # far more tokens than the model has positions
+    np.testing.assert_allclose(once, often, atol=1e-5)
+
+
+def test_a_pooling_that_is_asked_for_leaves_the_head_out(with_head: Path, run: Path) -> None:
+    texts = ["Warm air holds more vapour than cold air."]
+    np.testing.assert_array_equal(
+        firth.load(with_head).embed(texts, pooling="mean"), firth.load(run).embed(texts, pooling="mean")
+    )
+
+
+def test_a_blank_text_has_a_vector_of_zeros(with_head: Path) -> None:
+    assert not firth.load(with_head).embed([""]).any()
+
+
+def test_nothing_but_the_vectors_changes(with_head: Path, run: Path) -> None:
+    before = checkpoints.load(run).encoder.state_dict()
+    after = checkpoints.load(with_head).encoder.state_dict()
+    assert all(bool((before[name] == after[name]).all()) for name in before)
+
+
+def test_the_same_text_gives_the_same_head(with_head: Path, run: Path, tmp_path: Path) -> None:
+    model_files.vector_head(run, text=samples.prose("en"), out=tmp_path / "again", changes=SMALL)
+    assert (tmp_path / "again" / VECTOR_HEAD).read_bytes() == (with_head / VECTOR_HEAD).read_bytes()
+
+
+def test_training_finds_neighbours_better_than_whitening_alone(run: Path, tmp_path: Path) -> None:
+    checkpoint = checkpoints.load(run)
+    config = VectorHeadConfig()
+    sentences = read_sentences([samples.prose("en")], checkpoint.tokenizer, config)
+    firsts = sentences.has_next_S.nonzero()[:, 0]
+    found: dict[int, float] = {}
+    for steps in (0, 60):
+        out = tmp_path / f"{steps}"
+        model_files.vector_head(
+            run, text=samples.prose("en"), out=out, changes=[f"steps={steps}", "batch_size=64", "weight_rate=0.03"]
+        )
+        head = checkpoints.load(out).vector_head
+        rows = firth.load(out).embedder.token_rows_VD
+        assert head is not None
+        assert rows is not None
+        sums = [
+            rows[sentences.ids_N[start : start + length]].sum(0)
+            for start, length in zip(sentences.starts_S.tolist(), sentences.lengths_S.tolist(), strict=True)
+        ]
+        vectors = np.stack(sums)
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+        scores = vectors[firsts] @ vectors[firsts + 1].T
+        ranks = (scores > np.diag(scores)[:, None]).sum(1)
+        found[steps] = float(ranks.mean())
+    assert found[60] < 0.9 * found[0]
+
+
+def test_sentences_next_to_each_other_are_of_one_line(run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The sun is up now. Then it will rain again. No.\nWarm air rises over cold air.\n\nIt is cold.\n")
+    tokenizer = checkpoints.load(run).tokenizer
+    sentences = read_sentences([text], tokenizer, VectorHeadConfig())
+    first, second, *_ = tokenizer.ids_batch(["The sun is up now.", "Then it will rain again."])
+    ids, offsets = sentences.take(sentences.has_next_S.nonzero()[:, 0])
+    assert ids.tolist() == first
+    assert offsets.tolist() == [0]
+    ids, _ = sentences.take(sentences.has_next_S.nonzero()[:, 0] + 1)
+    assert ids.tolist() == second
+
+
+def test_a_quantised_model_keeps_its_weights_and_its_head(with_head: Path, tmp_path: Path) -> None:
+    firth.export(with_head, out=tmp_path / "small", kind="quantised")
+    model_files.vector_head(tmp_path / "small", text=samples.prose("en"), out=tmp_path / "again", changes=SMALL)
+    name = "model.quantised.safetensors"
+    assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "small" / name).read_bytes()
+    texts = ["Rain is forecast.", "The light turns flat."]
+    exported = firth.load(tmp_path / "small").embed(texts)
+    np.testing.assert_allclose(exported, firth.load(with_head).embed(texts), atol=0.05)
+
+
+def test_a_model_with_other_tokens_loses_the_head(with_head: Path, tmp_path: Path) -> None:
+    firth.model_files.extend(with_head, text=samples.prose("en"), add=5, out=tmp_path / "grown", min_count=1)
+    assert not (tmp_path / "grown" / VECTOR_HEAD).exists()
+    assert firth.load(tmp_path / "grown").embed(["Rain."]).shape == (1, 32)
+
+
+def test_a_head_of_another_model_is_refused(with_head: Path, tmp_path: Path) -> None:
+    checkpoint = checkpoints.load(with_head)
+    head = VectorHead(np.ones(3, np.float32), np.ones((2, 2), np.float32), np.zeros(2, np.float32))
+    checkpoints.save(tmp_path / "model", replace(checkpoint, vector_head=None))
+    write_vector_head(tmp_path / "model", head)
+    write_manifest(tmp_path / "model")
+    with pytest.raises(Damaged, match="of another model"):
+        checkpoints.load(tmp_path / "model")
+
+
+def test_too_little_text_is_refused(run: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("One sentence only, and no more.\n")
+    with pytest.raises(BadInput, match="at least 512 are needed"):
+        model_files.vector_head(run, text=text, out=tmp_path / "model")
+    assert not (tmp_path / "model").exists()

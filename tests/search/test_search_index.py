@@ -1,0 +1,140 @@
+"""Passages with their places, an index on disk, questions to it, and another order by a cross-encoder."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import firth
+from firth import samples
+from firth.errors import BadInput, Unsupported
+from firth.inference.embedding import unit_vectors
+from firth.search import index as index_module
+from firth.search.index import SearchIndex, build_index, to_codes
+from firth.search.passages import passage_spans, read_passages
+from firth.search.ranking import rerank
+
+
+@pytest.fixture(scope="module")
+def prose_index(run: Path, tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+    out = tmp_path_factory.mktemp("search") / "index"
+    return build_index([samples.prose("en"), samples.prose("zh")], out, model=run)
+
+
+def test_every_passage_is_where_it_says(prose_index: SearchIndex) -> None:
+    for number in range(len(prose_index)):
+        passage = prose_index.passage(number)
+        line = Path(passage.file).read_text("utf-8").split("\n")[passage.line - 1]
+        assert line[passage.start : passage.end] == passage.text
+
+
+def test_passages_hold_all_sentences_and_end_at_their_ends() -> None:
+    line = "  One is short. Two is a little longer.  Three ends here."
+    spans = passage_spans(line, 40)
+    assert [line[start:end] for start, end in spans] == ["One is short. Two is a little longer.", "Three ends here."]
+    assert [line[start:end] for start, end in passage_spans(line, 5)] == [
+        "One is short.",
+        "Two is a little longer.",
+        "Three ends here.",
+    ]
+    chinese = "今天下雨。明天不下雨。"
+    assert [chinese[start:end] for start, end in passage_spans(chinese, 5)] == ["今天下雨。", "明天不下雨。"]
+
+
+def test_blank_lines_have_no_passages(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("First.\n\n   \nSecond.\n")
+    assert [(passage.text, passage.line) for passage in read_passages([text])] == [("First.", 1), ("Second.", 4)]
+
+
+def test_a_passage_is_nearest_to_itself(prose_index: SearchIndex, run: Path) -> None:
+    model = firth.load(run)
+    for number in (0, 7, len(prose_index) - 1):
+        text = prose_index.passage(number).text
+        best = prose_index.ask(model, text, top=1)[0]
+        assert best.passage.text == text
+        assert best.score == pytest.approx(1.0, abs=1e-3)
+
+
+def test_the_search_equals_one_over_all_codes_at_once(
+    prose_index: SearchIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = prose_index.codes_ND * prose_index.scales_N[:, None] + prose_index.centre_D
+    questions = unit_vectors(np.random.default_rng(1).normal(size=(5, rows.shape[1])).astype(np.float32))
+    expected = np.argsort(-(questions @ rows.T), axis=1, kind="stable")[:, :7]
+    monkeypatch.setattr(index_module, "BLOCK_ROWS", 10)
+    numbers, scores = prose_index.nearest(questions, top=7)
+    np.testing.assert_array_equal(numbers, expected)
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_codes_keep_cosines() -> None:
+    vectors = unit_vectors(np.random.default_rng(2).normal(size=(50, 64)).astype(np.float32))
+    codes, scales = to_codes(vectors)
+    assert codes.dtype == np.int8
+    np.testing.assert_allclose(codes * scales[:, None], vectors, atol=float(scales.max()) / 2 + 1e-7)
+    zeros, _ = to_codes(np.zeros((1, 4), np.float32))
+    assert not zeros.any()
+
+
+def test_more_passages_than_there_are_gives_all(prose_index: SearchIndex, run: Path) -> None:
+    hits = prose_index.ask(firth.load(run), "rain", top=10**6)
+    assert sorted(hit.number for hit in hits) == list(range(len(prose_index)))
+
+
+def test_a_cross_encoder_orders_the_hits(prose_index: SearchIndex, run: Path, tmp_path: Path) -> None:
+    rows = tmp_path / "rows.tsv"
+    lines = ["text_a\ttext_b\tlabel"]
+    for i in range(16):
+        lines.append(f"rain falls {i}\train falls {i}\t1")
+        lines.append(f"rain falls {i}\tthe sun {i}\t0")
+    rows.write_text("\n".join(lines) + "\n")
+    changes = ("way=cross", "epochs=1")
+    firth.finetune(run, task="compare", train=rows, out=tmp_path / "cross", changes=changes, device="cpu")
+    cross = firth.load(tmp_path / "cross")
+    question = "When does rain fall?"
+    hits = prose_index.ask(firth.load(run), question, top=6)
+    ordered = rerank(cross, question, hits)
+    expected = [float(prediction.label) for prediction in cross.predict([[question, hit.passage.text] for hit in hits])]
+    assert [hit.score for hit in ordered] == sorted(expected, reverse=True)
+    assert {hit.number for hit in ordered} == {hit.number for hit in hits}
+
+
+def test_a_model_that_does_not_compare_cannot_order(prose_index: SearchIndex, run: Path) -> None:
+    model = firth.load(run)
+    with pytest.raises(Unsupported, match="fine-tuned to compare"):
+        rerank(model, "rain", prose_index.ask(model, "rain"))
+
+
+def test_from_the_command_line(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    index = tmp_path / "index"
+    built = command("search", "build", samples.prose("en"), "--model", run, "--out", index, "--json")
+    assert built.code == 0, built.err
+    assert json.loads(built.out)["passages"] == len(SearchIndex.open(index))
+    answer = command("search", "ask", index, "When will it rain?", "--top", 3, "--json")
+    hits = json.loads(answer.out)["hits"]
+    assert len(hits) == 3
+    assert set(hits[0]["passage"]) == {"text", "file", "line", "start", "end"}
+    shown = command("search", "ask", index, "When will it rain?", "--top", 1).out
+    assert f"prose.en.txt:{hits[0]['passage']['line']}" in shown
+
+
+def test_a_model_that_comes_with_firth_is_remembered_by_its_name(tmp_path: Path, with_models: Path) -> None:
+    assert build_index([samples.prose("zh")], tmp_path / "index").model == "zh-small"
+    named = build_index([samples.prose("en")], tmp_path / "named", model="en-small")
+    assert named.model == "en-small"
+    assert named.load_model().width == named.codes_ND.shape[1]
+
+
+def test_mistakes_are_one_sentence(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    (tmp_path / "blank.txt").write_text("\n\n")
+    with pytest.raises(BadInput, match="no passages"):
+        build_index([tmp_path / "blank.txt"], tmp_path / "index", model=run)
+    assert not (tmp_path / "index").exists()
+    with pytest.raises(BadInput, match="is not an index"):
+        SearchIndex.open(tmp_path)
+    assert "--out INDEX" in command("search", "build", samples.prose("en")).err
+    assert "one question" in command("search", "ask", tmp_path, "two", "questions").err
