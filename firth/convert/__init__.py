@@ -32,6 +32,12 @@ LAYOUTS = {
     "bart": "firth.convert.bart:BART_FOLDER",
     "mbart": "firth.convert.bart:BART_FOLDER",
     "xlnet": "firth.convert.xlnet",
+    "mpnet": "firth.convert.mpnet:MPNET",
+    # "deberta" and "nomic_bert" are also the encoders' names.
+    "deberta": "firth.convert.deberta:DEBERTA",
+    "deberta-v2": "firth.convert.deberta:DEBERTA",
+    "nomic_bert": "firth.convert.rotary:NOMIC_BERT",
+    "modernbert": "firth.convert.rotary:MODERNBERT",
 }
 HEAD = "head.safetensors"
 """The file of what fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""

@@ -22,10 +22,20 @@ class Pooler(nn.Module):
 class VocabularyHead(nn.Module):
     """Dense + activation + norm, then a product with the input embedding and a bias: scores over the vocabulary."""
 
-    def __init__(self, width: int, vocab_size: int, *, table_width: int, activation_name: str, norm_eps: float) -> None:
+    def __init__(
+        self,
+        width: int,
+        vocab_size: int,
+        *,
+        table_width: int,
+        activation_name: str,
+        norm_eps: float,
+        dense_bias: bool = True,
+        norm_bias: bool = True,
+    ) -> None:
         super().__init__()
-        self.dense = nn.Linear(width, table_width)
-        self.norm = nn.LayerNorm(table_width, eps=norm_eps)
+        self.dense = nn.Linear(width, table_width, bias=dense_bias)
+        self.norm = nn.LayerNorm(table_width, eps=norm_eps, bias=norm_bias)
         self.bias = nn.Parameter(torch.zeros(vocab_size))
         self.activate: Callable[[Tensor], Tensor] = activation(activation_name)
 

@@ -138,6 +138,8 @@ class Group:
     keys: Side
     plain: dict[bool, "Look"] = field(default_factory=dict)
     """What counts without a mask and a bias, by `causal`: the same in all layers."""
+    windows: dict[tuple[bool, int], "Look"] = field(default_factory=dict)
+    """The same for attention to near keys, by `causal` and the window."""
 
     @property
     def is_square(self) -> bool:
