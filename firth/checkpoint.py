@@ -21,7 +21,7 @@ from firth.convert.languages import LANGUAGE, chosen_language, in_language
 from firth.convert.mapped import write_weights
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
-from firth.convert.task_heads import TransformersHead, transformers_head
+from firth.convert.task_heads import TaskWeights, TransformersHead, transformers_head
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
 from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
@@ -125,6 +125,8 @@ def head_for_transformers(checkpoint: Checkpoint) -> TransformersHead | None:
         return None
     (head,) = checkpoint.tasks.values()
     model_type = _layout_name(checkpoint)
+    if model_type == "modernbert" and "masked_lm" in checkpoint.goals:
+        return None  # its classes name the layers of both heads alike
     return transformers_head(model_type, checkpoint.encoder, head)
 
 
@@ -191,6 +193,8 @@ def load(folder: Path) -> Checkpoint:
     )
     if notes.get("tasks"):
         checkpoint = _with_tasks(folder, checkpoint, notes)
+    elif weights.task is not None:
+        checkpoint = _with_foreign_head(folder, checkpoint, weights.task)
     return checkpoint
 
 
@@ -292,6 +296,16 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
     )
     _load_heads(folder / HEAD, finetuned)
     return finetuned
+
+
+def _with_foreign_head(folder: Path, checkpoint: Checkpoint, found: TaskWeights) -> Checkpoint:
+    """The model with the head of a task that transformers wrote."""
+    head = make_head(found.task, dict(found.config), checkpoint.encoder, labels=found.labels)
+    missing = sorted(head.state_dict().keys() - found.tensors.keys())
+    if missing:
+        raise Damaged(f"{folder} lacks the weights of the head that its config.json names ({missing[0]}).")
+    _load_weights(head, found.tensors, folder)
+    return replace(checkpoint, tasks={found.task: head})
 
 
 def _load_heads(path: Path, checkpoint: Checkpoint) -> None:

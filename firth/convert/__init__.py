@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from firth.convert.task_heads import TaskWeights
     from firth.objectives.objective import Objective
     from firth.tensors import Encoder
 
@@ -62,6 +63,8 @@ class Weights:
     goals: "Mapping[str, Mapping[str, Tensor]]"
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """By goal: the fields of its config that follow from the model type."""
+    task: "TaskWeights | None" = None
+    """The head of a task, if transformers wrote one."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from firth import encoders
 from firth.convert import HEAD, EncoderConfig, NestedModel, Weights
 from firth.convert.row_quantised import QUANTISED, load_quantised
+from firth.convert.task_heads import drop_head, pop_head
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.tensors import Encoder
@@ -26,7 +27,6 @@ POSITIONS = "embeddings.positions.weight"
 GOAL_PREFIX = "goals."
 """A head that Hugging Face's model does not have is saved as `goals.GOAL.NAME`."""
 REQUIRED = ("vocab_size", "width", "num_layers", "num_heads", "ffn_width")
-CLASSIFIER = ("classifier.weight", "classifier.bias")
 QKV_PARTS = ("query", "key", "value")
 
 
@@ -74,10 +74,12 @@ class HuggingFaceLayout:
         found: dict[str, Tensor] = {}
         for name, tensor in self.modern_tensors(read_tensors(folder)).items():
             found[_modern_name(name)] = tensor
+        task = None
         if (folder / HEAD).exists():
-            # A model that firth fine-tuned: these repeat its head for transformers.
-            for name in CLASSIFIER:
-                found.pop(name, None)
+            # A model that firth fine-tuned: its folder repeats the head for transformers.
+            drop_head(self.model_type, values, found)
+        else:
+            task = pop_head(self.model_type, values, found)
         tensors = self._with_prefix(found)
         config = self._config(folder, values, tensors)
 
@@ -94,7 +96,7 @@ class HuggingFaceLayout:
             first_position = self._first_position(values.get("pad_token_id"))
             encoder[POSITIONS] = encoder[POSITIONS][first_position:]
         settings = {goal: self.settings[goal] for goal in goals if goal in self.settings}
-        return Weights(self.encoder, config, _fuse_qkv(encoder), goals, settings)
+        return Weights(self.encoder, config, _fuse_qkv(encoder), goals, settings, task)
 
     def modern_values(self, path: Path, values: JsonObject) -> JsonObject:
         """The content of `config.json` with the keys of `fields`; for types that nest or rename some."""

@@ -20,6 +20,7 @@ from firth.tensors import Batch, Encoder, States
 
 class Deberta(Encoder):
     shows_attention = True
+    text_layer = "gelu"
 
     @dataclass(frozen=True)
     class Config(TransformerConfig):

@@ -35,6 +35,8 @@ class NormalisedTokens(nn.Module):
 
 class ModernBert(Encoder):
     shows_attention = True
+    text_layer = "gelu-norm"
+    token_layer = "gelu-norm"
 
     @dataclass(frozen=True)
     class Config(TransformerConfig):

@@ -59,6 +59,7 @@ class MPNet(Encoder):
         )
         self.blocks = nn.ModuleList(encoder_block(config, number) for number in range(config.num_layers))
         self.pooler = Pooler(config.width) if config.pooler else None
+        self.text_layer = "none" if config.pooler else "tanh"
         initialise(self, std=config.init_std)
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:

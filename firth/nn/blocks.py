@@ -24,6 +24,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
     "silu": functional.silu,
+    "tanh": torch.tanh,
 }
 
 

@@ -16,7 +16,7 @@ class SequenceConvolution(nn.Module):
         self.conv = nn.Conv1d(width, width, kernel_size)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)
-        self.activate = torch.tanh if activation_name == "tanh" else activation(activation_name)
+        self.activate = activation(activation_name)
 
     def forward(self, x_ND: Tensor, other_ND: Tensor, bounds_B1: Tensor) -> Tensor:
         kernel_size = self.conv.kernel_size[0]

@@ -23,6 +23,7 @@ from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import similarity
 from firth.nn.blocks import initialise
+from firth.nn.heads import scoring_layer
 from firth.nn.pooling import layered_rows, pooled_rows
 from firth.tasks import compare_files, compare_scores, glue
 from firth.tasks.compare_files import Kind
@@ -42,6 +43,7 @@ from firth.tasks.task import (
     different_texts,
     gold_labels,
     index_of,
+    layer_for,
     pooling_for,
     predicted_labels,
 )
@@ -101,6 +103,9 @@ class CompareConfig(TaskConfig):
     and whole ones (Kusupati et al. 2022)."""
     threshold: float = 0.5
     """The similarity from which texts count as alike; found on dev."""
+    layer: Literal["auto", "none", "tanh", "gelu", "relu", "gelu-norm"] = "auto"
+    """With way=cross, a layer between the pair's vector and the score; auto is the one that the kind of model usually
+    has."""
     dropout: float = 0.1
     """Share of the cross-encoder's pooled vector set to zero in training."""
     max_windows: int = 4
@@ -119,7 +124,8 @@ class CompareConfig(TaskConfig):
         return ","
 
     def for_encoder(self, encoder: Encoder) -> Self:
-        return replace(self, pooling=pooling_for(self.pooling, encoder))
+        layer = layer_for(self.layer, encoder, pooling="cls") if self.way == "cross" else "none"
+        return replace(self, pooling=pooling_for(self.pooling, encoder), layer=layer)
 
     def __post_init__(self) -> None:
         has_pooled_settings = self.whiten or (self.way == "siamese" and self.pooling == "first-last")
@@ -249,6 +255,7 @@ class CompareHead(Head):
         if config.way == "cross":
             self.pair_pooling = pooling_for("cls", encoder)
             self.dropout = nn.Dropout(config.dropout)
+            self.layer = scoring_layer(encoder, self.config.layer)
             self.head = nn.Linear(encoder.width, 1)
             initialise(self.head, std=encoder.init_std)
 
@@ -342,7 +349,7 @@ class CompareHead(Head):
     def _pair_scores(self, states: States, batch: Batch) -> Tensor:
         """A cross-encoder's score of every sequence."""
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.pair_pooling)
-        scores_B1: Tensor = self.head(self.dropout(pooled_BD))
+        scores_B1: Tensor = self.head(self.dropout(self.layer(pooled_BD)))
         return scores_B1[:, 0]
 
     def _pooled(self, states: States, batch: Batch) -> Tensor:
