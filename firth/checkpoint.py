@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from safetensors import SafetensorError
@@ -19,16 +20,28 @@ from firth.config import from_dict, to_dict
 from firth.convert import HEAD, FolderLayout, Weights, own
 from firth.convert.languages import LANGUAGE, chosen_language, in_language
 from firth.convert.mapped import write_weights
+from firth.convert.peft import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    apply_adapter,
+    find_base,
+    foreign_task,
+    read_adapter,
+    shared_copy,
+    write_adapter,
+)
 from firth.convert.row_quantised import QUANTISED, save_quantised
 from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
 from firth.convert.task_heads import TaskWeights, TransformersHead, transformers_head
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
-from firth.errors import BadConfig, BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, WEIGHTS, begin, card, finish
 from firth.nn.adapters import adapter_parameters, insert_adapters
 from firth.nn.encoder_decoder import EncoderDecoder
 from firth.nn.features import Features
+from firth.nn.lora import LoraConfig, merge_lora
+from firth.nn.prefix import insert_prefixes, prefix_parameters
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
 from firth.tasks import resolve as resolve_task
@@ -36,7 +49,7 @@ from firth.tasks.task import Head, TaskConfig
 from firth.tensors import UNLIMITED, Encoder, parameter_count
 from firth.tokenizers import Tokenizer
 
-MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
+MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "prefix_length", "features")
 """Keys of `firth.json` that describe the parts of the model; the others say where it comes from."""
 
 TOKEN_EMBEDDING = "embeddings.tokens.weight"
@@ -61,10 +74,29 @@ class Checkpoint:
     """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
     vector_head: VectorHead | None = None
     """What makes vectors of texts in place of pooling, if it has learned that."""
+    prefix_length: int = 0
+    """Learned keys and values before each text in the encoder's blocks; 0 if there are none."""
+    light: "LightAdapter | None" = None
+    """If set, the encoder has LoRA's thin matrices, and only these are saved."""
     layout: str = ""
     """The `model_type` of its folder; if empty, the layout is chosen by the encoder's name."""
     text: str = ""
     """Its model card, if not the default one: a fine-tuned model's card has its metrics."""
+
+
+@dataclass(frozen=True)
+class LightAdapter:
+    """LoRA's thin matrices beside a model that is saved elsewhere."""
+
+    base: str
+    """The folder of that model."""
+    config: LoraConfig
+    model: Checkpoint | None = None
+    """That model, which adapters over it share."""
+
+
+_bases: "WeakValueDictionary[tuple[Path, int], Checkpoint]" = WeakValueDictionary()
+"""The models that adapters in memory belong to, by folder and time of change."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: int = 0) -> None:
@@ -78,22 +110,30 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     goals = checkpoint.goals
     pad_id = checkpoint.tokenizer.vocab.pad
     layout = convert.layout(_layout_name(checkpoint))
-    tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights else {}
+    is_light = checkpoint.light is not None
+    tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights and not is_light else {}
     settings = layout.config_json(encoder, goals, pad_id=pad_id)
     head = head_for_transformers(checkpoint)
     if head is not None and not bits:
         tensors.update(head.tensors)
         settings.update(head.settings)
-    if bits:
+    if is_light:
+        weights_name = _write_light(folder, checkpoint, head)
+    elif bits:
+        weights_name = QUANTISED
         save_quantised(folder / QUANTISED, tensors, bits=bits)
         (folder / WEIGHTS).unlink(missing_ok=True)
-    elif weights:
-        write_weights(folder / WEIGHTS, tensors)
+    else:
+        weights_name = WEIGHTS
+        if weights:
+            write_weights(folder / WEIGHTS, tensors)
     # Files that not every model has; `finish` lists them in the manifest.
     written = list(write_embedding(folder, checkpoint.embedding))
     if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
         write_vector_head(folder, checkpoint.vector_head)
         written.append(VECTOR_HEAD)
+    if is_light:
+        written.append(ADAPTER_CONFIG)
     if checkpoint.tasks:
         _write_heads(folder / HEAD, checkpoint)
         written.append(HEAD)
@@ -115,13 +155,35 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         text=checkpoint.text or _card(checkpoint),
         extra_files=written,
         max_length=max_length,
-        weights=QUANTISED if bits else WEIGHTS,
+        weights=weights_name,
     )
+
+
+def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | None) -> str:
+    """Writes LoRA's thin matrices in peft's layout; returns the name of their file."""
+    light = checkpoint.light
+    assert light is not None
+    if head is None:
+        raise Unsupported("Only a model with one head that transformers has can be saved as an adapter; merge it.")
+    write_adapter(
+        folder, checkpoint.encoder, head, base=light.base, layout_name=_layout_name(checkpoint), config=light.config
+    )
+    return ADAPTER_WEIGHTS
+
+
+def merged(checkpoint: Checkpoint) -> Checkpoint:
+    """The model with LoRA's thin matrices added to its own; any other model as it is."""
+    if checkpoint.light is None:
+        return checkpoint
+    encoder = shared_copy(checkpoint.encoder)
+    merge_lora(encoder)
+    return replace(checkpoint, encoder=encoder, light=None)
 
 
 def head_for_transformers(checkpoint: Checkpoint) -> TransformersHead | None:
     """The head of the model's only task as transformers has it; None if there is none, or none that it can have."""
-    if len(checkpoint.tasks) != 1 or checkpoint.feature_encoder is not None or checkpoint.adapter_width:
+    has_parts = checkpoint.feature_encoder is not None or checkpoint.adapter_width or checkpoint.prefix_length
+    if len(checkpoint.tasks) != 1 or has_parts:
         return None
     (head,) = checkpoint.tasks.values()
     model_type = _layout_name(checkpoint)
@@ -163,6 +225,8 @@ def load(folder: Path) -> Checkpoint:
     """Opens a model folder, one of firth's own or one in Hugging Face's layout."""
     _check_is_model(folder)
     notes = _read_notes(folder)
+    if (folder / ADAPTER_WEIGHTS).exists():
+        return _load_light(folder, notes)
     settings = read_json(folder / "config.json")
     if not isinstance(settings, Mapping):
         raise Damaged(f"{folder}: config.json and firth.json must be JSON objects.")
@@ -212,6 +276,38 @@ def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
     return table_VE is not None and head.fits(len(tokenizer.vocab), table_VE.shape[1])
 
 
+def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:
+    """Opens LoRA's thin matrices over the model they belong to, which all such folders in memory share."""
+    adapter = read_adapter(folder)
+    base_folder = find_base(folder, adapter).resolve()
+    key = (base_folder, (base_folder / "config.json").stat().st_mtime_ns)
+    base = _bases.get(key)
+    if base is None:
+        base = load(base_folder)
+        _bases[key] = base
+    encoder = shared_copy(base.encoder)
+    config = apply_adapter(encoder, adapter, layout_name=base.layout)
+    info = {name: value for name, value in notes.items() if name not in MODEL_KEYS}
+    light = LightAdapter(str(base_folder), config, base)
+    checkpoint = replace(base, encoder=encoder.eval(), goals={}, info=info or base.info, tasks={}, light=light)
+    if notes.get("tasks"):
+        return _with_tasks(folder, checkpoint, notes)
+    task = foreign_task(adapter, base.layout, settings=_settings_if_any(folder))
+    if task is None:
+        return checkpoint
+    if task.config.get("layer", "none") != "none" and getattr(encoder, "pooler", None) is not None:
+        # Classes with a layer of their own do not use the model's.
+        encoder.pooler = None  # type: ignore[assignment]
+        encoder.config = replace(encoder.config, pooler=False)
+    return _with_foreign_head(folder, checkpoint, task)
+
+
+def _settings_if_any(folder: Path) -> JsonObject:
+    path = folder / "config.json"
+    settings: JsonObject = read_json(path) if path.exists() else {}
+    return settings
+
+
 def set_language(checkpoint: Checkpoint, language: str) -> Checkpoint:
     """The same model, which from now on reads texts of this language; raises if it does not know the language."""
     chosen = chosen_language(checkpoint.info, language)
@@ -226,7 +322,7 @@ def _check_is_model(folder: Path) -> None:
     reason = without_model(folder)
     if reason:
         raise BadInput(f"{folder} {reason}.")
-    if not (folder / "config.json").exists():
+    if not (folder / "config.json").exists() and not (folder / ADAPTER_CONFIG).exists():
         raise BadInput(f"{folder} does not hold a model: it has no config.json; `firth pretrain` makes one.")
 
 
@@ -284,6 +380,9 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
     # All parts are made with new weights here; `_load_heads` fills them.
     if adapter_width:
         insert_adapters(checkpoint.encoder, adapter_width)
+    prefix_length = notes.get("prefix_length", 0)
+    if prefix_length:
+        insert_prefixes(checkpoint.encoder, prefix_length)
     feature_encoder = None
     if notes.get("features"):
         feature_encoder = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
@@ -292,7 +391,12 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
         tasks[name] = make_head(name, row["config"], feature_encoder or checkpoint.encoder, labels=row["labels"])
     text = (folder / "README.md").read_text("utf-8")
     finetuned = replace(
-        checkpoint, tasks=tasks, feature_encoder=feature_encoder, adapter_width=adapter_width, text=text
+        checkpoint,
+        tasks=tasks,
+        feature_encoder=feature_encoder,
+        adapter_width=adapter_width,
+        prefix_length=prefix_length,
+        text=text,
     )
     _load_heads(folder / HEAD, finetuned)
     return finetuned
@@ -329,7 +433,8 @@ def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
 def _finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """The tensors that fine-tuning added, with their names in `head.safetensors`."""
     tensors: dict[str, Tensor] = {}
-    for name, parameter in adapter_parameters(checkpoint.encoder).items():
+    added = {**adapter_parameters(checkpoint.encoder), **prefix_parameters(checkpoint.encoder)}
+    for name, parameter in added.items():
         tensors[f"encoder.{name}"] = parameter
     if isinstance(checkpoint.feature_encoder, Features):
         for name, parameter in checkpoint.feature_encoder.own_parameters().items():
@@ -432,7 +537,10 @@ def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
     tasks: dict[str, dict[str, object]] = {}
     for name, task in checkpoint.tasks.items():
         tasks[name] = {"config": to_dict(task.config), "labels": to_dict(task.labels)}
-    return {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
+    notes = {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
+    if checkpoint.prefix_length:
+        notes["prefix_length"] = checkpoint.prefix_length
+    return notes
 
 
 __all__ = ["Checkpoint", "Embedding", "load", "make_head", "make_objective", "only_task", "save"]

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
     """Writes the model to a new folder; with `bits`, its weights take so many bits each. Returns what was written."""
-    checkpoint = without_generator(checkpoints.load(model))
+    checkpoint = without_generator(checkpoints.merged(checkpoints.load(model)))
     if bits:
         checkpoint = noting_bits(checkpoint, bits)
     with atomic_folder(out) as folder:

@@ -48,7 +48,7 @@ CASES = [(name, task) for name in TYPES for task in ENDINGS if (name, task) != (
 def drawn(name: str, ending: str, *, num_labels: int) -> Any:
     cls = getattr(transformers, TYPES[name].classes + ending)
     shape = OWN_SHAPES.get(name, SHAPE)
-    labels = {number: tag for number, tag in enumerate(("O", "B-X", "I-X")[:num_labels])}
+    labels = dict(enumerate(("O", "B-X", "I-X")[:num_labels]))
     torch.manual_seed(5)
     model = cls(cls.config_class(**shape, num_labels=num_labels, id2label=labels, initializer_range=0.3)).eval()
     for parameter in model.parameters():
