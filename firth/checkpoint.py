@@ -31,7 +31,7 @@ from firth.convert.peft import (
     write_adapter,
 )
 from firth.convert.row_quantised import QUANTISED, save_quantised
-from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
+from firth.convert.sentence_transformers import Embedding, VectorLayer, read_embedding, read_layers, write_embedding
 from firth.convert.task_heads import TaskWeights, TransformersHead, transformers_head
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
@@ -74,6 +74,8 @@ class Checkpoint:
     """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
     vector_head: VectorHead | None = None
     """What makes vectors of texts in place of pooling, if it has learned that."""
+    vector_layers: tuple[VectorLayer, ...] = ()
+    """Layers over the pooled vector of a text, as sentence-transformers has them."""
     prefix_length: int = 0
     """Learned keys and values before each text in the encoder's blocks; 0 if there are none."""
     light: "LightAdapter | None" = None
@@ -128,7 +130,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         if weights:
             write_weights(folder / WEIGHTS, tensors)
     # Files that not every model has; `finish` lists them in the manifest.
-    written = list(write_embedding(folder, checkpoint.embedding))
+    written = list(write_embedding(folder, checkpoint.embedding, width=encoder.width, layers=checkpoint.vector_layers))
     if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
         write_vector_head(folder, checkpoint.vector_head)
         written.append(VECTOR_HEAD)
@@ -253,6 +255,7 @@ def load(folder: Path) -> Checkpoint:
         read_embedding(folder),
         info,
         vector_head=vector_head,
+        vector_layers=read_layers(folder),
         layout=model_type,
     )
     if notes.get("tasks"):
