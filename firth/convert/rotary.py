@@ -33,8 +33,9 @@ class ModernBertLayout(HuggingFaceLayout):
             theta = _theta(path, rotations.get(kind) or {})
             if theta is not None:
                 flat[name] = theta
-        if values.get("layer_types"):
-            flat["global_attn_every_n_layers"] = _global_every(path, values["layer_types"])
+        kinds = values.get("layer_types")
+        if kinds and kinds != _layer_kinds(values.get("global_attn_every_n_layers", 3), len(kinds)):
+            flat["global_attn_every_n_layers"] = _global_every(path, kinds)
         return flat
 
     def config_json(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, object]:
@@ -42,7 +43,7 @@ class ModernBertLayout(HuggingFaceLayout):
         values = super().config_json(encoder, goals, pad_id=pad_id)
         thetas = {GLOBAL: config.global_theta, LOCAL: config.local_theta}
         values["rope_parameters"] = {kind: {"rope_type": "default", THETA: theta} for kind, theta in thetas.items()}
-        values["layer_types"] = [GLOBAL if config.sees_all(number) else LOCAL for number in range(config.num_layers)]
+        values["layer_types"] = _layer_kinds(config.global_every, config.num_layers)
         values["embedding_dropout"] = config.dropout
         return values
 
@@ -56,10 +57,15 @@ def _theta(path: Path, rotation: JsonObject) -> float | None:
     return theta
 
 
+def _layer_kinds(every: int, count: int) -> list[str]:
+    """The kind of each layer, where every so many see all."""
+    return [LOCAL if number % every else GLOBAL for number in range(count)]
+
+
 def _global_every(path: Path, kinds: list[str]) -> int:
     """How often a layer sees all, from the kind of each layer."""
     for every in range(1, len(kinds) + 1):
-        if kinds == [LOCAL if number % every else GLOBAL for number in range(len(kinds))]:
+        if kinds == _layer_kinds(every, len(kinds)):
             return every
     raise Unsupported(f"{path} has layer_types that do not repeat: firth's modernbert has a global layer every N.")
 
