@@ -115,7 +115,9 @@ MODELS: dict[str, tuple[Callable[[int], dict[str, Any]], str]] = {
 def drawn(name: str, index: int) -> Any:
     """The index-th random model of a kind, weights large enough for attention to matter, no norm or bias trivial."""
     shape, kind = MODELS[name]
-    cls = getattr(transformers, kind)
+    cls = getattr(transformers, kind, None)
+    if cls is None:
+        pytest.skip(f"this transformers has no {kind}")
     torch.manual_seed(index)
     model = cls(cls.config_class(**shape(index))).eval()
     for parameter in model.parameters():

@@ -50,7 +50,9 @@ TARGETS = {
 def base(name: str, folder: Path, tokenizer: WordPiece) -> Path:
     """A model with random weights."""
     ending = "ForMaskedLM" if name == "mpnet" else "Model"
-    cls = getattr(transformers, TYPES[name].classes + ending)
+    cls = getattr(transformers, TYPES[name].classes + ending, None)
+    if cls is None:
+        pytest.skip("this transformers does not have the class")
     torch.manual_seed(4)
     cls(cls.config_class(**OWN_SHAPES.get(name, SHAPE))).save_pretrained(folder)
     tokenizer.save(folder)

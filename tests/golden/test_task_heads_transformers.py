@@ -46,7 +46,9 @@ CASES = [(name, task) for name in TYPES for task in ENDINGS if (name, task) != (
 
 
 def drawn(name: str, ending: str, *, num_labels: int) -> Any:
-    cls = getattr(transformers, TYPES[name].classes + ending)
+    cls = getattr(transformers, TYPES[name].classes + ending, None)
+    if cls is None:
+        pytest.skip("this transformers does not have the class")
     shape = OWN_SHAPES.get(name, SHAPE)
     labels = dict(enumerate(("O", "B-X", "I-X")[:num_labels]))
     torch.manual_seed(5)
