@@ -3,10 +3,9 @@
 The folder has Hugging Face's layout, so transformers opens it as it is. What only firth knows is in `firth.json`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from firth import convert, encoders, objectives, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert import HEAD, FolderLayout, Weights, own
+from firth.convert import HEAD, FolderLayout, Weights
 from firth.convert.languages import LANGUAGE, chosen_language, in_language
 from firth.convert.mapped import write_weights
 from firth.convert.peft import (
@@ -31,71 +30,37 @@ from firth.convert.peft import (
     write_adapter,
 )
 from firth.convert.row_quantised import QUANTISED, save_quantised
-from firth.convert.sentence_transformers import Embedding, VectorLayer, read_embedding, read_layers, write_embedding
-from firth.convert.task_heads import TaskWeights, TransformersHead, transformers_head
+from firth.convert.sentence_transformers import Embedding, read_embedding, read_layers, write_embedding
+from firth.convert.task_heads import TaskWeights, TransformersHead
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, WEIGHTS, begin, card, finish
-from firth.nn.adapters import adapter_parameters, insert_adapters
+from firth.model_parts import (
+    Checkpoint,
+    LightAdapter,
+    described,
+    finetuned_tensors,
+    head_for_transformers,
+    layout_name_of,
+    make_head,
+    make_objective,
+    merged,
+    only_task,
+    token_table,
+)
+from firth.nn.adapters import insert_adapters
 from firth.nn.encoder_decoder import EncoderDecoder
 from firth.nn.features import Features
-from firth.nn.lora import LoraConfig, merge_lora
-from firth.nn.prefix import insert_prefixes, prefix_parameters
+from firth.nn.prefix import insert_prefixes
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
-from firth.tasks import resolve as resolve_task
-from firth.tasks.task import Head, TaskConfig
+from firth.tasks.task import Head
 from firth.tensors import UNLIMITED, Encoder, parameter_count
 from firth.tokenizers import Tokenizer
 
 MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "prefix_length", "features")
 """Keys of `firth.json` that describe the parts of the model; the others say where it comes from."""
-
-TOKEN_EMBEDDING = "embeddings.tokens.weight"
-"""The input embedding of BERT and its relatives."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model in memory, with all that its folder contains."""
-
-    encoder: Encoder
-    goals: Mapping[str, Objective]
-    tokenizer: Tokenizer
-    embedding: Embedding = field(default_factory=Embedding)
-    info: JsonObject = field(default_factory=dict)
-    """Where the model comes from, as `firth.json` has it."""
-    tasks: Mapping[str, Head] = field(default_factory=dict)
-    """The heads of the tasks it was fine-tuned for, by name."""
-    feature_encoder: Encoder | None = None
-    """The encoder that the tasks use, if it is not `encoder` itself: frozen features of it."""
-    adapter_width: int = 0
-    """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
-    vector_head: VectorHead | None = None
-    """What makes vectors of texts in place of pooling, if it has learned that."""
-    vector_layers: tuple[VectorLayer, ...] = ()
-    """Layers over the pooled vector of a text, as sentence-transformers has them."""
-    prefix_length: int = 0
-    """Learned keys and values before each text in the encoder's blocks; 0 if there are none."""
-    light: "LightAdapter | None" = None
-    """If set, the encoder has LoRA's thin matrices, and only these are saved."""
-    layout: str = ""
-    """The `model_type` of its folder; if empty, the layout is chosen by the encoder's name."""
-    text: str = ""
-    """Its model card, if not the default one: a fine-tuned model's card has its metrics."""
-
-
-@dataclass(frozen=True)
-class LightAdapter:
-    """LoRA's thin matrices beside a model that is saved elsewhere."""
-
-    base: str
-    """The folder of that model."""
-    config: LoraConfig
-    model: Checkpoint | None = None
-    """That model, which adapters over it share."""
-
 
 _bases: "WeakValueDictionary[tuple[Path, int], Checkpoint]" = WeakValueDictionary()
 """The models that adapters in memory belong to, by folder and time of change."""
@@ -111,7 +76,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     encoder = checkpoint.encoder
     goals = checkpoint.goals
     pad_id = checkpoint.tokenizer.vocab.pad
-    layout = convert.layout(_layout_name(checkpoint))
+    layout = convert.layout(layout_name_of(checkpoint))
     is_light = checkpoint.light is not None
     tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights and not is_light else {}
     settings = layout.config_json(encoder, goals, pad_id=pad_id)
@@ -168,44 +133,15 @@ def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | 
     if head is None:
         raise Unsupported("Only a model with one head that transformers has can be saved as an adapter; merge it.")
     write_adapter(
-        folder, checkpoint.encoder, head, base=light.base, layout_name=_layout_name(checkpoint), config=light.config
+        folder, checkpoint.encoder, head, base=light.base, layout_name=layout_name_of(checkpoint), config=light.config
     )
     return ADAPTER_WEIGHTS
-
-
-def merged(checkpoint: Checkpoint) -> Checkpoint:
-    """The model with LoRA's thin matrices added to its own; any other model as it is."""
-    if checkpoint.light is None:
-        return checkpoint
-    encoder = shared_copy(checkpoint.encoder)
-    merge_lora(encoder)
-    return replace(checkpoint, encoder=encoder, light=None)
-
-
-def head_for_transformers(checkpoint: Checkpoint) -> TransformersHead | None:
-    """The head of the model's only task as transformers has it; None if there is none, or none that it can have."""
-    has_parts = checkpoint.feature_encoder is not None or checkpoint.adapter_width or checkpoint.prefix_length
-    if len(checkpoint.tasks) != 1 or has_parts:
-        return None
-    (head,) = checkpoint.tasks.values()
-    model_type = _layout_name(checkpoint)
-    if model_type == "modernbert" and "masked_lm" in checkpoint.goals:
-        return None  # its classes name the layers of both heads alike
-    return transformers_head(model_type, checkpoint.encoder, head)
-
-
-def _layout_name(checkpoint: Checkpoint) -> str:
-    """The `model_type` of the model's folder."""
-    name = encoders.name_of(checkpoint.encoder)
-    if getattr(checkpoint.encoder.config, "block_sizes", ()):
-        return own.PREFIX + name  # transformers' layouts have one size for all blocks
-    return checkpoint.layout or name
 
 
 def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
     """Writes all tensors that fine-tuning added."""
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _finetuned_tensors(checkpoint).items():
+    for name, tensor in finetuned_tensors(checkpoint).items():
         # Cloned, because safetensors refuses tensors that share memory.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     write_bytes(path, to_bytes(tensors))
@@ -263,14 +199,6 @@ def load(folder: Path) -> Checkpoint:
     elif weights.task is not None:
         checkpoint = _with_foreign_head(folder, checkpoint, weights.task)
     return checkpoint
-
-
-def token_table(encoder: Encoder) -> Tensor | None:
-    """The input embedding of a model, V x E; None if it has none that a vector head can read."""
-    for name, parameter in encoder.named_parameters():
-        if name == TOKEN_EMBEDDING:
-            return parameter.detach()
-    return None
 
 
 def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
@@ -417,7 +345,7 @@ def _with_foreign_head(folder: Path, checkpoint: Checkpoint, found: TaskWeights)
 
 def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
     """Copies the tensors of `head.safetensors` into a fine-tuned model; the names and shapes must be the same."""
-    wanted = _finetuned_tensors(checkpoint)
+    wanted = finetuned_tensors(checkpoint)
     try:
         found = load_file(path)
     except SafetensorError as error:
@@ -431,63 +359,6 @@ def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
             if tensor.shape != found[name].shape:
                 raise Damaged(f"{path}: {name} has the shape {tuple(found[name].shape)}.")
             tensor.copy_(found[name])
-
-
-def _finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The tensors that fine-tuning added, with their names in `head.safetensors`."""
-    tensors: dict[str, Tensor] = {}
-    added = {**adapter_parameters(checkpoint.encoder), **prefix_parameters(checkpoint.encoder)}
-    for name, parameter in added.items():
-        tensors[f"encoder.{name}"] = parameter
-    if isinstance(checkpoint.feature_encoder, Features):
-        for name, parameter in checkpoint.feature_encoder.own_parameters().items():
-            tensors[f"features.{name}"] = parameter
-    for task_name, task in checkpoint.tasks.items():
-        for name, tensor in task.state_dict().items():
-            tensors[f"{task_name}.{name}"] = tensor
-    return tensors
-
-
-def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Head]:
-    """The name and the head of the task with this name; without a name, the only task of the model."""
-    known = ", ".join(checkpoint.tasks)
-    if not checkpoint.tasks:
-        raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
-    if not name:
-        if len(checkpoint.tasks) > 1:
-            raise BadConfig(f"{model} has several tasks ({known}); name one with `task=`.")
-        name = next(iter(checkpoint.tasks))
-    if name not in checkpoint.tasks:
-        raise BadConfig(f"{model} has no task '{name}'; it has {known}.")
-    return name, checkpoint.tasks[name]
-
-
-def make_head(
-    name: str, config: TaskConfig | JsonObject, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]
-) -> Head:
-    """A task's head over an encoder, with new weights; `config` is its config or a dict of the config's values."""
-    task = resolve_task(name)
-    if not isinstance(config, TaskConfig):
-        config = from_dict(task.Config, config)
-    label_groups = {group: tuple(names) for group, names in labels.items()}
-    head = task.head(config, encoder, labels=label_groups)
-    head.name = name
-    return head.eval()
-
-
-def make_objective(
-    name: str, config: Any, encoder: Encoder, tokenizer: Tokenizer, *, max_length: int = 0, seed: int = 0
-) -> Objective:
-    """An objective over an encoder, with new weights; a `max_length` of 0 means the encoder's."""
-    objective_class = resolve(name)
-    goal: Objective = objective_class(
-        config,
-        encoder,
-        vocab=tokenizer.vocab,
-        max_length=max_length or encoder.max_positions,
-        seed=seed,
-    )
-    return goal.eval()
 
 
 def _card(checkpoint: Checkpoint) -> str:
@@ -507,19 +378,6 @@ def _card(checkpoint: Checkpoint) -> str:
         goals=list(goals),
         question=example,
     )
-
-
-def described(encoder: Encoder) -> str:
-    """An encoder's class and sizes in one line."""
-    description = type(encoder).__name__
-    if encoder.num_layers:
-        description += f", {encoder.num_layers} layers"
-    description += f", width {encoder.width}"
-    if getattr(encoder.config, "block_sizes", ()):
-        description += ", blocks of different sizes"
-    elif hasattr(encoder.config, "num_heads"):
-        description += f", {encoder.config.num_heads} heads"
-    return description
 
 
 def _notes(checkpoint: Checkpoint) -> dict[str, object]:
@@ -546,4 +404,17 @@ def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
     return notes
 
 
-__all__ = ["Checkpoint", "Embedding", "load", "make_head", "make_objective", "only_task", "save"]
+__all__ = [
+    "Checkpoint",
+    "Embedding",
+    "LightAdapter",
+    "described",
+    "head_for_transformers",
+    "load",
+    "make_head",
+    "make_objective",
+    "merged",
+    "only_task",
+    "save",
+    "token_table",
+]
