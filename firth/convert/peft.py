@@ -43,7 +43,7 @@ FIXED: dict[str, tuple[object, ...]] = {
 
 
 @dataclass(frozen=True)
-class Adapter:
+class PeftAdapter:
     """What an adapter folder says."""
 
     base: str
@@ -57,7 +57,7 @@ class Adapter:
     task_type: str
 
 
-def find_base(folder: Path, adapter: Adapter) -> Path:
+def find_base(folder: Path, adapter: PeftAdapter) -> Path:
     """The folder of the model that an adapter belongs to."""
     if not adapter.base:
         raise BadInput(f"{folder / ADAPTER_CONFIG} does not name its base model in 'base_model_name_or_path'.")
@@ -78,7 +78,7 @@ def shared_copy(encoder: Encoder) -> Encoder:
     return deepcopy(encoder, shared)
 
 
-def read_adapter(folder: Path) -> Adapter:
+def read_adapter(folder: Path) -> PeftAdapter:
     """The content of an adapter folder; raises if it is not understood."""
     path = folder / ADAPTER_CONFIG
     values = read_json(path)
@@ -104,7 +104,7 @@ def read_adapter(folder: Path) -> Adapter:
             head[own_name] = tensor.float()
     _apply_patterns(values, config, thin)
     base = str(values.get("base_model_name_or_path") or "")
-    return Adapter(base, config, thin, head, str(values.get("task_type")))
+    return PeftAdapter(base, config, thin, head, str(values.get("task_type")))
 
 
 def _apply_patterns(values: JsonObject, config: LoraConfig, thin: dict[str, Tensor]) -> None:
@@ -157,7 +157,7 @@ def write_adapter(
     write_json(folder / ADAPTER_CONFIG, values)
 
 
-def foreign_task(adapter: Adapter, layout_name: str, *, settings: JsonObject) -> TaskWeights | None:
+def foreign_task(adapter: PeftAdapter, layout_name: str, *, settings: JsonObject) -> TaskWeights | None:
     """The head of a task that peft saved with an adapter; labels are those of a `config.json` beside it, if any."""
     endings = {kind: ending for ending, kind in TASK_TYPES.items()}
     if adapter.task_type not in endings or layout_name not in TYPES:
@@ -167,7 +167,7 @@ def foreign_task(adapter: Adapter, layout_name: str, *, settings: JsonObject) ->
     return pop_head(layout_name, {**settings, "architectures": [architecture]}, tensors)
 
 
-def apply_adapter(encoder: Encoder, adapter: Adapter, *, layout_name: str) -> LoraConfig:
+def apply_adapter(encoder: Encoder, adapter: PeftAdapter, *, layout_name: str) -> LoraConfig:
     """Puts the thin matrices of an adapter into an encoder; returns the config with the targets found."""
     layout = _layout(layout_name)
     found = _own_matrices(layout, encoder, adapter)
@@ -242,7 +242,7 @@ def _joined(layout: HuggingFaceLayout, thin: dict[str, Tensor], config: LoraConf
     return thin
 
 
-def _own_matrices(layout: HuggingFaceLayout, encoder: Encoder, adapter: Adapter) -> dict[str, Tensor]:
+def _own_matrices(layout: HuggingFaceLayout, encoder: Encoder, adapter: PeftAdapter) -> dict[str, Tensor]:
     """The thin matrices with firth's names."""
     own_names = _layers_by_their_name(layout, encoder)
     found: dict[str, Tensor] = {}

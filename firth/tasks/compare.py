@@ -28,6 +28,7 @@ from firth.nn.pooling import layered_rows, pooled_rows
 from firth.tasks import compare_files, compare_scores, glue
 from firth.tasks.compare_files import Kind
 from firth.tasks.compare_scores import Similarity, Whitening, unit_vectors, with_vectors
+from firth.tasks.negatives import ignored_negatives
 from firth.tasks.pair_windows import joined_items, separate_items
 from firth.tasks.task import (
     Examples,
@@ -40,9 +41,7 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
-    different_texts,
     gold_labels,
-    index_of,
     layer_for,
     pooling_for,
     predicted_labels,
@@ -414,30 +413,6 @@ def text_vectors(vectors_BD: Tensor, batch: Batch) -> Tensor:
     num_texts = int(texts_B[-1]) + 1
     zeros_TD = vectors_BD.new_zeros(num_texts, vectors_BD.shape[1])
     return zeros_TD.index_add(0, texts_B, vectors_BD * weights_B1)
-
-
-def ignored_negatives(examples: Examples, is_alike_E: np.ndarray) -> np.ndarray:
-    """E x C: which texts of a batch are no negatives of which example.
-
-    The candidates are all second texts, then all third ones. An example ignores copies of its own texts, and texts that
-    another example says are like its first text.
-    """
-    index = index_of(different_texts(examples))
-    num_examples = len(examples)
-    ids_EK = np.array([[index[text] for text in example.texts] for example in examples])
-    firsts_E = ids_EK[:, 0]
-    seconds_E = ids_EK[:, 1]
-    candidates_C = ids_EK[:, 1:].T.ravel()
-    is_second_EC = candidates_C[None] == seconds_E[:, None]
-    is_first_EC = candidates_C[None] == firsts_E[:, None]
-    ignored_EC = is_second_EC | is_first_EC
-    # Examples with the same first text: what one says is like it is no negative of the others.
-    same_first_EE = firsts_E[None] == firsts_E[:, None]
-    ignored_EC[:, :num_examples] |= same_first_EE & is_alike_E[None]
-    # Its own second text is the answer.
-    rows = np.arange(num_examples)
-    ignored_EC[rows, rows] = False
-    return np.asarray(ignored_EC)
 
 
 @dataclass(frozen=True)
