@@ -3,10 +3,10 @@
 The folder has Hugging Face's layout, so transformers opens it as it is. What only firth knows is in `firth.json`.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from safetensors import SafetensorError
@@ -16,55 +16,54 @@ from torch import Tensor, nn
 
 from firth import convert, encoders, objectives, tokenizers
 from firth.config import from_dict, to_dict
-from firth.convert import HEAD, FolderLayout, Weights, own
+from firth.convert import HEAD, FolderLayout, Weights
 from firth.convert.languages import LANGUAGE, chosen_language, in_language
 from firth.convert.mapped import write_weights
+from firth.convert.peft import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    apply_adapter,
+    find_base,
+    foreign_task,
+    read_adapter,
+    shared_copy,
+    write_adapter,
+)
 from firth.convert.row_quantised import QUANTISED, save_quantised
-from firth.convert.sentence_transformers import Embedding, read_embedding, write_embedding
-from firth.convert.task_heads import TransformersHead, transformers_head
+from firth.convert.sentence_transformers import Embedding, read_embedding, read_layers, write_embedding
+from firth.convert.task_heads import TaskWeights, TransformersHead
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, write_vector_head
-from firth.errors import BadConfig, BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.files import JsonObject, atomic_folder, check_manifest, read_json, without_model, write_bytes
 from firth.folder import FORMAT, WEIGHTS, begin, card, finish
-from firth.nn.adapters import adapter_parameters, insert_adapters
+from firth.model_parts import (
+    Checkpoint,
+    LightAdapter,
+    described,
+    finetuned_tensors,
+    head_for_transformers,
+    layout_name_of,
+    make_head,
+    make_objective,
+    merged,
+    only_task,
+    token_table,
+)
+from firth.nn.adapters import insert_adapters
 from firth.nn.encoder_decoder import EncoderDecoder
 from firth.nn.features import Features
+from firth.nn.prefix import insert_prefixes
 from firth.objectives import resolve
 from firth.objectives.objective import Objective
-from firth.tasks import resolve as resolve_task
-from firth.tasks.task import Head, TaskConfig
+from firth.tasks.task import Head
 from firth.tensors import UNLIMITED, Encoder, parameter_count
 from firth.tokenizers import Tokenizer
 
-MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "features")
+MODEL_KEYS = ("format", "goals", "embedding", "tasks", "adapter_width", "prefix_length", "features")
 """Keys of `firth.json` that describe the parts of the model; the others say where it comes from."""
 
-TOKEN_EMBEDDING = "embeddings.tokens.weight"
-"""The input embedding of BERT and its relatives."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A model in memory, with all that its folder contains."""
-
-    encoder: Encoder
-    goals: Mapping[str, Objective]
-    tokenizer: Tokenizer
-    embedding: Embedding = field(default_factory=Embedding)
-    info: JsonObject = field(default_factory=dict)
-    """Where the model comes from, as `firth.json` has it."""
-    tasks: Mapping[str, Head] = field(default_factory=dict)
-    """The heads of the tasks it was fine-tuned for, by name."""
-    feature_encoder: Encoder | None = None
-    """The encoder that the tasks use, if it is not `encoder` itself: frozen features of it."""
-    adapter_width: int = 0
-    """Bottleneck of the adapters in the encoder's blocks; 0 if there are none."""
-    vector_head: VectorHead | None = None
-    """What makes vectors of texts in place of pooling, if it has learned that."""
-    layout: str = ""
-    """The `model_type` of its folder; if empty, the layout is chosen by the encoder's name."""
-    text: str = ""
-    """Its model card, if not the default one: a fine-tuned model's card has its metrics."""
+_bases: "WeakValueDictionary[tuple[Path, int], Checkpoint]" = WeakValueDictionary()
+"""The models that adapters in memory belong to, by folder and time of change."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: int = 0) -> None:
@@ -77,23 +76,31 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     encoder = checkpoint.encoder
     goals = checkpoint.goals
     pad_id = checkpoint.tokenizer.vocab.pad
-    layout = convert.layout(_layout_name(checkpoint))
-    tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights else {}
+    layout = convert.layout(layout_name_of(checkpoint))
+    is_light = checkpoint.light is not None
+    tensors = layout.tensors_of(encoder, goals, pad_id=pad_id) if weights and not is_light else {}
     settings = layout.config_json(encoder, goals, pad_id=pad_id)
     head = head_for_transformers(checkpoint)
     if head is not None and not bits:
         tensors.update(head.tensors)
         settings.update(head.settings)
-    if bits:
+    if is_light:
+        weights_name = _write_light(folder, checkpoint, head)
+    elif bits:
+        weights_name = QUANTISED
         save_quantised(folder / QUANTISED, tensors, bits=bits)
         (folder / WEIGHTS).unlink(missing_ok=True)
-    elif weights:
-        write_weights(folder / WEIGHTS, tensors)
+    else:
+        weights_name = WEIGHTS
+        if weights:
+            write_weights(folder / WEIGHTS, tensors)
     # Files that not every model has; `finish` lists them in the manifest.
-    written = list(write_embedding(folder, checkpoint.embedding))
+    written = list(write_embedding(folder, checkpoint.embedding, width=encoder.width, layers=checkpoint.vector_layers))
     if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
         write_vector_head(folder, checkpoint.vector_head)
         written.append(VECTOR_HEAD)
+    if is_light:
+        written.append(ADAPTER_CONFIG)
     if checkpoint.tasks:
         _write_heads(folder / HEAD, checkpoint)
         written.append(HEAD)
@@ -115,31 +122,26 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         text=checkpoint.text or _card(checkpoint),
         extra_files=written,
         max_length=max_length,
-        weights=QUANTISED if bits else WEIGHTS,
+        weights=weights_name,
     )
 
 
-def head_for_transformers(checkpoint: Checkpoint) -> TransformersHead | None:
-    """The head of the model's only task as transformers has it; None if there is none, or none that it can have."""
-    if len(checkpoint.tasks) != 1 or checkpoint.feature_encoder is not None or checkpoint.adapter_width:
-        return None
-    (head,) = checkpoint.tasks.values()
-    model_type = _layout_name(checkpoint)
-    return transformers_head(model_type, checkpoint.encoder, head)
-
-
-def _layout_name(checkpoint: Checkpoint) -> str:
-    """The `model_type` of the model's folder."""
-    name = encoders.name_of(checkpoint.encoder)
-    if getattr(checkpoint.encoder.config, "block_sizes", ()):
-        return own.PREFIX + name  # transformers' layouts have one size for all blocks
-    return checkpoint.layout or name
+def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | None) -> str:
+    """Writes LoRA's thin matrices in peft's layout; returns the name of their file."""
+    light = checkpoint.light
+    assert light is not None
+    if head is None:
+        raise Unsupported("Only a model with one head that transformers has can be saved as an adapter; merge it.")
+    write_adapter(
+        folder, checkpoint.encoder, head, base=light.base, layout_name=layout_name_of(checkpoint), config=light.config
+    )
+    return ADAPTER_WEIGHTS
 
 
 def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
     """Writes all tensors that fine-tuning added."""
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _finetuned_tensors(checkpoint).items():
+    for name, tensor in finetuned_tensors(checkpoint).items():
         # Cloned, because safetensors refuses tensors that share memory.
         tensors[name] = tensor.detach().cpu().contiguous().clone()
     write_bytes(path, to_bytes(tensors))
@@ -161,6 +163,8 @@ def load(folder: Path) -> Checkpoint:
     """Opens a model folder, one of firth's own or one in Hugging Face's layout."""
     _check_is_model(folder)
     notes = _read_notes(folder)
+    if (folder / ADAPTER_WEIGHTS).exists():
+        return _load_light(folder, notes)
     settings = read_json(folder / "config.json")
     if not isinstance(settings, Mapping):
         raise Damaged(f"{folder}: config.json and firth.json must be JSON objects.")
@@ -187,25 +191,52 @@ def load(folder: Path) -> Checkpoint:
         read_embedding(folder),
         info,
         vector_head=vector_head,
+        vector_layers=read_layers(folder),
         layout=model_type,
     )
     if notes.get("tasks"):
         checkpoint = _with_tasks(folder, checkpoint, notes)
+    elif weights.task is not None:
+        checkpoint = _with_foreign_head(folder, checkpoint, weights.task)
     return checkpoint
-
-
-def token_table(encoder: Encoder) -> Tensor | None:
-    """The input embedding of a model, V x E; None if it has none that a vector head can read."""
-    for name, parameter in encoder.named_parameters():
-        if name == TOKEN_EMBEDDING:
-            return parameter.detach()
-    return None
 
 
 def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
     """Whether a vector head was made for these tokens and embeddings."""
     table_VE = token_table(encoder)
     return table_VE is not None and head.fits(len(tokenizer.vocab), table_VE.shape[1])
+
+
+def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:
+    """Opens LoRA's thin matrices over the model they belong to, which all such folders in memory share."""
+    adapter = read_adapter(folder)
+    base_folder = find_base(folder, adapter).resolve()
+    key = (base_folder, (base_folder / "config.json").stat().st_mtime_ns)
+    base = _bases.get(key)
+    if base is None:
+        base = load(base_folder)
+        _bases[key] = base
+    encoder = shared_copy(base.encoder)
+    config = apply_adapter(encoder, adapter, layout_name=base.layout)
+    info = {name: value for name, value in notes.items() if name not in MODEL_KEYS}
+    light = LightAdapter(str(base_folder), config, base)
+    checkpoint = replace(base, encoder=encoder.eval(), goals={}, info=info or base.info, tasks={}, light=light)
+    if notes.get("tasks"):
+        return _with_tasks(folder, checkpoint, notes)
+    task = foreign_task(adapter, base.layout, settings=_settings_if_any(folder))
+    if task is None:
+        return checkpoint
+    if task.config.get("layer", "none") != "none" and getattr(encoder, "pooler", None) is not None:
+        # Classes with a layer of their own do not use the model's.
+        encoder.pooler = None  # type: ignore[assignment]
+        encoder.config = replace(encoder.config, pooler=False)
+    return _with_foreign_head(folder, checkpoint, task)
+
+
+def _settings_if_any(folder: Path) -> JsonObject:
+    path = folder / "config.json"
+    settings: JsonObject = read_json(path) if path.exists() else {}
+    return settings
 
 
 def set_language(checkpoint: Checkpoint, language: str) -> Checkpoint:
@@ -222,7 +253,7 @@ def _check_is_model(folder: Path) -> None:
     reason = without_model(folder)
     if reason:
         raise BadInput(f"{folder} {reason}.")
-    if not (folder / "config.json").exists():
+    if not (folder / "config.json").exists() and not (folder / ADAPTER_CONFIG).exists():
         raise BadInput(f"{folder} does not hold a model: it has no config.json; `firth pretrain` makes one.")
 
 
@@ -280,6 +311,9 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
     # All parts are made with new weights here; `_load_heads` fills them.
     if adapter_width:
         insert_adapters(checkpoint.encoder, adapter_width)
+    prefix_length = notes.get("prefix_length", 0)
+    if prefix_length:
+        insert_prefixes(checkpoint.encoder, prefix_length)
     feature_encoder = None
     if notes.get("features"):
         feature_encoder = Features(from_dict(Features.Config, notes["features"]), checkpoint.encoder).eval()
@@ -288,15 +322,30 @@ def _with_tasks(folder: Path, checkpoint: Checkpoint, notes: JsonObject) -> Chec
         tasks[name] = make_head(name, row["config"], feature_encoder or checkpoint.encoder, labels=row["labels"])
     text = (folder / "README.md").read_text("utf-8")
     finetuned = replace(
-        checkpoint, tasks=tasks, feature_encoder=feature_encoder, adapter_width=adapter_width, text=text
+        checkpoint,
+        tasks=tasks,
+        feature_encoder=feature_encoder,
+        adapter_width=adapter_width,
+        prefix_length=prefix_length,
+        text=text,
     )
     _load_heads(folder / HEAD, finetuned)
     return finetuned
 
 
+def _with_foreign_head(folder: Path, checkpoint: Checkpoint, found: TaskWeights) -> Checkpoint:
+    """The model with the head of a task that transformers wrote."""
+    head = make_head(found.task, dict(found.config), checkpoint.encoder, labels=found.labels)
+    missing = sorted(head.state_dict().keys() - found.tensors.keys())
+    if missing:
+        raise Damaged(f"{folder} lacks the weights of the head that its config.json names ({missing[0]}).")
+    _load_weights(head, found.tensors, folder)
+    return replace(checkpoint, tasks={found.task: head})
+
+
 def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
     """Copies the tensors of `head.safetensors` into a fine-tuned model; the names and shapes must be the same."""
-    wanted = _finetuned_tensors(checkpoint)
+    wanted = finetuned_tensors(checkpoint)
     try:
         found = load_file(path)
     except SafetensorError as error:
@@ -310,62 +359,6 @@ def _load_heads(path: Path, checkpoint: Checkpoint) -> None:
             if tensor.shape != found[name].shape:
                 raise Damaged(f"{path}: {name} has the shape {tuple(found[name].shape)}.")
             tensor.copy_(found[name])
-
-
-def _finetuned_tensors(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """The tensors that fine-tuning added, with their names in `head.safetensors`."""
-    tensors: dict[str, Tensor] = {}
-    for name, parameter in adapter_parameters(checkpoint.encoder).items():
-        tensors[f"encoder.{name}"] = parameter
-    if isinstance(checkpoint.feature_encoder, Features):
-        for name, parameter in checkpoint.feature_encoder.own_parameters().items():
-            tensors[f"features.{name}"] = parameter
-    for task_name, task in checkpoint.tasks.items():
-        for name, tensor in task.state_dict().items():
-            tensors[f"{task_name}.{name}"] = tensor
-    return tensors
-
-
-def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tuple[str, Head]:
-    """The name and the head of the task with this name; without a name, the only task of the model."""
-    known = ", ".join(checkpoint.tasks)
-    if not checkpoint.tasks:
-        raise BadInput(f"{model} is not fine-tuned for a task; `firth finetune` makes such a model.")
-    if not name:
-        if len(checkpoint.tasks) > 1:
-            raise BadConfig(f"{model} has several tasks ({known}); name one with `task=`.")
-        name = next(iter(checkpoint.tasks))
-    if name not in checkpoint.tasks:
-        raise BadConfig(f"{model} has no task '{name}'; it has {known}.")
-    return name, checkpoint.tasks[name]
-
-
-def make_head(
-    name: str, config: TaskConfig | JsonObject, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]
-) -> Head:
-    """A task's head over an encoder, with new weights; `config` is its config or a dict of the config's values."""
-    task = resolve_task(name)
-    if not isinstance(config, TaskConfig):
-        config = from_dict(task.Config, config)
-    label_groups = {group: tuple(names) for group, names in labels.items()}
-    head = task.head(config, encoder, labels=label_groups)
-    head.name = name
-    return head.eval()
-
-
-def make_objective(
-    name: str, config: Any, encoder: Encoder, tokenizer: Tokenizer, *, max_length: int = 0, seed: int = 0
-) -> Objective:
-    """An objective over an encoder, with new weights; a `max_length` of 0 means the encoder's."""
-    objective_class = resolve(name)
-    goal: Objective = objective_class(
-        config,
-        encoder,
-        vocab=tokenizer.vocab,
-        max_length=max_length or encoder.max_positions,
-        seed=seed,
-    )
-    return goal.eval()
 
 
 def _card(checkpoint: Checkpoint) -> str:
@@ -387,19 +380,6 @@ def _card(checkpoint: Checkpoint) -> str:
     )
 
 
-def described(encoder: Encoder) -> str:
-    """An encoder's class and sizes in one line."""
-    description = type(encoder).__name__
-    if encoder.num_layers:
-        description += f", {encoder.num_layers} layers"
-    description += f", width {encoder.width}"
-    if getattr(encoder.config, "block_sizes", ()):
-        description += ", blocks of different sizes"
-    elif hasattr(encoder.config, "num_heads"):
-        description += f", {encoder.config.num_heads} heads"
-    return description
-
-
 def _notes(checkpoint: Checkpoint) -> dict[str, object]:
     """The content of `firth.json`."""
     # The version is left out: saving writes its own.
@@ -418,7 +398,23 @@ def _finetuning_notes(checkpoint: Checkpoint) -> dict[str, object]:
     tasks: dict[str, dict[str, object]] = {}
     for name, task in checkpoint.tasks.items():
         tasks[name] = {"config": to_dict(task.config), "labels": to_dict(task.labels)}
-    return {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
+    notes = {"adapter_width": checkpoint.adapter_width, "features": features, "tasks": tasks}
+    if checkpoint.prefix_length:
+        notes["prefix_length"] = checkpoint.prefix_length
+    return notes
 
 
-__all__ = ["Checkpoint", "Embedding", "load", "make_head", "make_objective", "only_task", "save"]
+__all__ = [
+    "Checkpoint",
+    "Embedding",
+    "LightAdapter",
+    "described",
+    "head_for_transformers",
+    "load",
+    "make_head",
+    "make_objective",
+    "merged",
+    "only_task",
+    "save",
+    "token_table",
+]

@@ -13,7 +13,7 @@ from firth import __version__
 from firth.convert import HEAD, own
 from firth.convert.mapped import WORD_ROWS, write_arrays
 from firth.convert.row_quantised import QUANTISED
-from firth.convert.sentence_transformers import SENTENCE_FILES
+from firth.convert.sentence_transformers import remove_modules
 from firth.convert.vector_head import VECTOR_HEAD
 from firth.files import MANIFEST, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
@@ -22,16 +22,19 @@ FORMAT = 1
 WEIGHTS = "model.safetensors"
 FILES = ("config.json", "firth.json", "README.md")
 """What every model folder has besides its weights; the tokenizer names its own files."""
+ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
+"""What a folder of LoRA's thin matrices has in place of weights, as peft names them."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 """What a tokenizer may have."""
-WRITTEN = (WEIGHTS, QUANTISED, *FILES, *TOKENIZERS, HEAD, VECTOR_HEAD, WORD_ROWS, MANIFEST, "generator")
+WRITTEN = (WEIGHTS, QUANTISED, *ADAPTER, *FILES, *TOKENIZERS, HEAD, VECTOR_HEAD, WORD_ROWS, MANIFEST, "generator")
 """Files and folders that a killed process may have left half of."""
 
 
 def begin(folder: Path) -> None:
     """Makes the folder; what a model that was here before had and the next one may not have is removed."""
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in (MANIFEST, *SENTENCE_FILES, HEAD, QUANTISED, VECTOR_HEAD):
+    remove_modules(folder)
+    for stale in (MANIFEST, HEAD, QUANTISED, VECTOR_HEAD, *ADAPTER):
         (folder / stale).unlink(missing_ok=True)
 
 

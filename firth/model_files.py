@@ -18,13 +18,14 @@ from firth.files import check_is_new, check_writable, write_bytes
 if TYPE_CHECKING:
     from firth.compression.compressing import CompressionSummary
 
-log = logging.getLogger(__name__)
-
 SAMPLE_TEXTS = 10_000
 """Texts of a file whose unknown tokens `embed_file` counts."""
-MODEL_FORMATS = ("huggingface", "quantised")
+MODEL_FORMATS = ("huggingface", "quantised", "sentence-transformers", "onnx")
 """Kinds of `export` that write a whole model."""
 DEFAULT_BITS = 8
+PROOF_TEXTS = 50
+"""Texts on which an exported model is compared."""
+log = logging.getLogger(__name__)
 
 
 def import_model(
@@ -137,7 +138,8 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
 
     `kind` is one of the files of word vectors (word2vec, word2vec-binary, vec), or a folder: huggingface has plain
     weights that transformers opens, quantised has weights of `bits` bits (8 unless given) that firth opens like any
-    other model.
+    other model, sentence-transformers has the files of that library, onnx a `model.onnx` besides plain weights. The
+    last two are compared with firth on sample texts, and `difference` in the result is the largest one found.
     """
     path = Path(out)
     check_is_new(path)
@@ -151,6 +153,8 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
         raise BadConfig(f"There is no format '{kind}' to export to; {hint}")
     if bits is not None and kind != "quantised":
         raise BadConfig("`bits=` is for `kind='quantised'`; leave it out.")
+    if kind in ("sentence-transformers", "onnx"):
+        return _export_with_proof(models.find(model), path, kind=kind)
     if kind in MODEL_FORMATS:
         return _export_model(models.find(model), path, bits=(bits or DEFAULT_BITS) if kind == "quantised" else 0)
     lexicon = open_lexicon(models.find(model))
@@ -168,6 +172,64 @@ def _export_model(model: Path, out: Path, *, bits: int) -> dict[str, object]:
     size = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
     parameters = parameter_count([checkpoint.encoder, *checkpoint.goals.values()])
     return {"parameters": parameters, "megabytes": size / 1e6, "out": str(out)}
+
+
+def _export_with_proof(model: Path, out: Path, *, kind: str) -> dict[str, object]:
+    """Writes a model for another library and compares the library's answers with firth's."""
+    from firth.files import atomic_folder
+
+    texts = _proof_texts()
+    if kind == "onnx":
+        from firth import checkpoint as checkpoints
+        from firth.compression import onnx_export
+        from firth.surgery.exporting import without_generator
+
+        checkpoint = without_generator(checkpoints.merged(checkpoints.load(model)))
+        onnx_export.check_exportable(checkpoint, str(model))
+        with atomic_folder(out) as folder:
+            sequences = onnx_export.sequences_of(checkpoint, texts)
+            difference = onnx_export.write_with_proof(folder, checkpoint, sequences)
+        return {"difference": difference, "texts": len(texts), "out": str(out)}
+    from firth.surgery.exporting import export_sentence_transformers
+
+    export_sentence_transformers(model, out)
+    return {"difference": _library_difference(out, texts), "texts": len(texts), "out": str(out)}
+
+
+def _proof_texts() -> list[str]:
+    """Sample texts in two languages."""
+    from firth import samples
+
+    texts: list[str] = []
+    for language in samples.LANGUAGES:
+        lines = samples.prose(language).read_text("utf-8").splitlines()
+        texts += [line for line in lines if line.strip()][: PROOF_TEXTS // 2]
+    return texts
+
+
+def _library_difference(folder: Path, texts: list[str]) -> float | None:
+    """The largest difference of a number of a vector between sentence-transformers and firth; None without it."""
+    from importlib.util import find_spec
+
+    if find_spec("sentence_transformers") is None:
+        log.warning("sentence-transformers is not installed, so the folder was not compared with it.")
+        return None
+    import numpy as np
+    from sentence_transformers import SentenceTransformer
+
+    from firth.inference.model import load
+
+    loaded = load(folder)
+    own = loaded.embed(texts, pooling=loaded.checkpoint.embedding.pooling)
+    theirs = SentenceTransformer(str(folder), device="cpu").encode(texts, show_progress_bar=False)
+    return float(np.abs(own - theirs).max())
+
+
+def package(model: str | Path, *, out: str | Path, name: str = "", version: str = "1.0") -> dict[str, object]:
+    """Writes a model as one wheel, which pip installs and which then answers offline; returns what was written."""
+    from firth.surgery import packaging
+
+    return packaging.package(models.find(model), Path(out), name=name, version=version)
 
 
 def embed_file(

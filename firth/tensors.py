@@ -164,6 +164,10 @@ class Encoder(nn.Module):
     """Whether it honours `Batch.order`, and then gives `States.queries_PD`."""
     cls_last: bool = False
     """Whether the last token of a sequence stands for all of it, as in XLNet, and not the first."""
+    text_layer: str = "none"
+    """The layer between a text's vector and the scores of a classifier, a name in `firth.nn.heads.LAYERS`."""
+    token_layer: str = "none"
+    """The same between the state of a token and the scores of a tagger."""
 
     @property
     def init_std(self) -> float:

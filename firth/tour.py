@@ -306,8 +306,8 @@ def serve(
 
     `models` are folders: {name: folder}, or "name=folder" or folders alone, which are named by their last part.
     Without models it serves those that come with firth, and those of the demo if they are in the folder `demo`.
-    `index` is a folder of `firth search build`, for /search. `limits` are changes such as "queued=100". Several `workers`
-    are processes that answer on one port; each has these limits, and one that ends is replaced.
+    `index` is a folder of `firth search build`, for /search. `limits` are changes such as "queued=100". Several
+    `workers` are processes that answer on one port; each has these limits, and one that ends is replaced.
     """
     from firth.config import override
     from firth.serving import server

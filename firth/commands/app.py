@@ -49,6 +49,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compress": compressing.compress,
     "export": models.export,
     "study": studying.study,
+    "package": models.package,
     "ratios": vectors.ratios,
     "keywords": vectors.keywords,
     "duplicates": vectors.duplicates,

@@ -1,4 +1,4 @@
-"""Subcommands about whole models: import, extend, export, info, and the demo that makes some."""
+"""Subcommands about whole models: import, extend, export, package, info, and the demo that makes some."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -72,7 +72,7 @@ def export(
             "--to",
             "--format",
             help="Word vectors: word2vec (text), word2vec-binary or vec. A whole model: huggingface (plain weights, "
-            "which transformers opens) or quantised (weights of few bits, for firth).",
+            "which transformers opens), quantised (weights of few bits, for firth), sentence-transformers, or onnx.",
         ),
     ] = "word2vec",
     bits: Annotated[
@@ -84,6 +84,19 @@ def export(
     from firth import model_files
 
     show(model_files.export(model, out=out, kind=kind, bits=bits), as_json=as_json)
+
+
+def package(
+    model: ModelFolder,
+    out: Annotated[Path, typer.Option(help="Folder for the wheel.")] = Path(),
+    name: Annotated[str, typer.Option(help="Name of the package. [default: the folder's]")] = "",
+    version: Annotated[str, typer.Option(help="Version of the package.")] = "1.0",
+    as_json: Json = False,
+) -> None:
+    """Make a wheel of a model, which pip installs and which then answers offline."""
+    from firth import model_files
+
+    show(model_files.package(model, out=out, name=name, version=version), as_json=as_json)
 
 
 def info(model: ModelFolder, as_json: Json = False) -> None:

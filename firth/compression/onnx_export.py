@@ -64,34 +64,48 @@ class ExportOnnx(Method):
         ]
 
     def compress(self, job: CompressionJob) -> Checkpoint:
-        missing = [name for name in PACKAGES if find_spec(name) is None]
-        if missing:
-            raise Unsupported(f"onnx needs the package {missing[0]}: pip install 'firth[onnx]'.")
-        if not isinstance(block_encoder(job.original), Bert | Albert):
-            raise Unsupported(f"{job.model} is neither a BERT nor an ALBERT, the only kinds that onnx knows.")
-        tokenizer = job.original.tokenizer
+        check_exportable(job.original, str(job.model))
         texts = [text for example in job.examples["data"] for text in example.texts][:MOST_TEXTS]
-        room = job.original.encoder.max_positions - tokenizer.vocab.frame.size()
-        for ids in tokenizer.ids_batch(texts):
-            self.sequences.append(tokenizer.vocab.frame.join(np.array(ids[:room], np.int64)))
+        self.sequences = sequences_of(job.original, texts)
         return job.original
 
     def write(self, folder: Path, checkpoint: Checkpoint) -> None:
-        checkpoints.save(folder, checkpoint)
-        export(checkpoint, folder / FILE)
-        self.difference = largest_difference(
-            checkpoint.encoder, OnnxEncoder(checkpoint.encoder, folder / FILE), self.sequences
-        )
-        if not self.difference <= TOLERANCE:
-            raise Unsupported(
-                f"The states of the exported model differ from firth's by {self.difference:.1e}, more than "
-                f"{TOLERANCE:.0e}; this version of torch or onnxruntime computes something else."
-            )
+        self.difference = write_with_proof(folder, checkpoint, self.sequences)
 
     def open(self, folder: Path) -> Model:
         model = load(folder)
         encoder = OnnxEncoder(model.encoder, folder / FILE)
         return Model(replace(model.checkpoint, encoder=encoder), folder=folder)
+
+
+def check_exportable(checkpoint: Checkpoint, model: str) -> None:
+    """Raises if packages are missing or the model is of another kind than this file knows."""
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise Unsupported(f"onnx needs the package {missing[0]}: pip install 'firth[onnx]'.")
+    if not isinstance(block_encoder(checkpoint), Bert | Albert):
+        raise Unsupported(f"{model} is neither a BERT nor an ALBERT, the only kinds that onnx knows.")
+
+
+def sequences_of(checkpoint: Checkpoint, texts: list[str]) -> list[np.ndarray]:
+    """The ids of texts with their special tokens, cut to what the model reads."""
+    tokenizer = checkpoint.tokenizer
+    frame = tokenizer.vocab.frame
+    room = checkpoint.encoder.max_positions - frame.size()
+    return [frame.join(np.array(ids[:room], np.int64)) for ids in tokenizer.ids_batch(texts)]
+
+
+def write_with_proof(folder: Path, checkpoint: Checkpoint, sequences: list[np.ndarray]) -> float:
+    """Writes the model's folder with its ONNX file; returns the largest difference from firth's states."""
+    checkpoints.save(folder, checkpoint)
+    export(checkpoint, folder / FILE)
+    difference = largest_difference(checkpoint.encoder, OnnxEncoder(checkpoint.encoder, folder / FILE), sequences)
+    if not difference <= TOLERANCE:
+        raise Unsupported(
+            f"The states of the exported model differ from firth's by {difference:.1e}, more than "
+            f"{TOLERANCE:.0e}; this version of torch or onnxruntime computes something else."
+        )
+    return difference
 
 
 def export(checkpoint: Checkpoint, path: Path) -> None:
@@ -190,5 +204,5 @@ def _classifier(checkpoint: Checkpoint) -> nn.Module | None:
         return None
     (head,) = checkpoint.tasks.values()
     if isinstance(head, ClassifyHead) and head.config.pooling == "cls" and isinstance(head.head, nn.Linear):
-        return head.head
+        return nn.Sequential(head.layer, head.head)
     return None

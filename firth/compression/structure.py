@@ -29,7 +29,7 @@ def block_encoder(checkpoint: Checkpoint) -> Encoder:
 
 def refuse_additions(checkpoint: Checkpoint) -> None:
     """Raises for a model whose encoder has more parts than its config says."""
-    if checkpoint.adapter_width or checkpoint.feature_encoder is not None:
+    if checkpoint.adapter_width or checkpoint.prefix_length or checkpoint.feature_encoder is not None:
         raise Unsupported("The model has adapters or frozen features, which this method does not know.")
 
 

@@ -58,6 +58,6 @@ def _narrower(config: object, width: int) -> object:
 def other_model(folder: str) -> Checkpoint:
     """Another model folder as the student, without heads of its own tasks."""
     loaded = checkpoints.load(Path(folder))
-    if loaded.adapter_width or loaded.feature_encoder:
+    if loaded.adapter_width or loaded.prefix_length or loaded.feature_encoder:
         raise BadConfig(f"{folder} has adapters or frozen features, so it cannot be a student.")
     return replace(loaded, tasks={}, text="")

@@ -109,7 +109,7 @@ class TrainedMethod(Method):
     def compress(self, job: CompressionJob) -> Checkpoint:
         if "train" not in job.files:
             raise BadConfig(f"`by='{self.name}'` trains, so it needs labelled rows: give a `train=` file.")
-        if job.original.adapter_width or job.original.feature_encoder:
+        if job.original.adapter_width or job.original.prefix_length or job.original.feature_encoder:
             raise BadConfig(f"{job.model} has adapters or frozen features, which `by='{self.name}'` does not know.")
         self.check(job)
         extension = self.extension(job)

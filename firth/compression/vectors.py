@@ -27,10 +27,9 @@ from firth.convert.sentence_transformers import Embedding
 from firth.corpus.readers import read_lines
 from firth.data.items import Item, ItemBatches, pack_items, text_items
 from firth.errors import BadConfig, BadInput, Unsupported
+from firth.inference.embedding import pool
 from firth.inference.model import Model
 from firth.interrupts import Interrupts
-from firth.nn.blocks import first_rows
-from firth.nn.pooling import last_rows, max_rows, mean_rows
 from firth.tensors import Batch, Goal, Loss, States
 from firth.train.loop import Learner
 from firth.train.parallel import current_world
@@ -38,7 +37,6 @@ from firth.train.run import CHECKPOINTS, TrainingRun
 from firth.train.settings import OptimConfig, TrainConfig
 from firth.types import Example
 
-POOLINGS = {"mean": mean_rows, "cls": first_rows, "last": last_rows, "max": max_rows}
 EPOCHS = 3.0
 RATE = 2e-4
 LONGEST = 128
@@ -77,7 +75,7 @@ class VectorCopy(Goal):
 
 def vectors_of(states: States, batch: Batch, embedding: Embedding) -> Tensor:
     """What `embed` gives for texts of one window each."""
-    vectors_ED = POOLINGS[embedding.pooling](states.last_ND.float(), batch.bounds_B1)
+    vectors_ED = pool(states.last_ND.float(), batch, embedding.pooling)
     return F.normalize(vectors_ED, dim=-1) if embedding.normalise else vectors_ED
 
 

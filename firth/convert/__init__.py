@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from firth.convert.task_heads import TaskWeights
     from firth.objectives.objective import Objective
     from firth.tensors import Encoder
 
@@ -32,6 +33,12 @@ LAYOUTS = {
     "bart": "firth.convert.bart:BART_FOLDER",
     "mbart": "firth.convert.bart:BART_FOLDER",
     "xlnet": "firth.convert.xlnet",
+    "mpnet": "firth.convert.mpnet:MPNET",
+    # "deberta" and "nomic_bert" are also the encoders' names.
+    "deberta": "firth.convert.deberta:DEBERTA",
+    "deberta-v2": "firth.convert.deberta:DEBERTA",
+    "nomic_bert": "firth.convert.rotary:NOMIC_BERT",
+    "modernbert": "firth.convert.rotary:MODERNBERT",
 }
 HEAD = "head.safetensors"
 """The file of what fine-tuning added: the tasks' heads, adapters, the mix of frozen features."""
@@ -56,6 +63,8 @@ class Weights:
     goals: "Mapping[str, Mapping[str, Tensor]]"
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """By goal: the fields of its config that follow from the model type."""
+    task: "TaskWeights | None" = None
+    """The head of a task, if transformers wrote one."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from firth import encoders
 from firth.convert import HEAD, EncoderConfig, NestedModel, Weights
 from firth.convert.row_quantised import QUANTISED, load_quantised
+from firth.convert.task_heads import drop_head, pop_head
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.tensors import Encoder
@@ -26,7 +27,6 @@ POSITIONS = "embeddings.positions.weight"
 GOAL_PREFIX = "goals."
 """A head that Hugging Face's model does not have is saved as `goals.GOAL.NAME`."""
 REQUIRED = ("vocab_size", "width", "num_layers", "num_heads", "ffn_width")
-CLASSIFIER = ("classifier.weight", "classifier.bias")
 QKV_PARTS = ("query", "key", "value")
 
 
@@ -47,6 +47,8 @@ class HuggingFaceLayout:
     """For each goal: firth's names of its tensors -> Hugging Face's."""
     architectures: Mapping[tuple[str, ...], str]
     """The goals that a model has -> the class in transformers."""
+    optional: tuple[str, ...] = ()
+    """Hugging Face's names of tensors of a head that only some models have."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Goals that have the head of another goal -> that goal. `config.json` then names them as `goals`."""
     tied: tuple[str, ...] = ()
@@ -61,19 +63,23 @@ class HuggingFaceLayout:
     """The only allowed values of some keys of `config.json`."""
     settings: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     """Fields of a goal's config that all models of this type have."""
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Tensors that a file stores as one, by a part of their name -> that part in the names of the pieces, in order."""
     pad_id: int | None = None
     """If set, positions count from the padding token's id plus one. This is its id unless `config.json` has one."""
 
     def read(self, folder: Path) -> Weights:
         """The content of a folder; raises when anything in it is not understood."""
-        values = read_json(folder / "config.json")
+        values = self.modern_values(folder / "config.json", read_json(folder / "config.json"))
         found: dict[str, Tensor] = {}
-        for name, tensor in read_tensors(folder).items():
+        for name, tensor in self.modern_tensors(read_tensors(folder)).items():
             found[_modern_name(name)] = tensor
+        task = None
         if (folder / HEAD).exists():
-            # A model that firth fine-tuned: these repeat its head for transformers.
-            for name in CLASSIFIER:
-                found.pop(name, None)
+            # A model that firth fine-tuned: its folder repeats the head for transformers.
+            drop_head(self.model_type, values, found)
+        else:
+            task = pop_head(self.model_type, values, found)
         tensors = self._with_prefix(found)
         config = self._config(folder, values, tensors)
 
@@ -86,28 +92,58 @@ class HuggingFaceLayout:
         encoder = self._pop_encoder(folder, tensors, config)
         self._check_unused(folder, tensors, encoder[TOKENS])
 
-        first_position = self._first_position(values.get("pad_token_id"))
-        encoder[POSITIONS] = encoder[POSITIONS][first_position:]
+        if POSITIONS in encoder:
+            first_position = self._first_position(values.get("pad_token_id"))
+            encoder[POSITIONS] = encoder[POSITIONS][first_position:]
         settings = {goal: self.settings[goal] for goal in goals if goal in self.settings}
-        return Weights(self.encoder, config, _fuse_qkv(encoder), goals, settings)
+        return Weights(self.encoder, config, _fuse_qkv(encoder), goals, settings, task)
+
+    def modern_values(self, path: Path, values: JsonObject) -> JsonObject:
+        """The content of `config.json` with the keys of `fields`; for types that nest or rename some."""
+        return values
+
+    def modern_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of a file, with joined ones separate; types whose files had other names before rename them."""
+        separate: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            for whole, parts in self.joined.items():
+                if whole in name:
+                    for part, piece in zip(parts, tensor.chunk(len(parts)), strict=True):
+                        separate[name.replace(whole, part)] = piece
+                    break
+            else:
+                separate[name] = tensor
+        return separate
+
+    def _join(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The inverse of `modern_tensors`."""
+        for whole, parts in self.joined.items():
+            for name in [name for name in tensors if parts[0] in name]:
+                pieces = [tensors.pop(name.replace(parts[0], part)) for part in parts]
+                tensors[name.replace(parts[0], whole)] = torch.cat(pieces)
+        return tensors
 
     def tensors_of(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, Tensor]:
         """All weights, with Hugging Face's names."""
         ours = _split_qkv(encoder)
-        # No token ever has a position before the first one: those rows are zeros.
-        width = ours[POSITIONS].shape[1]
-        unused = ours[POSITIONS].new_zeros(self._first_position(pad_id), width)
-        ours[POSITIONS] = torch.cat([unused, ours[POSITIONS]])
+        if POSITIONS in ours:
+            # No token ever has a position before the first one: those rows are zeros.
+            width = ours[POSITIONS].shape[1]
+            unused = ours[POSITIONS].new_zeros(self._first_position(pad_id), width)
+            ours[POSITIONS] = torch.cat([unused, ours[POSITIONS]])
 
         tensors: dict[str, Tensor] = {}
         for name, their_name in self.encoder_names(encoder.config).items():
             tensors[their_name] = ours[name]
+        tensors = self._join(tensors)
         for goal, head in goals.items():
             state = head.state_dict()
             names = self.heads.get(self._head_of(goal, goals))
             if not names:
                 names = {name: f"{GOAL_PREFIX}{goal}.{name}" for name in state}
             for name, their_name in names.items():
+                if name not in state and their_name in self.optional:
+                    continue
                 # Cloned, because a goal may share tensors with the encoder.
                 tensors[their_name] = state[name].contiguous().clone()
         return tensors
@@ -198,8 +234,10 @@ class HuggingFaceLayout:
         """Removes the heads of which all tensors are present, and returns them with firth's names."""
         goals: dict[str, dict[str, Tensor]] = {}
         for goal, names in self.heads.items():
-            if all(their_name in tensors for their_name in names.values()):
-                goals[goal] = {name: tensors.pop(their_name) for name, their_name in names.items()}
+            required = set(names.values()) - set(self.optional)
+            if required <= tensors.keys():
+                present = {name: their_name for name, their_name in names.items() if their_name in tensors}
+                goals[goal] = {name: tensors.pop(their_name) for name, their_name in present.items()}
         return goals
 
     def _pop_encoder(self, folder: Path, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:
@@ -226,14 +264,15 @@ class HuggingFaceLayout:
         if self.encoder == "bert" and known.get("embedding_width") == known["width"]:
             known["embedding_width"] = 0  # no projection
         for name, value in known.items():
-            if type(value) is str and name != "activation":
+            if type(value) is str and not name.endswith("activation"):
                 raise Damaged(f"{path}: '{self.fields[name]}' must be a number; it is {value!r}.")
         if "max_positions" in known:
             known["max_positions"] -= self._first_position(values.get("pad_token_id"))
-        if "pooler" not in self.implied:
+        config_class = encoders.resolve(self.encoder).Config
+        if "pooler" not in self.implied and hasattr(config_class, "pooler"):
             pooler_weight = self.prefix + self._translate("pooler.dense.weight")
             known["pooler"] = pooler_weight in tensors
-        config: EncoderConfig = encoders.resolve(self.encoder).Config(**{**self.usual, **known, **self.implied})
+        config: EncoderConfig = config_class(**{**self.usual, **known, **self.implied})
         return config
 
     def _check_values(self, path: Path, values: JsonObject) -> None:

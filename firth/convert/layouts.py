@@ -5,7 +5,7 @@ from dataclasses import replace
 from firth.convert.electra import Electra
 from firth.convert.huggingface import HuggingFaceLayout
 
-_FIELDS = {
+FIELDS = {
     "vocab_size": "vocab_size",
     "width": "hidden_size",
     "num_layers": "num_hidden_layers",
@@ -19,13 +19,13 @@ _FIELDS = {
     "norm_eps": "layer_norm_eps",
     "init_std": "initializer_range",
 }
-_EMBEDDINGS = (
+EMBEDDINGS = (
     (r"^embeddings\.tokens\.", "embeddings.word_embeddings."),
     (r"^embeddings\.positions\.", "embeddings.position_embeddings."),
     (r"^embeddings\.segments\.", "embeddings.token_type_embeddings."),
     (r"^embeddings\.norm\.", "embeddings.LayerNorm."),
 )
-_BLOCKS = (
+BLOCKS = (
     (r"^blocks\.", "encoder.layer."),
     (r"attention\.(query|key|value)\.", r"attention.self.\1."),
     (r"attention\.out\.", "attention.output.dense."),
@@ -36,7 +36,7 @@ _BLOCKS = (
 )
 
 
-def _head(*, dense: str, norm: str, bias: str) -> dict[str, str]:
+def head_names(*, dense: str, norm: str, bias: str) -> dict[str, str]:
     """The tensor names of a masked-LM head, given Hugging Face's names of its dense layer, its norm and its bias."""
     return {
         "head.dense.weight": f"{dense}.weight",
@@ -52,10 +52,10 @@ BERT = HuggingFaceLayout(
     encoder="bert",
     prefix="bert.",
     # transformers' BERT has no narrow embedding. These are the names in TensorFlow's checkpoints.
-    fields=_FIELDS | {"embedding_width": "embedding_size"},
-    names=(*_EMBEDDINGS, (r"^embeddings\.project\.", "encoder.embedding_hidden_mapping_in."), *_BLOCKS),
+    fields=FIELDS | {"embedding_width": "embedding_size"},
+    names=(*EMBEDDINGS, (r"^embeddings\.project\.", "encoder.embedding_hidden_mapping_in."), *BLOCKS),
     heads={
-        "masked_lm": _head(
+        "masked_lm": head_names(
             dense="cls.predictions.transform.dense",
             norm="cls.predictions.transform.LayerNorm",
             bias="cls.predictions.bias",
@@ -76,9 +76,9 @@ ROBERTA = HuggingFaceLayout(
     model_type="roberta",
     encoder="bert",
     prefix="roberta.",
-    fields=_FIELDS,
-    names=(*_EMBEDDINGS, *_BLOCKS),
-    heads={"masked_lm": _head(dense="lm_head.dense", norm="lm_head.layer_norm", bias="lm_head.bias")},
+    fields=FIELDS,
+    names=(*EMBEDDINGS, *BLOCKS),
+    heads={"masked_lm": head_names(dense="lm_head.dense", norm="lm_head.layer_norm", bias="lm_head.bias")},
     architectures={("masked_lm",): "RobertaForMaskedLM", (): "RobertaModel"},
     tied=("lm_head.decoder.weight",),
     extras=("embeddings.position_ids", "lm_head.decoder.bias"),
@@ -109,7 +109,7 @@ DISTILBERT = HuggingFaceLayout(
         "init_std": "initializer_range",
     },
     names=(
-        *_EMBEDDINGS,
+        *EMBEDDINGS,
         (r"^blocks\.", "transformer.layer."),
         # attention.query. -> attention.q_lin.
         (r"attention\.(query|key|value)\.", lambda found: f"attention.{found[1][0]}_lin."),
@@ -119,7 +119,7 @@ DISTILBERT = HuggingFaceLayout(
         (r"\.ffn\.down\.", ".ffn.lin2."),
         (r"ffn_norm\.", "output_layer_norm."),
     ),
-    heads={"masked_lm": _head(dense="vocab_transform", norm="vocab_layer_norm", bias="vocab_projector.bias")},
+    heads={"masked_lm": head_names(dense="vocab_transform", norm="vocab_layer_norm", bias="vocab_projector.bias")},
     architectures={("masked_lm",): "DistilBertForMaskedLM", (): "DistilBertModel"},
     tied=("vocab_projector.weight",),
     implied={"num_segments": 0, "pooler": False, "norm_eps": 1e-12, "embedding_width": 0},
@@ -129,10 +129,10 @@ ELECTRA = Electra(
     model_type="electra",
     encoder="bert",
     prefix="electra.",
-    fields=_FIELDS | {"embedding_width": "embedding_size"},
-    names=(*_EMBEDDINGS, (r"^embeddings\.project\.", "embeddings_project."), *_BLOCKS),
+    fields=FIELDS | {"embedding_width": "embedding_size"},
+    names=(*EMBEDDINGS, (r"^embeddings\.project\.", "embeddings_project."), *BLOCKS),
     heads={
-        "masked_lm": _head(
+        "masked_lm": head_names(
             dense="generator_predictions.dense", norm="generator_predictions.LayerNorm", bias="generator_lm_head.bias"
         ),
         "replaced_token": {
@@ -156,9 +156,9 @@ ALBERT = HuggingFaceLayout(
     model_type="albert",
     encoder="albert",
     prefix="albert.",
-    fields=_FIELDS | {"embedding_width": "embedding_size"},
+    fields=FIELDS | {"embedding_width": "embedding_size"},
     names=(
-        *_EMBEDDINGS,
+        *EMBEDDINGS,
         (r"^widen\.", "encoder.embedding_hidden_mapping_in."),
         # All layers share one block.
         (r"^blocks\.0\.", "encoder.albert_layer_groups.0.albert_layers.0."),
@@ -170,7 +170,7 @@ ALBERT = HuggingFaceLayout(
         (r"^pooler\.dense\.", "pooler."),
     ),
     heads={
-        "masked_lm": _head(dense="predictions.dense", norm="predictions.LayerNorm", bias="predictions.bias"),
+        "masked_lm": head_names(dense="predictions.dense", norm="predictions.LayerNorm", bias="predictions.bias"),
         "sentence_order": {
             "head.weight": "sop_classifier.classifier.weight",
             "head.bias": "sop_classifier.classifier.bias",

@@ -19,6 +19,10 @@ TABLE = {
     "t5": "firth.encoders.t5:T5",
     "bart": "firth.encoders.bart:Bart",
     "xlnet": "firth.encoders.xlnet:XLNet",
+    "mpnet": "firth.encoders.mpnet:MPNet",
+    "deberta": "firth.encoders.deberta:Deberta",
+    "nomic_bert": "firth.encoders.nomic_bert:NomicBert",
+    "modernbert": "firth.encoders.modernbert:ModernBert",
 }
 
 CONFIGS = {

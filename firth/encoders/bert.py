@@ -77,7 +77,7 @@ class Bert(Encoder):
 
     def _start_at_neighbours(self) -> None:
         """Initial weights with which heads of the first block attend to neighbours (`nn/neighbours.py`)."""
-        start_positions(self.embeddings.positions, init_std=self.config.init_std)
+        start_positions(self.embeddings.positions, init_std=self.config.init_std)  # type: ignore[arg-type]
         for weight in self.embeddings.segments.parameters():
             with torch.no_grad():
                 weight.mul_(SEGMENT_SCALE)

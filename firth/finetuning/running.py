@@ -12,10 +12,11 @@ from functools import partial
 from pathlib import Path
 
 from firth import checkpoint as checkpoints
-from firth.checkpoint import Checkpoint, Embedding, make_head
+from firth.checkpoint import Checkpoint, Embedding, LightAdapter, head_for_transformers, make_head
 from firth.config import from_dict, to_dict
 from firth.convert.languages import LANGUAGE, LANGUAGES
 from firth.data.items import BatchMaker, Item, ItemBatches
+from firth.errors import BadConfig
 from firth.files import read_json, write_json
 from firth.finetuning import labelled
 from firth.finetuning.collapse import same_answer, warn_collapsed
@@ -38,6 +39,7 @@ from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.transfer import adapt, auxiliary_goals, pretraining_heads, unfreeze
 from firth.models import TEXT_LANGUAGE, language_of
 from firth.nn.features import Features
+from firth.nn.lora import merge_lora
 from firth.run_folder import RESULTS, RunFolder
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import CALIBRATION, saved_calibration
@@ -150,6 +152,20 @@ def _rehearse(job: FinetuneJob) -> None:
         head.before_training(rows)
         items = head.encode(rows[:1], job.start.tokenizer, max_length=job.max_length, training=True)
         head.batch(items)
+    if not job.config.transfer.merge:
+        _check_adapter(job, model)
+
+
+def _check_adapter(job: FinetuneJob, model: SeedModel) -> None:
+    """Raises if the thin matrices of LoRA could not be saved without the model they were made beside."""
+    if not job.source.model or job.source.random:
+        raise BadConfig("transfer.merge=false needs a model that the small folder belongs to; name one or merge.")
+    checkpoint = Checkpoint(
+        model.encoder, {}, job.start.tokenizer, tasks=model.heads, layout=job.start.layout or job.start.encoder_name
+    )
+    if head_for_transformers(checkpoint) is None:
+        names = ", ".join(model.heads)
+        raise BadConfig(f"transfer.merge=false is for heads that transformers has; {names} has another: merge it.")
 
 
 def _run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
@@ -346,7 +362,8 @@ def _calibrate(job: FinetuneJob, model: SeedModel) -> dict[str, float]:
     temperatures: dict[str, float] = {}
     for name, items in _encode(job, model.heads, "dev").items():
         head = model.heads[name]
-        temperatures[name] = head.calibrate(predict_together(model.encoder, head, items), job.data[name].examples["dev"])
+        predictions = predict_together(model.encoder, head, items)
+        temperatures[name] = head.calibrate(predictions, job.data[name].examples["dev"])
     return temperatures
 
 
@@ -375,6 +392,11 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
         heads_of_pretraining = dict(job.start.goals or {})
         embedding = Embedding()
     transfer = job.config.transfer
+    light = None
+    if transfer.mode == "lora" and transfer.merge:
+        merge_lora(encoder.cpu())
+    elif transfer.mode == "lora":
+        light = LightAdapter(str(Path(job.source.model).resolve()), transfer.lora)
     info: dict[str, object] = {
         "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
         "max_length": job.max_length,
@@ -396,6 +418,8 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
         tasks={name: head.cpu().eval() for name, head in model.heads.items()},
         feature_encoder=reader,
         adapter_width=transfer.adapter_width if transfer.mode == "adapters" else 0,
+        prefix_length=transfer.prefix_length if transfer.mode == "prefix" else 0,
+        light=light,
         layout=job.start.layout,
     )
     return replace(checkpoint, text=card(checkpoint, summary))

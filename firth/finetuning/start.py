@@ -89,10 +89,10 @@ def start_from_model(model: str, *, random: bool, texts: Iterable[str], language
         if language:
             raise BadConfig(f"Random weights have no language embeddings; leave out `language='{language}'`.")
         return _start_from_texts(texts)
-    loaded = checkpoints.load(Path(model))
+    loaded = checkpoints.merged(checkpoints.load(Path(model)))
     chosen = chosen_language(loaded.info, language)
-    if loaded.adapter_width or loaded.feature_encoder:
-        raise BadConfig(f"{model} has adapters or frozen features; fine-tune the model it came from.")
+    if loaded.adapter_width or loaded.prefix_length or loaded.feature_encoder:
+        raise BadConfig(f"{model} has adapters, prefixes or frozen features; fine-tune the model it came from.")
     return Start(
         encoder_name=encoders.name_of(loaded.encoder),
         encoder_config=in_language(loaded.encoder.config, loaded.info, language),

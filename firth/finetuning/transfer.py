@@ -1,8 +1,9 @@
 """How a pre-trained encoder is used for a task. Config in; an encoder ready to learn out.
 
-Fine-tune everything (Devlin et al. 2018), frozen features (table 7 there; Peters et al. 2018), or adapters (Houlsby et
-al. 2019). New weights for the top layers (Zhang et al. 2021), a lower rate for lower layers, gradual unfreezing from
-the top (Howard & Ruder 2018) and the language model's loss as a second one (Radford et al. 2018) can be added.
+Fine-tune everything (Devlin et al. 2018), frozen features (table 7 there; Peters et al. 2018), adapters (Houlsby et al.
+2019), LoRA (Hu et al. 2021), biases alone (BitFit, Ben Zaken et al. 2021) or prefixes (Li & Liang 2021). New weights
+for the top layers (Zhang et al. 2021), a lower rate for lower layers, gradual unfreezing from the top (Howard & Ruder
+2018) and the language model's loss as a second one (Radford et al. 2018) can be added.
 """
 
 from dataclasses import dataclass, field, replace
@@ -18,6 +19,8 @@ from firth.finetuning.start import Start
 from firth.nn.adapters import insert_adapters
 from firth.nn.blocks import initialise
 from firth.nn.features import Features
+from firth.nn.lora import LoraConfig, insert_lora
+from firth.nn.prefix import insert_prefixes
 from firth.objectives.auxiliary_lm import NAME, AuxiliaryLM
 from firth.objectives.causal_lm import CausalLM
 from firth.objectives.objective import Objective
@@ -29,12 +32,20 @@ from firth.train.loop import Learner
 
 @dataclass(frozen=True)
 class TransferConfig:
-    mode: Literal["full", "features", "adapters"] = "full"
-    """What learns besides the head: everything, nothing of the encoder, or adapters and norms."""
+    mode: Literal["full", "features", "adapters", "lora", "bitfit", "prefix"] = "full"
+    """What learns besides the head: everything, nothing of the encoder, adapters and norms, thin matrices beside those
+    of the blocks, biases, or keys and values before each text."""
     features: Features.Config = field(default_factory=Features.Config)
     """Which layers of the frozen encoder are read, with mode=features."""
     adapter_width: int = 64
     """Bottleneck of the adapters, with mode=adapters."""
+    lora: LoraConfig = field(default_factory=LoraConfig)
+    """The thin matrices, with mode=lora."""
+    merge: bool = True
+    """With mode=lora, whether the thin matrices are added to the model's own when it is saved; false keeps them as a
+    small folder in peft's layout, which needs the model it was made from."""
+    prefix_length: int = 16
+    """Keys and values before each text, with mode=prefix."""
     layer_decay: float = 0.0
     """Each layer's rate is this times that of the layer above it; 0: 0.8 for deep and narrow models, otherwise 1."""
     unfreeze_every: float = 0.0
@@ -52,6 +63,10 @@ class TransferConfig:
             raise BadConfig(
                 "transfer needs 0 <= layer_decay <= 1, unfreeze_every of at least 0 and adapter_width of at least 1."
             )
+        if self.prefix_length < 1:
+            raise BadConfig("transfer.prefix_length must be at least 1.")
+        if not self.merge and self.mode != "lora":
+            raise BadConfig("transfer.merge=false goes with transfer.mode=lora.")
         if self.features.vectors and self.mode != "features":
             raise BadConfig("transfer.features.vectors goes with transfer.mode=features.")
         if self.auxiliary_lm < 0 or (self.auxiliary_lm and self.mode == "features"):
@@ -83,11 +98,27 @@ def adapt(encoder: Encoder, config: TransferConfig, *, tokenizer: Tokenizer | No
         pooler = getattr(encoder, "pooler", None)
         if pooler is not None:
             pooler.requires_grad_(True)
+    if config.mode == "lora":
+        insert_lora(encoder, config.lora)
+    if config.mode == "prefix":
+        insert_prefixes(encoder, config.prefix_length)
+    if config.mode == "bitfit":
+        _freeze_all_but_biases(encoder)
     if config.reinit_layers:
         reinitialise_top(encoder, config.reinit_layers)
     if config.frozen_layers:
         freeze_bottom(encoder, config.frozen_layers)
     return encoder
+
+
+def _freeze_all_but_biases(encoder: Encoder) -> None:
+    num_biases = 0
+    for name, parameter in encoder.named_parameters():
+        is_bias = name.endswith("bias")
+        num_biases += is_bias
+        parameter.requires_grad_(is_bias)
+    if not num_biases:
+        raise BadConfig(f"{type(encoder).__name__} has no biases that could learn; use transfer.mode=lora.")
 
 
 def reinitialise_top(encoder: Encoder, count: int) -> None:

@@ -9,7 +9,7 @@ block is tokenized while the one before it is computed.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from firth.console import bar
-from firth.convert.sentence_transformers import Embedding
+from firth.convert.sentence_transformers import Embedding, VectorLayer
 from firth.data.items import Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig
@@ -36,7 +36,7 @@ from firth.inference.precision_choice import (
 from firth.inference.quantization import block_linears
 from firth.inference.threads import compute_in_parallel
 from firth.nn.blocks import first_rows
-from firth.nn.pooling import last_rows, max_rows, mean_rows
+from firth.nn.pooling import last_rows, max_rows, mean_rows, mean_sqrt_rows, weighted_mean_rows
 from firth.tasks.predicting import token_batches, within
 from firth.tensors import Batch, Encoder
 from firth.tokenizers import Tokenizer
@@ -45,7 +45,15 @@ from firth.types import Encoding
 
 log = logging.getLogger(__name__)
 
-POOLINGS = {"mean": mean_rows, "cls": first_rows, "last": last_rows, "max": max_rows}
+POOLINGS = {
+    "mean": mean_rows,
+    "cls": first_rows,
+    "last": last_rows,
+    "max": max_rows,
+    "mean-sqrt": mean_sqrt_rows,
+    "weighted-mean": weighted_mean_rows,
+}
+"""Several of them, joined by `+`, are put side by side."""
 BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, few enough to stay in the cache."""
 ROUND_TOKENS = 32
@@ -109,12 +117,15 @@ class Embedder:
         precision: str,
         choices: SavedChoices | None = None,
         token_rows_VD: np.ndarray | None = None,
+        layers: tuple[VectorLayer, ...] = (),
     ) -> None:
         self.encoder = encoder
         self.tokenizer = tokenizer
         self.settings = settings
         self.token_rows_VD = token_rows_VD
         """The rows that the model's vector head adds up; None if it has no such head."""
+        self.layers = layers
+        """Layers over the pooled vector; they belong to the folder's own pooling."""
         self.precision = check_precision(precision)
         self.choices = choices or {}
         """Choices of a precision that the model's folder holds."""
@@ -123,7 +134,17 @@ class Embedder:
         """The width of the vectors, with this pooling or without one."""
         if pooling is None and self.token_rows_VD is not None:
             return int(self.token_rows_VD.shape[1])
-        return self.encoder.width
+        width = self._pooled_width(pooling or self.settings.pooling)
+        for layer in self._layers_for(pooling):
+            width = layer.width(width)
+        return width
+
+    def _pooled_width(self, pooling: str) -> int:
+        return self.encoder.width * len(pooling.split("+"))
+
+    def _layers_for(self, pooling: str | None) -> tuple[VectorLayer, ...]:
+        """The layers over vectors of this pooling: none if it is not the folder's own."""
+        return self.layers if pooling in (None, self.settings.pooling) else ()
 
     def embed(
         self,
@@ -133,9 +154,10 @@ class Embedder:
         normalise: bool | None = None,
         max_length: int | None = None,
         specials: bool = False,
+        prompt: str | None = None,
     ) -> np.ndarray:
         """One vector for each text, in order; see `Model.embed`."""
-        if pooling is not None and pooling not in POOLINGS:
+        if pooling is not None and not set(pooling.split("+")) <= POOLINGS.keys():
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
         vectors = np.empty((len(texts), self.width(pooling)), np.float32)
         bounds = [*range(0, len(texts), BLOCK_TEXTS), len(texts)]
@@ -144,7 +166,9 @@ class Embedder:
             def start_tokenizing(start: int) -> "Future[TokenizedTexts]":
                 """Starts to tokenize the block that begins at text `start`."""
                 block = list(texts[start : start + BLOCK_TEXTS])
-                return tokenizing_thread.submit(self.tokenize, block, max_length=max_length, specials=specials)
+                return tokenizing_thread.submit(
+                    self.tokenize, block, max_length=max_length, specials=specials, prompt=prompt
+                )
 
             if len(texts):
                 tokenizing = start_tokenizing(0)
@@ -159,12 +183,21 @@ class Embedder:
         return vectors
 
     def tokenize(
-        self, texts: Sequence[str], *, max_length: int | None = None, specials: bool = False
+        self,
+        texts: Sequence[str],
+        *,
+        max_length: int | None = None,
+        specials: bool = False,
+        prompt: str | None = None,
     ) -> TokenizedTexts:
         """What `embed_tokenized` reads of these texts.
 
-        A text longer than `max_length` (or the folder's limit) is cut. Without a limit it is read in windows.
+        A text longer than `max_length` (or the folder's limit) is cut. Without a limit it is read in windows. `prompt`
+        names one of the folder's prompts, which is put before each text.
         """
+        before = self.settings.prompt(prompt)
+        if before:
+            texts = [before + text for text in texts]
         size = self._window_size(max_length)
         is_limited = bool(max_length or self.settings.max_length)
         encoded = self._encode(list(texts), specials=specials)
@@ -196,6 +229,8 @@ class Embedder:
         vectors = []
         for request, rows in zip(requests, rows_by_request, strict=True):
             merged = request.add_windows(rows) if uses_head else request.merge_windows(rows)
+            for layer in () if uses_head else self._layers_for(pooling):
+                merged = layer(merged)
             if normalise:
                 merged = unit_vectors(merged)
             vectors.append(merged)
@@ -301,7 +336,7 @@ class Embedder:
         self, encoder: EncoderCall, sequences: Sequence[TokenSequence], pooling: str, *, padded: bool = True
     ) -> np.ndarray:
         """One vector for each sequence; sequences of similar length share a batch."""
-        vectors = np.empty((len(sequences), self.encoder.width), np.float32)
+        vectors = np.empty((len(sequences), self._pooled_width(pooling)), np.float32)
         if pooling == "cls" and self.encoder.cls_last:
             pooling = "last"
 
@@ -342,8 +377,8 @@ class Embedder:
 
 def pool(states_ND: Tensor, batch: Batch, pooling: str) -> Tensor:
     """One vector for each sequence of a batch."""
-    pool_rows: Callable[[Tensor, Tensor], Tensor] = POOLINGS[pooling]
-    return pool_rows(states_ND, batch.bounds_B1)
+    pooled = [POOLINGS[name](states_ND, batch.bounds_B1) for name in pooling.split("+")]
+    return torch.cat(pooled, 1) if len(pooled) > 1 else pooled[0]
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

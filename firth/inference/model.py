@@ -91,6 +91,7 @@ class Model:
             precision=precision or saved.name,
             choices=saved.choices,
             token_rows_VD=_token_rows(checkpoint),
+            layers=checkpoint.vector_layers,
         )
 
     @property
@@ -231,17 +232,19 @@ class Model:
         normalise: bool | None = None,
         max_length: int | None = None,
         specials: bool = False,
+        prompt: str | None = None,
     ) -> np.ndarray:
         """One vector for each text, in order. Settings that are None are those of the model's folder.
 
         A text longer than the model reads is read in windows, unless `max_length` (or the folder) limits its length.
+        `prompt` names one of the prompts of the model's folder, such as `query`; an empty name is for none.
         """
         if isinstance(texts, str):
             raise BadInput("embed takes a list of texts; put the one text into a list.")
         for text in texts:
             _check_is_text(text)
         return self.embedder.embed(
-            texts, pooling=pooling, normalise=normalise, max_length=max_length, specials=specials
+            texts, pooling=pooling, normalise=normalise, max_length=max_length, specials=specials, prompt=prompt
         )
 
     def predict(self, inputs: Sequence[TaskInput], *, task: str = "") -> list[Prediction]:

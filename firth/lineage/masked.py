@@ -6,6 +6,7 @@ from typing import Any
 from firth.data.settings import BatchConfig
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
+from firth.encoders.modernbert import ModernBert
 from firth.lineage import SIZES, Recipe
 from firth.objectives.entity_replacement import EntityReplacement
 from firth.objectives.infoword import InfoWord
@@ -19,6 +20,9 @@ from firth.train.settings import OptimConfig, TrainConfig
 
 PAIR_RATE = 0.9
 """Share of sequences with two segments in recipes without an objective over pairs (as in ELECTRA's program)."""
+
+MODERNBERT_SIZES = {"base": (22, 1152), "large": (28, 2624)}
+"""Layers and feed-forward width, as published."""
 
 
 def bert(size: str) -> Recipe:
@@ -165,6 +169,35 @@ def electra(size: str) -> Recipe:
         objectives={"replaced_token": ReplacedToken.Config(generator=generator, masking=masking)},
         train=replace(before.train, optim=optim),
         layout="electra",
+    )
+
+
+def modernbert(size: str) -> Recipe:
+    """ModernBERT (Warner et al. 2024): RoBERTa with rotary positions, gated feed-forward layers and local attention.
+
+    The paper: 22 x 768 and 28 x 1,024, byte-level BPE of 50k (`firth prepare --tokenizer bpe`), 30 % of the tokens
+    masked, no dropout, a rate that stays high (8e-4 for base, 5e-4 for large) and falls at the end, sequences of 1,024
+    and later of 8,192 tokens, 2 trillion tokens in all. Here sequences have 128 tokens, in the last tenth of the steps
+    1,024. Sizes below base have BERT's depth and feed-forward layers with as many weights as BERT's.
+    """
+    before = roberta(size)
+    num_layers, width, num_heads = SIZES[size]
+    ffn_width = round(8 / 3 * width / 32) * 32
+    if size in MODERNBERT_SIZES:
+        num_layers, ffn_width = MODERNBERT_SIZES[size]
+    rate = {"base": 8e-4, "large": 5e-4}.get(size, before.train.optim.rate)
+    shape = ModernBert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=ffn_width)
+    optim = replace(
+        before.train.optim, rate=rate, schedule="trapezoid", warmup_rate=0.02, decay_rate=0.3, weight_decay=1e-5
+    )
+    return replace(
+        before,
+        recipe="modernbert",
+        encoder={"modernbert": shape},
+        objectives={"masked_lm": MaskedLM.Config(rate=0.3)},
+        batches=BatchConfig(max_length=128, tokens=8192, last_length=1024),
+        train=replace(before.train, optim=optim),
+        layout="modernbert",
     )
 
 

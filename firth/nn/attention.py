@@ -122,16 +122,20 @@ def attend(
     bias: Bias | None = None,
     scale: float | None = None,
     dropout: float = 0.0,
+    window: int | None = None,
 ) -> Tensor:
     """What every query takes from the keys of its sequence that it may see: N x H x K.
 
-    A causal query sees keys up to its own position. `scale` is 1 / sqrt(K) unless given.
+    A causal query sees keys up to its own position. With a window, a query sees keys at most so many positions away;
+    a window is for self-attention without a mask and a bias. `scale` is 1 / sqrt(K) unless given.
     """
+    if window is not None and layout_k.max_length <= window + 1:
+        window = None  # all keys are inside
     aligned = layout_q is layout_k or not causal  # kernels count causal positions from the end, we from the start
     if layout_q.has_kernels and layout_k.has_kernels and mask is None and bias is None and aligned:
         if dropout:
             raise Unsupported("Attention dropout is not available on the GPU in half precision; set it to 0.")
-        return _attend_packed(projected, layout_q, layout_k, causal, scale)
+        return _attend_packed(projected, layout_q, layout_k, causal, scale, window)
     if isinstance(bias, DistanceBias) and isinstance(projected, Fused) and mask is None and not dropout:
         head_width = projected.qkv_N3HK.shape[-1]
         if _has_bias_kernel(layout_q, layout_k, head_width):
@@ -144,7 +148,7 @@ def attend(
     outputs = []
     for group in pairing.groups:
         q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
-        score_mask = _score_mask(group, causal, mask, bias)
+        score_mask = _score_mask(group, causal, mask, bias, window)
         added = None if score_mask.bias is None else score_mask.bias.to(q_GHLK.dtype)
         out_GHLK = scaled_dot_product_attention(
             q_GHLK, k_GHSK, v_GHSK, added, dropout, is_causal=score_mask.is_causal, scale=scale
@@ -164,6 +168,7 @@ def attention_weights(
     mask: Mask | None = None,
     bias: Bias | None = None,
     scale: float | None = None,
+    window: int | None = None,
 ) -> tuple[Tensor, ...]:
     """The weights themselves, H x L x S for each sequence in order (for looking at, not for speed)."""
     parts = projected.apart()
@@ -174,7 +179,7 @@ def attention_weights(
         q_1HLK = queries.cells(parts.q_NHK).transpose(1, 2).float()
         k_1HSK = keys.cells(parts.k_SHK).transpose(1, 2).float()
         scores_1HLS = q_1HLK @ k_1HSK.transpose(2, 3) * scale
-        score_mask = _score_mask(group, causal, mask, bias)
+        score_mask = _score_mask(group, causal, mask, bias, window)
         if score_mask.bias is not None:
             scores_1HLS = scores_1HLS + score_mask.bias
         weights_1HLS = scores_1HLS.softmax(-1)
@@ -198,8 +203,26 @@ def prefix_mask(prefix_B: Tensor) -> Mask:
     return may_see
 
 
-def _score_mask(group: Group, causal: bool, mask: Mask | None, bias: Bias | None) -> ScoreMask:
+def window_mask(window: int) -> Mask:
+    """A query sees keys that are at most so many positions away, before it or after it."""
+
+    def may_see(group: Group) -> Tensor:
+        is_near_GLS = group.distances().abs() <= window
+        return is_near_GLS[:, None]
+
+    return may_see
+
+
+def _score_mask(
+    group: Group, causal: bool, mask: Mask | None, bias: Bias | None, window: int | None = None
+) -> ScoreMask:
     """Which scores of a group count; what is the same in all layers is computed once."""
+    if window is not None:
+        assert mask is None, "a window is for attention without a mask"
+        assert bias is None, "a window is for attention without a bias"
+        if (causal, window) not in group.windows:
+            group.windows[causal, window] = _make_score_mask(group, causal, window_mask(window), None)
+        return group.windows[causal, window]
     if isinstance(bias, DistanceBias) and mask is None:
         return bias.score_mask(group, causal)
     if mask is not None or bias is not None:
@@ -250,11 +273,17 @@ def _as_bias(seen: Tensor) -> Tensor:
 
 
 def _attend_packed(
-    projected: Projected | Fused, layout_q: Layout, layout_k: Layout, causal: bool, scale: float | None
+    projected: Projected | Fused,
+    layout_q: Layout,
+    layout_k: Layout,
+    causal: bool,
+    scale: float | None,
+    window: int | None = None,
 ) -> Tensor:
     """The whole pack in one kernel."""
     if (
         scale is None
+        and window is None
         and layout_q is layout_k
         and isinstance(projected, Fused)
         and _fits_own_kernel(projected, layout_q)
@@ -266,7 +295,10 @@ def _attend_packed(
     parts = projected.apart()
     q, k, v = parts.q_NHK, parts.k_SHK, parts.v_SHK
     width = q.shape[-1]
-    options: dict[str, float | tuple[int, int]] = {"window_size": (-1, 0)} if causal else {}
+    options: dict[str, float | tuple[int, int]] = {}
+    if causal or window is not None:
+        reach = -1 if window is None else window
+        options["window_size"] = (reach, 0 if causal else reach)
     if scale is not None:
         options["scale"] = scale
     if width % 8:  # the kernel wants head widths that are multiples of 8

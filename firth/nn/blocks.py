@@ -23,6 +23,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": lambda x: functional.gelu(x, approximate="tanh"),
     "gelu_pytorch_tanh": lambda x: functional.gelu(x, approximate="tanh"),
     "relu": functional.relu,
+    "silu": functional.silu,
+    "tanh": torch.tanh,
 }
 
 
@@ -388,7 +390,7 @@ def initialise(module: nn.Module, *, std: float) -> None:
             nn.init.zeros_(part.bias)
         if isinstance(part, nn.LayerNorm | nn.RMSNorm):
             nn.init.ones_(part.weight)
-        if isinstance(part, nn.LayerNorm):
+        if isinstance(part, nn.LayerNorm) and part.bias is not None:
             nn.init.zeros_(part.bias)
 
 

@@ -18,23 +18,25 @@ class OneSegment(nn.Embedding):
         return self.weight
 
 
-class NoSegment(nn.Module):
-    """No segment embedding (DistilBERT)."""
+class NoEmbedding(nn.Module):
+    """Nothing is added: a model without segments (DistilBERT), or without positions in its input (NomicBERT)."""
 
-    def forward(self, segments_N: Tensor) -> Tensor:
-        return torch.zeros((), device=segments_N.device)
+    def forward(self, numbers_N: Tensor) -> Tensor:
+        return torch.zeros((), device=numbers_N.device)
 
 
 def _segments(count: int, width: int) -> nn.Module:
     """The embedding of this many kinds of segment."""
     if count == 0:
-        return NoSegment()
+        return NoEmbedding()
     if count == 1:
         return OneSegment(width)
     return nn.Embedding(count, width)
 
 
 class Embeddings(nn.Module):
+    """Token, position and segment embeddings; a `max_positions` or `num_segments` of 0 leaves these out."""
+
     def __init__(
         self,
         vocab_size: int,
@@ -48,7 +50,7 @@ class Embeddings(nn.Module):
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, width)
-        self.positions = nn.Embedding(max_positions, width)
+        self.positions = nn.Embedding(max_positions, width) if max_positions else NoEmbedding()
         self.segments = _segments(num_segments, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
         self.dropout = nn.Dropout(dropout)

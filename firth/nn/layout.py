@@ -138,6 +138,8 @@ class Group:
     keys: Side
     plain: dict[bool, "ScoreMask"] = field(default_factory=dict)
     """What counts without a mask and a bias, by `causal`: the same in all layers."""
+    windows: dict[tuple[bool, int], "ScoreMask"] = field(default_factory=dict)
+    """The same for attention to near keys, by `causal` and the window."""
 
     @property
     def is_square(self) -> bool:
@@ -180,6 +182,8 @@ class Layout:
     """How many tokens of each sequence were read before these (`nn.kv_cache`); None for 0."""
     pairings: list[tuple["Layout | None", "Pairing"]] = field(default_factory=list)
     """What was found for each layout of keys; None is this one (a reference to itself would delay its release)."""
+    prefixed: dict[int, tuple["Layout", Tensor]] = field(default_factory=dict)
+    """By length: the layout of keys with a prefix, for all layers."""
 
     @property
     def num_sequences(self) -> int:
@@ -200,6 +204,25 @@ class Layout:
         found = _one_group(self, keys) if together else _by_length(self, keys)
         self.pairings.append((other, found))
         return found
+
+    def with_prefix(self, length: int) -> tuple["Layout", Tensor]:
+        """The layout of keys of which each sequence begins with the same `length` rows, and which row each key is.
+
+        Rows count the prefix first, then the tokens of this pack.
+        """
+        if length not in self.prefixed:
+            bounds_B1 = self.bounds_B1.long()
+            numbers_B1 = torch.arange(len(bounds_B1), device=bounds_B1.device)
+            key_bounds_B1 = bounds_B1 + numbers_B1 * length
+            num_keys = self.num_tokens + self.num_sequences * length
+            key_S = torch.arange(num_keys, device=bounds_B1.device)
+            sequence_S = torch.searchsorted(key_bounds_B1[1:], key_S, right=True)
+            step_S = key_S - key_bounds_B1[sequence_S]
+            token_S = bounds_B1[sequence_S] + step_S - length
+            rows_S = torch.where(step_S < length, step_S, token_S + length)
+            keys = Layout(key_bounds_B1.to(self.bounds_B1.dtype), self.max_length + length, num_keys, self.has_kernels)
+            self.prefixed[length] = (keys, rows_S)
+        return self.prefixed[length]
 
     def all_cells(self) -> Side:
         """All sequences padded to `max_length`; shapes do not depend on their lengths."""

@@ -35,6 +35,22 @@ def mean_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     return _reduce(x_ND, bounds_B1, "mean")
 
 
+def mean_sqrt_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
+    """The sum over each sequence's tokens, divided by the root of their number."""
+    lengths_B = bounds_B1.long().diff()
+    return mean_rows(x_ND, bounds_B1) * lengths_B[:, None].to(x_ND.dtype).sqrt()
+
+
+def weighted_mean_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
+    """The mean over each sequence's tokens, weighted by their place, counted from 1 (Muennighoff 2022)."""
+    bounds_B1 = bounds_B1.long()
+    token_N = torch.arange(len(x_ND), device=x_ND.device)
+    sequence_N = torch.searchsorted(bounds_B1[1:], token_N, right=True).clamp(max=len(bounds_B1) - 2)
+    places_N1 = (token_N - bounds_B1[sequence_N] + 1)[:, None].to(x_ND.dtype)
+    weights_B1 = mean_rows(places_N1, bounds_B1)
+    return mean_rows(x_ND * places_N1, bounds_B1) / weights_B1.clamp(min=1.0)
+
+
 def max_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The largest value of each column over each sequence's tokens; an empty sequence has zeros."""
     return _reduce(x_ND, bounds_B1, "amax")

@@ -76,6 +76,9 @@ class MaskedLM(Objective):
             table_width=encoder.table_width,
             activation_name=config.activation or shape.activation,
             norm_eps=shape.norm_eps,
+            # Only ModernBERT's heads can be without biases.
+            dense_bias=getattr(shape, "head_bias", True),
+            norm_bias=getattr(shape, "norm_bias", True),
         )
         initialise(self.head, std=shape.init_std)
         self._entities = Names()

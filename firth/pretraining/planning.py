@@ -10,7 +10,6 @@ from firth import encoders, lineage
 from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig
 from firth.lineage import Recipe
-from firth.objectives.replaced_token import ReplacedToken
 from firth.train.settings import TrainConfig
 
 if TYPE_CHECKING:
@@ -113,6 +112,9 @@ def _nearest_size(encoder: "Encoder") -> str:
 
 def _with_generator_of(start: "Checkpoint", objectives: Mapping[str, object]) -> dict[str, object]:
     """The objectives with the generator's shape of the model, whose generator is trained further."""
+    # Planning alone does not load torch.
+    from firth.objectives.replaced_token import ReplacedToken
+
     kept = dict(objectives)
     own = start.goals.get("replaced_token")
     named = kept.get("replaced_token")

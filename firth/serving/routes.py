@@ -109,9 +109,7 @@ async def embed(state: ServerState, request: schemas.EmbedRequest) -> schemas.Em
         operation = EmbedOperation(model.embedder, request.pooling, request.normalise)
         vectors = await state.compute(operation, tokenized, tokens=tokenized.num_tokens)
     unknown = state.unknown_share(name, tokenized.ids)
-    return schemas.EmbedResponse(
-        model=name, width=width, vectors=vectors, tokens=tokenized.num_tokens, unknown=unknown
-    )
+    return schemas.EmbedResponse(model=name, width=width, vectors=vectors, tokens=tokenized.num_tokens, unknown=unknown)
 
 
 async def similarity(state: ServerState, request: schemas.SimilarityRequest) -> schemas.SimilarityResponse:

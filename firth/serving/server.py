@@ -108,7 +108,9 @@ def answer(
     """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, CACHED_KERNELS)
-    app = make_app(folders, host=host, limits=limits, token=token, runs=runs, index=index, precision=precision, shared=shared)
+    app = make_app(
+        folders, host=host, limits=limits, token=token, runs=runs, index=index, precision=precision, shared=shared
+    )
     try:
         Server(_uvicorn_config(app, limits), is_over=is_over, on_start=on_start).run([listener])
     finally:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from firth.starts import FEW_ROWS
 from firth.study import sets
-from firth.study.design import Cell, Claim, Run, Setting, Study
+from firth.study.design import Cell, Claim, Experiment, Setting, Study
 
 SEEDS = 3
 SHARES = (1.0, 0.3, 0.1)
@@ -42,7 +42,7 @@ def _cell(folder: Path, system: str, language: str, share: float, seed: int) -> 
         seconds = 25.0 * share + 5
     else:
         settings["encoder"] = "bag"
-    return Cell(system, dataset, seed, Run("finetune", settings, files=files, seconds=seconds), x=100 * share)
+    return Cell(system, dataset, seed, Experiment("finetune", settings, files=files, seconds=seconds), x=100 * share)
 
 
 def _claim(better: str, worse: str, english: str, chinese: str, x: float = 100.0) -> Claim:

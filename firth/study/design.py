@@ -1,7 +1,7 @@
 """What a study is made of: runs, the cells they fill, and the claims that the cells decide.
 
-A `Run` names everything that its result depends on, so its key is a hash of that, and two studies that need the same
-run share it. A `Cell` is one score: of a system, on a set, with a seed.
+An `Experiment` is one run. It names everything that its result depends on, so its key is a hash of that, and two
+studies that need the same run share it. A `Cell` is one score: of a system, on a set, with a seed.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ KEY_LENGTH = 16
 
 
 @dataclass(frozen=True)
-class Run:
+class Experiment:
     """One step, with all that its result depends on."""
 
     step: str
@@ -30,7 +30,7 @@ class Run:
     settings: Mapping[str, Setting] = field(default_factory=dict)
     files: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
     """Files by argument. Their content is part of the key, their place is not."""
-    needs: Mapping[str, "Run"] = field(default_factory=dict)
+    needs: Mapping[str, "Experiment"] = field(default_factory=dict)
     """Runs whose folder is an argument, by argument."""
     seconds: float = 10.0
     """What it takes on two cores, about."""
@@ -58,7 +58,7 @@ class Cell:
     system: str
     dataset: str
     seed: int
-    run: Run
+    run: Experiment
     figure: str = ""
     """Which figure of the run it is; empty: the one that the run is judged by."""
     x: float | None = None

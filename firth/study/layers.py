@@ -4,7 +4,7 @@ from pathlib import Path
 
 from firth.starts import FEW_ROWS
 from firth.study import sets
-from firth.study.design import Cell, Claim, Run, Study
+from firth.study.design import Cell, Claim, Experiment, Study
 
 SEEDS = 3
 LAYERS = (12, 6, 0, 9, 3)
@@ -41,7 +41,7 @@ def _cell(folder: Path, probe: str, language: str, layer: int, seed: int) -> Cel
     if task == "classify":
         changes = (*changes, "tasks.classify.pooling=mean")
     model = MODELS[language]
-    run = Run(
+    run = Experiment(
         "finetune",
         {"task": task, "seed": seed, "model": model, "changes": changes},
         files={"train": (train,), "test": (test,), "weights": sets.shipped_weights(model)},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from firth.starts import CLASSIC, FEW_ROWS
 from firth.study import sets
-from firth.study.design import Cell, Claim, Run, Setting, Study
+from firth.study.design import Cell, Claim, Experiment, Setting, Study
 
 SEEDS = 3
 STEPS = 300
@@ -94,12 +94,12 @@ def _block(folder: Path, texts: tuple[Path, ...], systems: dict[str, System], da
     return found
 
 
-def pretrained(system: System, texts: tuple[Path, ...], changes: tuple[str, ...] = ()) -> Run:
+def pretrained(system: System, texts: tuple[Path, ...], changes: tuple[str, ...] = ()) -> Experiment:
     """The run of a system's pre-training."""
     if system.tokens == "words":
         settings: dict[str, Setting] = {"recipe": system.recipe, "min_count": 2}
-        return Run("pretrain", settings, files={"texts": texts}, seconds=system.seconds)
-    return Run(
+        return Experiment("pretrain", settings, files={"texts": texts}, seconds=system.seconds)
+    return Experiment(
         "pretrain",
         {"recipe": system.recipe, "size": "tiny", "steps": STEPS, "changes": (*PRETRAINING, *changes)},
         needs={"data": shards(system.tokens, texts)},
@@ -107,16 +107,16 @@ def pretrained(system: System, texts: tuple[Path, ...], changes: tuple[str, ...]
     )
 
 
-def shards(tokens: str, texts: tuple[Path, ...]) -> Run:
-    return Run("prepare", TOKENIZERS[tokens], files={"texts": texts}, seconds=6)
+def shards(tokens: str, texts: tuple[Path, ...]) -> Experiment:
+    return Experiment("prepare", TOKENIZERS[tokens], files={"texts": texts}, seconds=6)
 
 
-def finetuned(folder: Path, start: Run, name: str, dataset: str, seed: int) -> Run:
+def finetuned(folder: Path, start: Experiment, name: str, dataset: str, seed: int) -> Experiment:
     """The run that learns a set from a pre-trained start."""
     train, test = sets.labelled(folder, dataset)
     task = TASK_OF[dataset.partition("-")[0]]
     changes = CLASSIC["classify"] if name in COUNTED else FINE_TUNING[task]
-    return Run(
+    return Experiment(
         "finetune",
         {"task": task, "seed": seed, "changes": changes},
         files={"train": (train,), "test": (test,)},
@@ -125,11 +125,11 @@ def finetuned(folder: Path, start: Run, name: str, dataset: str, seed: int) -> R
     )
 
 
-def random_weights(folder: Path, texts: tuple[Path, ...], dataset: str, seed: int) -> Run:
+def random_weights(folder: Path, texts: tuple[Path, ...], dataset: str, seed: int) -> Experiment:
     """BERT's shape from random weights."""
     train, test = sets.labelled(folder, dataset)
     task = TASK_OF[dataset.partition("-")[0]]
-    return Run(
+    return Experiment(
         "finetune",
         {"task": task, "seed": seed, "random": True, "changes": FINE_TUNING[task]},
         files={"train": (train,), "test": (test,)},

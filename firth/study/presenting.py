@@ -9,7 +9,7 @@ from firth.report.markup import Html, join
 from firth.report.page import Section, figure, page, section, table
 from firth.study.design import Study
 from firth.study.intervals import LEVEL, Interval, mean_interval
-from firth.study.running import Row
+from firth.study.running import Score
 from firth.study.verdicts import Test, judge, verdict
 
 NOTE = {
@@ -31,9 +31,9 @@ class Mean:
     interval: Interval
 
 
-def means(rows: Sequence[Row]) -> list[Mean]:
+def means(rows: Sequence[Score]) -> list[Mean]:
     """One entry for each system, set and place on the axis, in the order of the rows."""
-    grouped: dict[tuple[str, str, float | None], list[Row]] = {}
+    grouped: dict[tuple[str, str, float | None], list[Score]] = {}
     for row in rows:
         if row.score is not None:
             grouped.setdefault((row.system, row.dataset, row.x), []).append(row)
@@ -46,7 +46,7 @@ def means(rows: Sequence[Row]) -> list[Mean]:
     return found
 
 
-def as_html(study: Study, rows: Sequence[Row], *, made: str) -> str:
+def as_html(study: Study, rows: Sequence[Score], *, made: str) -> str:
     """The page; `made` says how, on what and when the rows were made."""
     tests = judge(study, rows)
     found = means(rows)
@@ -63,7 +63,7 @@ def as_html(study: Study, rows: Sequence[Row], *, made: str) -> str:
     return page(f"Study: {study.name}", sections, kind="firth study")
 
 
-def as_markdown(study: Study, rows: Sequence[Row], *, made: str) -> str:
+def as_markdown(study: Study, rows: Sequence[Score], *, made: str) -> str:
     """The same page without pictures, for the documentation."""
     tests = judge(study, rows)
     found = means(rows)
@@ -146,5 +146,5 @@ def _markdown_table(study: Study, found: Sequence[Mean]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in written)
 
 
-def _failures(rows: Sequence[Row]) -> list[str]:
+def _failures(rows: Sequence[Score]) -> list[str]:
     return [f"{row.system}, {row.dataset}, seed {row.seed}: {row.failed}" for row in rows if row.failed]

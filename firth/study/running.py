@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from firth.files import write_bytes
-from firth.study.design import Cell, Run, Study
+from firth.study.design import Cell, Experiment, Study
 from firth.study.store import Store
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ ROWS = "rows.jsonl"
 
 
 @dataclass(frozen=True)
-class Row:
+class Score:
     """A filled cell."""
 
     system: str
@@ -47,24 +47,24 @@ class Clock:
     begun: float = field(default_factory=time.monotonic)
     ratios: list[float] = field(default_factory=list)
 
-    def expected(self, runs: Sequence[Run]) -> float:
+    def expected(self, runs: Sequence[Experiment]) -> float:
         factor = statistics.median(self.ratios) if self.ratios else 1.0
         return factor * sum(run.seconds for run in runs)
 
-    def fits(self, runs: Sequence[Run]) -> bool:
+    def fits(self, runs: Sequence[Experiment]) -> bool:
         if self.limit is None:
             return True
         left = self.limit - (time.monotonic() - self.begun)
         return self.expected(runs) <= left
 
-    def learn(self, runs: Sequence[Run], seconds: float) -> None:
+    def learn(self, runs: Sequence[Experiment], seconds: float) -> None:
         """Takes note of how long some runs took."""
         designed = sum(run.seconds for run in runs)
         if designed > 0:
             self.ratios.append(seconds / designed)
 
 
-def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None) -> list[Row]:
+def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None) -> list[Score]:
     """Fills the cells that fit into the time, and returns all rows that are known, also those of earlier times."""
     clock = Clock(None if minutes is None else 60 * minutes)
     cells = study.cells(folder)
@@ -87,10 +87,10 @@ def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None
     return rows
 
 
-def _row(cell: Cell, store: Store) -> Row:
+def _row(cell: Cell, store: Store) -> Score:
     result = store.do(cell.run)
     figure = cell.figure or next(iter(result.figures), "")
-    return Row(
+    return Score(
         system=cell.system,
         dataset=cell.dataset,
         seed=cell.seed,
@@ -104,7 +104,7 @@ def _row(cell: Cell, store: Store) -> Row:
     )
 
 
-def write_rows(rows: Sequence[Row], path: Path) -> None:
+def write_rows(rows: Sequence[Score], path: Path) -> None:
     """The rows as JSON lines."""
     lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rows]
     write_bytes(path, ("\n".join(lines) + "\n").encode())

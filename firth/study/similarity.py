@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from firth.study import sets
-from firth.study.design import Cell, Claim, Run, Study
+from firth.study.design import Cell, Claim, Experiment, Study
 from firth.study.lineage import CORE, pretrained
 
 MODELS = {"en": "en-small", "zh": "zh-small"}
@@ -24,9 +24,9 @@ def cells(folder: Path) -> list[Cell]:
             files = {"pairs": pairs, "weights": weights}
             if "+" in way:
                 files["sample"] = (prose,)
-            runs[way] = Run("similarity", {"way": way, "model": model}, files=files, seconds=5)
-        runs["word2vec"] = Run("similarity", {"way": "mean"}, files={"pairs": pairs}, needs={"model": word2vec})
-        runs["simhash"] = Run("similarity", {"way": "simhash"}, files={"pairs": pairs}, seconds=1)
+            runs[way] = Experiment("similarity", {"way": way, "model": model}, files=files, seconds=5)
+        runs["word2vec"] = Experiment("similarity", {"way": "mean"}, files={"pairs": pairs}, needs={"model": word2vec})
+        runs["simhash"] = Experiment("similarity", {"way": "simhash"}, files={"pairs": pairs}, seconds=1)
         for name, run in runs.items():
             for fold in range(1, sets.FOLDS + 1):
                 found.append(Cell(name, f"pairs-{language}", fold, run, figure=f"spearman_{fold}"))

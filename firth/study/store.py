@@ -13,7 +13,7 @@ from pathlib import Path
 from firth.config import from_dict
 from firth.errors import FirthError, Interrupted
 from firth.files import read_json, write_json
-from firth.study.design import Run
+from firth.study.design import Experiment
 from firth.study.steps import TABLE
 
 log = logging.getLogger(__name__)
@@ -41,18 +41,18 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def out(self, run: Run) -> Path:
+    def out(self, run: Experiment) -> Path:
         """The folder that a run writes."""
         return self.folder / run.key / OUT
 
-    def find(self, run: Run) -> Result | None:
+    def find(self, run: Experiment) -> Result | None:
         """The result of a run that was done."""
         path = self.folder / run.key / RESULT
         if not path.exists():
             return None
         return from_dict(Result, read_json(path))
 
-    def do(self, run: Run) -> Result:
+    def do(self, run: Experiment) -> Result:
         """Does a run and those it needs, or gives the results of an earlier time."""
         known = self.find(run)
         if known is not None:
@@ -75,18 +75,18 @@ class Store:
             return self._keep(run, Result(time.monotonic() - begun, failed=str(error)))
         return self._keep(run, Result(time.monotonic() - begun, figures))
 
-    def _keep(self, run: Run, result: Result) -> Result:
+    def _keep(self, run: Experiment, result: Result) -> Result:
         folder = self.folder / run.key
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / RESULT, asdict(result))
         return result
 
-    def missing(self, run: Run) -> Iterator[Run]:
+    def missing(self, run: Experiment) -> Iterator[Experiment]:
         """The runs that have to be done for this one, needed ones first, each once."""
         seen: set[str] = set()
         yield from self._missing(run, seen)
 
-    def _missing(self, run: Run, seen: set[str]) -> Iterator[Run]:
+    def _missing(self, run: Experiment, seen: set[str]) -> Iterator[Experiment]:
         if run.key in seen or self.find(run) is not None:
             return
         seen.add(run.key)

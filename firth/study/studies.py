@@ -13,7 +13,7 @@ from firth.errors import BadConfig
 from firth.files import write_bytes
 from firth.study.design import Study
 from firth.study.presenting import as_html, as_markdown
-from firth.study.running import ROWS, Row, run_study, write_rows
+from firth.study.running import ROWS, Score, run_study, write_rows
 from firth.study.store import Store
 from firth.study.verdicts import judge, verdict
 
@@ -41,7 +41,7 @@ def run_all(*, out: str | Path, minutes: float | None = None) -> list[Path]:
     return [run(name, out=out, minutes=share) for name in studies.TABLE]
 
 
-def _write(study: Study, rows: Sequence[Row], folder: Path, *, minutes: float | None) -> Path:
+def _write(study: Study, rows: Sequence[Score], folder: Path, *, minutes: float | None) -> Path:
     """The rows and the page of a study."""
     folder.mkdir(parents=True, exist_ok=True)
     write_rows(rows, folder / ROWS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from firth.study.design import Claim, Study
 from firth.study.intervals import Interval, Outcome, holm, mean_interval, outcome, p_value
-from firth.study.running import Row
+from firth.study.running import Score
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Test:
     outcome: Outcome
 
 
-def judge(study: Study, rows: Sequence[Row]) -> list[Test]:
+def judge(study: Study, rows: Sequence[Score]) -> list[Test]:
     """All claims of a study that its rows can say something about."""
     found = []
     for claim in study.claims:
@@ -36,13 +36,13 @@ def judge(study: Study, rows: Sequence[Row]) -> list[Test]:
     return tests
 
 
-def _datasets(claim: Claim, rows: Sequence[Row]) -> list[str]:
+def _datasets(claim: Claim, rows: Sequence[Score]) -> list[str]:
     if claim.datasets:
         return list(claim.datasets)
     return sorted({row.dataset for row in rows})
 
 
-def _differences(claim: Claim, dataset: str, rows: Sequence[Row]) -> list[float]:
+def _differences(claim: Claim, dataset: str, rows: Sequence[Score]) -> list[float]:
     """Better minus worse for every seed that both have."""
     better = _by_seed(claim.better, dataset, claim.x, rows)
     worse_x = claim.x if claim.worse_x is None else claim.worse_x
@@ -51,7 +51,7 @@ def _differences(claim: Claim, dataset: str, rows: Sequence[Row]) -> list[float]
     return [better[seed] - worse[seed] for seed in shared]
 
 
-def _by_seed(system: str, dataset: str, x: float | None, rows: Sequence[Row]) -> dict[int, float]:
+def _by_seed(system: str, dataset: str, x: float | None, rows: Sequence[Score]) -> dict[int, float]:
     scores = {}
     for row in rows:
         is_meant = row.system == system and row.dataset == dataset and x in (None, row.x)

@@ -15,10 +15,13 @@ from firth.objectives.replaced_token import Generator, ReplacedToken
 
 log = logging.getLogger(__name__)
 
+LONGEST = 8192
+"""Where texts are cut for models without a longest one."""
+
 
 def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
     """Writes the model to a new folder; with `bits`, its weights take so many bits each. Returns what was written."""
-    checkpoint = without_generator(checkpoints.load(model))
+    checkpoint = without_generator(checkpoints.merged(checkpoints.load(model)))
     if bits:
         checkpoint = noting_bits(checkpoint, bits)
     with atomic_folder(out) as folder:
@@ -27,6 +30,19 @@ def export_folder(model: Path, out: Path, *, bits: int = 0) -> Checkpoint:
         names = ", ".join(checkpoint.tasks)
         log.warning(f"transformers opens {out} without the head of {names}, for which it has no class; firth has it.")
     return checkpoint
+
+
+def export_sentence_transformers(model: Path, out: Path) -> Checkpoint:
+    """Writes the model as a folder of sentence-transformers; texts are cut at what the model reads, unless its own
+    folder says less. Returns what was written."""
+    checkpoint = without_generator(checkpoints.merged(checkpoints.load(model)))
+    embedding = checkpoint.embedding
+    if embedding.max_length is None:
+        embedding = replace(embedding, max_length=min(checkpoint.encoder.max_positions, LONGEST))
+    exported = replace(checkpoint, embedding=embedding)
+    with atomic_folder(out) as folder:
+        checkpoints.save(folder, exported)
+    return exported
 
 
 def noting_bits(checkpoint: Checkpoint, bits: int) -> Checkpoint:

@@ -20,6 +20,7 @@ from firth import metrics
 from firth.data.items import Item, Window, cut_window, pack_items
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
+from firth.nn.heads import scoring_layer
 from firth.tasks import squad
 from firth.tasks.squad import Question
 from firth.tasks.task import (
@@ -151,6 +152,7 @@ class AnswerHead(Head):
 
     def __init__(self, config: AnswerConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
+        self.layer = scoring_layer(encoder, encoder.token_layer)
         self.head = nn.Linear(encoder.width, 2)
         initialise(self.head, std=encoder.init_std)
 
@@ -209,7 +211,7 @@ class AnswerHead(Head):
     def loss(self, states: States, batch: Batch) -> Loss:
         legal_N = batch.targets["legal_N"]
         spans_B2 = batch.targets["spans_B2"]
-        scores_N2: Tensor = self.head(states.last_ND).float()
+        scores_N2: Tensor = self.head(self.layer(states.last_ND)).float()
         legal_scores_N2 = scores_N2.masked_fill(~legal_N[:, None], -torch.inf)
         scores_BL2 = _padded(legal_scores_N2, batch)
         # The mean of the losses of beginning and end.
@@ -223,7 +225,7 @@ class AnswerHead(Head):
     # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
-        scores_N2: Tensor = self.head(states.last_ND).float()
+        scores_N2: Tensor = self.head(self.layer(states.last_ND)).float()
         return np.split(scores_N2.cpu().numpy(), batch.bounds_B1[1:-1].tolist())
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:

@@ -21,6 +21,7 @@ from firth.config import check_counts, check_shares
 from firth.data.items import Item, pack_items, text_items
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
+from firth.nn.heads import scoring_layer
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
 from firth.tasks import classify_scores, columns, glue
@@ -41,6 +42,7 @@ from firth.tasks.task import (
     TaskConfig,
     gold_labels,
     index_of,
+    layer_for,
     most_frequent,
     pooling_for,
     predicted_labels,
@@ -74,6 +76,8 @@ class ClassifyConfig(TaskConfig):
     both_orders: bool | None = None
     """Read a pair in both orders, in training and prediction, and average the scores, as GPT does if the order has no
     meaning; by default only with the presets mrpc, stsb and qqp."""
+    layer: Literal["auto", "none", "tanh", "gelu", "relu", "gelu-norm"] = "auto"
+    """A layer between the text's vector and the scores; auto is the one that the kind of model usually has."""
     head: Literal["linear", "tree"] = "linear"
     """What scores the names: a row each, or choices on the way down a Huffman tree."""
     dropout: float = 0.1
@@ -98,7 +102,8 @@ class ClassifyConfig(TaskConfig):
     """What the rest is divided by; 0 takes mean and deviation of the training rows."""
 
     def for_encoder(self, encoder: Encoder) -> Self:
-        return replace(self, pooling=pooling_for(self.pooling, encoder))
+        pooling = pooling_for(self.pooling, encoder)
+        return replace(self, pooling=pooling, layer=layer_for(self.layer, encoder, pooling=pooling))
 
     def __post_init__(self) -> None:
         if self.kind != "one" and len(self.label_columns) > 1:
@@ -221,6 +226,7 @@ class ClassifyHead(Head):
         width = encoder.width
         if config.pooling == "concat":
             width = 3 * width
+        self.layer = scoring_layer(encoder, self.config.layer)
         self.head: nn.Linear | TreeHead = HEADS[config.head](width, sum(sizes))
         initialise(self.head, std=encoder.init_std)
         self.register_buffer("weights_T", torch.ones(sum(sizes)), persistent=False)
@@ -346,7 +352,7 @@ class ClassifyHead(Head):
     def scores(self, states: States, batch: Batch) -> Tensor:
         """The scores of every sequence."""
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.config.pooling)
-        scores_BT: Tensor = self.head(self.dropout(pooled_BD))
+        scores_BT: Tensor = self.head(self.dropout(self.layer(pooled_BD)))
         return scores_BT
 
     # Predicting

@@ -23,10 +23,12 @@ from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import similarity
 from firth.nn.blocks import initialise
+from firth.nn.heads import scoring_layer
 from firth.nn.pooling import layered_rows, pooled_rows
 from firth.tasks import compare_files, compare_scores, glue
 from firth.tasks.compare_files import Kind
 from firth.tasks.compare_scores import Similarity, Whitening, unit_vectors, with_vectors
+from firth.tasks.negatives import ignored_negatives
 from firth.tasks.pair_windows import joined_items, separate_items
 from firth.tasks.task import (
     Examples,
@@ -39,9 +41,8 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
-    different_texts,
     gold_labels,
-    index_of,
+    layer_for,
     pooling_for,
     predicted_labels,
 )
@@ -101,6 +102,9 @@ class CompareConfig(TaskConfig):
     and whole ones (Kusupati et al. 2022)."""
     threshold: float = 0.5
     """The similarity from which texts count as alike; found on dev."""
+    layer: Literal["auto", "none", "tanh", "gelu", "relu", "gelu-norm"] = "auto"
+    """With way=cross, a layer between the pair's vector and the score; auto is the one that the kind of model usually
+    has."""
     dropout: float = 0.1
     """Share of the cross-encoder's pooled vector set to zero in training."""
     max_windows: int = 4
@@ -119,7 +123,8 @@ class CompareConfig(TaskConfig):
         return ","
 
     def for_encoder(self, encoder: Encoder) -> Self:
-        return replace(self, pooling=pooling_for(self.pooling, encoder))
+        layer = layer_for(self.layer, encoder, pooling="cls") if self.way == "cross" else "none"
+        return replace(self, pooling=pooling_for(self.pooling, encoder), layer=layer)
 
     def __post_init__(self) -> None:
         has_pooled_settings = self.whiten or (self.way == "siamese" and self.pooling == "first-last")
@@ -249,6 +254,7 @@ class CompareHead(Head):
         if config.way == "cross":
             self.pair_pooling = pooling_for("cls", encoder)
             self.dropout = nn.Dropout(config.dropout)
+            self.layer = scoring_layer(encoder, self.config.layer)
             self.head = nn.Linear(encoder.width, 1)
             initialise(self.head, std=encoder.init_std)
 
@@ -342,7 +348,7 @@ class CompareHead(Head):
     def _pair_scores(self, states: States, batch: Batch) -> Tensor:
         """A cross-encoder's score of every sequence."""
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.pair_pooling)
-        scores_B1: Tensor = self.head(self.dropout(pooled_BD))
+        scores_B1: Tensor = self.head(self.dropout(self.layer(pooled_BD)))
         return scores_B1[:, 0]
 
     def _pooled(self, states: States, batch: Batch) -> Tensor:
@@ -407,30 +413,6 @@ def text_vectors(vectors_BD: Tensor, batch: Batch) -> Tensor:
     num_texts = int(texts_B[-1]) + 1
     zeros_TD = vectors_BD.new_zeros(num_texts, vectors_BD.shape[1])
     return zeros_TD.index_add(0, texts_B, vectors_BD * weights_B1)
-
-
-def ignored_negatives(examples: Examples, is_alike_E: np.ndarray) -> np.ndarray:
-    """E x C: which texts of a batch are no negatives of which example.
-
-    The candidates are all second texts, then all third ones. An example ignores copies of its own texts, and texts that
-    another example says are like its first text.
-    """
-    index = index_of(different_texts(examples))
-    num_examples = len(examples)
-    ids_EK = np.array([[index[text] for text in example.texts] for example in examples])
-    firsts_E = ids_EK[:, 0]
-    seconds_E = ids_EK[:, 1]
-    candidates_C = ids_EK[:, 1:].T.ravel()
-    is_second_EC = candidates_C[None] == seconds_E[:, None]
-    is_first_EC = candidates_C[None] == firsts_E[:, None]
-    ignored_EC = is_second_EC | is_first_EC
-    # Examples with the same first text: what one says is like it is no negative of the others.
-    same_first_EE = firsts_E[None] == firsts_E[:, None]
-    ignored_EC[:, :num_examples] |= same_first_EE & is_alike_E[None]
-    # Its own second text is the answer.
-    rows = np.arange(num_examples)
-    ignored_EC[rows, rows] = False
-    return np.asarray(ignored_EC)
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from firth.config import check_shares, resolve
 from firth.data.items import Item, pack_items
 from firth.errors import BadConfig, BadInput
 from firth.nn import schemes, taggers
+from firth.nn.heads import scoring_layer
 from firth.nn.recurrent import bidirectional
 from firth.tasks import conll, segmenting
 from firth.tasks.conll import Sentence, spelled
@@ -263,6 +264,7 @@ class TagHead(Head):
         legal = schemes.legal_transitions(self.tags, config.scheme, forbidden=config.forbidden)
         tagger_class = resolve(taggers.TABLE, config.tagger, "tagger")
         self.tagger: taggers.Tagger = tagger_class(width, legal, linear=config.head != "none")
+        self.layer = scoring_layer(encoder, encoder.token_layer if self.lstm is None else "none")
         self.dropout = nn.Dropout(config.dropout)
         self.register_buffer("known_words_U", torch.zeros(config.known_words, dtype=torch.long))
 
@@ -316,7 +318,8 @@ class TagHead(Head):
     def _tagger_inputs(self, states: States, batch: Batch) -> Tensor:
         """The states that the tagger scores: the encoder's, or those of the BiLSTM above them."""
         if self.lstm is None:
-            return states.last_ND
+            inputs_ND: Tensor = self.layer(states.last_ND)
+            return inputs_ND
         return bidirectional(self.lstm, self.dropout(states.last_ND), batch.bounds_B1)
 
     def counts(self, batch: Batch) -> Mapping[str, int]:

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar, cast
 
 import numpy as np
 
@@ -57,6 +57,18 @@ def pooling_for(pooling: Pooling, encoder: Encoder) -> Pooling | Literal["last"]
     if pooling == "cls" and (encoder.causal or encoder.cls_last):
         return "last"
     return pooling
+
+
+LayerKind = Literal["auto", "none", "tanh", "gelu", "relu", "gelu-norm"]
+
+
+def layer_for(layer: LayerKind, encoder: Encoder, *, pooling: str) -> LayerKind:
+    """The layer between a text's vector and its scores: `auto` becomes the one that this encoder usually has."""
+    if pooling == "concat":
+        return "none"
+    if layer == "auto":
+        return cast(LayerKind, encoder.text_layer)
+    return layer
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ CLASSES: dict[str, str] = {
     "T5TokenizerFast": "unigram",
     "MBartTokenizer": "unigram",
     "MBartTokenizerFast": "unigram",
+    "DebertaV2Tokenizer": "unigram",
+    "DebertaV2TokenizerFast": "unigram",
 }
 """The class that `tokenizer_config.json` names -> its row; other classes are WordPiece."""
 GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
@@ -50,7 +52,7 @@ GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 MODELS = {"Unigram": "unigram", "BPE": "bpe"}
 """The model in `tokenizer.json` -> its row; others are WordPiece."""
 _MERGES = "merges.txt"
-_SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model")
+_SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "spm.model")
 
 
 class Tokenizer(Protocol):

@@ -8,6 +8,7 @@ The tokenizers library does the encoding, behind a cache of chunks; `pieces` lea
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -17,7 +18,7 @@ from typing import Literal
 
 import numpy as np
 from tokenizers import Encoding as LibraryEncoding
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
@@ -127,12 +128,20 @@ class BPE(Capabilities):
         write_json(folder / "tokenizer_config.json", self._settings(max_length or self.max_length))
         return "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"
 
+    def _class_name(self) -> str:
+        """The class in transformers that frames texts in the same way."""
+        roles = self.vocab.roles
+        if roles[2] == roles[3]:
+            return "GPT2Tokenizer"
+        is_roberta = len(self.vocab.frame.between) == 2 and not self.rules.normalizer
+        return "RobertaTokenizer" if is_roberta else "PreTrainedTokenizerFast"
+
     def _settings(self, max_length: int | None) -> dict[str, str | bool | int]:
         """The content of tokenizer_config.json."""
         roles = self.vocab.roles
         is_roberta = roles[2] != roles[3]
         settings: dict[str, str | bool | int] = {
-            "tokenizer_class": "RobertaTokenizer" if is_roberta else "GPT2Tokenizer",
+            "tokenizer_class": self._class_name(),
             "add_prefix_space": self.rules.prefix_space,
             "bos_token": roles[2],
             "eos_token": roles[3],
@@ -151,7 +160,10 @@ class BPE(Capabilities):
     def fingerprint(self) -> str:
         """sha256 of everything that decides the ids of plain text."""
         rules = replace(self.rules, added=without_specials(self.rules.added))
-        content = [self.vocab.tokens, self.vocab.roles, self.merges, asdict(rules)]
+        settings = asdict(rules)
+        if not rules.normalizer:
+            del settings["normalizer"]  # so that fingerprints stay what they were before there was one
+        content = [self.vocab.tokens, self.vocab.roles, self.merges, settings]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
@@ -230,6 +242,8 @@ class BPE(Capabilities):
     def _split_text(self, text: str) -> list[str] | None:
         if has_chinese(text):
             return None
+        if self.rules.normalizer:
+            text = unicodedata.normalize(self.rules.normalizer, text)  # type: ignore[arg-type]
         if text and self.rules.prefix_space and not starts_with_space(text):
             text = " " + text
         return split_chunks(text)
@@ -338,6 +352,8 @@ class BPE(Capabilities):
     def _build(self, rules: BPERules) -> Tokenizer:
         pieces = {piece: i for i, piece in enumerate(self._pieces)}
         tokenizer = Tokenizer(models.BPE(pieces, list(self.merges)))
+        if rules.normalizer:
+            tokenizer.normalizer = normalizers.NFC()
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=rules.prefix_space)
         tokenizer.decoder = decoders.ByteLevel()
         add_tokens(tokenizer, rules.added)
@@ -346,6 +362,13 @@ class BPE(Capabilities):
     def _post_processor(self) -> processors.PostProcessor:
         """Adds the frame of special tokens when other programs load the saved files; GPT-2's adds no end."""
         cls, sep = self.vocab.roles[2:4]
+        if cls != sep and len(self.vocab.frame.between) == 1:
+            second = self.vocab.frame.second_segment
+            return processors.TemplateProcessing(
+                single=f"{cls} $A {sep}",
+                pair=f"{cls} $A {sep} $B:{second} {sep}:{second}",
+                special_tokens=[(cls, self.vocab.cls), (sep, self.vocab.sep)],
+            )
         if cls != sep:
             return processors.RobertaProcessing(
                 (sep, self.vocab.sep),

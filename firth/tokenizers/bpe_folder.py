@@ -1,8 +1,8 @@
 """Reads the files of a byte-level BPE tokenizer. In: a folder; out: vocabulary, merges, rules and longest input.
 
-As in `folder`, `tokenizer.json` is read as plain JSON and only the components of GPT-2's and RoBERTa's tokenizers are
-accepted; the regular expression that cuts words never comes from a file. Without `tokenizer.json`, `vocab.json` and
-`merges.txt` hold the same information.
+As in `folder`, `tokenizer.json` is read as plain JSON and only the components of GPT-2's, RoBERTa's and ModernBERT's
+tokenizers are accepted; the regular expression that cuts words never comes from a file. Without `tokenizer.json`,
+`vocab.json` and `merges.txt` hold the same information.
 """
 
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.errors import BadInput
+from firth.tokenizers.unigram_folder import template_frame
 from firth.tokenizers.vocab import Frame, Vocab
 from firth.tokenizers.wordpiece_folder import (
     ROLES,
@@ -32,7 +33,7 @@ ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 END_OF_TEXT = "<|endoftext|>"
 """GPT-2's only special token, in all roles."""
 _ACCEPTED: dict[str, tuple[str | None, ...]] = {
-    "normalizer": (None,),
+    "normalizer": (None, "NFC"),
     "pre_tokenizer": ("ByteLevel",),
     "model": ("BPE",),
     "post_processor": ("RobertaProcessing", "ByteLevel", "TemplateProcessing", None),
@@ -60,6 +61,8 @@ class BPERules:
     """Tokens that are matched in the text before it is cut, in the order of their ids."""
     num_pieces: int | None = None
     """Ids from here on are added tokens outside the BPE model; None: there are none."""
+    normalizer: str = ""
+    """`NFC` where characters are composed before text is cut, as in ModernBERT; empty for no normalizer."""
 
 
 def frame_of(tokens: tuple[str, ...], roles: tuple[str, ...], *, opens: bool) -> Frame:
@@ -97,8 +100,19 @@ def read_folder(folder: Path) -> tuple[Vocab, Merges, BPERules, int | None]:
     if missing:
         raise BadInput(f"{path}: the vocabulary has no {' '.join(dict.fromkeys(missing))}.")
     frame = frame_of(tokens, roles, opens=settings.get("add_bos_token") is True)
+    if path == json_path and roles[2] != roles[3]:
+        frame = _template(path, tokens) or frame
     vocab = Vocab(tokens, roles, other_specials(rules.added, roles), own_frame=frame)
     return vocab, merges, rules, longest_input(settings)
+
+
+def _template(path: Path, tokens: tuple[str, ...]) -> Frame | None:
+    """The frame of a tokenizer.json that spells it out, as ModernBERT's does."""
+    post_processor = as_object(read_plain(path), path).get("post_processor")
+    if not post_processor or as_object(post_processor, path).get("type") != "TemplateProcessing":
+        return None
+    ids = {token: i for i, token in enumerate(tokens)}
+    return template_frame(post_processor, ids, path)
 
 
 def _from_json(path: Path) -> tuple[tuple[str, ...], Merges, BPERules]:
@@ -121,6 +135,7 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], Merges, BPERules]:
         prefix_space=as_flag(pre_tokenizer, "add_prefix_space", path),
         added=tuple(added for _, added in added_with_ids),
         num_pieces=_num_pieces(pieces, tokens),
+        normalizer="NFC" if components.get("normalizer") else "",
     )
     return tokens, _read_merges(model.get("merges") or [], path), rules
 

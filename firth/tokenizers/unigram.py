@@ -23,7 +23,7 @@ from firth.tokenizers.byte_words import word_borders
 from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
 from firth.tokenizers.segmentation import repair
-from firth.tokenizers.unigram_folder import SPACE, Step, UnigramRules, read_folder
+from firth.tokenizers.unigram_folder import DEBERTA, SPACE, Step, UnigramRules, read_folder
 from firth.tokenizers.vocab import Vocab
 from firth.tokenizers.wordpiece_folder import ROLES
 from firth.types import Encoding
@@ -91,7 +91,10 @@ class Unigram(Capabilities):
             return "XLNetTokenizer"
         if not frame.opening:
             return "PreTrainedTokenizerFast"  # mBART's, whose frame depends on the language
-        return "XLMRobertaTokenizer" if len(frame.between) > 1 else "AlbertTokenizer"
+        if len(frame.between) > 1:
+            return "XLMRobertaTokenizer"
+        # A class with rules of its own, such as DebertaV2Tokenizer, would not use those of the file.
+        return "PreTrainedTokenizerFast" if self.vocab.roles == DEBERTA else "AlbertTokenizer"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -226,6 +229,9 @@ def _normalizer(step: Step) -> normalizers.Normalizer:
         text, regex, content = settings
         pattern = Regex(regex) if regex else text
         return normalizers.Replace(pattern, content)
+    if kind == "Strip":
+        (side,) = settings
+        return normalizers.Strip(left=side != "right", right=side != "left")
     normalizer: normalizers.Normalizer = getattr(normalizers, kind)()
     return normalizer
 

@@ -1,8 +1,8 @@
 """Reads the files of a unigram tokenizer. In: a folder; out: vocabulary, rules with scores, and longest input.
 
-As in `folder`, `tokenizer.json` is read as plain JSON and only the components of the tokenizers of ALBERT, XLNet, XLM-R
-and T5 are accepted; no regular expression of a file reaches the tokenizers library. Without `tokenizer.json`,
-SentencePiece's own file holds the same information.
+As in `folder`, `tokenizer.json` is read as plain JSON and only the components of the tokenizers of ALBERT, XLNet,
+XLM-R, T5 and DeBERTa are accepted; only two regular expressions of a file reach the tokenizers library. Without
+`tokenizer.json`, SentencePiece's own file holds the same information.
 """
 
 import base64
@@ -18,6 +18,7 @@ from firth.tokenizers.vocab import Frame, Vocab
 from firth.tokenizers.wordpiece_folder import (
     Added,
     JsonObject,
+    as_flag,
     as_number,
     as_object,
     as_rows,
@@ -31,9 +32,12 @@ from firth.tokenizers.wordpiece_folder import (
 
 SPACE = "\u2581"
 SPACES = " {2,}"
-"""The only regular expression that is accepted: several spaces in a row."""
+"""Several spaces in a row."""
+WHITE_SPACE = r"\s{2,}|[\n\r\t]"
+"""What DeBERTa's tokenizer replaces by one space. No other regular expression than these two is accepted."""
 ALBERT = ("<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]")
 XLNET = ("<pad>", "<unk>", "<cls>", "<sep>", "<mask>")
+DEBERTA = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 XLM_ROBERTA = ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 T5 = ("<pad>", "<unk>", "<pad>", "</s>", "<extra_id_0>")
 """T5's targets begin with its padding; its first sentinel is the nearest thing to a mask."""
@@ -41,8 +45,8 @@ NUM_SENTINELS = 100
 """Sentinels of T5's folders that do not say how many there are."""
 PLAIN = ("NFC", "NFD", "NFKC", "NFKD", "Nmt", "StripAccents", "Lowercase")
 """Normalizers without settings."""
-MODELS = ("spiece.model", "sentencepiece.bpe.model")
-"""SentencePiece's file under the names that ALBERT's and T5's, and XLM-R's folders give it."""
+MODELS = ("spiece.model", "sentencepiece.bpe.model", "spm.model")
+"""SentencePiece's file under the names that ALBERT's and T5's, XLM-R's, and DeBERTa's folders give it."""
 Step = tuple[str, ...]
 """A normalizer and its settings."""
 ScoredPieces = list[tuple[str, float]]
@@ -89,6 +93,8 @@ def read_folder(folder: Path) -> tuple[Vocab, UnigramRules, int | None]:
 
 
 def _usual_roles(tokens: tuple[str, ...]) -> tuple[str, ...]:
+    if "[PAD]" in tokens:
+        return DEBERTA
     for roles in (ALBERT, XLNET):
         if roles[2] in tokens:
             return roles
@@ -119,7 +125,7 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], UnigramRules, Frame | None]
         added=tuple(added for _, added in added_with_ids),
     )
     ids = {token: i for i, token in enumerate(tokens)}
-    return tuple(tokens), rules, _frame(components.get("post_processor"), ids, path)
+    return tuple(tokens), rules, template_frame(components.get("post_processor"), ids, path)
 
 
 def _scored_pieces(rows: object, path: Path) -> ScoredPieces:
@@ -149,6 +155,13 @@ def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, 
         specials: tuple[str, ...] = XLM_ROBERTA
         unknown = 3
         steps = _charsmap_steps(model)
+    elif path.name == MODELS[2]:
+        if "[MASK]" not in [text for text, _ in pieces]:
+            pieces.append(("[MASK]", 0.0))
+        specials = DEBERTA
+        unknown = model.unknown
+        lowercase: list[Step] = [("Lowercase",)] if settings.get("do_lower_case") else []
+        steps = [*lowercase, ("Strip", "both"), *_charsmap_steps(model)]
     elif _usual_roles(tuple(text for text, _ in pieces)) == T5:
         pieces += [(sentinel, 0.0) for sentinel in _sentinels(settings)]
         end = [text for text, _ in pieces].index("</s>")
@@ -170,6 +183,7 @@ def _from_model(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, 
         scores=tuple(score for _, score in pieces),
         unknown=unknown,
         normalizer=(*steps, ("Replace", "", SPACES, " ")),
+        by_space=path.name != MODELS[2],
         added=_added_tokens(model, tokens, specials),
     )
     return tokens, rules, frame
@@ -240,10 +254,21 @@ def _normalizer_steps(value: object, path: Path) -> Iterator[Step]:
         except binascii.Error:
             raise BadInput(f"{path} has a table of characters that is not base64.") from None
         yield "Precompiled", base64.b64encode(charsmap).decode()  # in canonical form: it enters the fingerprint
+    elif kind == "Strip":
+        yield "Strip", _stripped_side(normalizer, path)
     elif kind == "Replace":
         yield _replace_step(normalizer, path)
     else:
         raise BadInput(f"{path} has the normalizer {kind!r}, which firth does not know.")
+
+
+def _stripped_side(normalizer: JsonObject, path: Path) -> str:
+    """Where white space is removed: left, right or both."""
+    left = as_flag({"strip_left": True, **normalizer}, "strip_left", path)
+    right = as_flag({"strip_right": True, **normalizer}, "strip_right", path)
+    if left and right:
+        return "both"
+    return "left" if left else "right"
 
 
 def _replace_step(normalizer: JsonObject, path: Path) -> Step:
@@ -253,7 +278,7 @@ def _replace_step(normalizer: JsonObject, path: Path) -> Step:
     regex = pattern.get("Regex", "")
     content = normalizer.get("content")
     is_text = isinstance(text, str) and isinstance(content, str)
-    is_known = regex in ("", SPACES) and (text or regex)
+    is_known = regex in ("", SPACES, WHITE_SPACE) and (text or regex)
     if not is_text or not is_known:
         raise BadInput(f"{path} replaces {pattern!r}, which is neither a text nor several spaces.")
     return "Replace", str(text), str(regex), str(content)
@@ -280,14 +305,14 @@ def _pre_tokenizer(value: object, path: Path) -> tuple[bool, str]:
     return len(kinds) == 2, str(scheme)
 
 
-def _frame(value: object, ids: Mapping[str, int], path: Path) -> Frame | None:
+def template_frame(value: object, ids: Mapping[str, int], path: Path) -> Frame | None:
     """The special tokens before, between and after two texts; None where the file has no template."""
     if value is None:
         return None
     post_processor = as_object(value, path)
     if post_processor.get("type") != "TemplateProcessing":
         raise BadInput(
-            f"{path} frames texts by {post_processor.get('type')!r}; a unigram tokenizer does it by a template."
+            f"{path} frames texts by {post_processor.get('type')!r}; such a tokenizer does it by a template."
         )
     groups: list[list[int]] = [[]]  # the special tokens before the first text, between the texts, after the second
     second_segment = 0

@@ -120,7 +120,7 @@ class WordPiece(Capabilities):
         folder = Path(folder)
         rules = self.rules
         settings: dict[str, str | bool | int] = {
-            "tokenizer_class": "BertTokenizer",
+            "tokenizer_class": "MPNetTokenizer" if self.vocab.own_frame else "BertTokenizer",
             "do_lower_case": rules.lowercase,
             "strip_accents": rules.strip_accents,
             "tokenize_chinese_chars": rules.chinese_characters,
@@ -288,6 +288,12 @@ class WordPiece(Capabilities):
         )
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+        add_tokens(tokenizer, rules.added)
+        if self.vocab.own_frame:
+            tokenizer.post_processor = processors.RobertaProcessing(
+                (separator, self.vocab.sep), (opening, self.vocab.cls), trim_offsets=True, add_prefix_space=False
+            )
+            return tokenizer
         # [CLS] and [SEP] are only names within the template; the ids and tokens are this vocabulary's.
         tokenizer.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]",
@@ -297,7 +303,6 @@ class WordPiece(Capabilities):
                 {"id": "[SEP]", "ids": [self.vocab.sep], "tokens": [separator]},
             ],
         )
-        add_tokens(tokenizer, rules.added)
         return tokenizer
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from firth.errors import BadInput, Damaged
 from firth.files import read_json
 from firth.tokenizers.segmentation import repair
-from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
+from firth.tokenizers.vocab import PREFIX, SPECIALS, Frame, Vocab
 
 JsonObject = dict[str, object]
 ROLES = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
@@ -21,10 +21,12 @@ _ACCEPTED: dict[str, tuple[str | None, ...]] = {
     "normalizer": ("BertNormalizer",),
     "pre_tokenizer": ("BertPreTokenizer",),
     "model": ("WordPiece",),
-    "post_processor": ("TemplateProcessing", "BertProcessing", None),
+    "post_processor": ("TemplateProcessing", "BertProcessing", "RobertaProcessing", None),
     "decoder": ("WordPiece", None),
 }
 """The type that each component of tokenizer.json may have."""
+MPNET = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
+"""MPNet's special tokens; its texts are framed as RoBERTa's: `<s> A </s></s> B </s>`."""
 _LONGEST_PLAUSIBLE = 1_000_000  # folders without a limit state 1e30
 
 
@@ -74,12 +76,36 @@ def read_folder(folder: Path) -> tuple[Vocab, WordPieceRules, int | None]:
     # vocab.txt, which `save` writes, has one token a line in UTF-8.
     if any("\n" in token or repair(token) != token for token in tokens):
         raise BadInput(f"{path} has a token that no line of text can hold.")
-    roles = role_tokens(settings, defaults=SPECIALS)
+    roles = role_tokens(settings, defaults=usual_roles(settings))
     try:
-        vocab = Vocab(tokens, roles, other_specials(rules.added, roles))
+        vocab = Vocab(tokens, roles, other_specials(rules.added, roles), _own_frame(path, tokens, roles, settings))
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     return vocab, rules, longest_input(settings)
+
+
+def usual_roles(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The special tokens of a folder that names none."""
+    return MPNET if _is_mpnet(settings) else SPECIALS
+
+
+def _is_mpnet(settings: Mapping[str, object]) -> bool:
+    return str(settings.get("tokenizer_class", "")).startswith("MPNet")
+
+
+def _own_frame(
+    path: Path, tokens: tuple[str, ...], roles: tuple[str, ...], settings: Mapping[str, object]
+) -> Frame | None:
+    """MPNet's frame, where a folder has it; None for BERT's."""
+    doubles = _is_mpnet(settings)
+    if path.name == "tokenizer.json":
+        post_processor = as_object(as_object(read_plain(path), path).get("post_processor") or {}, path)
+        doubles = post_processor.get("type") == "RobertaProcessing"
+    if not doubles or roles[2] not in tokens or roles[3] not in tokens:
+        return None
+    cls = tokens.index(roles[2])
+    sep = tokens.index(roles[3])
+    return Frame((cls,), (sep, sep), (sep,), second_segment=0)
 
 
 def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, ...], WordPieceRules]:
@@ -93,7 +119,7 @@ def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
     if prefix != PREFIX:
         raise BadInput(f"{path} marks pieces inside words by {prefix!r} instead of {PREFIX!r}.")
     # The model names the unknown token itself; both files must agree.
-    unknown = role_tokens(settings, defaults=SPECIALS)[1]
+    unknown = role_tokens(settings, defaults=usual_roles(settings))[1]
     if model.get("unk_token") != unknown:
         raise BadInput(f"{path} takes {model.get('unk_token')!r} for unknown words, tokenizer_config.json {unknown!r}.")
 
@@ -137,7 +163,7 @@ def _from_text(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
         lines.pop()  # after the last line end there is no token
     tokens = tuple(lines)
     _check_no_more_tokens(path.with_name("added_tokens.json"), tokens)
-    roles = set(role_tokens(settings, defaults=SPECIALS))
+    roles = set(role_tokens(settings, defaults=usual_roles(settings)))
     rules = WordPieceRules(
         lowercase=lowercase,
         strip_accents=bool(settings.get("strip_accents", lowercase)),

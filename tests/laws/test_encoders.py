@@ -344,8 +344,14 @@ def test_a_writer_is_one_graph_where_shapes_are_static(
 
 
 def attend_padded(
-    projected: Projected | Fused, layout_q: Layout, layout_k: Layout, causal: bool, scale: float | None
+    projected: Projected | Fused,
+    layout_q: Layout,
+    layout_k: Layout,
+    causal: bool,
+    scale: float | None,
+    window: int | None,
 ) -> torch.Tensor:
+    assert window is None
     pairing = layout_q.pairing(layout_k)
     group = pairing.groups[0]
     look = attention._make_look(group, causal, None, None)

@@ -7,7 +7,7 @@ import pytest
 
 from firth.errors import BadInput, Interrupted
 from firth.study import steps
-from firth.study.design import Cell, Claim, Run, Study
+from firth.study.design import Cell, Claim, Experiment, Study
 from firth.study.running import run_study
 from firth.study.store import Store
 from firth.study.verdicts import judge, verdict
@@ -39,8 +39,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return done
 
 
-def _written(text: str) -> Run:
-    return Run("write", {"text": text}, seconds=1)
+def _written(text: str) -> Experiment:
+    return Experiment("write", {"text": text}, seconds=1)
 
 
 def test_a_key_depends_on_settings_contents_and_needs(tmp_path: Path) -> None:
@@ -48,22 +48,22 @@ def test_a_key_depends_on_settings_contents_and_needs(tmp_path: Path) -> None:
     copy = tmp_path / "b.txt"
     first.write_text("same")
     copy.write_text("same")
-    run = Run("write", {"text": "a", "seed": 1}, files={"file": (first,)})
-    assert run.key == Run("write", {"seed": 1, "text": "a"}, files={"file": (copy,)}, seconds=99).key
+    run = Experiment("write", {"text": "a", "seed": 1}, files={"file": (first,)})
+    assert run.key == Experiment("write", {"seed": 1, "text": "a"}, files={"file": (copy,)}, seconds=99).key
     copy.write_text("other")
     others = [
-        Run("write", {"text": "b", "seed": 1}, files={"file": (first,)}),
-        Run("write", {"text": "a", "seed": 1}, files={"file": (copy,)}),
-        Run("read", {"text": "a", "seed": 1}, files={"file": (first,)}),
-        Run("write", {"text": "a", "seed": 1}, files={"file": (first,)}, needs={"x": _written("x")}),
-        Run("write", {"text": "a", "seed": 1}, files={"file": (first,)}, needs={"x": _written("y")}),
+        Experiment("write", {"text": "b", "seed": 1}, files={"file": (first,)}),
+        Experiment("write", {"text": "a", "seed": 1}, files={"file": (copy,)}),
+        Experiment("read", {"text": "a", "seed": 1}, files={"file": (first,)}),
+        Experiment("write", {"text": "a", "seed": 1}, files={"file": (first,)}, needs={"x": _written("x")}),
+        Experiment("write", {"text": "a", "seed": 1}, files={"file": (first,)}, needs={"x": _written("y")}),
     ]
     assert len({other.key for other in others} | {run.key}) == 6
 
 
 def test_what_was_done_is_not_done_again(tmp_path: Path, calls: list[str]) -> None:
     start = _written("abc")
-    runs = [Run("read", {"seed": seed}, needs={"source": start}) for seed in (1, 2)]
+    runs = [Experiment("read", {"seed": seed}, needs={"source": start}) for seed in (1, 2)]
     assert [Store(tmp_path).do(run).figures["letters"] for run in runs] == [4, 5]
     assert calls == ["write abc", "read 1", "read 2"]
     assert [Store(tmp_path).do(run).figures["letters"] for run in runs] == [4, 5]
@@ -71,7 +71,7 @@ def test_what_was_done_is_not_done_again(tmp_path: Path, calls: list[str]) -> No
 
 
 def test_a_failure_is_kept_and_reaches_what_needs_it(tmp_path: Path, calls: list[str]) -> None:
-    run = Run("read", needs={"source": Run("fail")})
+    run = Experiment("read", needs={"source": Experiment("fail")})
     result = Store(tmp_path).do(run)
     assert (result.failed, dict(result.figures)) == ("There is nothing to read.", {})
     assert calls == []
@@ -80,8 +80,8 @@ def test_a_failure_is_kept_and_reaches_what_needs_it(tmp_path: Path, calls: list
 def test_an_interruption_leaves_no_result(tmp_path: Path, calls: list[str]) -> None:
     store = Store(tmp_path)
     with pytest.raises(Interrupted):
-        store.do(Run("stop"))
-    assert store.find(Run("stop")) is None
+        store.do(Experiment("stop"))
+    assert store.find(Experiment("stop")) is None
 
 
 def _study(seconds: float = 1.0) -> Study:
@@ -89,7 +89,7 @@ def _study(seconds: float = 1.0) -> Study:
         found = []
         for seed in (1, 2, 3):
             for system in ("long text", "short"):
-                run = Run("read", {"seed": seed}, needs={"source": _written(system)}, seconds=seconds)
+                run = Experiment("read", {"seed": seed}, needs={"source": _written(system)}, seconds=seconds)
                 found.append(Cell(system, "letters", seed, run))
         return found
 

@@ -1,5 +1,6 @@
 """Exporting: a plain folder that transformers opens, and a folder of few bits that firth opens, of the same model."""
 
+import json
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -154,12 +155,15 @@ def test_transformers_has_the_head_of_a_fine_tuned_model_or_a_warning_says_not(
     assert [theirs.config.id2label[number] for number in range(len(labels))] == list(labels)
 
 
-def test_a_foreign_head_is_still_an_error(run: Path, tmp_path: Path) -> None:
+def test_a_foreign_head_that_config_json_does_not_name_is_an_error(run: Path, tmp_path: Path) -> None:
     theirs = transformers.BertForSequenceClassification.from_pretrained(run)
     theirs.save_pretrained(tmp_path / "foreign")
     for file in run.glob("*token*"):
         (tmp_path / "foreign" / file.name).write_bytes(file.read_bytes())
     (tmp_path / "foreign/vocab.txt").write_bytes((run / "vocab.txt").read_bytes())
+    assert list(firth.load(tmp_path / "foreign").checkpoint.tasks) == ["classify"]
+    settings = json.loads((tmp_path / "foreign/config.json").read_text())
+    (tmp_path / "foreign/config.json").write_text(json.dumps(settings | {"architectures": ["BertModel"]}))
     with pytest.raises(Unsupported, match=r"has the tensor classifier\.(weight|bias), which firth would not use"):
         firth.load(tmp_path / "foreign")
 
@@ -178,8 +182,8 @@ def test_a_model_keeps_its_generator_where_it_fills_masks_by_it(
 
 
 def test_what_cannot_be_exported(small: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
-    with pytest.raises(BadConfig, match=r"no format 'onnx' to export to; known are word2vec, .*quantised"):
-        firth.export(small, out=tmp_path / "out", kind="onnx")
+    with pytest.raises(BadConfig, match=r"no format 'tflite' to export to; known are word2vec, .*quantised"):
+        firth.export(small, out=tmp_path / "out", kind="tflite")
     with pytest.raises(BadConfig, match=r"'quantized' .* did you mean 'quantised'"):
         firth.export(small, out=tmp_path / "out", kind="quantized")
     with pytest.raises(BadConfig, match=r"`bits=` is for `kind='quantised'`"):

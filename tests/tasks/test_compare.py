@@ -21,8 +21,9 @@ from firth.finetuning.labelled import Labelled
 from firth.inference.model import load
 from firth.nn import similarity
 from firth.tasks import scorer_of
-from firth.tasks.compare import CompareConfig, CompareHead, CompareReader, ignored_negatives, text_vectors
+from firth.tasks.compare import CompareConfig, CompareHead, CompareReader, text_vectors
 from firth.tasks.compare_scores import fit_whitening, with_vectors
+from firth.tasks.negatives import ignored_negatives
 from firth.tasks.predicting import predict
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Example, Prediction

@@ -134,7 +134,7 @@ EVIL = {"type": "Split", "pattern": {"Regex": "(" * 50}, "behavior": "Isolated",
     [
         (lambda parts: parts.update(pre_tokenizer=EVIL), "pre_tokenizer 'Split'"),
         (lambda parts: parts["pre_tokenizer"].update(use_regex=False), "use_regex"),
-        (lambda parts: parts.update(normalizer={"type": "NFC"}), "normalizer 'NFC'"),
+        (lambda parts: parts.update(normalizer={"type": "NFKC"}), "normalizer 'NFKC'"),
         (lambda parts: parts["model"].update(type="Unigram"), "model 'Unigram'"),
         (lambda parts: parts["model"].update(dropout=0.1), "dropout=0.1"),
         (lambda parts: parts["model"]["merges"].append(["nowhere", "x"]), "'nowhere'"),
