@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from firth.errors import FirthError
     from firth.inference.model import Model, load
     from firth.model_files import compress, export, extend, import_model
-    from firth.pipeline import check, evaluate, finetune, prepare, pretrain, tune
+    from firth.pipeline import check, evaluate, finetune, pretrain, tune
     from firth.planning.planned import plan
+    from firth.preparing import prepare
     from firth.tour import demo, serve
     from firth.types import Fill, Generated, Prediction, Rewritten
 
@@ -54,8 +55,9 @@ _MODULES = {
     "firth.errors": ("FirthError",),
     "firth.inference.model": ("Model", "load"),
     "firth.model_files": ("compress", "export", "extend", "import_model"),
-    "firth.pipeline": ("check", "evaluate", "finetune", "prepare", "pretrain", "tune"),
+    "firth.pipeline": ("check", "evaluate", "finetune", "pretrain", "tune"),
     "firth.planning.planned": ("plan",),
+    "firth.preparing": ("prepare",),
     "firth.tour": ("demo", "serve"),
     "firth.types": ("Fill", "Generated", "Prediction", "Rewritten"),
 }

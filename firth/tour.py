@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models as shipped
-from firth import pipeline, samples, starts
+from firth import pipeline, preparing, samples, starts
 from firth.errors import BadConfig, BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, write_bytes
-from firth.run_folder import REPORT, is_begun, is_finished
+from firth.run_folder import is_begun, is_finished
+from firth.run_source import REPORT
 
 if TYPE_CHECKING:
     from threading import Event
@@ -241,7 +242,7 @@ def _prepare(folder: Path, data: Path) -> None:
 
     log.info("\nPreparing raw text: the standard library's docstrings and the project's own prose become ids.")
     texts = samples.corpus(folder / "text")
-    health = pipeline.prepare(texts, out=data, vocab_size=VOCAB_SIZE)
+    health = preparing.prepare(texts, out=data, vocab_size=VOCAB_SIZE)
     log.info("\n".join(describe(health)))
 
 

@@ -104,7 +104,7 @@ def _ratio(share: float, other: float) -> float:
 
 def _prepared_text(folder: Path) -> Path:
     """The folder of prepared text: `folder` itself, or the text that the run in it was made from."""
-    from firth.run_folder import DATA, SOURCE, PretrainingSource, SolvingSource, read_source
+    from firth.run_source import DATA, SOURCE, PretrainingSource, SolvingSource, read_source
 
     found = folder
     if (folder / SOURCE).exists():

@@ -20,15 +20,13 @@ from firth.files import MANIFEST
 from firth.finetuning.picking import RESULT
 from firth.interrupts import Interrupts
 from firth.lock import Lock
-from firth.run_folder import (
-    CONFIG,
-    LOCK,
+from firth.run_folder import CONFIG, LOCK, RunFolder
+from firth.run_source import (
     REPORT,
     RESULTS,
     SOURCE,
     FinetuningSource,
     PretrainingSource,
-    RunFolder,
     SolvingSource,
     SourceFile,
     read_source,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import study as studies
+from firth.commands.shown import Json, show
 from firth.errors import BadConfig
 
 
@@ -16,6 +17,7 @@ def study(
         float | None, typer.Option(help="Do only what fits into this time; run again, it goes on. Without it: all.")
     ] = None,
     run_all: Annotated[bool, typer.Option("--all", help="All studies, each with the same share of the time.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Test a claim about language models by runs on this machine, and write a page with verdicts and intervals."""
     from firth.study.studies import run
@@ -24,5 +26,8 @@ def study(
     if bool(name) == run_all:
         raise BadConfig(f"Name one study ({', '.join(studies.TABLE)}) or give --all.")
     pages = run_every_study(out=out, minutes=minutes) if run_all else [run(name, out=out, minutes=minutes)]
+    if as_json:
+        show({"pages": pages}, as_json=True)
+        return
     for page in pages:
         typer.echo(page)

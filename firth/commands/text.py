@@ -53,11 +53,11 @@ def prepare(
     as_json: Json = False,
 ) -> None:
     """Turn text into a vocabulary and shards, and report the text's health."""
-    from firth import pipeline
+    from firth import preparing
 
     if processes < 1:
         raise BadConfig(f"--processes must be at least 1; it is {processes}.")
-    health = pipeline.prepare(
+    health = preparing.prepare(
         texts,
         out=out,
         tokenizer=tokenizer,

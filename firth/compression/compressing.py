@@ -37,7 +37,8 @@ from firth.files import (
     write_manifest,
 )
 from firth.inference.model import Model
-from firth.run_folder import RESULTS, CompressionSource, RunFolder, SourceFile, model_sha256
+from firth.run_folder import RunFolder
+from firth.run_source import RESULTS, CompressionSource, SourceFile, model_sha256
 from firth.train.parallel import chosen_device, current_world
 
 log = logging.getLogger(__name__)

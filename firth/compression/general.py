@@ -22,7 +22,8 @@ from firth.errors import BadConfig
 from firth.objectives.objective import Objective
 from firth.pretraining import training as pretraining
 from firth.pretraining.planning import MASKED_LM, PretrainRequest
-from firth.run_folder import DATA, RunFolder, is_begun
+from firth.run_folder import RunFolder, is_begun
+from firth.run_source import DATA
 from firth.tensors import Encoder, Goal
 from firth.train.parallel import current_world
 

@@ -20,7 +20,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.row_cache import RowCache
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import sha256 as file_sha256
-from firth.run_folder import model_sha256
+from firth.run_source import model_sha256
 from firth.tasks.classify import ClassifyHead
 from firth.tasks.predicting import outputs_of
 from firth.tasks.task import Head, Labels

@@ -22,7 +22,8 @@ from firth.finetuning import running
 from firth.finetuning.extension import Extension
 from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled
-from firth.run_folder import RunFolder, is_begun, model_sha256
+from firth.run_folder import RunFolder, is_begun
+from firth.run_source import model_sha256
 from firth.tasks.task import Head
 from firth.tensors import Encoder, Goal
 from firth.train.parallel import current_world

@@ -12,7 +12,7 @@ from firth.finetuning import bags, chains, new_transformer
 from firth.finetuning.labelled import Labelled, texts_of
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start, start_from_model
-from firth.run_folder import FinetuningSource
+from firth.run_source import FinetuningSource
 from firth.tasks.task import Head, TaskConfig
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer

@@ -11,7 +11,7 @@ from firth.checkpoint import Checkpoint, described
 from firth.finetuning.collapse import CollapsedSeed, collapsed_line
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.picking import PICKED, Figures, SeedResult
-from firth.run_folder import FinetuningSource
+from firth.run_source import FinetuningSource
 from firth.tasks import scorer_of
 from firth.tasks.calibration import CalibrationSummary, is_calibrated, summarise_calibration
 from firth.tasks.task import Confusion, Head, Scorer

@@ -23,7 +23,8 @@ from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
 from firth.finetuning.writer_start import as_writer, needs_source, with_way
-from firth.run_folder import FinetuningSource, RunFolder, SourceFile, input_file, model_sha256
+from firth.run_folder import RunFolder
+from firth.run_source import FinetuningSource, SourceFile, input_file, model_sha256
 from firth.tasks import resolve
 from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write

@@ -13,7 +13,7 @@ from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.writer_start import with_way
-from firth.run_folder import SOURCE, FinetuningSource, read_source
+from firth.run_source import SOURCE, FinetuningSource, read_source
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import error_of, is_calibrated
 from firth.tasks.columns import with_columns

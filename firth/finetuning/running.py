@@ -40,7 +40,8 @@ from firth.finetuning.transfer import adapt, auxiliary_goals, pretraining_heads,
 from firth.models import TEXT_LANGUAGE, language_of
 from firth.nn.features import Features
 from firth.nn.lora import merge_lora
-from firth.run_folder import RESULTS, RunFolder
+from firth.run_folder import RunFolder
+from firth.run_source import RESULTS
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import CALIBRATION, saved_calibration
 from firth.tasks.task import Head

@@ -28,7 +28,8 @@ from firth.finetuning.jobs import FinetuneRequest, resolve_job
 from firth.finetuning.labelled import texts_of
 from firth.pretraining import training as pretraining
 from firth.pretraining.planning import PretrainRequest
-from firth.run_folder import DATA, LANGUAGE_MODEL, TEXT, RunFolder, is_begun, is_finished
+from firth.run_folder import RunFolder, is_begun, is_finished
+from firth.run_source import DATA, LANGUAGE_MODEL, TEXT
 
 log = logging.getLogger(__name__)
 

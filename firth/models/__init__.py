@@ -60,7 +60,12 @@ def find(model: str | Path) -> Path:
 
 def is_model(name: str | Path) -> bool:
     """Whether this is the folder or the name of a model."""
-    return (Path(name) / "config.json").is_file() or str(name) in names()
+    try:
+        is_folder = (Path(name) / "config.json").is_file()
+    except OSError:
+        # A text is too long for the name of a file.
+        is_folder = False
+    return is_folder or str(name) in names()
 
 
 def suiting(texts: str | Iterable[str], *, remedy: str = "name a model folder") -> Path:

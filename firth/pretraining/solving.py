@@ -28,7 +28,8 @@ from firth.lineage import Recipe
 from firth.lineage.word_vectors import usual_epochs
 from firth.objectives.passes import ROOM, Passes
 from firth.objectives.solver import ROWS, Solver
-from firth.run_folder import CONFIG, DATA, SOURCE, RunFolder, SolvingSource
+from firth.run_folder import CONFIG, RunFolder
+from firth.run_source import DATA, SOURCE, SolvingSource
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import Subwords
 from firth.tokenizers.word_list import Words

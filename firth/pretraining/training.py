@@ -35,7 +35,8 @@ from firth.pretraining.planning import (
     with_languages,
     with_vocab_size,
 )
-from firth.run_folder import DATA, PretrainingSource, RunFolder, SourceFile, input_file, model_sha256
+from firth.run_folder import RunFolder
+from firth.run_source import DATA, PretrainingSource, SourceFile, input_file, model_sha256
 from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.sentinels import with_sentinels, without_sentinels

@@ -9,7 +9,7 @@ import numpy as np
 from firth.data.shards import Shards
 from firth.files import read_json
 from firth.report.pretraining import PretrainingReport, Ranked
-from firth.run_folder import DATA, PretrainingSource, SolvingSource, read_source
+from firth.run_source import DATA, PretrainingSource, SolvingSource, read_source
 from firth.train.journal import read_rows
 
 if TYPE_CHECKING:

@@ -138,7 +138,7 @@ class SearchIndex:
         """Opens a folder that `build_index` wrote."""
         path = Path(folder)
         if not (path / "index.json").is_file():
-            raise BadInput(f"{path} is not an index; make one with `firth search build TEXT --out {path}`.")
+            raise BadInput(f"{path} is not an index; make one with `firth search build`.")
         check_manifest(path, hashes=False)
         settings = read_json(path / "index.json")
         if settings.get("format") != FORMAT:

@@ -16,8 +16,8 @@ def rerank(model: Model, question: str, hits: Sequence[Hit]) -> list[Hit]:
     tasks = [name for name in model.checkpoint.tasks if name.startswith("compare")]
     if not tasks:
         raise Unsupported(
-            "Only a model that was fine-tuned to compare two texts can order passages; make one with "
-            "`firth finetune --task compare way=cross`."
+            "Only a model that was fine-tuned to compare two texts can order passages; make one by fine-tuning with "
+            "the task compare and tasks.compare.way=cross."
         )
     pairs = [[question, hit.passage.text] for hit in hits]
     predictions = model.predict(pairs, task=tasks[0])

@@ -11,7 +11,8 @@ from typing import Literal
 from firth.errors import FirthError
 from firth.files import JsonObject, read_json
 from firth.finetuning.picking import RESULT
-from firth.run_folder import PretrainingSource, RunFolder, SolvingSource, read_source
+from firth.run_folder import RunFolder
+from firth.run_source import PretrainingSource, SolvingSource, read_source
 from firth.serving.responses import not_found
 from firth.serving.schemas import RunRowsResponse, RunSummary
 from firth.train.journal import METRICS

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from firth import pipeline
+from firth import pipeline, preparing
 from firth.errors import BadConfig
 from firth.run_folder import is_begun
 
@@ -23,7 +23,7 @@ def prepare(
     out: Path, *, texts: Sequence[Path], tokenizer: str = "wordpiece", vocab_size: int = 0, cased: bool = False
 ) -> Figures:
     """Text files -> shards."""
-    health = pipeline.prepare(
+    health = preparing.prepare(
         list(texts), out=out, tokenizer=tokenizer, vocab_size=vocab_size or None, cased=cased, processes=1
     )
     return {"tokens": float(health["tokens"])}

@@ -26,7 +26,7 @@ MARKDOWN = "page.md"
 def run(name: str, *, out: str | Path, minutes: float | None = None) -> Path:
     """Runs one study as far as the time allows, and returns its page."""
     if minutes is not None and minutes <= 0:
-        raise BadConfig("`minutes` must be above 0.")
+        raise BadConfig("`minutes=` must be above 0.")
     study: Study = resolve(studies.TABLE, name, "study")
     folder = Path(out)
     # Runs that several studies need are kept in one place.
@@ -58,8 +58,9 @@ def _made(name: str, minutes: float | None) -> str:
     """The command, the machine and the date."""
     import torch
 
-    command = f"firth study {name}" + (f" --minutes {minutes:g}" if minutes else "")
+    command = f"firth study {name}"
+    limit = f"at most {minutes:g} minutes a call" if minutes else "no time limit"
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} CPU cores"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     software = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"`{command}`, {device}, {platform.machine()}, {software}, {today}."
+    return f"`{command}`, {limit}, {device}, {platform.machine()}, {software}, {today}."

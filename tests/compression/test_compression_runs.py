@@ -14,7 +14,8 @@ from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import with_layers
 from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import check_manifest, read_json, write_json
-from firth.run_folder import CompressionSource, RunFolder, read_source
+from firth.run_folder import RunFolder
+from firth.run_source import CompressionSource, read_source
 
 STATE = "state.json"
 

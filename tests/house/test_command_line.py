@@ -137,12 +137,12 @@ def test_a_python_program_sees_messages_only_if_it_asks(tmp_path: Path) -> None:
     assert said("one") == ""
     warnings = said("two", "logging.basicConfig()").splitlines()
     assert warnings
-    assert all(line.startswith("WARNING:firth.pipeline:") for line in warnings)
+    assert all(line.startswith("WARNING:firth.preparing:") for line in warnings)
     everything = said("three", "logging.basicConfig(level='INFO')")
     assert "INFO:firth.data.vocabulary:Training a vocabulary of up to 30 pieces ..." in everything
     shown = said("four", "shown = firth.console.shown(); shown.__enter__()").splitlines()
     assert shown[0] == "Training a vocabulary of up to 30 pieces ..."
-    assert [f"WARNING:firth.pipeline:{line.removeprefix('Warning: ')}" for line in shown[1:]] == warnings
+    assert [f"WARNING:firth.preparing:{line.removeprefix('Warning: ')}" for line in shown[1:]] == warnings
 
 
 def test_messages_are_shown_while_a_command_runs_only(command: Callable[..., Any], run: Path) -> None:

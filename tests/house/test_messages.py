@@ -20,7 +20,7 @@ PACKAGE = Path(firth.__file__).parent
 OF_THE_COMMAND_LINE = {"cli.py", *(f"commands/{path.name}" for path in (PACKAGE / "commands").glob("*.py"))}
 NOT_MESSAGES = {"report/style.py", "report/pretraining.py", "serving/api_reference.py"}
 """Files with CSS variables, and with examples for curl."""
-SHELL = {" --runs ", " --limit "}
+SHELL = {" --runs ", " --limit ", " --index "}
 """Parts of a command that a message of the demo spells out for the shell."""
 
 

@@ -61,6 +61,7 @@ ENDLESS = {"serve", "demo"}
 ARGUMENTS = {"fill": 1, "neighbours": 1, "analogy": 3}
 """How many words a command is about; a word before them is its model."""
 SMALLER = {
+    r"(firth tune [^\n]*)--minutes \d+": r"\1--minutes=0.02",
     r"--minutes \d+": "--steps 3",
     r"--steps \d+": "--steps 3",
     r"--vocab-size \d+": "--vocab-size 800",
@@ -246,7 +247,7 @@ def files_of(name: str, params: dict[str, Any]) -> list[str]:
     keys = ["data", "model", "models", "run", "file", "train", "dev", "test", "config", "start_from", "arguments"]
     keys += ["source", "segmenter", "reranker", "index"]
     keys += ["words"] * (name == "evaluate")
-    keys += ["text"] * (name in {"extend", "vectors"})
+    keys += ["text"] * (name in {"extend", "plan", "vectors"})
     keys += ["texts"] * (name in {"prepare", "duplicates"})  # elsewhere they are what a model is asked about
     found = []
     for key in keys:

@@ -354,9 +354,9 @@ def attend_padded(
     assert window is None
     pairing = layout_q.pairing(layout_k)
     group = pairing.groups[0]
-    look = attention._make_look(group, causal, None, None)
+    score_mask = attention._make_score_mask(group, causal, None, None)
     q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
     out_GHLK = torch.nn.functional.scaled_dot_product_attention(
-        q_GHLK, k_GHSK, v_GHSK, look.bias, is_causal=look.is_causal, scale=scale
+        q_GHLK, k_GHSK, v_GHSK, score_mask.bias, is_causal=score_mask.is_causal, scale=scale
     )
     return pairing.restore([out_GHLK.transpose(1, 2)])

@@ -61,7 +61,8 @@ def test_a_fill_has_so_many_candidates_and_characters(make: Make) -> None:
     many = refused(state, {"text": text, "top": 4})
     assert (many.status, many.message) == (
         413,
-        "The masks have 8 candidates in all, more than 6; ask for a smaller 'top'.",
+        "The masks have 8 candidates in all, more than 6; ask for a smaller 'top'. Whoever runs the server can raise "
+        "the limit: firth serve --limit candidates=8.",
     )
     long = refused(state, {"text": text + " ", "top": 3})
     assert (long.status, long.kind) == (413, "too_large")

@@ -121,7 +121,7 @@ def unilm(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def rows(folder: Path) -> Path:
     path = folder / "pairs.tsv"
-    path.write_text("text\tlabel\n" + "".join(f"{source}\t{target}\n" for source, target in PAIRS))
+    path.write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in PAIRS))
     return path
 
 

@@ -22,7 +22,8 @@ import firth
 from firth.data.loader import BatchAddress, Packs, places
 from firth.errors import BadConfig, BadInput, Interrupted
 from firth.pretraining import training
-from firth.run_folder import LOCK, PretrainingSource, RunFolder
+from firth.run_folder import LOCK, RunFolder
+from firth.run_source import PretrainingSource
 from firth.tensors import Batch
 from firth.train import parallel
 from firth.train.journal import read_rows

@@ -104,7 +104,10 @@ def interrupt(life: Life, how: str, *, delay: float) -> None:
     if how in ("term", "ctrl-c"):
         last = steps_saved(life.out)[-1]
         assert life.process.returncode == {"term": 143, "ctrl-c": 130}[how], life.end()
-        assert life.end() == f"firth: Stopped at step {last}; its state is saved. Continue with --resume.\n"
+        assert life.end() == (
+            "Stopping after this step; press Ctrl-C again to stop at once.\n"
+            f"firth: Stopped at step {last}; its state is saved. Continue with --resume.\n"
+        )
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,8 @@ from firth.finetuning.few.rows import read_labelled
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher, read_unlabelled
 from firth.finetuning.figures import FinetuningSummary
 from firth.finetuning.jobs import FinetuneRequest, first_config
-from firth.run_folder import WAYS, RunFolder, model_sha256
+from firth.run_folder import RunFolder
+from firth.run_source import WAYS, model_sha256
 from firth.types import Example
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,8 @@ from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.tuning.halving import RUNGS, TuningTrial, search, share_of
 from firth.finetuning.tuning.space import TrialSettings, UsualSettings, draw
-from firth.run_folder import CONFIG, RESULTS, FinetuningSource, RunFolder, TuningSource, is_begun
+from firth.run_folder import CONFIG, RunFolder, is_begun
+from firth.run_source import RESULTS, FinetuningSource, TuningSource
 
 log = logging.getLogger(__name__)
 
