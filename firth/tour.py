@@ -78,7 +78,7 @@ FINE_TUNING = {
 }
 
 # The small model
-MINUTES = 0.75
+MINUTES = 0.4
 SIZE = "tiny"
 VOCAB_SIZE = 6000
 CHANGES = (
