@@ -85,7 +85,7 @@ def _train(
     out = folder / STARTS[start] / f"{task}-{language}"
     encoder = None
     # That random weights collapse to one answer is no surprise.
-    with _quiet(logging.WARNING if start == "pre-trained" else logging.ERROR):
+    with quiet(logging.WARNING if start == "pre-trained" else logging.ERROR):
         if start == "classic":
             changes = CLASSIC[task]
             if task == "classify":
@@ -114,7 +114,7 @@ def _train(
 
 
 @contextmanager
-def _quiet(level: int) -> Iterator[None]:
+def quiet(level: int) -> Iterator[None]:
     """Inside, the package logs only what is at least of this level."""
     logger = logging.getLogger("firth")
     level_before = logger.level

@@ -13,6 +13,7 @@ from pathlib import Path
 from firth.config import from_dict
 from firth.errors import FirthError, Interrupted
 from firth.files import read_json, write_json
+from firth.starts import quiet
 from firth.study.design import Experiment
 from firth.study.steps import TABLE
 
@@ -67,7 +68,9 @@ class Store:
         needs = {name: self.out(needed) for name, needed in run.needs.items()}
         begun = time.monotonic()
         try:
-            figures = TABLE[run.step](out, **run.settings, **run.files, **needs)
+            # A study says which run it does; what the run says is in its folder.
+            with quiet(logging.ERROR):
+                figures = TABLE[run.step](out, **run.settings, **run.files, **needs)
         except Interrupted:
             raise
         except FirthError as error:
