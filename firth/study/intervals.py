@@ -51,7 +51,8 @@ def p_value(differences: Sequence[float]) -> float:
     mean = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(count)
     if error == 0:
-        return 1.0 if mean == 0 else 0.0
+        # Equal differences, such as one row of a small set: only their sign says something (sign test).
+        return 1.0 if mean == 0 else 2.0 ** (1 - count)
     return 2 * (1 - t_probability(abs(mean) / error, count - 1))
 
 

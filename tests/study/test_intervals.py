@@ -32,7 +32,8 @@ def test_a_single_score_has_no_range() -> None:
 def test_p_values_are_those_of_scipy() -> None:
     differences = [0.02, 0.05, -0.01, 0.04]
     assert p_value(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-4)
-    assert p_value([0.1, 0.1, 0.1]) == 0.0
+    # Three times the same: a coin shows one side three times in a row with the probability 2 / 8.
+    assert p_value([0.1, 0.1, 0.1]) == 0.25
     assert p_value([0.0, 0.0]) == 1.0
 
 
