@@ -29,7 +29,7 @@ from firth.tasks import resolve
 from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write
 from firth.train.parallel import chosen_device, micro_batches_of_rank, with_micro_batches
-from firth.train.settings import TrainConfig
+from firth.train.settings import Optimizer, TrainConfig
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,10 @@ DEEP_RATE = 2e-4
 DEEP_DECAY = 0.8
 """Chosen for 12 layers of width 256 on parts of CoLA's, QNLI's and QQP's labelled rows that no figure is reported on,
 and on STS-B's development set (docs/speedrun.md). Without layer decay such models fall back at rates above 1e-4."""
+MUON_RATE = 1e-3
+MUON_DECAY = 0.9
+"""For models that Muon pre-trained and fine-tunes, chosen on rows that no figure is reported on (docs/speedrun.md).
+Their weights are large, and AdamW, whose updates have few and large singular values, damages them."""
 NEW_PARTS_RATE = 1e-3
 """Learning rate if only adapters or layers over frozen features learn."""
 
@@ -259,11 +263,15 @@ def _resolve_config(
     steps_of_epoch = num_batches / config.train.accumulate
     # 0 means that it was not said.
     epochs = config.epochs or BACKBONES[config.encoder].epochs or _usual_epochs(steps_of_epoch)
+    optimizer = usual_optimizer(start, config)
+    layer_decay = config.transfer.layer_decay or usual_layer_decay(start, optimizer)
+    rate = usual_rate(start, config.transfer, optimizer)
+    optim = replace(config.train.optim, optimizer=optimizer, rate=rate)
     resolved = replace(
         config,
         epochs=epochs,
-        transfer=replace(config.transfer, layer_decay=config.transfer.layer_decay or usual_layer_decay(start)),
-        train=_resolve_train(config.train, epochs, steps_of_epoch, rate=usual_rate(start, config.transfer)),
+        transfer=replace(config.transfer, layer_decay=layer_decay),
+        train=_resolve_train(replace(config.train, optim=optim), epochs, steps_of_epoch),
         tasks={name: rows.config for name, rows in data.items()},
     )
     # Applied again, because a changed rate or number of steps was just overwritten.
@@ -279,7 +287,7 @@ def _usual_epochs(steps_of_epoch: float) -> float:
     return min(MOST_EPOCHS, max(USUAL_EPOCHS, enough))
 
 
-def _resolve_train(train: TrainConfig, epochs: float, steps_of_epoch: float, *, rate: float) -> TrainConfig:
+def _resolve_train(train: TrainConfig, epochs: float, steps_of_epoch: float) -> TrainConfig:
     """The loop's settings: an evaluation after each epoch, about 50 rows of metrics or more."""
     steps = max(1, round(epochs * steps_of_epoch))
     whole_steps_of_epoch = max(1, round(steps_of_epoch))
@@ -289,14 +297,27 @@ def _resolve_train(train: TrainConfig, epochs: float, steps_of_epoch: float, *, 
         evaluate_every=min(whole_steps_of_epoch, steps),
         checkpoint_every=min(whole_steps_of_epoch, 500),
         log_every=max(1, min(20, steps // 50)),
-        optim=replace(train.optim, rate=rate),
     )
 
 
-def usual_rate(start: Start, transfer: TransferConfig) -> float:
+def usual_optimizer(start: Start, config: FinetuneConfig) -> Optimizer:
+    """The optimizer that the user chose, or the one that pre-trained the weights if all of them learn."""
+    chosen = config.train.optim.optimizer
+    if chosen != "auto":
+        return chosen
+    # New parts have no past, and ranks that share matrices cannot make their updates orthogonal.
+    do_whole_weights_learn = config.transfer.mode == "full" and config.train.parallel != "fsdp"
+    if start.optimizer == "muon" and start.trained is not None and do_whole_weights_learn:
+        return "muon"
+    return "adamw"
+
+
+def usual_rate(start: Start, transfer: TransferConfig, optimizer: Optimizer) -> float:
     """The rate that did well on small sets: higher for smaller models, for random weights and for new parts."""
     if transfer.mode != "full":
         return NEW_PARTS_RATE
+    if optimizer == "muon":
+        return MUON_RATE
     if is_deep_and_narrow(start) and start.trained is not None:
         return DEEP_RATE
     rate = WIDE_RATE
@@ -309,8 +330,10 @@ def usual_rate(start: Start, transfer: TransferConfig) -> float:
     return rate
 
 
-def usual_layer_decay(start: Start) -> float:
+def usual_layer_decay(start: Start, optimizer: Optimizer) -> float:
     """Lower layers of deep and narrow models learn slowly; all layers of other models learn alike."""
+    if optimizer == "muon" and start.trained is not None:
+        return MUON_DECAY
     if is_deep_and_narrow(start) and start.trained is not None:
         return DEEP_DECAY
     return 1.0

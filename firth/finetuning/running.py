@@ -51,6 +51,7 @@ from firth.train.layer_rates import rate_share
 from firth.train.loop import Learner, Progress
 from firth.train.parallel import reseed
 from firth.train.run import CHECKPOINTS
+from firth.train.settings import OPTIMIZER
 from firth.types import Prediction
 
 Items = Mapping[str, Sequence[Item]]
@@ -401,6 +402,7 @@ def _checkpoint(job: FinetuneJob, model: SeedModel, summary: FinetuningSummary) 
     info: dict[str, object] = {
         "fine_tuned_from": Path(job.source.model).name or job.backbone.origin,
         "max_length": job.max_length,
+        OPTIMIZER: job.config.train.optim.optimizer,
         TEXT_LANGUAGE: language_of(texts_of(job.data)),
         "figures": {name: task["figures"] for name, task in summary["tasks"].items()},
     }

@@ -57,7 +57,9 @@ class FinetuneConfig:
     """How to learn from few labels."""
     compression: Mapping[str, object] = field(default_factory=dict)
     """The method by which `firth compress` made this run, with its numbers; empty for plain fine-tuning."""
-    train: TrainConfig = field(default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(warmup_rate=0.1)))
+    train: TrainConfig = field(
+        default_factory=lambda: TrainConfig(compile="no", optim=OptimConfig(optimizer="auto", warmup_rate=0.1))
+    )
     """The loop and its optimizer; steps and evaluations are worked out from the epochs."""
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.wordpiece import WordPiece
+from firth.train.settings import OPTIMIZER
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,6 +47,8 @@ class Start:
     """The languages of its language embeddings, if it has any."""
     language: str = ""
     """The one that its texts are in."""
+    optimizer: str = "adamw"
+    """The optimizer that pre-trained the weights, as far as the folder says."""
 
     @cached_property
     def shape(self) -> Encoder:
@@ -102,6 +105,7 @@ def start_from_model(model: str, *, random: bool, texts: Iterable[str], language
         layout=loaded.layout,
         languages=tuple(loaded.info.get(LANGUAGES, ())),
         language=chosen,
+        optimizer=str(loaded.info.get(OPTIMIZER, "adamw")),
     )
 
 

@@ -46,6 +46,7 @@ from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
 from firth.train.parallel import chosen_device, compiled, micro_batches_of_rank, reseed, with_micro_batches
 from firth.train.run import LastPhase, Measure, TrainingRun, held_out_figures
+from firth.train.settings import OPTIMIZER
 
 log = logging.getLogger(__name__)
 
@@ -441,6 +442,7 @@ def _checkpoint(
         "steps": steps,
         "tokens": steps * recipe.train.accumulate * recipe.batches.tokens,
         "max_length": max(recipe.batches.max_length, recipe.batches.last_length),
+        OPTIMIZER: recipe.train.optim.optimizer,
         "unigram_floor": floor,
         "held_out": figures,
     }

@@ -5,11 +5,16 @@ from typing import Literal
 
 from firth.errors import BadConfig
 
+Optimizer = Literal["auto", "adamw", "muon"]
+OPTIMIZER = "optimizer"
+"""What `firth.json` calls the optimizer that trained a model's weights."""
+
 
 @dataclass(frozen=True)
 class OptimConfig:
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """AdamW for everything, or Muon for the matrices of blocks and AdamW for the rest, at one learning rate."""
+    optimizer: Optimizer = "adamw"
+    """AdamW for everything, or Muon for the matrices of blocks and AdamW for the rest, at one learning rate; auto is
+    the optimizer that the model was pre-trained with, and AdamW for a new model."""
     rate: float = 1e-4
     """Highest learning rate."""
     schedule: Literal["linear", "cosine", "trapezoid", "constant", "slanted", "inverse-sqrt"] = "linear"

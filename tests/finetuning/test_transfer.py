@@ -1,13 +1,18 @@
 """What learns, and how fast."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+import firth
+from firth import samples
+from firth.config import override
 from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
-from firth.finetuning.jobs import usual_layer_decay, usual_rate
+from firth.finetuning.jobs import usual_layer_decay, usual_optimizer, usual_rate
+from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig, adapt, unfreeze
 from firth.nn.features import Features
@@ -31,7 +36,7 @@ def test_deep_and_narrow_models_learn_slowly_below(small_bert: Callable[..., Ber
     def settings(num_layers: int, *, trained: bool = True) -> tuple[float, float]:
         encoder = small_bert(num_layers=num_layers)
         start = Start("bert", encoder.config, tokenizer, trained=encoder if trained else None)
-        return usual_rate(start, TransferConfig()), usual_layer_decay(start)
+        return usual_rate(start, TransferConfig(), "adamw"), usual_layer_decay(start, "adamw")
 
     shallow_rate, shallow_decay = settings(4)
     deep_rate, deep_decay = settings(12)
@@ -39,6 +44,33 @@ def test_deep_and_narrow_models_learn_slowly_below(small_bert: Callable[..., Ber
     assert deep_decay < shallow_decay == 1.0
     # Random weights have no lower layers worth keeping.
     assert settings(12, trained=False) == (2 * shallow_rate, 1.0)
+
+
+def test_weights_learn_by_the_optimizer_that_pre_trained_them(
+    small_bert: Callable[..., Bert], tokenizer: WordPiece
+) -> None:
+    encoder = small_bert(num_layers=12)
+
+    def chosen(*changes: str, by: str = "muon", trained: bool = True) -> str:
+        start = Start("bert", encoder.config, tokenizer, trained=encoder if trained else None, optimizer=by)
+        return usual_optimizer(start, override(FinetuneConfig(), changes))
+
+    assert chosen() == "muon"
+    assert chosen(by="adamw") == "adamw"
+    assert chosen("train.optim.optimizer=adamw") == "adamw"
+    assert chosen("train.optim.optimizer=muon", by="adamw") == "muon"
+    assert chosen(trained=False) == "adamw"
+    assert chosen("transfer.mode=lora") == "adamw"  # thin matrices that are new
+    assert chosen("train.parallel=fsdp") == "adamw"
+
+
+def test_a_folder_says_which_optimizer_trained_it(run: Path, tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    options = {"task": "classify", "train": rows, "changes": ["epochs=0.1", "train.optim.optimizer=muon"]}
+    firth.finetune(run, out=tmp_path / "first", **options)
+    firth.finetune(tmp_path / "first", task="classify", train=rows, out=tmp_path / "second", changes=["epochs=0.1"])
+    assert 'optimizer = "adamw"' in (run / "run.toml").read_text()
+    assert 'optimizer = "muon"' in (tmp_path / "second" / "run.toml").read_text()
 
 
 def test_thawing_opens_one_block_after_another(small_bert: Callable[..., Bert]) -> None:
