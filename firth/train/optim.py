@@ -41,9 +41,12 @@ def _parameter_groups(model: nn.Module, config: OptimConfig, scale: Callable[[st
         # Biases and norms have one dimension.
         weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
         pieces = 0
+        share = scale(name)
         if config.optimizer == "muon":
             pieces = _muon_pieces(name, parameter)
-        key = (weight_decay, scale(name), pieces)
+            if not pieces:
+                share *= config.adamw_share
+        key = (weight_decay, share, pieces)
         members.setdefault(key, []).append(parameter)
     groups: list[ParameterGroup] = []
     for (weight_decay, share, pieces), parameters in members.items():

@@ -27,6 +27,8 @@ class OptimConfig:
     """Share of the steps after warm-up over which a trapezoid falls to 0."""
     momentum: float = 0.95
     """Muon's memory of the gradient."""
+    adamw_share: float = 1.0
+    """With Muon, the share of the rate that AdamW has for all other parameters: embeddings, norms, biases, heads."""
     weight_decay: float = 0.01
     """Decay of matrices; biases and norms never decay."""
     beta1: float = 0.9
@@ -45,6 +47,8 @@ class OptimConfig:
             raise BadConfig(
                 "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, momentum, warmup_rate in [0, 1)."
             )
+        if self.adamw_share < 0:
+            raise BadConfig(f"train.optim.adamw_share must be at least 0; it is {self.adamw_share}.")
         if not 0 < self.decay_rate <= 1:
             raise BadConfig("train.optim.decay_rate must be above 0 and at most 1.")
 
