@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, input_moments, kept_columns
 from firth.compression.importance import feed_forward_importance
+from firth.compression.input_moments import calibration_batches, input_moments, kept_columns
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import block_encoder, block_sizes, input_columns, input_layer, output_rows, with_sizes
 from firth.config import check_counts, check_shares

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, input_moments
+from firth.compression.input_moments import calibration_batches, input_moments
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import block_encoder, block_sizes, with_sizes
 from firth.config import check_counts

@@ -13,7 +13,7 @@ import transformers
 import firth
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, refitted
+from firth.compression.input_moments import calibration_batches, refitted
 from firth.compression.ffn import PruneFeedForward, without_rows
 from firth.compression.heads import PruneHeads, kept_heads, without_heads
 from firth.compression.importance import feed_forward_importance, head_importance
