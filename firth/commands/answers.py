@@ -58,7 +58,8 @@ def embed(
     file: Annotated[
         Path, typer.Option(help="A UTF-8 file: every line is a text; a blank one gets zeros; - is standard input.")
     ] = Path("-"),
-    out: Annotated[Path, typer.Option(help="The .npy file to write.")] = ...,  # type: ignore[assignment]
+    *,
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
     pooling: Annotated[
         str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
     ] = None,
@@ -165,8 +166,9 @@ def rewrite(
 
 def senses(
     model: OptionalModel = None,
-    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")] = ...,  # type: ignore[assignment]
-    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line; - is standard input.")] = ...,  # type: ignore[assignment]
+    *,
+    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")],
+    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line; - is standard input.")],
     groups: Annotated[
         int | None, typer.Option(min=1, help="How many groups. [default: as many as lie well apart, at most 6]")
     ] = None,

@@ -53,8 +53,9 @@ def extend(
 def vectors(
     model: ModelFolder,
     changes: Annotated[list[str] | None, typer.Argument(help="Settings, such as steps=3000.")] = None,
-    text: Annotated[list[Path], typer.Option(help="Text without labels; repeat for more files.")] = ...,  # type: ignore[assignment]
-    out: Annotated[Path, typer.Option(help="The model with the head: a new folder.")] = ...,  # type: ignore[assignment]
+    *,
+    text: Annotated[list[Path], typer.Option(help="Text without labels; repeat for more files.")],
+    out: Annotated[Path, typer.Option(help="The model with the head: a new folder.")],
     as_json: Json = False,
 ) -> None:
     """Learn from text without labels how a model's token embeddings become one vector for a text."""
