@@ -252,7 +252,7 @@ def embed_file(
 
     import numpy as np
 
-    from firth.corpus.readers import read_texts
+    from firth.corpus.small_files import read_texts
     from firth.engines import open_engine
     from firth.inference.model import load
     from firth.tokenizers.unknown import unknown_share, warn_about_unknown

@@ -141,7 +141,7 @@ def rewrite(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each text.")] = False,
 ) -> None:
     """Let an encoder-decoder (transformer, t5, bart ...) write a text for each text, in order."""
-    from firth.corpus.readers import read_texts
+    from firth.corpus.small_files import read_texts
     from firth.inference.model import load
 
     check_model_first(model, texts or ())
@@ -179,7 +179,7 @@ def senses(
     as_json: Json = False,
 ) -> None:
     """Group the occurrences of a word by what it means there, and show the nearest ones of each."""
-    from firth.corpus.readers import read_lines
+    from firth.corpus.small_files import read_lines
     from firth.inference.model import load
 
     lines = read_lines(file)

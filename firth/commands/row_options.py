@@ -77,7 +77,7 @@ def given(**options: str | list[str] | None) -> TaskOptions:
 
 def _read_names(file: Path | None) -> list[str]:
     """The names of labels, one on each line of a file."""
-    from firth.corpus.readers import read_lines
+    from firth.corpus.small_files import read_lines
 
     if file is None:
         return []

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firth.corpus.readers import read_lines
+from firth.corpus.small_files import read_lines
 from firth.data.shards import Shards
 from firth.errors import BadInput
 from firth.objectives.word_spans import PackText, span_hashes
