@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import GatedFeedForward, compute_dtype, head_width_of, initialise
+from firth.nn.attention_layers import head_width_of
+from firth.nn.blocks import GatedFeedForward, compute_dtype, initialise
 from firth.nn.layout import layout
 from firth.nn.rotary import RotaryAttention, RotaryBlock, rotation
 from firth.nn.transformer import TransformerConfig

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import GatedFeedForward, compute_dtype, first_rows, head_width_of, initialise
+from firth.nn.attention_layers import head_width_of
+from firth.nn.blocks import GatedFeedForward, compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
 from firth.nn.layout import layout

@@ -6,7 +6,8 @@ from typing import ClassVar
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import Block, FeedForward, NormOrder, SelfAttention, head_width_of
+from firth.nn.attention_layers import SelfAttention, head_width_of
+from firth.nn.blocks import Block, FeedForward, NormOrder
 from firth.nn.low_rank import reduce_rank
 
 
