@@ -15,13 +15,11 @@ from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
 from firth.nn.layout import layout
 from firth.nn.rotary import RotaryAttention, RotaryBlock, rotation
-from firth.nn.transformer import TransformerConfig
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder
+from firth.tensors import Batch, States
 
 
-class NomicBert(Encoder):
-    shows_attention = True
-
+class NomicBert(TransformerEncoder):
     @dataclass(frozen=True)
     class Config(TransformerConfig):
         vocab_size: int = 30528
@@ -47,12 +45,7 @@ class NomicBert(Encoder):
                 raise BadConfig("Heads with rotary positions must have an even width.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = Embeddings(
             config.vocab_size,
             config.width,
