@@ -111,7 +111,7 @@ def compress(
     `key=value` settings of the method.
     """
     from firth.compression import compressing
-    from firth.compression.search import Wanted
+    from firth.compression.strength_search import Wanted
     from firth.run_folder import is_begun
     from firth.train.launch import is_restart, joined_ranks
 
@@ -143,7 +143,7 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
     """
     path = Path(out)
     check_is_new(path)
-    from firth.convert.vectors import FORMATS, write_vectors
+    from firth.convert.vector_files import FORMATS, write_vectors
     from firth.inference.lexicon import open_lexicon
 
     formats = (*FORMATS, *MODEL_FORMATS)

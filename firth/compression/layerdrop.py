@@ -18,7 +18,7 @@ from firth.compression.depth import check_separate_layers, depth_strengths, desc
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder
 from firth.compression.student import layers_of
-from firth.compression.training import RUN, TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import RUN, TrainedMethod, TrainingConfig, TrainingExtension
 from firth.errors import BadConfig
 from firth.nn.blocks import Block
 from firth.tensors import Encoder

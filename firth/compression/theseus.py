@@ -21,7 +21,7 @@ from firth.compression.layers import kept_layers
 from firth.compression.method import CompressionJob
 from firth.compression.student import layers_of
 from firth.compression.teacher import Teacher
-from firth.compression.training import TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import TrainedMethod, TrainingConfig, TrainingExtension
 from firth.errors import BadConfig
 from firth.nn.blocks import Block
 from firth.tensors import Encoder

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal, get_args
 
-from firth.corpus.decoding import BLOCK, FilePart, Lines, cut_line, decoded_lines, line_ends
 from firth.corpus.finding import ROWS, TABLES, Paths, expected_bytes, find_files
 from firth.corpus.small_files import read_lines, read_texts
+from firth.corpus.text_lines import BLOCK, FilePart, Lines, cut_line, decoded_lines, line_ends
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import ending, open_stored
 from firth.types import Document

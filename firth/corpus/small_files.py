@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from firth import remote
-from firth.corpus.decoding import BINARY, conversion
 from firth.corpus.finding import ROWS, TABLES
+from firth.corpus.text_lines import BINARY, conversion
 from firth.errors import BadInput
 from firth.files import ending
 

@@ -19,8 +19,8 @@ from firth import metrics, rng
 from firth.config import check_counts, check_shares
 from firth.data.items import Item
 from firth.errors import BadConfig
+from firth.nn.decoding import Choice, WritingRules, Written, write
 from firth.nn.likelihood import IGNORE
-from firth.nn.search import Choice, WritingRules, Written, write
 from firth.tasks import text_pairs
 from firth.tasks.prefix_writer import LABELS, PrefixWriter
 from firth.tasks.task import (

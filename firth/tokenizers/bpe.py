@@ -25,9 +25,9 @@ from firth.tokenizers.byte_words import byte_letters, count_words, split_chunks,
 from firth.tokenizers.cache import ChunkCache
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, without_specials
 from firth.tokenizers.library_tokenizer import LibraryTokenizer
-from firth.tokenizers.pieces import learn_merges
 from firth.tokenizers.segmentation import has_chinese, repair
 from firth.tokenizers.vocab import Vocab
+from firth.tokenizers.vocabulary_learning import learn_merges
 from firth.tokenizers.wordpiece_folder import ROLES, Added
 from firth.types import Encoding
 

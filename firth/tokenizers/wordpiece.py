@@ -20,9 +20,9 @@ from firth.files import write_bytes, write_json
 from firth.tokenizers.cache import CachedIds
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, without_specials
 from firth.tokenizers.library_tokenizer import LibraryTokenizer
-from firth.tokenizers.pieces import choose_characters, count_words, learn_pieces
 from firth.tokenizers.segmentation import CHINESE, chinese_starts, has_chinese, has_segmenter, repair
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
+from firth.tokenizers.vocabulary_learning import choose_characters, count_words, learn_pieces
 from firth.tokenizers.wordpiece_folder import ROLES, WordPieceRules, read_folder
 from firth.types import Encoding
 
