@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth import models
 from firth.errors import BadConfig, BadInput
@@ -17,6 +17,7 @@ from firth.files import check_is_new, check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.compression.compressing import CompressionSummary
+    from firth.surgery.extending import ExtensionFigures
 
 SAMPLE_TEXTS = 10_000
 """Texts of a file whose unknown tokens `embed_file` counts."""
@@ -35,7 +36,7 @@ def import_model(
     unsafe_pickle: bool = False,
     cased: bool | None = None,
     skip_bad: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Turns model files of other programs, or a file of word vectors, into a model folder; returns what it holds."""
     from firth.inference.model import Model
     from firth.surgery import importing
@@ -47,7 +48,7 @@ def import_model(
 
 def extend(
     model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
-) -> dict[str, Any]:
+) -> "ExtensionFigures":
     """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
     from firth.surgery import extending
 
@@ -57,7 +58,7 @@ def extend(
 
 def vector_head(
     model: str | Path, *, text: str | Path | Sequence[str | Path], out: str | Path, changes: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Learns a vector head for a model from text without labels; `out` is the model with it. Returns its size.
 
     Nothing else of the model changes. `changes` are settings, such as steps=3000.

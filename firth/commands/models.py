@@ -44,10 +44,11 @@ def extend(
     from firth import model_files
 
     figures = model_files.extend(model, text=text, add=add, out=out, min_count=min_count)
+    shown: dict[str, object] = dict(figures)
     if not as_json:
         first_tokens = ", ".join(figures["new"][:20])
-        figures["new"] = f"{first_tokens} ..."
-    show(figures, as_json=as_json)
+        shown["new"] = f"{first_tokens} ..."
+    show(shown, as_json=as_json)
 
 
 def vectors(
