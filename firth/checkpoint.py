@@ -127,7 +127,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
 
 
 def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | None) -> str:
-    """Writes LoRA's thin matrices in peft's layout; returns the name of their file."""
+    """Writes LoRA's low-rank matrices in peft's layout; returns the name of their file."""
     light = checkpoint.light
     assert light is not None
     if head is None:
@@ -208,7 +208,7 @@ def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
 
 
 def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:
-    """Opens LoRA's thin matrices over the model they belong to, which all such folders in memory share."""
+    """Opens LoRA's low-rank matrices over the model they belong to, which all such folders in memory share."""
     adapter = read_adapter(folder)
     base_folder = find_base(folder, adapter).resolve()
     key = (base_folder, (base_folder / "config.json").stat().st_mtime_ns)

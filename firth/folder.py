@@ -22,7 +22,7 @@ WEIGHTS = "model.safetensors"
 FILES = ("config.json", "firth.json", "README.md")
 """What every model folder has besides its weights; the tokenizer names its own files."""
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-"""What a folder of LoRA's thin matrices has in place of weights, as peft names them."""
+"""What a folder of LoRA's low-rank matrices has in place of weights, as peft names them."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 """What a tokenizer may have."""
 WRITTEN = (WEIGHTS, QUANTISED, *ADAPTER, *FILES, *TOKENIZERS, HEAD, VECTOR_HEAD, WORD_ROWS, MANIFEST, "generator")

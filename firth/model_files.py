@@ -41,8 +41,8 @@ def import_model(
     from firth.inference.model import Model
     from firth.surgery import importing
 
-    said = importing.ImportOptions(unsafe_pickle, cased, skip_bad)
-    imported = importing.import_model(Path(source), Path(out), said=said)
+    options = importing.ImportOptions(unsafe_pickle, cased, skip_bad)
+    imported = importing.import_model(Path(source), Path(out), options=options)
     return asdict(Model(imported).info())
 
 

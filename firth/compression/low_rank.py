@@ -1,4 +1,4 @@
-"""Linear layers become products of two thin matrices, by a singular value decomposition with a rank for each layer.
+"""Linear layers become products of two narrow matrices, by a singular value decomposition with a rank for each layer.
 
 In: a model with Transformer blocks. Out: the same with `LowRankLinear` where that has fewer weights. What is kept is
 the product on real inputs, not the matrix: with M the second moments of a layer's inputs and M = C C', the SVD is that
@@ -34,7 +34,7 @@ DAMPING = 1e-4
 
 
 class LowRank(Method):
-    """Linear layers become products of two thin matrices (SVD), with a rank for each layer."""
+    """Linear layers become products of two narrow matrices (SVD), with a rank for each layer."""
 
     name = "low-rank"
 

@@ -152,7 +152,7 @@ class LogLinear:
     def _share(self, chunks: Sequence[tuple[int, int]], weights: FeatureWeights) -> tuple[float, np.ndarray]:
         """The loss of some chunks and its gradient."""
         gradient = np.zeros(self.num_weights)
-        slopes = FeatureWeights.of(gradient, num_tags=self.num_tags)
+        gradients = FeatureWeights.of(gradient, num_tags=self.num_tags)
         value = 0.0
         own = self._crf if self.kind == "crf" else self._local
         for first, last in chunks:
@@ -160,12 +160,12 @@ class LogLinear:
             tokens = slice(bounds[0], bounds[-1])
             part_bounds = self.part_bounds_N1[bounds[0] : bounds[-1] + 1]
             unary_NT = self.unary(weights, self.parts_M, part_bounds)
-            value += own(unary_NT, self.tags_N[tokens], bounds=bounds - bounds[0], weights=weights, slopes=slopes)
+            value += own(unary_NT, self.tags_N[tokens], bounds=bounds - bounds[0], weights=weights, gradients=gradients)
             if self.all_pairs:
-                scatter_all(unary_NT, self.parts_M, part_bounds, slopes.pairs_P.reshape(-1, self.num_tags))
+                scatter_all(unary_NT, self.parts_M, part_bounds, gradients.pairs_P.reshape(-1, self.num_tags))
             else:
                 pairs = self.pairs
-                scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, slopes.pairs_P)
+                scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, gradients.pairs_P)
         return value, gradient
 
     def unary(self, weights: FeatureWeights, parts_M: np.ndarray, part_bounds_N1: np.ndarray) -> np.ndarray:
@@ -185,9 +185,9 @@ class LogLinear:
         *,
         bounds: np.ndarray,
         weights: FeatureWeights,
-        slopes: FeatureWeights,
+        gradients: FeatureWeights,
     ) -> float:
-        """The chunk's loss; leaves its slope in `unary_NT`."""
+        """The chunk's loss; leaves the gradient of its scores in `unary_NT`."""
         may_start, may_follow, may_end = self.legal
         first, last, inner = _places(bounds)
         unary_NT[first] += np.where(may_start, weights.start_T, -np.inf)
@@ -197,10 +197,10 @@ class LogLinear:
         gold += transitions[tags_N[inner - 1], tags_N[inner]].sum(dtype=np.float64)
         log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds, np.ones(len(bounds) - 1))
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
-        slopes.start_T[:] += unary_NT[first].sum(0)
-        slopes.end_T[:] += unary_NT[last].sum(0)
-        slopes.transitions_TT[:] += pairs_TT
-        np.subtract.at(slopes.transitions_TT, (tags_N[inner - 1], tags_N[inner]), 1)
+        gradients.start_T[:] += unary_NT[first].sum(0)
+        gradients.end_T[:] += unary_NT[last].sum(0)
+        gradients.transitions_TT[:] += pairs_TT
+        np.subtract.at(gradients.transitions_TT, (tags_N[inner - 1], tags_N[inner]), 1)
         return float(log_z_B.sum() - gold)
 
     def _local(
@@ -210,7 +210,7 @@ class LogLinear:
         *,
         bounds: np.ndarray,
         weights: FeatureWeights,
-        slopes: FeatureWeights,
+        gradients: FeatureWeights,
     ) -> float:
         """Each token by itself, given the gold tag before it (MEMM) or not (softmax)."""
         first, _, inner = _places(bounds)
@@ -225,8 +225,8 @@ class LogLinear:
         np.exp(unary_NT - log_z_N[:, None], out=unary_NT)
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
         if self.kind == "memm":
-            slopes.start_T[:] += unary_NT[first].sum(0)
-            add_rows(unary_NT, inner, before, slopes.transitions_TT)
+            gradients.start_T[:] += unary_NT[first].sum(0)
+            add_rows(unary_NT, inner, before, gradients.transitions_TT)
         return value
 
 
@@ -257,11 +257,11 @@ def tally(parts_M: np.ndarray, counts_R: np.ndarray) -> None:
 
 @cached_on_disk
 @njit(nogil=True)
-def add_rows(slope_NT: np.ndarray, rows: np.ndarray, owners: np.ndarray, out_TT: np.ndarray) -> None:
+def add_rows(grad_NT: np.ndarray, rows: np.ndarray, owners: np.ndarray, out_TT: np.ndarray) -> None:
     """Adds each of these rows to the one that owns it; much faster than `np.add.at` where the types differ."""
     for i in range(len(rows)):
-        for t in range(slope_NT.shape[1]):
-            out_TT[owners[i], t] += slope_NT[rows[i], t]
+        for t in range(grad_NT.shape[1]):
+            out_TT[owners[i], t] += grad_NT[rows[i], t]
 
 
 @cached_on_disk
@@ -285,19 +285,19 @@ def gather(
 @cached_on_disk
 @njit(nogil=True)
 def scatter(
-    slope_NT: np.ndarray,
+    grad_NT: np.ndarray,
     row_bounds_R1: np.ndarray,
     tags_P: np.ndarray,
     parts_M: np.ndarray,
     part_bounds_N1: np.ndarray,
     out_P: np.ndarray,
 ) -> None:
-    """Adds each token's slope to the weights of all its rows."""
+    """Adds the gradient of each token's scores to the weights of all its rows."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
             row = parts_M[m]
             for p in range(row_bounds_R1[row], row_bounds_R1[row + 1]):
-                out_P[p] += slope_NT[n, tags_P[p]]
+                out_P[p] += grad_NT[n, tags_P[p]]
 
 
 @cached_on_disk
@@ -312,9 +312,9 @@ def gather_all(table_RT: np.ndarray, parts_M: np.ndarray, part_bounds_N1: np.nda
 
 @cached_on_disk
 @njit(nogil=True)
-def scatter_all(slope_NT: np.ndarray, parts_M: np.ndarray, part_bounds_N1: np.ndarray, out_RT: np.ndarray) -> None:
+def scatter_all(grad_NT: np.ndarray, parts_M: np.ndarray, part_bounds_N1: np.ndarray, out_RT: np.ndarray) -> None:
     """As `scatter` where every pair has a weight."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
-            for t in range(slope_NT.shape[1]):
-                out_RT[parts_M[m], t] += slope_NT[n, t]
+            for t in range(grad_NT.shape[1]):
+                out_RT[parts_M[m], t] += grad_NT[n, t]
