@@ -94,16 +94,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         weights_name = WEIGHTS
         if weights:
             write_weights(folder / WEIGHTS, tensors)
-    # Files that not every model has; `finish` lists them in the manifest.
-    written = list(write_embedding(folder, checkpoint.embedding, width=encoder.width, layers=checkpoint.vector_layers))
-    if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
-        write_vector_head(folder, checkpoint.vector_head)
-        written.append(VECTOR_HEAD)
-    if is_light:
-        written.append(ADAPTER_CONFIG)
-    if checkpoint.tasks:
-        _write_heads(folder / HEAD, checkpoint)
-        written.append(HEAD)
+    written = _write_optional_files(folder, checkpoint)
     written += _save_nested_models(folder, checkpoint, layout)
 
     if isinstance(encoder, EncoderDecoder):
@@ -124,6 +115,22 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         max_length=max_length,
         weights=weights_name,
     )
+
+
+def _write_optional_files(folder: Path, checkpoint: Checkpoint) -> list[str]:
+    """Writes what not every model has: how it embeds, a vector head, heads of tasks. Returns their files."""
+    encoder = checkpoint.encoder
+    written = list(write_embedding(folder, checkpoint.embedding, width=encoder.width, layers=checkpoint.vector_layers))
+    if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
+        write_vector_head(folder, checkpoint.vector_head)
+        written.append(VECTOR_HEAD)
+    if checkpoint.light is not None:
+        # `_write_light` wrote it beside the weights.
+        written.append(ADAPTER_CONFIG)
+    if checkpoint.tasks:
+        _write_heads(folder / HEAD, checkpoint)
+        written.append(HEAD)
+    return written
 
 
 def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | None) -> str:
