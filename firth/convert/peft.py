@@ -5,7 +5,7 @@ the same base model, and the other way round. Where a model type stores several 
 low-rank matrices of its parts are written as those of the whole: side by side, with zeros elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -226,20 +226,30 @@ def _their_matrices(layout: HuggingFaceLayout, encoder: Encoder) -> dict[str, Te
 def _joined(layout: HuggingFaceLayout, thin: dict[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
     """Parts that the model type stores as one: their matrices side by side, zeros for the outputs of other parts."""
     for whole, parts in layout.joined.items():
-        layers = {name.rpartition(".")[0].replace(part, whole) for part in parts for name in thin if f"{part}." in name}
+        layers = set()
+        for part in parts:
+            for name in thin:
+                if f"{part}." in name:
+                    layers.add(name.rpartition(".")[0].replace(part, whole))
         for layer in sorted(layers):
             names = [layer.replace(whole, part) for part in parts]
-            present = [name for name in names if f"{name}.lora_A" in thin]
-            firsts = [thin.pop(f"{name}.lora_A") for name in present]
-            seconds = {name: thin.pop(f"{name}.lora_B") for name in present}
-            size, rank = next(iter(seconds.values())).shape
-            second = torch.zeros(size * len(parts), rank * len(present))
-            for column, name in enumerate(present):
-                row = names.index(name)
-                second[row * size : (row + 1) * size, column * rank : (column + 1) * rank] = seconds[name]
-            thin[f"{layer}.lora_A"] = torch.cat(firsts)
-            thin[f"{layer}.lora_B"] = second
+            _join_layer(thin, layer, names)
     return thin
+
+
+def _join_layer(thin: dict[str, Tensor], layer: str, names: Sequence[str]) -> None:
+    """Replaces the matrices of a layer's parts by those of the whole layer; some parts may have none."""
+    present = [name for name in names if f"{name}.lora_A" in thin]
+    firsts = [thin.pop(f"{name}.lora_A") for name in present]
+    seconds = [thin.pop(f"{name}.lora_B") for name in present]
+    size, rank = seconds[0].shape
+    joined = torch.zeros(size * len(names), rank * len(present))
+    for place, (name, second) in enumerate(zip(present, seconds, strict=True)):
+        rows = slice(names.index(name) * size, (names.index(name) + 1) * size)
+        columns = slice(place * rank, (place + 1) * rank)
+        joined[rows, columns] = second
+    thin[f"{layer}.lora_A"] = torch.cat(firsts)
+    thin[f"{layer}.lora_B"] = joined
 
 
 def _own_matrices(layout: HuggingFaceLayout, encoder: Encoder, adapter: PeftAdapter) -> dict[str, Tensor]:
