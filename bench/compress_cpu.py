@@ -32,7 +32,7 @@ from bench.table import say
 from firth import compression
 from firth.checkpoint import load
 from firth.compression.gate import ROUNDS, Gate, Subject, time_both
-from firth.compression.rows import read_rows
+from firth.compression.job_rows import read_rows
 from firth.errors import FirthError
 from firth.types import Example
 

@@ -21,8 +21,8 @@ from firth import checkpoint as checkpoints
 from firth import compression
 from firth.checkpoint import only_task
 from firth.compression.gate import Subject
+from firth.compression.job_rows import read_rows
 from firth.compression.method import CompressionJob
-from firth.compression.rows import read_rows
 from firth.config import override
 from firth.errors import FirthError
 from firth.finetuning import running

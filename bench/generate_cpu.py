@@ -23,7 +23,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.encoders.bart import Bart
 from firth.inference.rewriting import Rewriter
-from firth.nn.search import Choice
+from firth.nn.decoding import Choice
 from firth.samples import prose
 from firth.tasks.rewrite import WritingOptions
 from firth.tokenizers.bpe import BPE

@@ -94,16 +94,7 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
         weights_name = WEIGHTS
         if weights:
             write_weights(folder / WEIGHTS, tensors)
-    # Files that not every model has; `finish` lists them in the manifest.
-    written = list(write_embedding(folder, checkpoint.embedding, width=encoder.width, layers=checkpoint.vector_layers))
-    if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
-        write_vector_head(folder, checkpoint.vector_head)
-        written.append(VECTOR_HEAD)
-    if is_light:
-        written.append(ADAPTER_CONFIG)
-    if checkpoint.tasks:
-        _write_heads(folder / HEAD, checkpoint)
-        written.append(HEAD)
+    written = _write_optional_files(folder, checkpoint)
     written += _save_nested_models(folder, checkpoint, layout)
 
     if isinstance(encoder, EncoderDecoder):
@@ -126,8 +117,24 @@ def save(folder: Path, checkpoint: Checkpoint, *, weights: bool = True, bits: in
     )
 
 
+def _write_optional_files(folder: Path, checkpoint: Checkpoint) -> list[str]:
+    """Writes what not every model has: how it embeds, a vector head, heads of tasks. Returns their files."""
+    encoder = checkpoint.encoder
+    written = list(write_embedding(folder, checkpoint.embedding, width=encoder.width, layers=checkpoint.vector_layers))
+    if checkpoint.vector_head is not None and _fits(checkpoint.vector_head, encoder, checkpoint.tokenizer):
+        write_vector_head(folder, checkpoint.vector_head)
+        written.append(VECTOR_HEAD)
+    if checkpoint.light is not None:
+        # `_write_light` wrote it beside the weights.
+        written.append(ADAPTER_CONFIG)
+    if checkpoint.tasks:
+        _write_heads(folder / HEAD, checkpoint)
+        written.append(HEAD)
+    return written
+
+
 def _write_light(folder: Path, checkpoint: Checkpoint, head: TransformersHead | None) -> str:
-    """Writes LoRA's thin matrices in peft's layout; returns the name of their file."""
+    """Writes LoRA's low-rank matrices in peft's layout; returns the name of their file."""
     light = checkpoint.light
     assert light is not None
     if head is None:
@@ -208,7 +215,7 @@ def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
 
 
 def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:
-    """Opens LoRA's thin matrices over the model they belong to, which all such folders in memory share."""
+    """Opens LoRA's low-rank matrices over the model they belong to, which all such folders in memory share."""
     adapter = read_adapter(folder)
     base_folder = find_base(folder, adapter).resolve()
     key = (base_folder, (base_folder / "config.json").stat().st_mtime_ns)

@@ -45,7 +45,7 @@ def to_dict(config: Any) -> Any:
     return config
 
 
-def from_dict(cls: type[T], values: Mapping[str, Any], where: str = "") -> T:
+def from_dict(cls: type[T], values: Mapping[str, object], where: str = "") -> T:
     """A config of type `cls` with these values; other fields have their defaults.
 
     `where` is the path to the config inside a larger one, with a dot at its end.

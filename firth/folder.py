@@ -5,7 +5,6 @@ Without torch, so that a table of vectors can be saved by who made it without to
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from firth.convert.mapped import WORD_ROWS, write_arrays
 from firth.convert.row_quantised import QUANTISED
 from firth.convert.sentence_transformers import remove_modules
 from firth.convert.vector_head import VECTOR_HEAD
-from firth.files import MANIFEST, write_bytes, write_json, write_manifest
+from firth.files import MANIFEST, JsonObject, write_bytes, write_json, write_manifest
 from firth.tokenizers import Tokenizer
 
 FORMAT = 1
@@ -23,7 +22,7 @@ WEIGHTS = "model.safetensors"
 FILES = ("config.json", "firth.json", "README.md")
 """What every model folder has besides its weights; the tokenizer names its own files."""
 ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
-"""What a folder of LoRA's thin matrices has in place of weights, as peft names them."""
+"""What a folder of LoRA's low-rank matrices has in place of weights, as peft names them."""
 TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "merges.txt")
 """What a tokenizer may have."""
 WRITTEN = (WEIGHTS, QUANTISED, *ADAPTER, *FILES, *TOKENIZERS, HEAD, VECTOR_HEAD, WORD_ROWS, MANIFEST, "generator")
@@ -41,9 +40,9 @@ def begin(folder: Path) -> None:
 def finish(
     folder: Path,
     *,
-    settings: Mapping[str, Any],
+    settings: Mapping[str, object],
     tokenizer: Tokenizer,
-    notes: Mapping[str, Any],
+    notes: Mapping[str, object],
     text: str,
     extra_files: Iterable[str] = (),
     max_length: int | None = None,
@@ -59,7 +58,7 @@ def finish(
 
 
 def save_table(
-    folder: Path, name: str, *, shape: Any, arrays: Mapping[str, np.ndarray], tokenizer: Tokenizer, info: dict[str, Any]
+    folder: Path, name: str, *, shape: object, arrays: Mapping[str, np.ndarray], tokenizer: Tokenizer, info: JsonObject
 ) -> None:
     """The folder of an encoder without context, from the arrays that it is made of."""
     begin(folder)
@@ -77,12 +76,12 @@ def card(
     *,
     parameters: int,
     tokens: int,
-    info: Mapping[str, Any],
+    info: JsonObject,
     goals: Sequence[str] = (),
     question: str = "",
 ) -> str:
     """The model card: what this is, where it comes from, how to use it; `question` is a line that asks it something."""
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "Encoder": encoder,
         "Parameters": f"{parameters:,}",
         "Vocabulary": f"{tokens:,} tokens",

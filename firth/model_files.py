@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from firth import models
 from firth.errors import BadConfig, BadInput
@@ -17,6 +17,8 @@ from firth.files import check_is_new, check_writable, write_bytes
 
 if TYPE_CHECKING:
     from firth.compression.compressing import CompressionSummary
+    from firth.inference.model import Model
+    from firth.surgery.extending import ExtensionFigures
 
 SAMPLE_TEXTS = 10_000
 """Texts of a file whose unknown tokens `embed_file` counts."""
@@ -35,29 +37,29 @@ def import_model(
     unsafe_pickle: bool = False,
     cased: bool | None = None,
     skip_bad: bool = False,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Turns model files of other programs, or a file of word vectors, into a model folder; returns what it holds."""
     from firth.inference.model import Model
     from firth.surgery import importing
 
-    said = importing.ImportOptions(unsafe_pickle, cased, skip_bad)
-    imported = importing.import_model(Path(source), Path(out), said=said)
+    options = importing.ImportOptions(unsafe_pickle, cased, skip_bad)
+    imported = importing.import_model(Path(source), Path(out), options=options)
     return asdict(Model(imported).info())
 
 
 def extend(
     model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
-) -> dict[str, Any]:
+) -> "ExtensionFigures":
     """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
     from firth.surgery import extending
 
-    texts = [Path(text)] if isinstance(text, str | Path) else [Path(path) for path in text]
+    texts = _paths(text)
     return extending.extend(models.find(model), texts, add=add, min_count=min_count, out=Path(out))
 
 
 def vector_head(
     model: str | Path, *, text: str | Path | Sequence[str | Path], out: str | Path, changes: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Learns a vector head for a model from text without labels; `out` is the model with it. Returns its size.
 
     Nothing else of the model changes. `changes` are settings, such as steps=3000.
@@ -71,7 +73,7 @@ def vector_head(
     from firth.finetuning.vector_head import VectorHeadConfig, train_vector_head
     from firth.train.shared_cores import share_cores
 
-    texts = [Path(text)] if isinstance(text, str | Path) else [Path(path) for path in text]
+    texts = _paths(text)
     config = override(VectorHeadConfig(), changes)
     check_is_new(Path(out))
     source = models.find(model)
@@ -111,7 +113,7 @@ def compress(
     `key=value` settings of the method.
     """
     from firth.compression import compressing
-    from firth.compression.search import Wanted
+    from firth.compression.strength_search import Wanted
     from firth.run_folder import is_begun
     from firth.train.launch import is_restart, joined_ranks
 
@@ -143,7 +145,7 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
     """
     path = Path(out)
     check_is_new(path)
-    from firth.convert.vectors import FORMATS, write_vectors
+    from firth.convert.vector_files import FORMATS, write_vectors
     from firth.inference.lexicon import open_lexicon
 
     formats = (*FORMATS, *MODEL_FORMATS)
@@ -248,15 +250,10 @@ def embed_file(
     input. A blank line gets a vector of zeros, which is similar to nothing. With the `engine` "ray", the vectors are
     computed by `processes` workers of a cluster.
     """
-    from io import BytesIO
-
-    import numpy as np
-
-    from firth.corpus.readers import read_texts
+    from firth.corpus.small_files import read_texts
     from firth.engines import open_engine
     from firth.inference.model import load
     from firth.tokenizers.unknown import unknown_share, warn_about_unknown
-    from firth.train.shared_cores import share_cores
 
     path = Path(out)
     check_is_new(path)
@@ -271,24 +268,42 @@ def embed_file(
     num_blank = sum(not text.strip() for text in texts)
     if num_blank:
         log.info(f"{num_blank:,} blank lines have vectors of zeros.")
-    written: dict[str, object] = {
+    with open_engine(engine, workers=processes) as opened:
+        if opened is None:
+            _write_vectors(path, loaded, texts, pooling)
+        else:
+            from firth.inference.on_engine import embed_to_file
+
+            embed_to_file(opened, loaded, texts, path, pooling=pooling, precision=precision)
+    return {
         "texts": len(texts),
         "blank": num_blank,
         "width": loaded.embedder.width(pooling),
         "unknown_share": unknown,
         "out": str(out),
     }
-    with open_engine(engine, workers=processes) as opened:
-        if opened is not None:
-            from firth.inference.on_engine import embed_to_file
 
-            embed_to_file(opened, loaded, texts, path, pooling=pooling, precision=precision)
-            return written
+
+def _write_vectors(path: Path, model: "Model", texts: list[str], pooling: str | None) -> None:
+    """Writes the vectors of texts, computed in this process, as one array."""
+    from io import BytesIO
+
+    import numpy as np
+
+    from firth.train.shared_cores import share_cores
+
     with share_cores():
-        vectors = loaded.embed(texts, pooling=pooling)
+        vectors = model.embed(texts, pooling=pooling)
     # A model gives every blank line the same vector, which would make them duplicates of each other.
-    vectors[[not text.strip() for text in texts]] = 0
+    is_blank = [not text.strip() for text in texts]
+    vectors[is_blank] = 0
     buffer = BytesIO()
     np.save(buffer, vectors)
     write_bytes(path, buffer.getvalue())
-    return written
+
+
+def _paths(given: str | Path | Sequence[str | Path]) -> list[Path]:
+    """One path or several, as a list."""
+    if isinstance(given, str | Path):
+        return [Path(given)]
+    return [Path(path) for path in given]

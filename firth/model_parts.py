@@ -1,4 +1,4 @@
-"""A model in memory, `Checkpoint`, and what it is made of: heads, objectives, thin matrices beside another model."""
+"""A model in memory, `Checkpoint`, and what it is made of: heads, objectives, a LoRA adapter over another model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -56,7 +56,7 @@ class Checkpoint:
     prefix_length: int = 0
     """Learned keys and values before each text in the encoder's blocks; 0 if there are none."""
     light: "LightAdapter | None" = None
-    """If set, the encoder has LoRA's thin matrices, and only these are saved."""
+    """If set, the encoder has LoRA's low-rank matrices, and only these are saved."""
     layout: str = ""
     """The `model_type` of its folder; if empty, the layout is chosen by the encoder's name."""
     text: str = ""
@@ -65,7 +65,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LightAdapter:
-    """LoRA's thin matrices beside a model that is saved elsewhere."""
+    """LoRA's low-rank matrices beside a model that is saved elsewhere."""
 
     base: str
     """The folder of that model."""
@@ -117,7 +117,7 @@ def make_objective(
 
 
 def merged(checkpoint: Checkpoint) -> Checkpoint:
-    """The model with LoRA's thin matrices added to its own; any other model as it is."""
+    """The model with LoRA's low-rank matrices added to its own; any other model as it is."""
     if checkpoint.light is None:
         return checkpoint
     encoder = shared_copy(checkpoint.encoder)

@@ -7,7 +7,7 @@ opens, lists and writes what they name. fsspec is imported here only, and only f
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 from firth.errors import BadInput, Unsupported
 
@@ -103,11 +103,16 @@ def matches(pattern: str | Path) -> list[Path]:
 
 
 def _paths(path: str | Path, ending: str) -> list[Path]:
+    """The files of a store that match a path with this ending, sorted."""
     store, name = file_system(path)
     scheme = url_of(path).partition("://")[0]
-    found: dict[str, dict[str, Any]] = store.glob(name.rstrip("/") + ending, detail=True)
-    names = [name for name, row in found.items() if row["type"] == "file"]
-    return [Path(f"{scheme}:/{name.lstrip('/')}") for name in sorted(names)]
+    pattern = name.rstrip("/") + ending
+    found: dict[str, dict[str, object]] = store.glob(pattern, detail=True)
+    files = []
+    for file, row in sorted(found.items()):
+        if row["type"] == "file":
+            files.append(Path(f"{scheme}:/{file.lstrip('/')}"))
+    return files
 
 
 def upload_folder(folder: Path, target: str | Path, *, last: str) -> None:

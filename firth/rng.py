@@ -11,7 +11,12 @@ import numpy as np
 
 CounterLike = np.ndarray | np.generic | int
 """A counter or an array of counters; several are broadcast against each other."""
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio, splitmix64's increment
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+"""2**64 divided by the golden ratio: splitmix64's increment."""
+_FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
+_FLOAT_BITS = 53
+"""Bits of a float64's mantissa."""
 
 
 def key(*parts: int | str) -> np.uint64:
@@ -33,30 +38,34 @@ def bits(k: np.uint64, *counters: CounterLike) -> np.ndarray:
 
 def uniform(k: np.uint64, *counters: CounterLike) -> np.ndarray:
     """Uniform numbers in [0, 1) with 53 random bits, as many as a float64 has."""
-    top_bits = bits(k, *counters) >> np.uint64(11)
-    return np.asarray(top_bits * (1.0 / (1 << 53)))
+    top_bits = bits(k, *counters) >> np.uint64(64 - _FLOAT_BITS)
+    return np.asarray(top_bits * (1.0 / (1 << _FLOAT_BITS)))
 
 
 def normal(k: np.uint64, *counters: CounterLike) -> np.ndarray:
     """Normally distributed numbers with mean 0 and variance 1 (Box & Muller 1958)."""
-    # 1 - u is in (0, 1], so its logarithm is finite.
-    radius = np.sqrt(-2 * np.log1p(-uniform(k, *counters, 0)))
-    angle = 2 * np.pi * uniform(k, *counters, 1)
+    first = uniform(k, *counters, 0)
+    second = uniform(k, *counters, 1)
+    # 1 - first is in (0, 1], so its logarithm is finite.
+    radius = np.sqrt(-2 * np.log1p(-first))
+    angle = 2 * np.pi * second
     return np.asarray(radius * np.cos(angle))
 
 
 def below(k: np.uint64, limit: CounterLike, *counters: CounterLike) -> np.ndarray:
     """Uniform integers in [0, limit); limit may be an array."""
-    return np.asarray(uniform(k, *counters) * np.asarray(limit)).astype(np.int64)
+    scaled = uniform(k, *counters) * np.asarray(limit)
+    return np.asarray(scaled).astype(np.int64)
 
 
 def permutation(k: np.uint64, size: int) -> np.ndarray:
     """A random order of range(size)."""
-    return np.argsort(bits(k, np.arange(size)), kind="stable")
+    draws = bits(k, np.arange(size))
+    return np.argsort(draws, kind="stable")
 
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64: every bit of the input changes about half of the output's bits."""
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    x = (x ^ (x >> np.uint64(30))) * _FIRST_FACTOR
+    x = (x ^ (x >> np.uint64(27))) * _SECOND_FACTOR
     return np.asarray(x ^ (x >> np.uint64(31)))

@@ -1,4 +1,4 @@
-"""The nouns of tensors, and the bases `Encoder` and `Goal` that everything trained is built from. Read this first.
+"""The types that carry tensors, and the bases `Encoder` and `Goal` of everything that is trained. Read this first.
 
 Shape legend (suffix of every tensor name, one letter a dimension):
     N tokens of all sequences of a batch, end to end      B sequences        B1 = B + 1 bounds

@@ -120,7 +120,7 @@ def _prepared_text(folder: Path) -> Path:
 
 def keywords(file: str | Path, *, top: int = 10, window: int = 4) -> list[tuple[str, float]]:
     """The most central words of a text by TextRank, with their scores; words within `window` are linked."""
-    from firth.corpus.readers import read_lines, tell_of_table
+    from firth.corpus.small_files import read_lines, tell_of_table
     from firth.data.keywords import keywords as rank_words
 
     lines = read_lines(Path(file), remedy="give it the text whose keywords to find")

@@ -58,7 +58,8 @@ def embed(
     file: Annotated[
         Path, typer.Option(help="A UTF-8 file: every line is a text; a blank one gets zeros; - is standard input.")
     ] = Path("-"),
-    out: Annotated[Path, typer.Option(help="The .npy file to write.")] = ...,  # type: ignore[assignment]
+    *,
+    out: Annotated[Path, typer.Option(help="The .npy file to write.")],
     pooling: Annotated[
         str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
     ] = None,
@@ -140,7 +141,7 @@ def rewrite(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each text.")] = False,
 ) -> None:
     """Let an encoder-decoder (transformer, t5, bart ...) write a text for each text, in order."""
-    from firth.corpus.readers import read_texts
+    from firth.corpus.small_files import read_texts
     from firth.inference.model import load
 
     check_model_first(model, texts or ())
@@ -165,8 +166,9 @@ def rewrite(
 
 def senses(
     model: OptionalModel = None,
-    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")] = ...,  # type: ignore[assignment]
-    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line; - is standard input.")] = ...,  # type: ignore[assignment]
+    *,
+    word: Annotated[str, typer.Option(help="The word to look at; its case does not matter.")],
+    file: Annotated[Path, typer.Option(help="A UTF-8 file with one text on each line; - is standard input.")],
     groups: Annotated[
         int | None, typer.Option(min=1, help="How many groups. [default: as many as lie well apart, at most 6]")
     ] = None,
@@ -177,7 +179,7 @@ def senses(
     as_json: Json = False,
 ) -> None:
     """Group the occurrences of a word by what it means there, and show the nearest ones of each."""
-    from firth.corpus.readers import read_lines
+    from firth.corpus.small_files import read_lines
     from firth.inference.model import load
 
     lines = read_lines(file)

@@ -6,53 +6,50 @@ from typing import Annotated
 import typer
 
 from firth import __version__
-from firth.commands import (
-    answers,
-    compressing,
-    models,
-    planning,
-    rows,
-    searching,
-    serving,
-    studying,
-    text,
-    trust,
-    tuning,
-    vectors,
-)
+from firth.commands import answers, models, text, trust, word_tools
+from firth.commands.compress import compress
+from firth.commands.evaluate import evaluate
+from firth.commands.finetune import check, finetune
+from firth.commands.option_groups import with_groups
+from firth.commands.plan import plan
+from firth.commands.predict import predict
+from firth.commands.search import search
+from firth.commands.serve import serve
+from firth.commands.study import study
+from firth.commands.tune import tune
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "plan": planning.plan,
+    "plan": plan,
     "prepare": text.prepare,
     "pretrain": text.pretrain,
-    "check": rows.check,
-    "finetune": rows.finetune,
-    "tune": tuning.tune,
-    "predict": rows.predict,
-    "evaluate": rows.evaluate,
+    "check": check,
+    "finetune": finetune,
+    "tune": tune,
+    "predict": predict,
+    "evaluate": evaluate,
     "drift": trust.drift,
     "fill": answers.fill,
     "embed": answers.embed,
-    "search": searching.search,
+    "search": search,
     "generate": answers.generate,
     "rewrite": answers.rewrite,
     "info": models.info,
     "demo": models.demo,
-    "serve": serving.serve,
+    "serve": serve,
     "import": models.import_model,
     "extend": models.extend,
     "vectors": models.vectors,
     "senses": answers.senses,
-    "map": vectors.map_words,
-    "neighbours": vectors.neighbours,
-    "analogy": vectors.analogy,
-    "compress": compressing.compress,
+    "map": word_tools.map_words,
+    "neighbours": word_tools.neighbours,
+    "analogy": word_tools.analogy,
+    "compress": compress,
     "export": models.export,
-    "study": studying.study,
+    "study": study,
     "package": models.package,
-    "ratios": vectors.ratios,
-    "keywords": vectors.keywords,
-    "duplicates": vectors.duplicates,
+    "ratios": word_tools.ratios,
+    "keywords": word_tools.keywords,
+    "duplicates": word_tools.duplicates,
 }
 
 
@@ -66,7 +63,7 @@ def make_app() -> typer.Typer:
         rich_markup_mode=None,
     )
     for name, function in COMMANDS.items():
-        app.command(name)(function)
+        app.command(name)(with_groups(function))
     app.callback(invoke_without_command=True)(_main)
     return app
 

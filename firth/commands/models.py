@@ -44,17 +44,19 @@ def extend(
     from firth import model_files
 
     figures = model_files.extend(model, text=text, add=add, out=out, min_count=min_count)
+    shown: dict[str, object] = dict(figures)
     if not as_json:
         first_tokens = ", ".join(figures["new"][:20])
-        figures["new"] = f"{first_tokens} ..."
-    show(figures, as_json=as_json)
+        shown["new"] = f"{first_tokens} ..."
+    show(shown, as_json=as_json)
 
 
 def vectors(
     model: ModelFolder,
     changes: Annotated[list[str] | None, typer.Argument(help="Settings, such as steps=3000.")] = None,
-    text: Annotated[list[Path], typer.Option(help="Text without labels; repeat for more files.")] = ...,  # type: ignore[assignment]
-    out: Annotated[Path, typer.Option(help="The model with the head: a new folder.")] = ...,  # type: ignore[assignment]
+    *,
+    text: Annotated[list[Path], typer.Option(help="Text without labels; repeat for more files.")],
+    out: Annotated[Path, typer.Option(help="The model with the head: a new folder.")],
     as_json: Json = False,
 ) -> None:
     """Learn from text without labels how a model's token embeddings become one vector for a text."""

@@ -1,7 +1,7 @@
 """What subcommands share: options that many of them take, and how results are printed."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from firth import models
+from firth.commands.flags import in_flags
 from firth.errors import BadConfig
 from firth.files import finite
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from firth.types import Example, Prediction, Span
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")]
 EngineName = Annotated[
     str, typer.Option("--engine", help="Where the work is done: local, or ray: a cluster, or as many processes here.")
 ]
@@ -85,6 +87,11 @@ def _number(value: float) -> str:
     if 0 < size < 1e-3:
         return f"{value:.3g}"
     return f"{value:,.4f}"
+
+
+def echo_messages(lines: Iterable[str]) -> None:
+    """Prints sentences of the package, which may name arguments."""
+    typer.echo(in_flags("\n".join(lines)))
 
 
 def split_model(arguments: Sequence[str], *, rest: Sequence[str]) -> tuple[str | None, list[str]]:

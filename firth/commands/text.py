@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from firth import lineage, tokenizers
-from firth.commands.shown import EngineName, Json, show
+from firth.commands.shown import Device, EngineName, Json, show
 from firth.errors import BadConfig
 
 VOCABULARIES = [name for name in tokenizers.TABLE if name != "templates"]
@@ -84,7 +84,8 @@ def prepare(
 def pretrain(
     data: Annotated[Path, typer.Argument(help="A folder made by `firth prepare`; for word vectors also plain text.")],
     changes: Annotated[list[str] | None, typer.Argument(help="Config changes such as train.optim.rate=1e-3.")] = None,
-    out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")] = ...,  # type: ignore[assignment]
+    *,
+    out: Annotated[Path, typer.Option(help="Run folder to write; refused if it exists, unless --resume.")],
     recipe: Annotated[str | None, typer.Option(help=f"One of {', '.join(lineage.TABLE)}. [default: bert]")] = None,
     size: Annotated[
         str | None,
@@ -98,7 +99,7 @@ def pretrain(
         Path | None, typer.Option("--from", help="A model folder or name whose weights to start from.")
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A run.toml to take every number from.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda. [default: cuda where there is one]")] = None,
+    device: Device = None,
     width: Annotated[int | None, typer.Option(help="Width of word vectors. [default: the recipe's own]")] = None,
     window: Annotated[
         int | None, typer.Option(help="Words on either side that word vectors look at. [default: the recipe's own]")

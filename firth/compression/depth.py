@@ -12,6 +12,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.layers import kept_layers
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder, with_layers
+from firth.compression.student import layers_of
 from firth.errors import BadConfig
 
 
@@ -39,6 +40,12 @@ def check_depth(job: CompressionJob, num_layers: int) -> None:
     before = block_encoder(job.original).num_layers
     if num_layers > before:
         raise BadConfig(f"{job.model} has {before} layers; num_layers={num_layers} is more.")
+
+
+def check_separate_layers(job: CompressionJob, num_layers: int) -> None:
+    """Raises if layers share their weights, so that none can be left out, or if there are fewer than are to be kept."""
+    layers_of(job.original.encoder, job.model)
+    check_depth(job, num_layers)
 
 
 def described_depth(num_layers: int) -> str:

@@ -17,7 +17,7 @@ from firth.compression.method import CompressionJob, MethodConfig
 from firth.compression.soft_labels import SoftLabels, TaughtBatches
 from firth.compression.student import other_model, random_weights
 from firth.compression.teacher import Teacher, check_task, row_scores
-from firth.compression.training import TEACHER, TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import TEACHER, TrainedMethod, TrainingConfig, TrainingExtension
 from firth.data.items import BatchMaker, Item
 from firth.errors import BadConfig
 from firth.tasks.classify import ClassifyHead

@@ -10,7 +10,7 @@ from firth import models
 from firth.compression.distil import Distil, DistilConfig, SoftLabelExtension
 from firth.compression.method import CompressionJob
 from firth.compression.teacher import Teacher
-from firth.compression.training import TrainingExtension
+from firth.compression.trained_method import TrainingExtension
 from firth.errors import BadConfig
 
 

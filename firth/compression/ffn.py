@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, input_moments, kept_columns
 from firth.compression.importance import feed_forward_importance
+from firth.compression.input_moments import kept_columns, moments_before
 from firth.compression.method import CompressionJob, Method, MethodConfig
-from firth.compression.structure import block_encoder, block_sizes, input_columns, input_layer, output_rows, with_sizes
+from firth.compression.structure import block_encoder, block_sizes, input_columns, output_rows, with_sizes
 from firth.config import check_counts, check_shares
 
 STEPS = 16
@@ -63,8 +63,7 @@ class PruneFeedForward(Method):
         kept = self.kept_rows(importance)
         moments: dict[str, Tensor] = {}
         if self.config.refit:
-            layers = [input_layer(encoder, number, "ffn.down") for number in range(len(kept))]
-            moments = input_moments(encoder, calibration_batches(job, max_rows=self.config.max_rows), layers)
+            moments = moments_before(job, encoder, "ffn.down", max_rows=self.config.max_rows)
         return without_rows(job.original, kept, moments)
 
     def kept_rows(self, importance: Sequence[Tensor]) -> list[Tensor]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from firth import rng
 from firth.checkpoint import only_task
-from firth.compression.search import Trial
+from firth.compression.strength_search import Trial
 from firth.errors import Unsupported
 from firth.files import MANIFEST, read_json
 from firth.inference.model import Model

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, input_moments, kept_columns
 from firth.compression.importance import head_importance
+from firth.compression.input_moments import kept_columns, moments_before
 from firth.compression.method import CompressionJob, Method, MethodConfig
-from firth.compression.structure import block_encoder, block_sizes, input_columns, input_layer, output_rows, with_sizes
+from firth.compression.structure import block_encoder, block_sizes, input_columns, output_rows, with_sizes
 from firth.config import check_counts, check_shares
 
 MOST_STRENGTHS = 24
@@ -60,8 +60,7 @@ class PruneHeads(Method):
         kept = kept_heads(importance, remove=self.config.remove)
         moments: dict[str, Tensor] = {}
         if self.config.refit:
-            layers = [input_layer(encoder, number, "attention.out") for number in range(len(kept))]
-            moments = input_moments(encoder, calibration_batches(job, max_rows=self.config.max_rows), layers)
+            moments = moments_before(job, encoder, "attention.out", max_rows=self.config.max_rows)
         return without_heads(job.original, kept, moments)
 
 

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from firth.checkpoint import Checkpoint
 from firth.compression.block_forward import Forward, replace_forward, restore_forward
-from firth.compression.depth import check_depth, depth_strengths, described_depth, with_depth
+from firth.compression.depth import check_separate_layers, depth_strengths, described_depth, with_depth
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder
 from firth.compression.student import layers_of
-from firth.compression.training import RUN, TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import RUN, TrainedMethod, TrainingConfig, TrainingExtension
 from firth.errors import BadConfig
 from firth.nn.blocks import Block
 from firth.tensors import Encoder
@@ -82,8 +82,7 @@ class LayerDrop(TrainedMethod):
         return f"layerdrop of {self.config.drop:g}, {described_depth(self.config.num_layers)}"
 
     def check(self, job: CompressionJob) -> None:
-        layers_of(job.original.encoder, job.model)  # raises if layers share their weights
-        check_depth(job, self.config.num_layers)
+        check_separate_layers(job, self.config.num_layers)
 
     def run_path(self, job: CompressionJob) -> Path:
         return job.folder.parent / RUN

@@ -1,4 +1,4 @@
-"""Linear layers become products of two thin matrices, by a singular value decomposition with a rank for each layer.
+"""Linear layers become products of two narrow matrices, by a singular value decomposition with a rank for each layer.
 
 In: a model with Transformer blocks. Out: the same with `LowRankLinear` where that has fewer weights. What is kept is
 the product on real inputs, not the matrix: with M the second moments of a layer's inputs and M = C C', the SVD is that
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, input_moments
+from firth.compression.input_moments import calibration_batches, input_moments
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import block_encoder, block_sizes, with_sizes
 from firth.config import check_counts
@@ -34,7 +34,7 @@ DAMPING = 1e-4
 
 
 class LowRank(Method):
-    """Linear layers become products of two thin matrices (SVD), with a rank for each layer."""
+    """Linear layers become products of two narrow matrices (SVD), with a rank for each layer."""
 
     name = "low-rank"
 

@@ -16,7 +16,7 @@ from firth.compression.method import CompressionJob
 from firth.compression.relations import LastRelations, check_relations
 from firth.compression.structure import blocks_of
 from firth.compression.teacher import Teacher
-from firth.compression.training import TrainingExtension
+from firth.compression.trained_method import TrainingExtension
 from firth.errors import BadConfig
 from firth.objectives.objective import Objective
 from firth.tasks.task import Head

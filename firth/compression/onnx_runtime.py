@@ -6,24 +6,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firth.inference.fast_encoder import FastEncoder
 from firth.tensors import Batch, Encoder, States
 
 OUTPUTS = ("last_hidden_state", "pooler_output", "logits")
 
 
-class OnnxEncoder(Encoder):
+class OnnxEncoder(FastEncoder):
     """Sequences are padded to the longest of their batch."""
 
     def __init__(self, original: Encoder, path: Path) -> None:
-        super().__init__()
         import onnxruntime
 
-        self.original = original
-        self.config = original.config
-        self.width = original.width
-        self.vocab_size = original.vocab_size
-        self.max_positions = original.max_positions
-        self.num_layers = original.num_layers
+        super().__init__(original)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -31,14 +26,7 @@ class OnnxEncoder(Encoder):
         self.wanted = [name for name in OUTPUTS[:2] if name in names]
         self.eval()
 
-    @property
-    def table_width(self) -> int:
-        return self.original.table_width
-
-    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
-        if layers or attention:
-            exact: States = self.original(batch, layers=layers, attention=attention)
-            return exact
+    def fast_states(self, batch: Batch) -> States:
         lengths_B = np.diff(batch.bounds_B1.numpy())
         mask_BL = np.arange(lengths_B.max()) < lengths_B[:, None]
         inputs = {

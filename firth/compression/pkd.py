@@ -15,7 +15,7 @@ from firth.compression.lesson import Term
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder
 from firth.compression.teacher import check_task
-from firth.compression.training import TrainingExtension
+from firth.compression.trained_method import TrainingExtension
 from firth.errors import BadConfig
 from firth.tasks.task import Head
 from firth.tensors import Encoder

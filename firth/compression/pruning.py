@@ -14,7 +14,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.changed_weights import MaskedWeight, ScoredWeight, change_weights, keep_changes, masks_of
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder
-from firth.compression.training import TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import TrainedMethod, TrainingConfig, TrainingExtension
 from firth.errors import BadConfig
 from firth.tensors import Encoder
 

@@ -16,7 +16,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.changed_weights import change_weights, keep_changes
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder
-from firth.compression.training import TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import TrainedMethod, TrainingConfig, TrainingExtension
 from firth.convert.row_quantised import LEAST_BITS, MOST_BITS, quantise_rows
 from firth.errors import BadConfig
 from firth.tensors import Encoder

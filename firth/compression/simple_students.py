@@ -15,7 +15,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.distil import DistilConfig, SoftLabelExtension, StudentMethod
 from firth.compression.method import CompressionJob
 from firth.compression.teacher import Teacher, check_task
-from firth.compression.training import TrainingExtension
+from firth.compression.trained_method import TrainingExtension
 from firth.config import to_dict
 from firth.data.packing import pack_tokens
 from firth.encoders.bilstm import BiLstm

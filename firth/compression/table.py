@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from firth.compression.gate import INTERVAL, Comparison, Measured
-from firth.compression.search import Wanted
+from firth.compression.strength_search import Wanted
 
 HEADER = ("model", "parameters", "megabytes", "texts/s, batches", "texts/s, single")
 

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from firth.checkpoint import Checkpoint
 from firth.compression.block_forward import Forward, replace_forward, restore_forward
-from firth.compression.depth import check_depth, depth_strengths, described_depth, fewer_layers, with_depth
+from firth.compression.depth import check_separate_layers, depth_strengths, described_depth, fewer_layers, with_depth
 from firth.compression.layers import kept_layers
 from firth.compression.method import CompressionJob
 from firth.compression.student import layers_of
 from firth.compression.teacher import Teacher
-from firth.compression.training import TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.trained_method import TrainedMethod, TrainingConfig, TrainingExtension
 from firth.errors import BadConfig
 from firth.nn.blocks import Block
 from firth.tensors import Encoder
@@ -110,8 +110,7 @@ class Theseus(TrainedMethod):
         return f"theseus, {described_depth(self.config.num_layers)}"
 
     def check(self, job: CompressionJob) -> None:
-        layers_of(job.original.encoder, job.model)  # raises if layers share their weights
-        check_depth(job, self.config.num_layers)
+        check_separate_layers(job, self.config.num_layers)
 
     def student(self, job: CompressionJob) -> Checkpoint:
         return with_depth(job.original, self.config.num_layers)

@@ -19,7 +19,7 @@ from firth.compression.lesson import Term
 from firth.compression.method import CompressionJob
 from firth.compression.relations import AttentionScores, check_heads, check_relations
 from firth.compression.teacher import Teacher, check_task
-from firth.compression.training import TrainingExtension
+from firth.compression.trained_method import TrainingExtension
 from firth.errors import BadConfig
 from firth.objectives.objective import Objective
 from firth.tasks.task import Head

@@ -22,9 +22,9 @@ from firth.compression.distil import StudentConfig, StudentMethod
 from firth.compression.method import CompressionJob
 from firth.compression.row_cache import RowCache
 from firth.compression.teacher import Teacher
-from firth.compression.training import TEACHER
+from firth.compression.trained_method import TEACHER
 from firth.convert.sentence_transformers import Embedding
-from firth.corpus.readers import read_lines
+from firth.corpus.small_files import read_lines
 from firth.data.items import Item, ItemBatches, pack_items, text_items
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.embedding import pool

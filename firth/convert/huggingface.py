@@ -235,9 +235,12 @@ class HuggingFaceLayout:
         goals: dict[str, dict[str, Tensor]] = {}
         for goal, names in self.heads.items():
             required = set(names.values()) - set(self.optional)
-            if required <= tensors.keys():
-                present = {name: their_name for name, their_name in names.items() if their_name in tensors}
-                goals[goal] = {name: tensors.pop(their_name) for name, their_name in present.items()}
+            if not required <= tensors.keys():
+                continue
+            goals[goal] = {}
+            for name, their_name in names.items():
+                if their_name in tensors:
+                    goals[goal][name] = tensors.pop(their_name)
         return goals
 
     def _pop_encoder(self, folder: Path, tensors: dict[str, Tensor], config: EncoderConfig) -> dict[str, Tensor]:

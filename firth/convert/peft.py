@@ -1,11 +1,11 @@
 """LoRA adapters in the files of peft: `adapter_config.json` and `adapter_model.safetensors`, read and written.
 
-In: an encoder with thin matrices (`firth.nn.lora`) and the head of a task. Out: a small folder that peft opens over the
-same base model, and the other way round. Where a model type stores several matrices as one (ModernBERT), the thin
-matrices of its parts are written as those of the whole: side by side, with zeros elsewhere.
+In: an encoder with low-rank matrices (`firth.nn.lora`) and the head of a task. Out: a small folder that peft opens over
+the same base model, and the other way round. Where a model type stores several matrices as one (ModernBERT), the
+low-rank matrices of its parts are written as those of the whole: side by side, with zeros elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,8 +50,8 @@ class PeftAdapter:
     """The folder or the name of the model that it belongs to."""
     config: LoraConfig
     thin: Mapping[str, Tensor]
-    """The thin matrices by peft's name of their layer and `lora_A` or `lora_B`, multiplied by the scale of the layer
-    over that of the config."""
+    """The low-rank matrices by peft's name of their layer and `lora_A` or `lora_B`, multiplied by the scale of the
+    layer over that of the config."""
     head: Mapping[str, Tensor]
     """All other tensors: the head of a task."""
     task_type: str
@@ -123,7 +123,7 @@ def _apply_patterns(values: JsonObject, config: LoraConfig, thin: dict[str, Tens
 def write_adapter(
     folder: Path, encoder: Encoder, head: TransformersHead, *, base: str, layout_name: str, config: LoraConfig
 ) -> None:
-    """Writes the thin matrices and the head in peft's layout."""
+    """Writes the low-rank matrices and the head in peft's layout."""
     layout = _layout(layout_name)
     thin = _joined(layout, _their_matrices(layout, encoder), config)
     tensors: dict[str, Tensor] = {}
@@ -168,7 +168,7 @@ def foreign_task(adapter: PeftAdapter, layout_name: str, *, settings: JsonObject
 
 
 def apply_adapter(encoder: Encoder, adapter: PeftAdapter, *, layout_name: str) -> LoraConfig:
-    """Puts the thin matrices of an adapter into an encoder; returns the config with the targets found."""
+    """Puts the low-rank matrices of an adapter into an encoder; returns the config with the targets found."""
     layout = _layout(layout_name)
     found = _own_matrices(layout, encoder, adapter)
     targets = {name.rpartition(".")[2] for name in found}
@@ -185,7 +185,7 @@ def apply_adapter(encoder: Encoder, adapter: PeftAdapter, *, layout_name: str) -
 
 
 def _fill(matrices: "torch.nn.ParameterDict", part: str, tensor: Tensor | None) -> None:
-    """Sets a thin matrix; a layer that the adapter leaves alone keeps its zeros."""
+    """Sets a low-rank matrix; a layer that the adapter leaves alone keeps its zeros."""
     if tensor is not None:
         # The rank may be another one, so the parameter is a new one.
         matrices[part] = torch.nn.Parameter(tensor, requires_grad=False)
@@ -212,7 +212,7 @@ def _layers_by_their_name(layout: HuggingFaceLayout, encoder: Encoder) -> dict[s
 
 
 def _their_matrices(layout: HuggingFaceLayout, encoder: Encoder) -> dict[str, Tensor]:
-    """The thin matrices with Hugging Face's names of the layers, joined ones still separate."""
+    """The low-rank matrices with Hugging Face's names of the layers, joined ones still separate."""
     own = lora_parameters(encoder)
     found: dict[str, Tensor] = {}
     for their_name, own_name in _layers_by_their_name(layout, encoder).items():
@@ -226,24 +226,34 @@ def _their_matrices(layout: HuggingFaceLayout, encoder: Encoder) -> dict[str, Te
 def _joined(layout: HuggingFaceLayout, thin: dict[str, Tensor], config: LoraConfig) -> dict[str, Tensor]:
     """Parts that the model type stores as one: their matrices side by side, zeros for the outputs of other parts."""
     for whole, parts in layout.joined.items():
-        layers = {name.rpartition(".")[0].replace(part, whole) for part in parts for name in thin if f"{part}." in name}
+        layers = set()
+        for part in parts:
+            for name in thin:
+                if f"{part}." in name:
+                    layers.add(name.rpartition(".")[0].replace(part, whole))
         for layer in sorted(layers):
             names = [layer.replace(whole, part) for part in parts]
-            present = [name for name in names if f"{name}.lora_A" in thin]
-            firsts = [thin.pop(f"{name}.lora_A") for name in present]
-            seconds = {name: thin.pop(f"{name}.lora_B") for name in present}
-            size, rank = next(iter(seconds.values())).shape
-            second = torch.zeros(size * len(parts), rank * len(present))
-            for column, name in enumerate(present):
-                row = names.index(name)
-                second[row * size : (row + 1) * size, column * rank : (column + 1) * rank] = seconds[name]
-            thin[f"{layer}.lora_A"] = torch.cat(firsts)
-            thin[f"{layer}.lora_B"] = second
+            _join_layer(thin, layer, names)
     return thin
 
 
+def _join_layer(thin: dict[str, Tensor], layer: str, names: Sequence[str]) -> None:
+    """Replaces the matrices of a layer's parts by those of the whole layer; some parts may have none."""
+    present = [name for name in names if f"{name}.lora_A" in thin]
+    firsts = [thin.pop(f"{name}.lora_A") for name in present]
+    seconds = [thin.pop(f"{name}.lora_B") for name in present]
+    size, rank = seconds[0].shape
+    joined = torch.zeros(size * len(names), rank * len(present))
+    for place, (name, second) in enumerate(zip(present, seconds, strict=True)):
+        rows = slice(names.index(name) * size, (names.index(name) + 1) * size)
+        columns = slice(place * rank, (place + 1) * rank)
+        joined[rows, columns] = second
+    thin[f"{layer}.lora_A"] = torch.cat(firsts)
+    thin[f"{layer}.lora_B"] = joined
+
+
 def _own_matrices(layout: HuggingFaceLayout, encoder: Encoder, adapter: PeftAdapter) -> dict[str, Tensor]:
-    """The thin matrices with firth's names."""
+    """The low-rank matrices with firth's names."""
     own_names = _layers_by_their_name(layout, encoder)
     found: dict[str, Tensor] = {}
     for layer in sorted({name.rpartition(".")[0] for name in adapter.thin}):

@@ -15,13 +15,11 @@ from firth.nn.blocks import compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
 from firth.nn.layout import layout
-from firth.nn.transformer import TransformerConfig, encoder_block
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder, encoder_block
+from firth.tensors import Batch, States
 
 
-class Albert(Encoder):
-    shows_attention = True
-
+class Albert(TransformerEncoder):
     @dataclass(frozen=True)
     class Config(TransformerConfig):
         shares_block: ClassVar[bool] = True
@@ -46,12 +44,7 @@ class Albert(Encoder):
                 raise BadConfig("embedding_width must be at least 1 and num_segments at least 0.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = Embeddings(
             config.vocab_size,
             config.embedding_width,

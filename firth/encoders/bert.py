@@ -20,12 +20,11 @@ from firth.nn.heads import Pooler
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import layout
 from firth.nn.neighbours import SEGMENT_SCALE, start_heads, start_positions, start_projection
-from firth.nn.transformer import TransformerConfig, encoder_block
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder, encoder_block
+from firth.tensors import Batch, States
 
 
-class Bert(Encoder):
-    shows_attention = True
+class Bert(TransformerEncoder):
     reads_prefix = True
     supports_cache = True
 
@@ -50,12 +49,7 @@ class Bert(Encoder):
                 raise BadConfig("language must be -1 or the number of a segment.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = Embeddings(
             config.vocab_size,
             self.table_width,

@@ -14,12 +14,11 @@ from firth.nn.convolution import SequenceConvolution
 from firth.nn.disentangled import DisentangledAttention, DisentangledBlock, DistanceEmbeddings
 from firth.nn.embeddings import Embeddings
 from firth.nn.layout import layout
-from firth.nn.transformer import TransformerConfig
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder
+from firth.tensors import Batch, States
 
 
-class Deberta(Encoder):
-    shows_attention = True
+class Deberta(TransformerEncoder):
     text_layer = "gelu"
 
     @dataclass(frozen=True)
@@ -57,12 +56,7 @@ class Deberta(Encoder):
                 raise BadConfig("max_distance must be above half of num_buckets.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = Embeddings(
             config.vocab_size,
             config.width,

@@ -17,14 +17,13 @@ from firth.nn.attention import prefix_mask
 from firth.nn.blocks import compute_dtype, initialise
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import layout
-from firth.nn.transformer import TransformerConfig, encoder_block
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder, encoder_block
+from firth.tensors import Batch, States
 
 
-class GPT(Encoder):
+class GPT(TransformerEncoder):
     causal = True
     supports_cache = True
-    shows_attention = True
     reads_prefix = True
 
     @dataclass(frozen=True)
@@ -43,12 +42,7 @@ class GPT(Encoder):
         """Norms before every sublayer and at the end (GPT-2), or after every sublayer (GPT)."""
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.positions = nn.Embedding(config.max_positions, config.width)
         self.dropout = nn.Dropout(config.dropout)

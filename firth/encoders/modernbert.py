@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import GatedFeedForward, compute_dtype, head_width_of, initialise
+from firth.nn.attention_layers import head_width_of
+from firth.nn.blocks import GatedFeedForward, compute_dtype, initialise
 from firth.nn.layout import layout
 from firth.nn.rotary import RotaryAttention, RotaryBlock, rotation
-from firth.nn.transformer import TransformerConfig
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder
+from firth.tensors import Batch, States
 
 
 class NormalisedTokens(nn.Module):
@@ -33,8 +34,7 @@ class NormalisedTokens(nn.Module):
         return x_ND
 
 
-class ModernBert(Encoder):
-    shows_attention = True
+class ModernBert(TransformerEncoder):
     text_layer = "gelu-norm"
     token_layer = "gelu-norm"
 
@@ -81,12 +81,7 @@ class ModernBert(Encoder):
             return number % self.global_every == 0
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = NormalisedTokens(
             config.vocab_size,
             config.width,

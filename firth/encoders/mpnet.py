@@ -9,21 +9,20 @@ from dataclasses import dataclass
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import compute_dtype, first_rows, head_width_of, initialise
+from firth.nn.attention_layers import head_width_of
+from firth.nn.blocks import compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
 from firth.nn.layout import layout
 from firth.nn.relative_positions import RelativePositions
-from firth.nn.transformer import TransformerConfig, encoder_block
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder, encoder_block
+from firth.tensors import Batch, States
 
 MAX_DISTANCE = 128
 """Tokens that are at least this far apart share a bucket."""
 
 
-class MPNet(Encoder):
-    shows_attention = True
-
+class MPNet(TransformerEncoder):
     @dataclass(frozen=True)
     class Config(TransformerConfig):
         vocab_size: int = 30527
@@ -39,12 +38,7 @@ class MPNet(Encoder):
                 raise BadConfig("num_buckets must be at least 4.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = Embeddings(
             config.vocab_size,
             config.width,

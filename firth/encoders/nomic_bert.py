@@ -9,18 +9,17 @@ from dataclasses import dataclass
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import GatedFeedForward, compute_dtype, first_rows, head_width_of, initialise
+from firth.nn.attention_layers import head_width_of
+from firth.nn.blocks import GatedFeedForward, compute_dtype, first_rows, initialise
 from firth.nn.embeddings import Embeddings
 from firth.nn.heads import Pooler
 from firth.nn.layout import layout
 from firth.nn.rotary import RotaryAttention, RotaryBlock, rotation
-from firth.nn.transformer import TransformerConfig
-from firth.tensors import Batch, Encoder, States
+from firth.nn.transformer import TransformerConfig, TransformerEncoder
+from firth.tensors import Batch, States
 
 
-class NomicBert(Encoder):
-    shows_attention = True
-
+class NomicBert(TransformerEncoder):
     @dataclass(frozen=True)
     class Config(TransformerConfig):
         vocab_size: int = 30528
@@ -46,12 +45,7 @@ class NomicBert(Encoder):
                 raise BadConfig("Heads with rotary positions must have an even width.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.embeddings = Embeddings(
             config.vocab_size,
             config.width,

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import Block, CrossAttention, DecoderBlock, FeedForward, GatedFeedForward, SelfAttention
+from firth.nn.attention_layers import CrossAttention, SelfAttention
+from firth.nn.blocks import Block, DecoderBlock, FeedForward, GatedFeedForward
 from firth.nn.encoder_decoder import DecoderStack, EncoderDecoder, EncoderDecoderConfig, EncoderStack
 from firth.nn.relative_positions import RelativePositions
 

@@ -20,13 +20,12 @@ from firth.errors import BadConfig
 from firth.nn.blocks import FeedForward, compute_dtype, first_rows, initialise
 from firth.nn.layout import layout
 from firth.nn.pooling import last_rows
-from firth.nn.transformer import TransformerConfig
+from firth.nn.transformer import TransformerConfig, TransformerEncoder
 from firth.nn.two_streams import RelativeAttention, TwoStreamBlock, plan_streams
-from firth.tensors import Batch, Encoder, States
+from firth.tensors import Batch, States
 
 
-class XLNet(Encoder):
-    shows_attention = True
+class XLNet(TransformerEncoder):
     has_two_streams = True
 
     @dataclass(frozen=True)
@@ -45,12 +44,7 @@ class XLNet(Encoder):
                 raise BadConfig("The width of an XLNet must be even: half of it is sines, half cosines.")
 
     def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
-        self.width = config.width
-        self.vocab_size = config.vocab_size
-        self.max_positions = config.max_positions
-        self.num_layers = config.num_layers
+        super().__init__(config)
         self.cls_last = config.cls_last
         self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.query = nn.Parameter(torch.zeros(config.width))

@@ -15,8 +15,8 @@ from firth import rng
 from firth.checkpoint import Checkpoint
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig, Unsupported
+from firth.nn.decoding import Choice, WritingRules, Written, write
 from firth.nn.kv_cache import KeyValueCache
-from firth.nn.search import Choice, WritingRules, Written, write
 from firth.objectives.causal_lm import CausalLM
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers import Tokenizer

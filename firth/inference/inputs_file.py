@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from firth.checkpoint import Checkpoint, only_task
-from firth.corpus.readers import read_texts
+from firth.corpus.small_files import read_texts
 from firth.errors import BadInput
 from firth.files import ending
 from firth.tasks import resolve

@@ -34,7 +34,7 @@ from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.inference.rewriting import Rewriter, RewriteSettings, WrittenAttention
 from firth.inference.saved_precision import ServingEncoder, saved_precision
 from firth.inference.zero_shot import with_prompt
-from firth.nn.search import Choice
+from firth.nn.decoding import Choice
 from firth.objectives.replaced_token import mask_filler
 from firth.tasks import reader_of
 from firth.tasks.calibration import threshold_for

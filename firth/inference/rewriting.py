@@ -13,7 +13,7 @@ import torch
 from firth.checkpoint import Checkpoint, make_head
 from firth.data.items import Item
 from firth.errors import BadConfig, Unsupported
-from firth.nn.search import Choice
+from firth.nn.decoding import Choice
 from firth.tasks.rewrite import RewriteConfig, RewriteHead, WritingOptions, as_text
 from firth.tensors import Batch, States
 from firth.types import Example, Rewritten

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from firth.checkpoint import Checkpoint
+from firth.inference.fast_encoder import FastEncoder
 from firth.inference.precision_choice import PRECISIONS, SavedChoices
 from firth.nn.blocks import first_rows
 from firth.tensors import Batch, Encoder, States
@@ -35,28 +36,15 @@ def saved_precision(checkpoint: Checkpoint) -> SavedPrecision:
     return SavedPrecision(saved["name"], choices if isinstance(choices, dict) else {})
 
 
-class ServingEncoder(Encoder):
-    """An encoder whose states a faster copy computes; its pooler, and states of inner layers, stay exact."""
+class ServingEncoder(FastEncoder):
+    """An encoder whose states a copy in another precision computes; its pooler stays exact."""
 
     def __init__(self, original: Encoder, fast: "EncoderCall") -> None:
-        super().__init__()
-        self.original = original
+        super().__init__(original)
         self.fast = fast
-        self.config = original.config
-        self.width = original.width
-        self.vocab_size = original.vocab_size
-        self.max_positions = original.max_positions
-        self.num_layers = original.num_layers
         self.eval()
 
-    @property
-    def table_width(self) -> int:
-        return self.original.table_width
-
-    def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
-        if layers or attention:
-            exact: States = self.original(batch, layers=layers, attention=attention)
-            return exact
+    def fast_states(self, batch: Batch) -> States:
         states = self.fast(batch)
         pooler = getattr(self.original, "pooler", None)
         if not isinstance(pooler, nn.Module):

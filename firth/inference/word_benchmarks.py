@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from firth import metrics
-from firth.corpus.readers import read_lines
+from firth.corpus.small_files import read_lines
 from firth.errors import BadInput
 from firth.inference.lexicon import Lexicon
 

@@ -5,11 +5,21 @@ Matthews coefficient with nothing to divide by is 0; a correlation with a consta
 mean over nothing are nan.
 """
 
-from firth.metrics.answers import CMRC_PUNCTUATION, cmrc, null_threshold, squad, squad_each, squad_text
 from firth.metrics.calibration import abstain_threshold, best_temperature, calibration_error, reliability
-from firth.metrics.names import Row, Table, accuracy, as_rows, confusion, exact_match, f1, matthews, multilabel_f1
+from firth.metrics.classification import (
+    Row,
+    Table,
+    accuracy,
+    as_rows,
+    confusion,
+    exact_match,
+    f1,
+    matthews,
+    multilabel_f1,
+)
 from firth.metrics.ngrams import BleuTokens, bleu, chrf, rouge, rouge_pair
 from firth.metrics.numbers import best_accuracy, best_f1, pearson, roc_auc, spearman
+from firth.metrics.question_answering import CMRC_PUNCTUATION, cmrc, null_threshold, squad, squad_each, squad_text
 from firth.metrics.rankings import mean_reciprocal_rank, ndcg, recall_at
 from firth.metrics.spans import PREFIXES, Segmentation, entities, entity_f1, segmentation, split_tag, token_accuracy
 

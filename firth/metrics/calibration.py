@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from firth.metrics.names import nan, same_length
+from firth.metrics.classification import nan, same_length
 
 BINS = 15
 """Intervals of equal width that the calibration error compares in, as in the paper."""

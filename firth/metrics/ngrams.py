@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from firth.metrics.names import mean, row_of, same_length
+from firth.metrics.classification import mean, row_of, same_length
 
 BleuTokens = Literal["13a", "zh"]
 """How BLEU cuts texts: the rules of mteval-v13a for languages with spaces, or Chinese by character."""

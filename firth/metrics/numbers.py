@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import ArrayLike
 
-from firth.metrics.names import nan, same_length
+from firth.metrics.classification import nan, same_length
 
 _Score = Callable[[np.ndarray, np.ndarray, int, int], np.ndarray]
 """(true positives, predicted positives, all positives, examples) -> score, for many thresholds at once."""

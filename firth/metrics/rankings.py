@@ -4,7 +4,7 @@ from collections.abc import Collection, Hashable, Sequence
 
 import numpy as np
 
-from firth.metrics.names import mean, same_length
+from firth.metrics.classification import mean, same_length
 
 Rankings = Sequence[Sequence[Hashable]] | Sequence[np.ndarray] | np.ndarray
 """For each query its items, best first."""

@@ -8,7 +8,7 @@ from itertools import chain
 import numpy as np
 
 from firth.errors import BadInput
-from firth.metrics.names import Row, Table, accuracy, count_table, mean, row_of, same_length
+from firth.metrics.classification import Row, Table, accuracy, count_table, mean, row_of, same_length
 
 PREFIXES = {"BIO": "BIO", "BIOES": "BIOES", "BMES": "BMESO", "IO": "IO"}
 """The letters a scheme's tags begin with."""

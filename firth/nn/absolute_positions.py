@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import Block, CrossAttention, DecoderBlock, FeedForward, SelfAttention
+from firth.nn.attention_layers import CrossAttention, SelfAttention
+from firth.nn.blocks import Block, DecoderBlock, FeedForward
 from firth.nn.encoder_decoder import DecoderStack, EncoderDecoderConfig, EncoderStack
 
 LONGEST_WAVE = 10_000.0

@@ -16,6 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from firth.nn.kernels import program_sequence
+
 HEAD_WIDTHS = (16, 32, 64, 128)
 """The widths of a head that the kernels support."""
 TILE = 64
@@ -141,6 +143,16 @@ def _scores(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _keys_and_values(places, first_key, length, HEADS: tl.constexpr, WIDTH: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The keys and values of a tile, SIZE x WIDTH each; 0 beyond the sequence."""
+    is_real = first_key + tl.arange(0, SIZE)[:, None] < length
+    tile = places + first_key * (3 * HEADS * WIDTH)
+    k = tl.load(tile + HEADS * WIDTH, is_real, 0.0)
+    v = tl.load(tile + 2 * HEADS * WIDTH, is_real, 0.0)
+    return k, v
+
+
+@triton.jit
 def _forward(  # type: ignore[no-untyped-def]
     qkv,
     bias,
@@ -154,8 +166,7 @@ def _forward(  # type: ignore[no-untyped-def]
     causal: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
-    length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
+    start, length = program_sequence(bounds)
     head = tl.program_id(1)
     first_row = tl.program_id(2) * SIZE
     if first_row >= length:
@@ -167,6 +178,7 @@ def _forward(  # type: ignore[no-untyped-def]
     places = qkv + steps * (3 * HEADS * WIDTH) + columns
     rows = first_row + steps
     q = tl.load(places + first_row * (3 * HEADS * WIDTH), rows < length, 0.0)
+    # Of each query so far: its highest score, the sum of its powers, and the values weighted by them.
     best = tl.full((SIZE,), float("-inf"), tl.float32)
     total = tl.zeros((SIZE,), tl.float32)
     mixed = tl.zeros((SIZE, WIDTH), tl.float32)
@@ -174,9 +186,7 @@ def _forward(  # type: ignore[no-untyped-def]
     if causal:
         end = tl.minimum(length, first_row + SIZE)
     for first_key in range(0, end, SIZE):
-        real = first_key + steps < length
-        k = tl.load(places + first_key * (3 * HEADS * WIDTH) + HEADS * WIDTH, real, 0.0)
-        v = tl.load(places + first_key * (3 * HEADS * WIDTH) + 2 * HEADS * WIDTH, real, 0.0)
+        k, v = _keys_and_values(places, first_key, length, HEADS, WIDTH, SIZE)
         scores = _scores(q, k, bias, first_row, first_key, length, longest, scale, causal, SIZE)
         # Rows beyond the sequence see nothing: 0 keeps their numbers finite.
         new_best = tl.maximum(best, tl.max(scores, 1))
@@ -219,6 +229,29 @@ def _score_gradients(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _queries_and_gradients(  # type: ignore[no-untyped-def]
+    places,
+    grad,
+    inner,
+    log_sums,
+    first_row,
+    length,
+    HEADS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SIZE: tl.constexpr,
+):
+    """Of a tile of queries: q and the gradient of its outputs (SIZE x WIDTH), `inner` and `log_sums` (SIZE)."""
+    rows = first_row + tl.arange(0, SIZE)[:, None]
+    columns = tl.arange(0, WIDTH)[None, :]
+    q = tl.load(places + first_row * (3 * HEADS * WIDTH), rows < length, 0.0)
+    g = tl.load(grad + rows * (HEADS * WIDTH) + columns, rows < length, 0.0)
+    rows_1d = first_row + tl.arange(0, SIZE)
+    row_inner = tl.load(inner + rows_1d * HEADS, rows_1d < length, 0.0)
+    row_log_sums = tl.load(log_sums + rows_1d * HEADS, rows_1d < length, 0.0)
+    return q, g, row_inner, row_log_sums
+
+
+@triton.jit
 def _backward_queries(  # type: ignore[no-untyped-def]
     grad,
     inner,
@@ -234,8 +267,7 @@ def _backward_queries(  # type: ignore[no-untyped-def]
     causal: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
-    length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
+    start, length = program_sequence(bounds)
     head = tl.program_id(1)
     first_row = tl.program_id(2) * SIZE
     if first_row >= length:
@@ -243,24 +275,22 @@ def _backward_queries(  # type: ignore[no-untyped-def]
     qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
     out += start * (3 * HEADS * WIDTH) + head * WIDTH
     grad += start * (HEADS * WIDTH) + head * WIDTH
+    inner += start * HEADS + head
+    log_sums += start * HEADS + head
     bias += head * (2 * longest - 1)
     steps = tl.arange(0, SIZE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     places = qkv + steps * (3 * HEADS * WIDTH) + columns
     rows = first_row + steps
-    q = tl.load(places + first_row * (3 * HEADS * WIDTH), rows < length, 0.0)
-    g = tl.load(grad + rows * (HEADS * WIDTH) + columns, rows < length, 0.0)
-    rows_1d = first_row + tl.arange(0, SIZE)
-    row_inner = tl.load(inner + (start + rows_1d) * HEADS + head, rows_1d < length, 0.0)
-    row_log_sums = tl.load(log_sums + (start + rows_1d) * HEADS + head, rows_1d < length, 0.0)
+    q, g, row_inner, row_log_sums = _queries_and_gradients(
+        places, grad, inner, log_sums, first_row, length, HEADS, WIDTH, SIZE
+    )
     grad_q = tl.zeros((SIZE, WIDTH), tl.float32)
     end = length
     if causal:
         end = tl.minimum(length, first_row + SIZE)
     for first_key in range(0, end, SIZE):
-        real = first_key + steps < length
-        k = tl.load(places + first_key * (3 * HEADS * WIDTH) + HEADS * WIDTH, real, 0.0)
-        v = tl.load(places + first_key * (3 * HEADS * WIDTH) + 2 * HEADS * WIDTH, real, 0.0)
+        k, v = _keys_and_values(places, first_key, length, HEADS, WIDTH, SIZE)
         _, grad_scores = _score_gradients(
             q, k, v, g, row_inner, row_log_sums, bias, first_row, first_key, length, longest, scale, causal, SIZE
         )
@@ -285,8 +315,7 @@ def _backward_keys(  # type: ignore[no-untyped-def]
     causal: tl.constexpr,
     SIZE: tl.constexpr,
 ):
-    start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
-    length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
+    start, length = program_sequence(bounds)
     head = tl.program_id(1)
     first_key = tl.program_id(2) * SIZE
     if first_key >= length:
@@ -294,14 +323,15 @@ def _backward_keys(  # type: ignore[no-untyped-def]
     qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
     out += start * (3 * HEADS * WIDTH) + head * WIDTH
     grad += start * (HEADS * WIDTH) + head * WIDTH
+    inner += start * HEADS + head
+    log_sums += start * HEADS + head
     bias += head * (2 * longest - 1)
     bias_grad += head * (2 * longest - 1)
     steps = tl.arange(0, SIZE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     places = qkv + steps * (3 * HEADS * WIDTH) + columns
     keys = first_key + steps
-    k = tl.load(places + first_key * (3 * HEADS * WIDTH) + HEADS * WIDTH, keys < length, 0.0)
-    v = tl.load(places + first_key * (3 * HEADS * WIDTH) + 2 * HEADS * WIDTH, keys < length, 0.0)
+    k, v = _keys_and_values(places, first_key, length, HEADS, WIDTH, SIZE)
     grad_k = tl.zeros((SIZE, WIDTH), tl.float32)
     grad_v = tl.zeros((SIZE, WIDTH), tl.float32)
     first = 0
@@ -309,11 +339,9 @@ def _backward_keys(  # type: ignore[no-untyped-def]
         first = first_key  # earlier queries do not see these keys
     for first_row in range(first, length, SIZE):
         rows = first_row + steps
-        rows_1d = first_row + tl.arange(0, SIZE)
-        q = tl.load(places + first_row * (3 * HEADS * WIDTH), rows < length, 0.0)
-        g = tl.load(grad + rows * (HEADS * WIDTH) + columns, rows < length, 0.0)
-        row_inner = tl.load(inner + (start + rows_1d) * HEADS + head, rows_1d < length, 0.0)
-        row_log_sums = tl.load(log_sums + (start + rows_1d) * HEADS + head, rows_1d < length, 0.0)
+        q, g, row_inner, row_log_sums = _queries_and_gradients(
+            places, grad, inner, log_sums, first_row, length, HEADS, WIDTH, SIZE
+        )
         weights, grad_scores = _score_gradients(
             q, k, v, g, row_inner, row_log_sums, bias, first_row, first_key, length, longest, scale, causal, SIZE
         )

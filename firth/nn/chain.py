@@ -152,8 +152,11 @@ def k_best(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
     walk = scores.walk
     num_alive = walk.sizes[0]
     came_NTK, best_NTK = _k_best_arrivals(scores, k)
-    end_scores, state_BK = _top(best_NTK[walk.last_B[:num_alive]].flatten(1), k)
-    tags_KN = _trace_back(came_NTK, state_BK, walk)[walk.place_N].T
+    # The k best ends of each sequence that has tokens.
+    ends_BTK = best_NTK[walk.last_B[:num_alive]]
+    end_scores, state_BK = _top(ends_BTK.flatten(1), k)
+    tags_NK = _trace_back(came_NTK, state_BK, walk)
+    tags_KN = tags_NK[walk.place_N].T
     exists_BK = torch.zeros(len(walk.order_B), k, dtype=torch.bool, device=tags_KN.device)
     exists_BK[:, 0] = True  # the empty path through an empty sequence
     exists_BK[walk.order_B[:num_alive]] = end_scores > -torch.inf

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.nn.attention import Fused, attend, attention_weights
-from firth.nn.blocks import Block, SelfAttention
+from firth.nn.attention_layers import SelfAttention
+from firth.nn.blocks import Block
 from firth.nn.layout import Group, Layout
 
 

@@ -47,15 +47,19 @@ class HMM:
 
     def sample(self, length: int, key: np.uint64, *, num: int = 1) -> tuple[Tensor, Tensor]:
         """`num` sequences of tags and symbols, each num x length."""
+        # Two random numbers for each symbol of each sequence: for its tag and for the symbol itself.
         draws = rng.uniform(key, *np.ogrid[:num, :length, :2])
-        start, transitions, emissions = (
-            np.cumsum(p.exp().numpy(), -1) for p in (self.start_T, self.transitions_TT, self.emissions_VT.T)
-        )
-        tags, symbols = np.empty((2, num, length), np.int64)
+        start_T = _cumulative(self.start_T)
+        transitions_TT = _cumulative(self.transitions_TT)
+        emissions_TV = _cumulative(self.emissions_VT.T)
+        tags = np.empty((num, length), np.int64)
+        symbols = np.empty((num, length), np.int64)
+        # The cumulative probabilities of each sequence's next tag.
+        next_tag = np.broadcast_to(start_T, (num, len(start_T)))
         for place in range(length):
-            table = np.broadcast_to(start, (num, len(start))) if place == 0 else transitions[tags[:, place - 1]]
-            tags[:, place] = _drawn(table, draws[:, place, 0])
-            symbols[:, place] = _drawn(emissions[tags[:, place]], draws[:, place, 1])
+            tags[:, place] = _drawn(next_tag, draws[:, place, 0])
+            symbols[:, place] = _drawn(emissions_TV[tags[:, place]], draws[:, place, 1])
+            next_tag = transitions_TT[tags[:, place]]
         return torch.from_numpy(tags), torch.from_numpy(symbols)
 
 
@@ -142,6 +146,11 @@ def _log_share(counts: Tensor) -> Tensor:
     counts = counts.double()
     total = counts.sum(-1, keepdim=True)
     return torch.where(total > 0, counts / total, torch.full_like(counts, 1 / counts.shape[-1])).log()
+
+
+def _cumulative(log_probabilities: Tensor) -> np.ndarray:
+    """Cumulative probabilities along the last dimension."""
+    return np.cumsum(log_probabilities.exp().numpy(), -1)
 
 
 def _drawn(cumulated: np.ndarray, draws: np.ndarray) -> np.ndarray:

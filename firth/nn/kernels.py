@@ -67,13 +67,23 @@ short_attention.register_autograd(_gradient, setup_context=_save_inputs)
 
 
 @triton.jit
+def program_sequence(bounds):  # type: ignore[no-untyped-def]
+    """The first token of the sequence that this program is for, and the number of its tokens."""
+    start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
+    end = tl.load(bounds + tl.program_id(0) + 1)
+    return start, (end - start).to(tl.int32)
+
+
+@triton.jit
 def _weights(q, k, length, scale, causal: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """softmax(QK' / sqrt(K)) of a tile, SIZE x SIZE; columns beyond the sequence are 0."""
     columns = tl.arange(0, SIZE)[None, :]
     visible = columns < length
     if causal:
         visible = visible & (columns <= tl.arange(0, SIZE)[:, None])
-    scores = tl.where(visible, tl.dot(q, tl.trans(k)) * scale, float("-inf"))
+    products = tl.dot(q, tl.trans(k)) * scale
+    scores = tl.where(visible, products, float("-inf"))
+    # Less the largest score of each row, so that no power overflows.
     powers = tl.exp(scores - tl.max(scores, 1)[:, None])
     return powers / tl.sum(powers, 1)[:, None]
 
@@ -82,6 +92,7 @@ def _weights(q, k, length, scale, causal: tl.constexpr, SIZE: tl.constexpr):  # 
 def _forward_tile(  # type: ignore[no-untyped-def]
     qkv, out, length, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr, SIZE: tl.constexpr
 ):
+    """The outputs of one sequence and head. Tiles: q, k, v and the output SIZE x WIDTH, weights SIZE x SIZE."""
     rows = tl.arange(0, SIZE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     real = rows < length
@@ -97,8 +108,7 @@ def _forward_tile(  # type: ignore[no-untyped-def]
 
 @triton.jit
 def _forward(qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
-    start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
-    length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
+    start, length = program_sequence(bounds)
     head = tl.program_id(1)
     qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
     out += start * (HEADS * WIDTH) + head * WIDTH
@@ -115,6 +125,7 @@ def _forward(qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, 
 def _backward_tile(  # type: ignore[no-untyped-def]
     grad, qkv, out, length, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr, SIZE: tl.constexpr
 ):
+    """The gradients of q, k and v of one sequence and head, from g, the gradient of the output (SIZE x WIDTH)."""
     rows = tl.arange(0, SIZE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     real = rows < length
@@ -130,16 +141,17 @@ def _backward_tile(  # type: ignore[no-untyped-def]
     # The gradient of softmax: P * (dP - rowsum(P * dP)). Rows beyond the sequence have g = 0 and add nothing.
     inner = tl.sum(weights * grad_weights, 1)[:, None]
     grad_scores = (weights * (grad_weights - inner) * scale).to(q.dtype)
-    tl.store(out + offsets, tl.dot(grad_scores, k).to(q.dtype), real)
-    tl.store(out + offsets + HEADS * WIDTH, tl.dot(tl.trans(grad_scores), q).to(q.dtype), real)
+    grad_q = tl.dot(grad_scores, k)
+    grad_k = tl.dot(tl.trans(grad_scores), q)
+    tl.store(out + offsets, grad_q.to(q.dtype), real)
+    tl.store(out + offsets + HEADS * WIDTH, grad_k.to(q.dtype), real)
 
 
 @triton.jit
 def _backward(  # type: ignore[no-untyped-def]
     grad, qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr
 ):
-    start = tl.load(bounds + tl.program_id(0)).to(tl.int64)
-    length = (tl.load(bounds + tl.program_id(0) + 1) - start).to(tl.int32)
+    start, length = program_sequence(bounds)
     head = tl.program_id(1)
     grad += start * (HEADS * WIDTH) + head * WIDTH
     qkv += start * (3 * HEADS * WIDTH) + head * WIDTH

@@ -8,7 +8,7 @@ cross-attention are computed in the first pass and stay packed as the source is:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -102,11 +102,17 @@ class KeyValueCache:
 
     def _copy_sources(self, owners: list[int], layout: Layout) -> None:
         """A source for each sequence, in their order."""
-        spans = list(pairwise(layout.bounds_B1.tolist()))
+        bounds = layout.bounds_B1.tolist()
         device = layout.bounds_B1.device
-        tokens_S = torch.cat([torch.arange(*spans[owner], device=device) for owner in owners])
-        lengths = [spans[owner][1] - spans[owner][0] for owner in owners]
-        bounds_B1 = torch.tensor([0, *lengths], device=device).cumsum(0).int()
+        tokens = []
+        lengths = [0]
+        for owner in owners:
+            start = bounds[owner]
+            end = bounds[owner + 1]
+            tokens.append(torch.arange(start, end, device=device))
+            lengths.append(end - start)
+        tokens_S = torch.cat(tokens)
+        bounds_B1 = torch.tensor(lengths, device=device).cumsum(0).int()
         self.source_layout = Layout(bounds_B1, layout.max_length, len(tokens_S), layout.has_kernels)
         for layer, (k_SHK, v_SHK) in self.source.items():
             self.source[layer] = k_SHK[tokens_S], v_SHK[tokens_S]

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -72,9 +72,11 @@ class FeatureWeights:
 
     @classmethod
     def of(cls, x: np.ndarray, *, num_tags: int) -> "FeatureWeights":
-        rest = num_tags * (num_tags + 2)
-        start, transitions, end = np.split(x[len(x) - rest :], [num_tags, rest - num_tags])
-        return cls(x[: len(x) - rest], start, transitions.reshape(num_tags, num_tags), end)
+        # The last weights are those of tags: start (T), transitions (T x T), end (T).
+        num_of_tags = num_tags * (num_tags + 2)
+        num_pairs = len(x) - num_of_tags
+        start_T, transitions, end_T = np.split(x[num_pairs:], [num_tags, num_of_tags - num_tags])
+        return cls(x[:num_pairs], start_T, transitions.reshape(num_tags, num_tags), end_T)
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,9 @@ class LogLinear:
         counts_R = np.zeros(self.num_rows, np.int64)
         tally(self.parts_M, counts_R)
         scale_R = 1 / (DOUBT * counts_R + 2 * self.l2 + 1e-3)
-        scale = np.full(self.num_weights, 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3), np.float32)
+        # Every token takes part in the weights of tags that start, follow one another and end.
+        scale_of_all = 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3)
+        scale = np.full(self.num_weights, scale_of_all, np.float32)
         pair_scale_P = FeatureWeights.of(scale, num_tags=self.num_tags).pairs_P
         pair_scale_P[:] = np.repeat(scale_R, np.diff(self.pairs.row_bounds_R1))
         return scale
@@ -125,8 +129,13 @@ class LogLinear:
     @cached_property
     def _chunks(self) -> list[tuple[int, int]]:
         """Runs of whole sequences."""
-        marks = np.searchsorted(self.bounds_B1, np.arange(CHUNK, self.bounds_B1[-1] + CHUNK, CHUNK)).tolist()
-        places = sorted({0, *(min(mark, len(self.bounds_B1) - 1) for mark in marks), len(self.bounds_B1) - 1})
+        num_sequences = len(self.bounds_B1) - 1
+        num_tokens = self.bounds_B1[-1]
+        wanted_ends = np.arange(CHUNK, num_tokens + CHUNK, CHUNK)
+        # The first sequence that begins at or behind each wanted end.
+        ends = np.searchsorted(self.bounds_B1, wanted_ends)
+        ends = np.minimum(ends, num_sequences).tolist()
+        places = sorted({0, *ends, num_sequences})
         return list(pairwise(places))
 
     def __call__(self, x: np.ndarray) -> tuple[float, np.ndarray]:
@@ -143,7 +152,7 @@ class LogLinear:
     def _share(self, chunks: Sequence[tuple[int, int]], weights: FeatureWeights) -> tuple[float, np.ndarray]:
         """The loss of some chunks and its gradient."""
         gradient = np.zeros(self.num_weights)
-        slopes = FeatureWeights.of(gradient, num_tags=self.num_tags)
+        gradients = FeatureWeights.of(gradient, num_tags=self.num_tags)
         value = 0.0
         own = self._crf if self.kind == "crf" else self._local
         for first, last in chunks:
@@ -151,12 +160,12 @@ class LogLinear:
             tokens = slice(bounds[0], bounds[-1])
             part_bounds = self.part_bounds_N1[bounds[0] : bounds[-1] + 1]
             unary_NT = self.unary(weights, self.parts_M, part_bounds)
-            value += own(unary_NT, self.tags_N[tokens], bounds=bounds - bounds[0], weights=weights, slopes=slopes)
+            value += own(unary_NT, self.tags_N[tokens], bounds=bounds - bounds[0], weights=weights, gradients=gradients)
             if self.all_pairs:
-                scatter_all(unary_NT, self.parts_M, part_bounds, slopes.pairs_P.reshape(-1, self.num_tags))
+                scatter_all(unary_NT, self.parts_M, part_bounds, gradients.pairs_P.reshape(-1, self.num_tags))
             else:
                 pairs = self.pairs
-                scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, slopes.pairs_P)
+                scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, gradients.pairs_P)
         return value, gradient
 
     def unary(self, weights: FeatureWeights, parts_M: np.ndarray, part_bounds_N1: np.ndarray) -> np.ndarray:
@@ -170,9 +179,15 @@ class LogLinear:
         return unary_NT
 
     def _crf(
-        self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: FeatureWeights, slopes: FeatureWeights
+        self,
+        unary_NT: np.ndarray,
+        tags_N: np.ndarray,
+        *,
+        bounds: np.ndarray,
+        weights: FeatureWeights,
+        gradients: FeatureWeights,
     ) -> float:
-        """The chunk's loss; leaves its slope in `unary_NT`."""
+        """The chunk's loss; leaves the gradient of its scores in `unary_NT`."""
         may_start, may_follow, may_end = self.legal
         first, last, inner = _places(bounds)
         unary_NT[first] += np.where(may_start, weights.start_T, -np.inf)
@@ -182,14 +197,20 @@ class LogLinear:
         gold += transitions[tags_N[inner - 1], tags_N[inner]].sum(dtype=np.float64)
         log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds, np.ones(len(bounds) - 1))
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
-        slopes.start_T[:] += unary_NT[first].sum(0)
-        slopes.end_T[:] += unary_NT[last].sum(0)
-        slopes.transitions_TT[:] += pairs_TT
-        np.subtract.at(slopes.transitions_TT, (tags_N[inner - 1], tags_N[inner]), 1)
+        gradients.start_T[:] += unary_NT[first].sum(0)
+        gradients.end_T[:] += unary_NT[last].sum(0)
+        gradients.transitions_TT[:] += pairs_TT
+        np.subtract.at(gradients.transitions_TT, (tags_N[inner - 1], tags_N[inner]), 1)
         return float(log_z_B.sum() - gold)
 
     def _local(
-        self, unary_NT: Any, tags_N: Any, *, bounds: Any, weights: FeatureWeights, slopes: FeatureWeights
+        self,
+        unary_NT: np.ndarray,
+        tags_N: np.ndarray,
+        *,
+        bounds: np.ndarray,
+        weights: FeatureWeights,
+        gradients: FeatureWeights,
     ) -> float:
         """Each token by itself, given the gold tag before it (MEMM) or not (softmax)."""
         first, _, inner = _places(bounds)
@@ -204,8 +225,8 @@ class LogLinear:
         np.exp(unary_NT - log_z_N[:, None], out=unary_NT)
         unary_NT[np.arange(len(tags_N)), tags_N] -= 1
         if self.kind == "memm":
-            slopes.start_T[:] += unary_NT[first].sum(0)
-            add_rows(unary_NT, inner, before, slopes.transitions_TT)
+            gradients.start_T[:] += unary_NT[first].sum(0)
+            add_rows(unary_NT, inner, before, gradients.transitions_TT)
         return value
 
 
@@ -219,7 +240,7 @@ def _places(bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @cached_on_disk
 @njit(nogil=True)
-def mark(parts_M: Any, part_bounds_N1: Any, tags_N: Any, seen_RT: Any) -> None:
+def mark(parts_M: np.ndarray, part_bounds_N1: np.ndarray, tags_N: np.ndarray, seen_RT: np.ndarray) -> None:
     """Marks every pair of a token's row and its tag."""
     for n in range(len(tags_N)):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
@@ -228,7 +249,7 @@ def mark(parts_M: Any, part_bounds_N1: Any, tags_N: Any, seen_RT: Any) -> None:
 
 @cached_on_disk
 @njit(nogil=True)
-def tally(parts_M: Any, counts_R: Any) -> None:
+def tally(parts_M: np.ndarray, counts_R: np.ndarray) -> None:
     """How often each row occurs."""
     for m in range(len(parts_M)):
         counts_R[parts_M[m]] += 1
@@ -236,16 +257,23 @@ def tally(parts_M: Any, counts_R: Any) -> None:
 
 @cached_on_disk
 @njit(nogil=True)
-def add_rows(slope_NT: Any, rows: Any, owners: Any, out_TT: Any) -> None:
+def add_rows(grad_NT: np.ndarray, rows: np.ndarray, owners: np.ndarray, out_TT: np.ndarray) -> None:
     """Adds each of these rows to the one that owns it; much faster than `np.add.at` where the types differ."""
     for i in range(len(rows)):
-        for t in range(slope_NT.shape[1]):
-            out_TT[owners[i], t] += slope_NT[rows[i], t]
+        for t in range(grad_NT.shape[1]):
+            out_TT[owners[i], t] += grad_NT[rows[i], t]
 
 
 @cached_on_disk
 @njit(nogil=True)
-def gather(weights_P: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) -> None:
+def gather(
+    weights_P: np.ndarray,
+    row_bounds_R1: np.ndarray,
+    tags_P: np.ndarray,
+    parts_M: np.ndarray,
+    part_bounds_N1: np.ndarray,
+    out_NT: np.ndarray,
+) -> None:
     """Adds the weights of each token's rows to its scores."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
@@ -256,18 +284,25 @@ def gather(weights_P: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_b
 
 @cached_on_disk
 @njit(nogil=True)
-def scatter(slope_NT: Any, row_bounds_R1: Any, tags_P: Any, parts_M: Any, part_bounds_N1: Any, out_P: Any) -> None:
-    """Adds each token's slope to the weights of all its rows."""
+def scatter(
+    grad_NT: np.ndarray,
+    row_bounds_R1: np.ndarray,
+    tags_P: np.ndarray,
+    parts_M: np.ndarray,
+    part_bounds_N1: np.ndarray,
+    out_P: np.ndarray,
+) -> None:
+    """Adds the gradient of each token's scores to the weights of all its rows."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
             row = parts_M[m]
             for p in range(row_bounds_R1[row], row_bounds_R1[row + 1]):
-                out_P[p] += slope_NT[n, tags_P[p]]
+                out_P[p] += grad_NT[n, tags_P[p]]
 
 
 @cached_on_disk
 @njit(nogil=True)
-def gather_all(table_RT: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) -> None:
+def gather_all(table_RT: np.ndarray, parts_M: np.ndarray, part_bounds_N1: np.ndarray, out_NT: np.ndarray) -> None:
     """As `gather` where every pair has a weight."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
@@ -277,9 +312,9 @@ def gather_all(table_RT: Any, parts_M: Any, part_bounds_N1: Any, out_NT: Any) ->
 
 @cached_on_disk
 @njit(nogil=True)
-def scatter_all(slope_NT: Any, parts_M: Any, part_bounds_N1: Any, out_RT: Any) -> None:
+def scatter_all(grad_NT: np.ndarray, parts_M: np.ndarray, part_bounds_N1: np.ndarray, out_RT: np.ndarray) -> None:
     """As `scatter` where every pair has a weight."""
     for n in range(len(part_bounds_N1) - 1):
         for m in range(part_bounds_N1[n], part_bounds_N1[n + 1]):
-            for t in range(slope_NT.shape[1]):
-                out_RT[parts_M[m], t] += slope_NT[n, t]
+            for t in range(grad_NT.shape[1]):
+                out_RT[parts_M[m], t] += grad_NT[n, t]

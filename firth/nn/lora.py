@@ -23,11 +23,11 @@ TARGETS = (*QKV, "out", "gate", "up", "down")
 @dataclass(frozen=True)
 class LoraConfig:
     rank: int = 8
-    """Rows of the thin matrices."""
+    """Rows of the low-rank matrices."""
     alpha: float = 16.0
     """What is learned is multiplied by this divided by the rank."""
     dropout: float = 0.0
-    """Share of the thin matrices' inputs set to zero in training."""
+    """Share of the low-rank matrices' inputs set to zero in training."""
     targets: tuple[str, ...] = TARGETS
     """Matrices of each block that learn: query, key, value, out, gate, up, down; those that it does not have are left
     out."""
@@ -45,7 +45,7 @@ class LoraConfig:
 
 
 class LoraLinear(nn.Module):
-    """A fixed linear layer whose outputs are one or more parts, and the thin matrices of some of them."""
+    """A fixed linear layer whose outputs are one or more parts, and the low-rank matrices of some of them."""
 
     def __init__(
         self, linear: nn.Linear, config: LoraConfig, *, parts: tuple[str, ...], targets: tuple[str, ...]
@@ -95,7 +95,7 @@ class LoraLinear(nn.Module):
 
 
 def insert_lora(encoder: nn.Module, config: LoraConfig) -> None:
-    """Puts new thin matrices beside the targets in all blocks; they are the only parameters that are not frozen."""
+    """Puts new low-rank matrices beside the targets in all blocks; they are the only parameters that are not frozen."""
     for parameter in encoder.parameters():
         parameter.requires_grad_(False)
     found = []
@@ -113,7 +113,7 @@ def insert_lora(encoder: nn.Module, config: LoraConfig) -> None:
 
 
 def merge_lora(encoder: nn.Module) -> None:
-    """Replaces every layer with thin matrices by an ordinary one; all parameters may learn again."""
+    """Replaces every layer with low-rank matrices by an ordinary one; all parameters may learn again."""
     for path, layer in list(encoder.named_modules()):
         if isinstance(layer, LoraLinear):
             _replace(encoder, path, layer.merged())
@@ -122,7 +122,7 @@ def merge_lora(encoder: nn.Module) -> None:
 
 
 def lora_parameters(encoder: nn.Module) -> dict[str, Tensor]:
-    """The thin matrices by name: `blocks.0.attention.qkv.a.query`, and `b` for the second one."""
+    """The low-rank matrices by name: `blocks.0.attention.qkv.a.query`, and `b` for the second one."""
     found: dict[str, Tensor] = {}
     for path, layer in encoder.named_modules():
         if isinstance(layer, LoraLinear):
@@ -133,7 +133,7 @@ def lora_parameters(encoder: nn.Module) -> dict[str, Tensor]:
 
 
 def load_lora(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies thin matrices into an encoder that has such; names and shapes must be the same."""
+    """Copies low-rank matrices into an encoder that has such; names and shapes must be the same."""
     wanted = lora_parameters(encoder)
     only_in_one = sorted(wanted.keys() ^ tensors.keys())
     if only_in_one:

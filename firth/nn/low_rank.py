@@ -1,4 +1,4 @@
-"""A linear layer of low rank: W is the product of two thin matrices, as a truncated SVD gives them.
+"""A linear layer of low rank: W is the product of two narrow matrices, as a truncated SVD gives them.
 
 W x + b = second (first x) + b with first R x D and second E x R: R (D + E) weights instead of D E.
 """

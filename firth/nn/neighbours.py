@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from firth import rng
-from firth.nn.blocks import SelfAttention
+from firth.nn.attention_layers import SelfAttention
 
 POSITION_SCALE = 1.4
 """Amplitude of the sinusoids over `init_std`: after the norm their sines are about 1."""

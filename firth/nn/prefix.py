@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from firth.errors import Unsupported
 from firth.nn.attention import Bias, Mask, Projected, attend, attention_weights
-from firth.nn.blocks import Block, SelfAttention
+from firth.nn.attention_layers import SelfAttention
+from firth.nn.blocks import Block
 from firth.nn.kv_cache import LayerCache
 from firth.nn.layout import Layout
 from firth.nn.relative_positions import RelativePositions

@@ -3,7 +3,7 @@
 The sequence is `source target`, both with their special tokens, read by the prefix mask: all tokens see the source, and
 those of the target only what comes before them. To learn, a share of the target's tokens is hidden by [MASK] and
 predicted (`pair_batch`, `mask_targets`). To write, a [MASK] is put behind what is written so far and scored
-(`PrefixScores`, which `nn.search.write` takes as its model): nothing that was written sees it, so with a key-value
+(`PrefixScores`, which `nn.decoding.write` takes as its model): nothing that was written sees it, so with a key-value
 cache a step reads only the last token and that [MASK].
 
 Sources are arrays of ids with their special tokens, such as `[CLS] a text [SEP]`; targets end with the token that ends

@@ -34,9 +34,11 @@ class ClippedLSTM(nn.Module):
         # There is no norm here, so weights are scaled by the number of terms they sum. The projection's input is halved
         # by its half-open gate, which the gain of 2 makes up for.
         for weights, gain in ((self.input_2DF, 1), (self.recurrent_2DF, 1), (self.project_2FD, 2)):
-            nn.init.normal_(weights, std=gain * weights.shape[1] ** -0.5)
+            num_terms = weights.shape[1]
+            nn.init.normal_(weights, std=gain * num_terms**-0.5)
         # The forget gates start open.
-        self.bias.data.view(2, 4, -1)[:, 1] = 1.0
+        bias_24F = self.bias.data.view(2, 4, -1)
+        bias_24F[:, 1] = 1.0
 
     def forward(self, x_2ND: Tensor, walk: Walk, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """Every token's output, and the memory of each sequence at its end."""
@@ -65,15 +67,15 @@ class ClippedLSTM(nn.Module):
 
     def _step(self, gates: Tensor, out: Tensor, cell: Tensor) -> Memory:
         """The next output and cell, from the inputs' part of the gates and the previous output and cell."""
-        width = self.project_2FD.shape[1]
         gates = torch.baddbmm(gates, out, self.recurrent_2DF)
-        opened = gates.sigmoid()
-        candidate = gates[..., 2 * width : 3 * width].tanh()
-        cell = opened[..., width : 2 * width] * cell + opened[..., :width] * candidate
+        # One sigmoid for all gates; that of the candidate, which needs tanh, is not used.
+        input_gate, forget_gate, _, output_gate = gates.sigmoid().chunk(4, -1)
+        candidate = gates.chunk(4, -1)[2].tanh()
+        cell = forget_gate * cell + input_gate * candidate
         cell = cell.clamp(-self.clip, self.clip)
-        hidden = opened[..., 3 * width :] * cell.tanh()
-        out = torch.bmm(hidden, self.project_2FD).clamp(-self.clip, self.clip)
-        return out, cell
+        hidden = output_gate * cell.tanh()
+        out = torch.bmm(hidden, self.project_2FD)
+        return out.clamp(-self.clip, self.clip), cell
 
 
 class DroppedLSTM(nn.Module):
@@ -104,8 +106,10 @@ def same_mask(x_ND: Tensor, rate: float, walk: Walk, *, training: bool) -> Tenso
     """Dropout with one mask for all tokens of a sequence (Gal & Ghahramani 2016); rows in the walk's order."""
     if not training or not rate:
         return x_ND
-    mask_BD = F.dropout(x_ND.new_ones(len(walk.lengths_B), x_ND.shape[1]), rate)
-    return x_ND * mask_BD[walk.sequence_N[walk.rows_N]]
+    ones_BD = x_ND.new_ones(len(walk.lengths_B), x_ND.shape[1])
+    mask_BD = F.dropout(ones_BD, rate)
+    sequence_of_row_N = walk.sequence_N[walk.rows_N]
+    return x_ND * mask_BD[sequence_of_row_N]
 
 
 def bidirectional(lstm: nn.LSTM, x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
@@ -127,13 +131,17 @@ def bidirectional(lstm: nn.LSTM, x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     recurrent_2DF = _both_directions(lstm, "weight_hh").mT.contiguous()
     x_2ND = torch.stack([x_ND, x_ND[walk.mirror_N]])[:, walk.rows_N]
     gates_2NF = torch.baddbmm(bias_2F[:, None], x_2ND, input_2DF)
-    out_2ND = _steps(gates_2NF, recurrent_2DF, walk.sizes)[:, walk.place_N]
-    return torch.cat([out_2ND[0], out_2ND[1, walk.mirror_N]], 1)
+    walked_2ND = _steps(gates_2NF, recurrent_2DF, walk.sizes)
+    # Back to the tokens' own order.
+    forward_ND, mirrored_ND = walked_2ND[:, walk.place_N]
+    return torch.cat([forward_ND, mirrored_ND[walk.mirror_N]], 1)
 
 
 def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
     """A parameter of the first layer, of the forward and of the backward direction."""
-    return torch.stack([getattr(lstm, f"{name}_l0"), getattr(lstm, f"{name}_l0_reverse")])
+    forward = getattr(lstm, f"{name}_l0")
+    backward = getattr(lstm, f"{name}_l0_reverse")
+    return torch.stack([forward, backward])
 
 
 def _steps(gates_2NF: Tensor, recurrent_2DF: Tensor, sizes: list[int]) -> Tensor:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.nn.attention import Fused, attend, attention_weights
-from firth.nn.blocks import Block, NormOrder, SelfAttention
+from firth.nn.attention_layers import SelfAttention
+from firth.nn.blocks import Block, NormOrder
 from firth.nn.layout import Layout
 
 

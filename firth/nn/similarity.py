@@ -19,11 +19,13 @@ def cosent(cosine_E: Tensor, gold_E: Tensor, *, scale: float) -> Tensor:
     The loss is log(1 + sum of exp(scale (cos_j - cos_i))) over all i, j with gold_i > gold_j, times the pairs of the
     batch, because it stands for all of them.
     """
+    # Row i, column j: how much higher the cosine of pair j is than that of pair i.
     excess_EE = scale * (cosine_E[None, :] - cosine_E[:, None])
     is_ordered_EE = gold_E[:, None] > gold_E[None, :]
     excess_EE = excess_EE.masked_fill(~is_ordered_EE, -torch.inf)
-    # The 1 inside the logarithm.
-    terms = torch.cat([cosine_E.new_zeros(1), excess_EE.flatten()])
+    # exp(0) is the 1 inside the logarithm.
+    one = cosine_E.new_zeros(1)
+    terms = torch.cat([one, excess_EE.flatten()])
     return len(cosine_E) * terms.logsumexp(0)
 
 
@@ -47,8 +49,11 @@ def ranking(unit_EKD: Tensor, asks_E: Tensor, *, ignored_EC: Tensor, scale: floa
     Returns the summed loss and how many texts find theirs. `unit_EKD` are K unit vectors a row, `ignored_EC` marks
     candidates that are not counted as negatives. Rows outside `asks_E` only lend their texts as negatives.
     """
+    first_ED = unit_EKD[:, 0]
+    # All second texts, then all third ones: the second text of row e is candidate e.
     candidates_CD = unit_EKD[:, 1:].transpose(0, 1).flatten(0, 1)
-    scores_EC = (scale * unit_EKD[:, 0] @ candidates_CD.T).masked_fill(ignored_EC, -torch.inf)
+    scores_EC = scale * first_ED @ candidates_CD.T
+    scores_EC = scores_EC.masked_fill(ignored_EC, -torch.inf)
     own_E = torch.arange(len(scores_EC), device=scores_EC.device)
     losses_E = F.cross_entropy(scores_EC, own_E, reduction="none")
     total = (losses_E * asks_E).sum()

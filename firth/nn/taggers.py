@@ -133,25 +133,38 @@ class MEMMTagger(HMMTagger):
     keeps one matrix of transitions."""
 
     def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
-        legal, inner_N1 = self.legal, _inner(len(unary_NT), bounds_B1)
+        legal = self.legal
+        num_tokens = len(unary_NT)
+        is_inner_N1 = _inner(num_tokens, bounds_B1)
         transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, -math.inf).to(unary_NT.dtype)
+        exits_NT = self._exits(unary_NT, transitions_TT)
+        # What the step to token n + 1 is divided by is paid by the tag of token n; nothing follows the last token.
+        no_exit_1T = exits_NT.new_zeros(1, self.num_tags)
+        paid_NT = torch.cat([(exits_NT * is_inner_N1)[1:], no_exit_1T])[:num_tokens]
+        start_NT = _at_edges(unary_NT, bounds_B1, self.start_T)
+        # What the first step of a sequence is divided by.
+        legal_start_NT = start_NT.masked_fill(~legal.start_T, -math.inf)
+        total_N1 = legal_start_NT.logsumexp(1, keepdim=True) * ~is_inner_N1
+        return chain.Scores(start_NT - total_N1 - paid_NT, transitions_TT, bounds_B1)
+
+    def _exits(self, unary_NT: Tensor, transitions_TT: Tensor) -> Tensor:
+        """For each token and each tag before it, the logarithm of the sum over the token's tags."""
         # Few tokens at a time, into one tensor: the sums are tags times as large as the scores.
         many = max(1, (1 << 18) // self.num_tags**2)
         exits_NT = torch.empty_like(unary_NT)
         for start in range(0, len(unary_NT), many):
             part_NT = unary_NT[start : start + many]
             exits_NT[start : start + many] = (part_NT[:, None] + transitions_TT).logsumexp(2)
-        exits_NT = exits_NT.masked_fill(exits_NT == -math.inf, 0)  # a tag that nothing may follow
-        paid_NT = torch.cat([(exits_NT * inner_N1)[1:], exits_NT.new_zeros(1, self.num_tags)])[: len(unary_NT)]
-        start_NT = _at_edges(unary_NT, bounds_B1, self.start_T)
-        total_N1 = start_NT.masked_fill(~legal.start_T, -math.inf).logsumexp(1, keepdim=True) * ~inner_N1
-        return chain.Scores(start_NT - total_N1 - paid_NT, transitions_TT, bounds_B1)
+        return exits_NT.masked_fill(exits_NT == -math.inf, 0)  # a tag that nothing may follow
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
-        unary_NT, legal = self.unary(inputs), self.legal
+        legal = self.legal
+        unary_NT = self.unary(inputs)
         transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, chain.ILLEGAL)
         start_T = self.start_T.masked_fill(~legal.start_T, chain.ILLEGAL)
-        given_NT = torch.where(_inner(len(tags_N), bounds_B1), transitions_TT[tags_N.roll(1)], start_T)
+        is_inner_N1 = _inner(len(tags_N), bounds_B1)
+        tag_before_N = tags_N.roll(1)
+        given_NT = torch.where(is_inner_N1, transitions_TT[tag_before_N], start_T)
         return F.cross_entropy(unary_NT + given_NT, tags_N, reduction="sum")
 
 

@@ -1,4 +1,4 @@
-"""What encoders made of Transformer blocks have in common: their sizes with the checks, and their block."""
+"""What encoders made of Transformer blocks have in common: their sizes with the checks, their class and their block."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,8 +6,10 @@ from typing import ClassVar
 from torch import nn
 
 from firth.errors import BadConfig
-from firth.nn.blocks import Block, FeedForward, NormOrder, SelfAttention, head_width_of
+from firth.nn.attention_layers import SelfAttention, head_width_of
+from firth.nn.blocks import Block, FeedForward, NormOrder
 from firth.nn.low_rank import reduce_rank
+from firth.tensors import Encoder
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,20 @@ class TransformerConfig:
         if self.block_sizes:
             return self.block_sizes[number]
         return BlockSizes(self.num_heads, self.ffn_width)
+
+
+class TransformerEncoder(Encoder):
+    """An encoder made of blocks; its sizes are those of its config."""
+
+    shows_attention = True
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.width = config.width
+        self.vocab_size = config.vocab_size
+        self.max_positions = config.max_positions
+        self.num_layers = config.num_layers
 
 
 def encoder_block(

@@ -1,8 +1,8 @@
-"""Sequences walked together: what chains of labels and recurrent networks share.
+"""Sequences walked together, one token of each a step: what chains of labels and recurrent networks share.
 
 In: bounds of sequences that lie end to end. Out: the order of all first tokens, then all second ones, longest sequence
 first. The sequences alive at a step are always the first ones of that order, so every step is a slice. There are as
-many steps as the longest sequence has tokens, and nothing is padded.
+many steps as the longest sequence has tokens, and nothing is padded. It is the order of torch's `PackedSequence`.
 """
 
 from collections.abc import Iterator
@@ -14,6 +14,8 @@ from torch import Tensor
 
 
 class Walk:
+    """The order of the steps, and the ways from tokens to rows in it and back."""
+
     def __init__(self, bounds_B1: Tensor, device: torch.device) -> None:
         bounds = bounds_B1.cpu().numpy().astype(np.int64)
         num_tokens = bounds[-1]

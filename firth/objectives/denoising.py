@@ -20,7 +20,15 @@ from firth.objectives.reconstruction import Pair, ReconstructionConfig, Reconstr
 from firth.objectives.word_spans import PackText, place_spans, rounded, text_of
 
 # What the random numbers of a text are for: the last counter of each draw.
-_PERMUTED, _SENTENCE, _TAKEN, _LENGTH, _PLACE, _INSERT, _WORD, _ROTATED, _FIRST = range(9)
+_PERMUTED = 0
+_SENTENCE = 1
+_TAKEN = 2
+_LENGTH = 3
+_PLACE = 4
+_INSERT = 5
+_WORD = 6
+_ROTATED = 7
+_FIRST = 8
 
 
 class Denoising(ReconstructionObjective):
@@ -55,9 +63,10 @@ class Denoising(ReconstructionObjective):
 
     def pair_lengths(self, sizes_S: np.ndarray) -> PairLengths:
         config = self.config
-        kept = 1 - config.infill - config.delete
+        kept_S = (1 - config.infill - config.delete) * sizes_S
+        # A mask token for each span, and one more where spans are drawn at all.
         masks_S = config.infill * sizes_S / config.span_length + (config.infill > 0)
-        source_S = np.minimum(kept * sizes_S + masks_S + self.vocab.frame.size(), self.max_length)
+        source_S = np.minimum(kept_S + masks_S + self.vocab.frame.size(), self.max_length)
         is_random = config.infill + config.delete > 0
         spread = 0.03 if is_random else 0.0
         return PairLengths(source_S, sizes_S + 1, self.max_length, source_spread=spread)
@@ -93,27 +102,29 @@ class Denoising(ReconstructionObjective):
 
     def _source(self, text: PackText, key: np.uint64) -> PackedIds:
         """What is left of a text, in which places count in twos: an odd one is a token's, an even one is before it."""
-        mask = self.vocab.mask
-        words = text.words
         sizes_J, counts_B, inserts_B = self._span_sizes(text, key)
         spans = place_spans(text, sizes_J, counts_B, min_gap=0, key=key, purpose=_PLACE)
-        marks = Tokens(spans.sequence_J, 2 * text.offsets_T[spans.first_J] + 1, np.full(len(sizes_J), mask))
+        span_places_J = 2 * text.offsets_T[spans.first_J] + 1
+        marks = Tokens(spans.sequence_J, span_places_J, np.full(len(sizes_J), self.vocab.mask))
+        is_outside_T = np.ones(len(text.ids_T), bool)
+        is_outside_T[spans.tokens()] = False
+        left = self._masked_and_deleted(text, is_outside_T, key)
+        inserted = self._inserted(text, inserts_B, key)
+        parts = [self._rotated(text, part, key) for part in (inserted, marks, left)]
+        return lay_framed(parts, len(text.rows_B), frame=self.vocab.frame)
 
-        is_left_T = np.ones(len(text.ids_T), bool)
-        is_left_T[spans.tokens()] = False
+    def _masked_and_deleted(self, text: PackText, is_outside_T: np.ndarray, key: np.uint64) -> Tokens:
+        """The tokens outside of spans, of which some words are masked and some are left out."""
+        words = text.words
         word_T = np.repeat(np.arange(len(words.first_W)), words.ends_W - words.first_W)
         draws_T = self._word_draws(text, key)[word_T]
         # Shares are of all words, but only those outside of spans are drawn.
         draws_T = draws_T * (1 - self.config.infill)
         is_masked_T = draws_T < self.config.mask
         is_deleted_T = ~is_masked_T & (draws_T < self.config.mask + self.config.delete)
-        kept = np.flatnonzero(is_left_T & ~is_deleted_T)
-        ids = np.where(is_masked_T[kept], mask, text.ids_T[kept])
-        left = Tokens(text.sequence_T[kept], 2 * text.offsets_T[kept] + 1, ids)
-
-        inserted = self._inserted(text, inserts_B, key)
-        parts = [self._rotated(text, part, key) for part in (inserted, marks, left)]
-        return lay_framed(parts, len(text.rows_B), frame=self.vocab.frame)
+        kept = np.flatnonzero(is_outside_T & ~is_deleted_T)
+        ids = np.where(is_masked_T[kept], self.vocab.mask, text.ids_T[kept])
+        return Tokens(text.sequence_T[kept], 2 * text.offsets_T[kept] + 1, ids)
 
     def _span_sizes(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The words of each span, the spans of each sequence, and how many empty spans each has.
@@ -125,6 +136,7 @@ class Denoising(ReconstructionObjective):
         num_draws = int(np.ceil(4 * taken_B.max(initial=0))) + 8
         draws_BK = rng.uniform(key, text.rows_B[:, None], np.arange(num_draws), _LENGTH)
         lengths_BK = np.searchsorted(_poisson(self.config.span_length), draws_BK, side="right")
+        # The words that are still to be taken before each draw.
         before_BK = np.cumsum(lengths_BK, 1) - lengths_BK
         missing_BK = taken_B[:, None] - before_BK
         is_used_BK = missing_BK > 0
@@ -142,23 +154,29 @@ class Denoising(ReconstructionObjective):
     def _inserted(self, text: PackText, counts_B: np.ndarray, key: np.uint64) -> Tokens:
         """Mask tokens before random words or at the end."""
         words = text.words
-        sequence = np.repeat(np.arange(len(counts_B)), counts_B)
-        number = np.arange(len(sequence)) - np.repeat(np.cumsum(counts_B) - counts_B, counts_B)
-        word = rng.below(key, words.counts_B[sequence] + 1, text.rows_B[sequence], number, _INSERT)
-        is_at_end = word == words.counts_B[sequence]
-        any_word = words.starts_B[sequence] + np.where(is_at_end, 0, word)
-        offsets = np.where(is_at_end, text.sizes_B[sequence], text.offsets_T[words.first_W[any_word]])
-        return Tokens(sequence, 2 * offsets, np.full(len(sequence), self.vocab.mask))
+        # For each inserted token its sequence, and its number among those of the sequence.
+        sequence_I = np.repeat(np.arange(len(counts_B)), counts_B)
+        before_B = np.cumsum(counts_B) - counts_B
+        number_I = np.arange(len(sequence_I)) - before_B[sequence_I]
+        num_words_I = words.counts_B[sequence_I]
+        word_I = rng.below(key, num_words_I + 1, text.rows_B[sequence_I], number_I, _INSERT)
+        is_at_end_I = word_I == num_words_I
+        # At the end there is no word; the first one stands in for it until its offset is replaced.
+        word_in_pack_I = words.starts_B[sequence_I] + np.where(is_at_end_I, 0, word_I)
+        word_offsets_I = text.offsets_T[words.first_W[word_in_pack_I]]
+        offsets_I = np.where(is_at_end_I, text.sizes_B[sequence_I], word_offsets_I)
+        return Tokens(sequence_I, 2 * offsets_I, np.full(len(sequence_I), self.vocab.mask))
 
     def _rotated(self, text: PackText, tokens: Tokens, key: np.uint64) -> Tokens:
         """Tokens whose sequences begin at another word, where they are drawn for it."""
         words = text.words
         is_rotated_B = rng.uniform(key, text.rows_B, _ROTATED) < self.config.rotate
         first_word_B = words.starts_B + rng.below(key, words.counts_B, text.rows_B, _FIRST)
-        first_B = np.where(is_rotated_B, text.offsets_T[words.first_W[first_word_B]], 0)
-        num_places = 2 * text.sizes_B[tokens.sequence_N] + 1
-        places = (tokens.places_N - 2 * first_B[tokens.sequence_N]) % num_places
-        return replace(tokens, places_N=places)
+        word_offset_B = text.offsets_T[words.first_W[first_word_B]]
+        first_B = np.where(is_rotated_B, word_offset_B, 0)
+        num_places_N = 2 * text.sizes_B[tokens.sequence_N] + 1
+        shifted_N = tokens.places_N - 2 * first_B[tokens.sequence_N]
+        return replace(tokens, places_N=shifted_N % num_places_N)
 
 
 def _poisson(mean: float) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 Cut: every document into runs, as for masked LM, which usually follows and masks only other words. Corruption: some of
 the names become another name of the same type with as many tokens, never two in a row. Loss: binary cross-entropy for
-every name, from the states just before and just after it. Names come from a list or a tagger (`names.py`); without
+every name, from the states just before and just after it. Names come from a list or a tagger (`entities.py`); without
 either, phrases of the text itself are used, all of one type.
 """
 
@@ -22,7 +22,7 @@ from firth.data.stream import CorpusView, ranges
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE, scale_gradient
-from firth.objectives.names import Mentions, Names, phrases_of, read_names
+from firth.objectives.entities import Mentions, Names, phrases_of, read_names
 from firth.objectives.objective import Objective
 from firth.objectives.word_spans import PackText, text_of
 from firth.tensors import Batch, Encoder, Loss, States

@@ -21,13 +21,13 @@ _REPORT_EVERY = 1 << 16
 
 
 @nb.njit(inline="always", fastmath=True)
-def adagrad_step(width, row, squares, slopes, rate):
+def adagrad_step(width, row, squares, gradients, rate):
     """One AdaGrad step of a row (a vector and its bias) and of its sums of squared gradients."""
     for d in range(width + 1):
-        slope = slopes[d]
+        gradient = gradients[d]
         square = squares[d]
-        row[d] -= rate * slope / np.sqrt(square)
-        squares[d] = square + slope * slope
+        row[d] -= rate * gradient / np.sqrt(square)
+        squares[d] = square + gradient * gradient
 
 
 @nb.njit(inline="always")
@@ -55,8 +55,8 @@ def glove_kernel(width: int) -> Any:
         rows, others, row_sums, other_sums = tables
         before = done[thread]
         loss = 0.0
-        row_slopes = np.empty(width + 1, np.float32)
-        other_slopes = np.empty(width + 1, np.float32)
+        row_gradients = np.empty(width + 1, np.float32)
+        other_gradients = np.empty(width + 1, np.float32)
         for entry in range(first, last):
             if entry + _AHEAD < last:
                 prefetch_entry(keys[entry + _AHEAD], vocab_size, rows, others, row_sums, other_sums)
@@ -71,14 +71,14 @@ def glove_kernel(width: int) -> Any:
             error = x[width] + y[width] - log
             for d in range(width):
                 error += x[d] * y[d]
-            slope = importance * error
-            loss += 0.5 * slope * error
+            gradient = importance * error
+            loss += 0.5 * gradient * error
             for d in range(width):
-                row_slopes[d] = slope * y[d]
-                other_slopes[d] = slope * x[d]
-            row_slopes[width] = other_slopes[width] = slope
-            adagrad_step(width, x, row_sums[i], row_slopes, rate)
-            adagrad_step(width, y, other_sums[j], other_slopes, rate)
+                row_gradients[d] = gradient * y[d]
+                other_gradients[d] = gradient * x[d]
+            row_gradients[width] = other_gradients[width] = gradient
+            adagrad_step(width, x, row_sums[i], row_gradients, rate)
+            adagrad_step(width, y, other_sums[j], other_gradients, rate)
             if entry % _REPORT_EVERY == 0:
                 done[thread] = before + entry - first
         done[thread] = before + last - first

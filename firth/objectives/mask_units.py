@@ -10,7 +10,7 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack
-from firth.objectives.names import Names
+from firth.objectives.entities import Names
 from firth.objectives.word_spans import PackText
 
 Unit = Literal["token", "word", "span", "ngram", "entity"]

@@ -20,8 +20,8 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.nn.likelihood import IGNORE
+from firth.objectives.entities import Names, read_names
 from firth.objectives.mask_units import Unit
-from firth.objectives.names import Names, read_names
 from firth.objectives.objective import Objective
 from firth.objectives.token_choice import choose_tokens, max_predictions
 from firth.tensors import Batch, Encoder, Loss, States

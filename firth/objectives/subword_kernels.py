@@ -133,7 +133,7 @@ def skip_gram_kernel(width: int) -> Any:
         labels = np.empty(num_negatives + 1, np.float32)
         change = np.empty(width, np.float32)
         mean = np.empty(width, np.float32)
-        slopes = np.empty(num_negatives + 1, np.float32)
+        gradients = np.empty(num_negatives + 1, np.float32)
         for c in range(len(starts)):
             rate = current_rate(schedule, done)
             count, state = subsample(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
@@ -148,7 +148,7 @@ def skip_gram_kernel(width: int) -> Any:
                             kept[j], False, no_bounds, no_nodes, no_turns, limit_V, alias_V, num_negatives, state,
                             targets, labels,
                         )  # fmt: skip
-                        step(width, mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
+                        step(width, mean, change, x_out, targets, labels, gradients, num_targets, rate, sigmoid)
                 scatter(width, parts, bounds, kept[i], x_in, change, np.float32(1))
             done[thread] += ends[c] - starts[c]
 
@@ -170,11 +170,11 @@ def softmax_step(width, x, change, out, gold, rate, scores):
         total += scores[t]
     for t in range(len(scores)):
         label = np.float32(1) if t == gold else np.float32(0)
-        slope = rate * (label - scores[t] / total)
+        gradient = rate * (label - scores[t] / total)
         row = out[t]
         for d in range(width):
-            change[d] += slope * row[d]
-            row[d] += slope * x[d]
+            change[d] += gradient * row[d]
+            row[d] += gradient * x[d]
 
 
 @cache

@@ -8,8 +8,8 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack
+from firth.objectives.entities import Names
 from firth.objectives.mask_units import Unit, unit_starts
-from firth.objectives.names import Names
 
 NO_ENTITIES = Names()
 

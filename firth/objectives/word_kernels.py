@@ -232,7 +232,7 @@ def prefetch_rows(x_in, x_out, rows, count, place, targets, num_targets):
 
 
 @nb.njit(inline="always", fastmath=True)
-def step(width, x, change, out, targets, labels, slopes, num_targets, rate, sigmoid):
+def step(width, x, change, out, targets, labels, gradients, num_targets, rate, sigmoid):
     """One logistic step of every target's row against x; the change of x is added to `change`."""
     # All scores come before all updates, so that no score waits for the update before it.
     for t in range(num_targets):
@@ -240,13 +240,13 @@ def step(width, x, change, out, targets, labels, slopes, num_targets, rate, sigm
         score = np.float32(0)
         for d in range(width):
             score += x[d] * row[d]
-        slopes[t] = rate * (labels[t] - logistic(score, sigmoid))
+        gradients[t] = rate * (labels[t] - logistic(score, sigmoid))
     for t in range(num_targets):
         row = out[targets[t]]
-        slope = slopes[t]
+        gradient = gradients[t]
         for d in range(width):
-            change[d] += slope * row[d]
-            row[d] += slope * x[d]
+            change[d] += gradient * row[d]
+            row[d] += gradient * x[d]
 
 
 @cache
@@ -274,7 +274,7 @@ def skip_gram_kernel(width: int) -> Any:
         targets = np.empty(max_targets, np.int32)
         labels = np.empty(max_targets, np.float32)
         change = np.empty(width, np.float32)
-        slopes = np.empty(max_targets, np.float32)
+        gradients = np.empty(max_targets, np.float32)
         for c in range(len(starts)):
             rate = current_rate(schedule, done)
             count, state = subsample(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
@@ -298,7 +298,7 @@ def skip_gram_kernel(width: int) -> Any:
                     if j != i:
                         x = x_in[rows[j]]
                         change[:] = 0
-                        step(width, x, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
+                        step(width, x, change, x_out, targets, labels, gradients, num_targets, rate, sigmoid)
                         for d in range(width):
                             x[d] += change[d]
             done[thread] += ends[c] - starts[c]
@@ -358,7 +358,7 @@ def cbow_kernel(width: int) -> Any:
         labels = np.empty(max_targets, np.float32)
         change = np.empty(width, np.float32)
         mean = np.empty(width, np.float32)
-        slopes = np.empty(max_targets, np.float32)
+        gradients = np.empty(max_targets, np.float32)
         for c in range(len(starts)):
             rate = current_rate(schedule, done)
             count, state = subsample(ids, starts[c], ends[c], words_V, keep_V, keys[c], kept)
@@ -382,7 +382,7 @@ def cbow_kernel(width: int) -> Any:
                 prefetch_rows(x_in, x_out, rows, count, i + 1 + window, targets, num_targets)
                 mean_of_window(width, x_in, rows, low, high, i, mean)
                 change[:] = 0
-                step(width, mean, change, x_out, targets, labels, slopes, num_targets, rate, sigmoid)
+                step(width, mean, change, x_out, targets, labels, gradients, num_targets, rate, sigmoid)
                 add_to_window(width, x_in, rows, low, high, i, change)
             done[thread] += ends[c] - starts[c]
         exchange_all(width, x_in, first_in, own_in, size)

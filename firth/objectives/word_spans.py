@@ -155,9 +155,14 @@ def span_hashes(ids: np.ndarray, first_J: np.ndarray, ends_J: np.ndarray) -> np.
     """A number for each span, equal for equal ids: a 64-bit polynomial hash."""
     sizes_J = ends_J - first_J
     tokens = ranges(first_J, ends_J)
-    place = tokens - np.repeat(first_J, sizes_J)
+    # Tokens of a span are counted from 1, ids from 1: no term vanishes.
+    place = tokens - np.repeat(first_J, sizes_J) + 1
+    digits = ids[tokens].astype(np.uint64) + np.uint64(1)
     with np.errstate(over="ignore"):
-        terms = (ids[tokens].astype(np.uint64) + np.uint64(1)) * _MULTIPLIER ** (place + 1).astype(np.uint64)
-        sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(terms, dtype=np.uint64)])
+        terms = digits * _MULTIPLIER ** place.astype(np.uint64)
+        # The sum of a span is the difference of two running sums, also where these overflow.
+        running = np.cumsum(terms, dtype=np.uint64)
+        sums = np.concatenate([np.zeros(1, np.uint64), running])
     ends = np.cumsum(sizes_J)
-    return np.asarray(sums[ends] - sums[ends - sizes_J]).astype(np.int64)
+    starts = ends - sizes_J
+    return np.asarray(sums[ends] - sums[starts]).astype(np.int64)

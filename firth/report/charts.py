@@ -1,4 +1,4 @@
-"""Numbers in, inline SVG out: lines, bars, histogram, heatmap and a grid of small heatmaps.
+"""Numbers in, inline SVG out: lines, bars and a histogram.
 
 Pure functions: the same numbers give the same text. Colours are classes of the stylesheet (`style.py`), so that a chart
 follows the page into dark mode. Colour is never the only sign: a dash, a dot or a word says the same.
@@ -7,11 +7,8 @@ follows the page into dark mode. Colour is never the only sign: a dash, a dot or
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Protocol
-
-import numpy as np
-from numpy.typing import ArrayLike
 
 from firth.report.axes import (
     Axis,
@@ -25,10 +22,9 @@ from firth.report.axes import (
     text_width,
     thinned,
 )
-from firth.report.markup import Html, Value, join, tag
+from firth.report.markup import Html, join, tag
+from firth.report.svg import svg, text, widest
 
-_SHADES = 12
-"""Opacity levels of a small heatmap."""
 _FEW_POINTS = 40
 """A curve with at most this many points gets a dot at each of them."""
 _LEGEND_SAMPLE = 26.0
@@ -58,13 +54,13 @@ def lines(
     marks = {name: y for name, y in (references or {}).items() if _finite(y)}
     if not any(curves.values()):
         message = f"{y_label}: nothing recorded"
-        return _svg(message, width, 40, _text(0, 24, message))
+        return svg(message, width, 40, text(0, 24, message))
 
     x_axis = _x_axis(curves.values(), log_x=log_x, width=width)
     y_axis = _y_axis(curves.values(), marks.values(), from_zero=percent)
     write: NumberFormat = _percent if percent else number
     ends = _end_values(curves, marks)
-    end_width = _widest(write(value, 3) for _, value in ends)
+    end_width = widest(write(value, 3) for _, value in ends)
     legend, legend_height = _legend(list(curves), list(marks), width)
     frame = _Frame(
         left=_tick_room(y_axis, write),
@@ -86,14 +82,14 @@ def lines(
         parts.append(_curve(points, frame, index, smooth=smooth))
     parts += _end_labels(frame, ends, write)
     summary = _spoken_ends(curves, marks, write)
-    return _svg(f"{y_label} by {x_label}: {summary}", width, height, *parts)
+    return svg(f"{y_label} by {x_label}: {summary}", width, height, *parts)
 
 
 def bars(rows: Sequence[tuple[str, float]], *, maximum: float = 1.0, width: int = 370) -> Html:
     """Horizontal bars, one for each (label, value); with the maximum 1 the values are written as percentages."""
     write: NumberFormat = _percent if maximum == 1 else number
     # Labels left, bars in the middle, values right.
-    room = min(_widest(label for label, _ in rows), width * 0.45)
+    room = min(widest(label for label, _ in rows), width * 0.45)
     start = room + 12
     end = width - 54
     row_height = 27
@@ -108,15 +104,15 @@ def bars(rows: Sequence[tuple[str, float]], *, maximum: float = 1.0, width: int 
         length = max((end - start) * share, 1.5)
         written = write(value, 3)
         parts += [
-            _text(room, y + 18, shortened(label, room), class_="word", anchor="end"),
+            text(room, y + 18, shortened(label, room), class_="word", anchor="end"),
             tag("rect", class_="track", x=start, y=y + 5, width=end - start, height=17, rx=3),
             tag("rect", class_="bar", x=start, y=y + 5, width=length, height=17, rx=3),
-            _text(end + 8, y + 18, written, class_="end"),
+            text(end + 8, y + 18, written, class_="end"),
         ]
         spoken.append(f"{label} {written}")
     summary = ", ".join(spoken) or "no values"
     height = max(len(rows), 1) * row_height
-    return _svg(summary, width, height, *parts)
+    return svg(summary, width, height, *parts)
 
 
 def histogram(
@@ -147,83 +143,7 @@ def histogram(
         bar = tag("rect", class_="bar", x=left + 0.6, y=top, width=bar_width, height=bottom - top)
         parts.append(tag("g", title, bar))
     parts += _edge_labels(frame, edges, num_bins)
-    return _svg(f"histogram of {x_label}: {sum(counts):,} in {num_bins} bins", width, height, *parts)
-
-
-def heatmap(
-    tokens: Sequence[str],
-    weights: ArrayLike,
-    *,
-    columns: Sequence[str] | None = None,
-    x_label: str = "",
-    y_label: str = "",
-) -> Html:
-    """A matrix with a word at every row and column (the rows' own where `columns` is left out)."""
-    if columns is None:
-        columns = tokens
-    matrix = np.nan_to_num(np.asarray(weights, dtype=float))
-    highest = float(matrix.max(initial=0)) or 1.0
-    # Cells shrink with the number of columns, but stay large enough for a word next to each.
-    cell = min(28.0, max(17.0, 560 / max(len(columns), 1)))
-    left = _widest((*tokens, y_label)) + 12
-    top = _widest(columns) + 38
-
-    parts = [
-        _text(left - 8, top - 10, y_label, class_="axis", anchor="end"),
-        _text(left, 13, x_label, class_="axis"),
-    ]
-    for index, token in enumerate(tokens):
-        middle = top + (index + 0.5) * cell
-        parts.append(_text(left - 8, middle + 4, token, class_="word", anchor="end"))
-    for index, column in enumerate(columns):
-        middle = left + (index + 0.5) * cell
-        parts.append(_column_name(middle, top - 8, column))
-    for (i, j), entry in np.ndenumerate(matrix):
-        weight = float(entry)
-        title = tag("title", f"{tokens[i]} → {columns[j]}: {number(weight, 3)}")
-        box = {
-            "x": left + j * cell,
-            "y": top + i * cell,
-            "width": cell - 1,
-            "height": cell - 1,
-            "rx": 1.5,
-        }
-        track = tag("rect", class_="track", **box)
-        heat = tag("rect", class_="heat", fill_opacity=max(weight, 0) / highest, **box)
-        parts.append(tag("g", title, track, heat))
-    width = left + cell * len(columns)
-    height = top + cell * len(tokens)
-    return _svg(f"{len(tokens)} by {len(columns)} heatmap, darkest {number(highest, 3)}", width, height, *parts)
-
-
-def heatmaps(
-    grid: Sequence[Sequence[ArrayLike]], *, row_label: str, column_label: str, chosen: tuple[int, int] | None = None
-) -> Html:
-    """Small heatmaps of values from 0 to 1 in rows and columns, all on one scale; `chosen` gets a frame."""
-    num_columns = max(map(len, grid), default=0)
-    side = min(72.0, 780 / max(num_columns, 1))
-    left = text_width(f"{row_label} {len(grid)}") + 10
-    top = 24.0
-    parts = []
-    for column in range(num_columns):
-        middle = left + (column + 0.5) * side - 2
-        parts.append(_text(middle, 15, str(column + 1), anchor="middle"))
-    parts.append(_text(left - 8, 15, column_label, anchor="end"))
-    for row, matrices in enumerate(grid):
-        y = top + row * side
-        parts.append(_text(left - 8, y + side / 2 + 2, f"{row_label} {row + 1}", anchor="end"))
-        for column, matrix in enumerate(matrices):
-            x = left + column * side
-            title = tag("title", f"{row_label} {row + 1}, {column_label} {column + 1}")
-            frame_class = "frame chosen" if (row, column) == chosen else "frame"
-            # Four pixels between neighbours.
-            box = {"x": x, "y": y, "width": side - 4, "height": side - 4, "rx": 2}
-            track = tag("rect", class_="track", **box)
-            frame = tag("rect", class_=frame_class, **box)
-            cells = _shaded_cells(np.asarray(matrix, dtype=float), x, y, side - 4)
-            parts.append(tag("g", title, track, cells, frame))
-    summary = f"{len(grid)} by {num_columns} small heatmaps: {row_label} down, {column_label} across"
-    return _svg(summary, left + num_columns * side, top + len(grid) * side, *parts)
+    return svg(f"histogram of {x_label}: {sum(counts):,} in {num_bins} bins", width, height, *parts)
 
 
 @dataclass(frozen=True)
@@ -280,14 +200,9 @@ def _y_axis(curves: Iterable[Points], marks: Iterable[float], *, from_zero: bool
     return axis(low, max(ys), round_ends=True)
 
 
-def _widest(texts: Iterable[str]) -> float:
-    """The width of the longest text in pixels; 0 if there is none."""
-    return max(map(text_width, texts), default=0.0)
-
-
 def _tick_room(y_axis: Axis, write: NumberFormat) -> float:
     """The width of the numbers left of the frame."""
-    return 14 + _widest(write(tick) for tick in y_axis.ticks)
+    return 14 + widest(write(tick) for tick in y_axis.ticks)
 
 
 def _horizontal(frame: _Frame, value: float, class_: str) -> Html:
@@ -299,14 +214,14 @@ def _horizontal(frame: _Frame, value: float, class_: str) -> Html:
 def _grid_lines(frame: _Frame, write: NumberFormat, *, x_label: str, y_label: str) -> list[Html]:
     """The horizontal lines with their numbers, and the names of both axes."""
     parts = [
-        _text(0, frame.top - 15, y_label, class_="axis"),
-        _text(frame.right, frame.bottom + 36, x_label, class_="axis", anchor="end"),
+        text(0, frame.top - 15, y_label, class_="axis"),
+        text(frame.right, frame.bottom + 36, x_label, class_="axis", anchor="end"),
     ]
     for tick in frame.y.ticks:
         _, y = frame.place(frame.x.low, tick)
         # Four pixels down centre the number on its line.
         parts.append(_horizontal(frame, tick, "rule"))
-        parts.append(_text(frame.left - 7, y + 4, write(tick), anchor="end"))
+        parts.append(text(frame.left - 7, y + 4, write(tick), anchor="end"))
     return parts
 
 
@@ -315,7 +230,7 @@ def _x_ticks(frame: _Frame) -> list[Html]:
     for tick in frame.x.ticks:
         x, y = frame.place(tick, frame.y.low)
         parts.append(tag("line", class_="tick", x1=x, x2=x, y1=y, y2=y + 4))
-        parts.append(_text(x, y + 18, number(tick), anchor="middle"))
+        parts.append(text(x, y + 18, number(tick), anchor="middle"))
     return parts
 
 
@@ -342,7 +257,7 @@ def _end_labels(frame: _Frame, ends: list[tuple[str, float]], write: NumberForma
     heights = spread_apart(heights, 14, lowest=frame.bottom)
     parts = []
     for height, (_, class_, value) in zip(heights, placed, strict=True):
-        parts.append(_text(frame.right + 8, height + 4, write(value, 3), class_=f"end {class_}"))
+        parts.append(text(frame.right + 8, height + 4, write(value, 3), class_=f"end {class_}"))
     return parts
 
 
@@ -403,7 +318,7 @@ def _legend(curves: list[str], marks: list[str], width: float) -> tuple[Html, fl
             x = 0.0
             y += 19
         parts.append(tag("path", class_=class_, d=f"M{x:.1f} {y + 9:.1f}h20"))
-        parts.append(_text(x + _LEGEND_SAMPLE, y + 13, name, class_="word"))
+        parts.append(text(x + _LEGEND_SAMPLE, y + 13, name, class_="word"))
         x += _LEGEND_SAMPLE + name_width + 20
     return join(*parts), y + 22
 
@@ -416,77 +331,12 @@ def _edge_labels(frame: _Frame, edges: Sequence[float], num_bins: int) -> list[H
         names.append(name)
     slot_width = (frame.right - frame.left) / max(num_bins, 1)
     # Write every n-th edge, so that no two overlap.
-    every = math.ceil((_widest(names) + 8) / slot_width)
+    every = math.ceil((widest(names) + 8) / slot_width)
     parts = []
     for index in range(0, len(edges), every):
         x, y = frame.place(index, 0)
-        parts.append(_text(x, y + 18, names[index], anchor="middle"))
+        parts.append(text(x, y + 18, names[index], anchor="middle"))
     return parts
-
-
-def _column_name(x: float, y: float, name: str) -> Html:
-    """A name above a column: a single character upright, a longer one turned."""
-    if len(name) == 1:
-        return _text(x, y, name, class_="word", anchor="middle")
-    turn = f"rotate(-90 {x:.1f} {y:.1f}) translate(0 4)"
-    return _text(x, y, name, class_="word", transform=turn)
-
-
-def _shaded_cells(matrix: np.ndarray, x: float, y: float, side: float) -> Html:
-    """A matrix of values from 0 to 1 as one path for each shade.
-
-    Runs of equal cells in a row are merged: a hundred of these matrices stay a small file.
-    """
-    # The square root makes small weights visible.
-    shares = np.sqrt(np.clip(np.nan_to_num(matrix), 0, 1))
-    levels = np.rint(shares * _SHADES).astype(int)
-    runs: dict[int, list[str]] = {}
-    for i, row in enumerate(levels):
-        changes = np.flatnonzero(np.diff(row)) + 1
-        borders = [0, *changes.tolist(), len(row)]
-        for start, end in pairwise(borders):
-            level = int(row[start]) if end > start else 0
-            # Level 0 is the background.
-            if level:
-                rectangle = f"M{start} {i}h{end - start}v1h{start - end}z"
-                runs.setdefault(level, []).append(rectangle)
-    paths = []
-    for level, rectangles in sorted(runs.items()):
-        paths.append(tag("path", d="".join(rectangles), fill_opacity=level / _SHADES))
-    # The paths are in units of cells; this scales them to pixels.
-    num_rows, num_columns = levels.shape
-    transform = f"translate({x:.2f} {y:.2f}) scale({side / num_columns:.4f} {side / num_rows:.4f})"
-    return tag("g", *paths, class_="heat", transform=transform, shape_rendering="crispEdges")
-
-
-def _svg(label: str, width: float, height: float, *parts: str) -> Html:
-    wide = math.ceil(width)
-    high = math.ceil(height)
-    # A small chart in a wide card is not blown up.
-    style = f"max-width:{wide * 1.25:.0f}px"
-    return tag(
-        "svg",
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        role="img",
-        aria_label=label,
-        viewBox=f"0 0 {wide} {high}",
-        width=wide,
-        height=high,
-        style=style,
-    )
-
-
-def _text(x: float, y: float, text: str, *, class_: str = "", anchor: str | None = None, **more: Value) -> Html:
-    return tag(
-        "text",
-        text,
-        x=float(x),
-        y=float(y),
-        class_=class_ or None,
-        text_anchor=anchor,
-        **more,
-    )
 
 
 def _percent(value: float, digits: int = 0) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from firth.report.axes import axis, number, shortened, text_width
 from firth.report.markup import Html, tag
+from firth.report.svg import svg, text
 
 _ROW = 24.0
 """Pixels between two rows."""
@@ -41,25 +42,15 @@ def dots(rows: Sequence[Dot], *, width: int = 520) -> Html:
     for tick in scale.ticks:
         x = across(tick)
         parts.append(tag("line", class_="rule", x1=x, x2=x, y1=0, y2=height - _FOOT))
-        parts.append(tag("text", number(tick), x=x, y=height - 8, text_anchor="middle"))
+        parts.append(text(x, height - 8, number(tick), anchor="middle"))
     spoken = []
     for index, row in enumerate(rows):
         y = index * _ROW + _ROW / 2
-        parts.append(tag("text", shortened(row.name, room), x=room, y=y + 4, class_="word", text_anchor="end"))
+        parts.append(text(room, y + 4, shortened(row.name, room), class_="word", anchor="end"))
         if math.isfinite(row.low) and math.isfinite(row.high):
             parts.append(tag("line", class_="line s0", x1=across(row.low), x2=across(row.high), y1=y, y2=y))
         parts.append(tag("circle", class_="dot s0", cx=across(row.mean), cy=y, r=4))
         written = number(row.mean, 3)
-        parts.append(tag("text", written, x=right + 8, y=y + 4, class_="end"))
+        parts.append(text(right + 8, y + 4, written, class_="end"))
         spoken.append(f"{row.name} {written}")
-    return tag(
-        "svg",
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        role="img",
-        aria_label=", ".join(spoken),
-        viewBox=f"0 0 {width} {math.ceil(height)}",
-        width=width,
-        height=math.ceil(height),
-        style=f"max-width:{width * 1.25:.0f}px",
-    )
+    return svg(", ".join(spoken), width, height, *parts)

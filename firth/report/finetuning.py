@@ -3,130 +3,178 @@
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from firth.files import read_json
 from firth.finetuning.collapse import collapsed_line
-from firth.finetuning.figures import format_spread
-from firth.report.calibration import calibration_parts
-from firth.report.charts import bars, heatmap, lines
+from firth.finetuning.figures import FinetuningSummary, TaskSummary, format_spread
+from firth.report.axes import Points
+from firth.report.charts import bars, lines
+from firth.report.heatmaps import heatmap
+from firth.report.judgement import MetricsRow
 from firth.report.markup import Html
 from firth.report.page import Section, figure, fold, grid, notice, page, section, table, tiles
 from firth.report.page import verdict as verdict_box
+from firth.report.reliability import calibration_parts
+from firth.tasks.task import Confusion
 from firth.train.journal import read_rows
 
 MOST_LABELS = 24
 """A confusion matrix of more labels is shown as a table on request only."""
+MOST_CURVES = 6
+"""Seeds whose curves are drawn."""
 
-Rows = Sequence[Mapping[str, Any]]
+Logs = Mapping[int, Sequence[MetricsRow]]
+"""The rows of each seed's metrics.jsonl."""
 
 
 def gather(run: Path) -> str:
     """The page of a finished run."""
-    summary = read_json(run / "results.json")
+    summary: FinetuningSummary = read_json(run / "results.json")
     logs = {seed: read_rows(run / f"seed-{seed}" / "metrics.jsonl") for seed in summary["seeds"]}
     return render(summary, logs)
 
 
-def render(summary: Mapping[str, Any], logs: Mapping[int, Rows]) -> str:
-    sections: list[Section | None] = []
-    for name, row in summary["tasks"].items():
-        sections += _of_task(name, row, several=len(summary["tasks"]) > 1)
-    sections += [_training(summary, logs), _provenance(summary)]
+def render(summary: FinetuningSummary, logs: Logs) -> str:
+    sections: list[Section] = []
+    has_several = len(summary["tasks"]) > 1
+    for name, task in summary["tasks"].items():
+        title = f"{name}: " if has_several else ""
+        sections += _task_sections(name, task, title)
+    training = _training(summary, logs)
+    if training is not None:
+        sections.append(training)
+    sections.append(_provenance(summary))
     return page(
         f"Fine-tuned: {', '.join(summary['tasks'])}",
-        [made for made in sections if made],
+        sections,
         kind="firth · fine-tuning report",
         head=[verdict(summary), tiles(_facts(summary))],
     )
 
 
-def verdict(summary: Mapping[str, Any]) -> Html:
+def verdict(summary: FinetuningSummary) -> Html:
     """Whether the model beats an answer that ignores the text, in one sentence."""
-    said, good = [], True
-    for name, row in summary["tasks"].items():
-        part = "test" if "test" in row["figures"] else "dev"
-        main, mean = row["main"], row["figures"][part][row["main"]]["mean"]
-        baseline = _number(row["baseline"][part].get(main))
-        good = good and _number(mean) > baseline
-        than = "better" if _number(mean) > baseline else "no better"
-        value = format_spread(row["figures"][part][main])
-        said.append(f"{name}: {main} {value} on {_part(row, part)}, {than} than {baseline:.4f}")
+    statements = []
+    all_better = True
+    for name, task in summary["tasks"].items():
+        part = "test" if "test" in task["figures"] else "dev"
+        main = task["main"]
+        spread = task["figures"][part][main]
+        baseline = _number(task["baseline"][part].get(main))
+        is_better = _number(spread["mean"]) > baseline
+        all_better = all_better and is_better
+        than = "better" if is_better else "no better"
+        where = _part_name(task, part)
+        statements.append(f"{name}: {main} {format_spread(spread)} on {where}, {than} than {baseline:.4f}")
     remarks = ["That is what someone who never reads the texts would score."]
     if len(summary["seeds"]) == 1:
         remarks.append("One seed was run, so no deviation is known: a small difference between two runs means nothing.")
-    if all("test" not in row["figures"] for row in summary["tasks"].values()):
+    if all("test" not in task["figures"] for task in summary["tasks"].values()):
         remarks.append(
             "The figure comes from the rows that epochs and seeds were picked on; a test file would be fairer."
         )
-    return verdict_box(f"{'; '.join(said)}.", remarks, good=good)
+    return verdict_box(f"{'; '.join(statements)}.", remarks, good=all_better)
 
 
-def _facts(summary: Mapping[str, Any]) -> dict[str, Any]:
-    rows = {f"{part} rows": count for row in summary["tasks"].values() for part, count in row["rows"].items()}
-    start = f"{summary['model']}, random weights" if summary["random"] and summary["model"] != "random weights" else ""
-    return {
-        "Started from": start or summary["model"],
+def _facts(summary: FinetuningSummary) -> dict[str, object]:
+    """The key facts at the top of the page."""
+    model = summary["model"]
+    if summary["random"] and model != "random weights":
+        model = f"{model}, random weights"
+    facts: dict[str, object] = {
+        "Started from": model,
         "Seeds": len(summary["seeds"]),
         "Kept": f"seed {summary['kept_seed']}, epoch {summary['kept_epoch']:.3g}",
-        **rows,
     }
+    for task in summary["tasks"].values():
+        for part, count in task["rows"].items():
+            facts[f"{part} rows"] = count
+    return facts
 
 
-def _of_task(name: str, row: Mapping[str, Any], *, several: bool) -> list[Section]:
-    title = f"{name}: " if several else ""
-    collapsed = collapsed_line(name, row.get("collapsed_seeds", []))
-    mark = " *" if collapsed else ""
-    cells = [
-        [_part(row, part), figure_name, format_spread(value) + mark, _number(row["baseline"][part].get(figure_name))]
-        for part, values in row["figures"].items()
-        for figure_name, value in values.items()
-    ]
-    sections = [section(f"{title}Figures", table(["rows", "figure", "value", "majority baseline"], cells))]
-    if skipped := sum(row["skipped"].values()):
-        sections[0] = section(sections[0].heading, *sections[0].parts, notice(f"{skipped} bad rows were skipped."))
-    if collapsed:
-        sections[0] = section(sections[0].heading, *sections[0].parts, notice(f"* {collapsed}"))
-    if details := _labels(row):
-        sections.append(section(f"{title}Labels", *details))
-    if "calibration" in row:
-        sections.append(section(f"{title}Calibration", *calibration_parts(row["calibration"], row["picked_on"])))
-    if row["mistakes"]:
-        rows = [[m["text"], m["gold"], m["predicted"], m["error"], m["row"]] for m in row["mistakes"]]
-        lead = f"The mistakes on {_part(row, row['details_of'])} that the model was surest of."
-        sections.append(
-            section(f"{title}Hardest errors", lead, table(["text", "gold", "predicted", "error", "row"], rows))
-        )
+def _task_sections(name: str, task: TaskSummary, title: str) -> list[Section]:
+    """All sections about one task; `title` is the beginning of their headings."""
+    sections = [_figures(name, task, title)]
+    labels = _labels(task)
+    if labels:
+        sections.append(section(f"{title}Labels", *labels))
+    if "calibration" in task:
+        parts = calibration_parts(task["calibration"], task["picked_on"])
+        sections.append(section(f"{title}Calibration", *parts))
+    if task["mistakes"]:
+        sections.append(_mistakes(task, title))
     return sections
 
 
-def _labels(row: Mapping[str, Any]) -> list[str]:
-    parts: list[str] = []
-    if per_label := row.get("per_label"):
-        parts.append(figure(bars([(label, f1) for label, _, _, f1, _ in per_label]), "F1 of each label."))
+def _figures(name: str, task: TaskSummary, title: str) -> Section:
+    """All figures beside those of the baseline, and what to know about them."""
+    collapsed = collapsed_line(name, task.get("collapsed_seeds", []))
+    mark = " *" if collapsed else ""
+    rows = []
+    for part, figures in task["figures"].items():
+        for figure_name, spread in figures.items():
+            baseline = _number(task["baseline"][part].get(figure_name))
+            rows.append([_part_name(task, part), figure_name, format_spread(spread) + mark, baseline])
+    parts = [table(["rows", "figure", "value", "majority baseline"], rows)]
+    num_skipped = sum(task["skipped"].values())
+    if num_skipped:
+        parts.append(notice(f"{num_skipped} bad rows were skipped."))
+    if collapsed:
+        parts.append(notice(f"* {collapsed}"))
+    return section(f"{title}Figures", *parts)
+
+
+def _labels(task: TaskSummary) -> list[Html]:
+    """How good each label is, and which labels are mistaken for which."""
+    parts: list[Html] = []
+    per_label = task.get("per_label")
+    if per_label:
+        f1_of_labels = [(str(label), float(f1)) for label, _, _, f1, _ in per_label]
+        parts.append(figure(bars(f1_of_labels), "F1 of each label."))
         parts.append(fold("Precision and recall", table(["label", "precision", "recall", "F1", "rows"], per_label)))
-    if confusion := row.get("confusion"):
-        labels, counts = confusion["labels"], confusion["counts"]
-        cells = table(["gold \\ predicted", *labels], [[n, *c] for n, c in zip(labels, counts, strict=True)])
-        if len(labels) <= MOST_LABELS:
-            shares = [[cell / max(sum(line), 1) for cell in line] for line in counts]
-            caption = "Each row is a gold label; the columns are what the model said of its examples."
-            parts.append(figure(heatmap(labels, shares), caption, roll=True))
-        parts.append(fold("The confusion matrix in numbers", cells))
+    confusion = task.get("confusion")
+    if confusion:
+        parts += _confusion(confusion)
     return parts
 
 
-def _training(summary: Mapping[str, Any], logs: Mapping[int, Rows]) -> Section | None:
-    losses = {
-        f"seed {seed}": [
-            (r["step"], sum(_number(r.get(name)) for name in summary["tasks"])) for r in rows if _is(r, "train")
+def _confusion(confusion: Confusion) -> list[Html]:
+    """The confusion matrix: as a picture if it has few labels, and in numbers."""
+    labels = confusion["labels"]
+    parts = []
+    rows: list[list[object]] = []
+    shares = []
+    for label, counts in zip(labels, confusion["counts"], strict=True):
+        rows.append([label, *counts])
+        total = max(sum(counts), 1)
+        shares.append([count / total for count in counts])
+    if len(labels) <= MOST_LABELS:
+        caption = "Each row is a gold label; the columns are what the model said of its examples."
+        parts.append(figure(heatmap(labels, shares), caption, roll=True))
+    parts.append(fold("The confusion matrix in numbers", table(["gold \\ predicted", *labels], rows)))
+    return parts
+
+
+def _mistakes(task: TaskSummary, title: str) -> Section:
+    rows = []
+    for mistake in task["mistakes"]:
+        rows.append([mistake["text"], mistake["gold"], mistake["predicted"], mistake["error"], mistake["row"]])
+    lead = f"The mistakes on {_part_name(task, task['details_of'])} that the model was surest of."
+    return section(f"{title}Hardest errors", lead, table(["text", "gold", "predicted", "error", "row"], rows))
+
+
+def _training(summary: FinetuningSummary, logs: Logs) -> Section | None:
+    """The curves of the first seeds."""
+    losses: dict[str, Points] = {}
+    picked: dict[str, Points] = {}
+    for seed, rows in list(logs.items())[:MOST_CURVES]:
+        name = f"seed {seed}"
+        losses[name] = [
+            (_number(row["step"]), _total_loss(row, summary)) for row in rows if row.get("split") == "train"
         ]
-        for seed, rows in list(logs.items())[:6]
-    }
-    picked = {
-        f"seed {seed}": [(r["step"], _number(r.get("picked"))) for r in rows if _is(r, "held-out")]
-        for seed, rows in list(logs.items())[:6]
-    }
+        picked[name] = [
+            (_number(row["step"]), _number(row.get("picked"))) for row in rows if row.get("split") == "held-out"
+        ]
     if not any(losses.values()):
         return None
     charts = [
@@ -136,18 +184,28 @@ def _training(summary: Mapping[str, Any], logs: Mapping[int, Rows]) -> Section |
     return section("Training", grid(*charts))
 
 
-def _provenance(summary: Mapping[str, Any]) -> Section:
-    rows = [[name, part, digest] for name, row in summary["tasks"].items() for part, digest in row["data"].items()]
+def _total_loss(row: MetricsRow, summary: FinetuningSummary) -> float:
+    """The losses of all tasks added; each is logged by the task's name."""
+    return sum(_number(row.get(name)) for name in summary["tasks"])
+
+
+def _provenance(summary: FinetuningSummary) -> Section:
+    rows = []
+    for name, task in summary["tasks"].items():
+        for part, digest in task["data"].items():
+            rows.append([name, part, digest])
     return section("Data", table(["task", "file", "sha256"], rows))
 
 
-def _is(row: Mapping[str, Any], split: str) -> bool:
-    return row.get("split") == split
+def _part_name(task: TaskSummary, part: str) -> str:
+    """What a part of the rows is called, with what it was used for."""
+    if part == "dev":
+        return f"{task['picked_on']} (used for picking)"
+    return f"{part} (not used for picking)"
 
 
-def _part(row: Mapping[str, Any], part: str) -> str:
-    return f"{row['picked_on']} (used for picking)" if part == "dev" else f"{part} (not used for picking)"
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and not math.isnan(value) else 0.0
+def _number(value: object) -> float:
+    """The value, or 0 if it is undefined or no number."""
+    if isinstance(value, int | float) and not math.isnan(value):
+        return float(value)
+    return 0.0

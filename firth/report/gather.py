@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def gather(
 
 
 def _of_network(
-    run: Path, health: Mapping[str, Any], *, fills: Sequence[str], sentences: Sequence[str], attention: str
+    run: Path, health: Mapping[str, object], *, fills: Sequence[str], sentences: Sequence[str], attention: str
 ) -> PretrainingReport:
     """Loads the model of `run` and asks it everything the page shows.
 
@@ -87,7 +87,7 @@ def _filled(model: "Model", texts: Sequence[str]) -> Ranked:
     return filled
 
 
-def _of_word_vectors(run: Path, health: Mapping[str, Any]) -> PretrainingReport:
+def _of_word_vectors(run: Path, health: Mapping[str, object]) -> PretrainingReport:
     notes = read_json(run / "firth.json")
     shape = read_json(run / "config.json")["config"]
     timing = read_rows(run / "timing.jsonl")

@@ -8,7 +8,8 @@ from numpy.typing import ArrayLike
 
 from firth.objectives import trained_objectives, word_losses
 from firth.report.axes import Points
-from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
+from firth.report.charts import bars, histogram, lines
+from firth.report.heatmaps import heatmap, heatmaps
 from firth.report.judgement import MetricsRow, judge, plural
 from firth.report.markup import Html, tag
 from firth.report.page import (

@@ -7,7 +7,7 @@ from firth.finetuning.tuning.running import TrialRow, TuningSummary, read_summar
 from firth.report.markup import Html
 from firth.report.page import Section, figure, page, section, table, tiles
 from firth.report.page import verdict as verdict_box
-from firth.report.parallel import parallel_coordinates
+from firth.report.parallel_coordinates import parallel_coordinates
 
 SHOWN = {
     "method": "method",

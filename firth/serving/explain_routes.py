@@ -2,7 +2,7 @@
 
 from firth.inference.explaining import STEPS, Explanation
 from firth.serving.responses import unsupported
-from firth.serving.schemas import ExplainRequest, ExplainResponse, WeighedWord
+from firth.serving.schemas import ExplainRequest, ExplainResponse, WeighedWord, text_list
 from firth.serving.server_state import ServerState
 
 
@@ -13,7 +13,7 @@ async def explain(state: ServerState, request: ExplainRequest) -> ExplainRespons
     if name not in able:
         others = f"; these can: {', '.join(able)}" if able else ""
         raise unsupported(f"{name} is no classifier, so there is nothing to explain{others}.")
-    given = [request.input] if isinstance(request.input, str) else list(request.input)
+    given = text_list(request.input)
     state.check_texts(given)
     examples = model.examples([request.input], task=request.task)
     items = await state.prepare(given, lambda: model.encode_examples(examples, task=request.task))

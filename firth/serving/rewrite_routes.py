@@ -17,7 +17,7 @@ from firth.types import Rewritten
 async def rewrite(state: ServerState, request: schemas.RewriteRequest) -> schemas.RewriteResponse:
     name, model = state.find_model(request.model)
     rewriter = model.rewriter(request.task)
-    texts = [request.texts] if isinstance(request.texts, str) else request.texts
+    texts = schemas.text_list(request.texts)
     state.check_texts(texts)
     items = await state.prepare(texts, lambda: rewriter.tokenize(texts))
     settings = RewriteSettings(

@@ -37,6 +37,13 @@ TextList = Annotated[Texts, Field(description="a list of texts", min_length=1)]
 Word = Annotated[str, Field(min_length=1, max_length=200, description="a word of 1 to 200 characters")]
 
 
+def text_list(texts: str | list[str]) -> list[str]:
+    """The texts of a `TextOrTexts` as a list."""
+    if isinstance(texts, str):
+        return [texts]
+    return texts
+
+
 def described_as(json_type: object) -> GetPydanticSchema:
     """Lets the OpenAPI document describe a field as another type than it has in Python."""
     return GetPydanticSchema(lambda _, handler: handler(json_type))

@@ -17,7 +17,7 @@ from firth.search.index import SearchIndex
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
 from firth.serving.limits import Limits, raised_by
 from firth.serving.prometheus import ServerMetrics
-from firth.serving.responses import HttpError, too_large
+from firth.serving.responses import HttpError, too_large, unsupported
 from firth.serving.runs import Runs
 from firth.tasks.classify import ClassifyHead
 from firth.tokenizers.unknown import hardly_reads, unknown_sentence, unknown_share
@@ -67,6 +67,38 @@ class ServerState:
             known = ", ".join(self.models)
             raise HttpError(404, "model_not_found", f"There is no such model here; there is {known}.")
         return name, self.models[name]
+
+    def find_able_model(self, name: str | None, route: str) -> tuple[str, Model]:
+        """The model that answers a route; raises if none was named, the first one cannot answer, and others can."""
+        found, model = self.find_model(name)
+        if name is None and route not in self.abilities(found):
+            able = [other for other in self.models if route in self.abilities(other)]
+            if able:
+                raise unsupported(
+                    f"No 'model' is named, and the first one ({found}) cannot {route}; "
+                    f"name one that can: {', '.join(able)}."
+                )
+        return found, model
+
+    def abilities(self, name: str) -> list[str]:
+        """The routes that this model can answer."""
+        model = self.models[name]
+        has_layers = model.encoder.num_layers > 0
+        can = {
+            "embed": True,
+            "similarity": True,
+            "rerank": True,
+            "tokenize": True,
+            "fill": model.mask_filler is not None,
+            "predict": bool(model.checkpoint.tasks),
+            "explain": self.can_explain(name),
+            "rewrite": model.can_rewrite,
+            "attention": model.encoder.shows_attention and has_layers,
+            "meaning": has_layers,
+            "neighbours": name in self.lexicons,
+            "search": self.search is not None and self.search[0] == name,
+        }
+        return [route for route, is_able in can.items() if is_able]
 
     def can_explain(self, name: str) -> bool:
         """Whether the model has a classifier, whose answers can be explained."""

@@ -7,6 +7,7 @@ an approximation before any training. Every other weight stays as it is.
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import Tensor
@@ -26,7 +27,21 @@ from firth.types import Document
 TOKEN_EMBEDDING = "embeddings.tokens.weight"
 
 
-def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> dict[str, object]:
+class ExtensionFigures(TypedDict):
+    """What an extended vocabulary gives."""
+
+    texts: int
+    tokens_per_text_before: float
+    """With the old vocabulary ..."""
+    tokens_per_text_after: float
+    """... and with the new one."""
+    vocabulary: int
+    """Tokens of the new vocabulary."""
+    new: list[str]
+    """Those that were added."""
+
+
+def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> ExtensionFigures:
     """Writes the model with `add` new tokens into the new folder `out`; returns tokens per text before and after."""
     check_is_new(out)
     old = checkpoints.load(model)
@@ -44,10 +59,14 @@ def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out:
     with atomic_folder(out) as folder:
         checkpoints.save(folder, new)
 
-    result: dict[str, object] = dict(_tokens_per_text(old_tokenizer, tokenizer, texts))
-    result["vocabulary"] = len(tokenizer.vocab)
-    result["new"] = list(tokenizer.vocab.tokens[len(old_tokenizer.vocab) :])
-    return result
+    num_texts, tokens_before, tokens_after = _count(texts, old_tokenizer, tokenizer)
+    return ExtensionFigures(
+        texts=num_texts,
+        tokens_per_text_before=tokens_before / num_texts,
+        tokens_per_text_after=tokens_after / num_texts,
+        vocabulary=len(tokenizer.vocab),
+        new=list(tokenizer.vocab.tokens[len(old_tokenizer.vocab) :]),
+    )
 
 
 def extended(old: Checkpoint, tokenizer: WordPiece) -> Checkpoint:
@@ -94,8 +113,8 @@ def _with_new_rows(old: Tensor, num_rows: int, pieces: list[list[int]], first_ne
     return new
 
 
-def _tokens_per_text(before: WordPiece, after: WordPiece, texts: Sequence[Path]) -> dict[str, float]:
-    """The number of texts, and the mean number of tokens in a text with each tokenizer."""
+def _count(texts: Sequence[Path], before: WordPiece, after: WordPiece) -> tuple[int, int, int]:
+    """The number of texts, and of all their tokens with each tokenizer."""
     num_texts = 0
     tokens_before = 0
     tokens_after = 0
@@ -104,11 +123,7 @@ def _tokens_per_text(before: WordPiece, after: WordPiece, texts: Sequence[Path])
         num_texts += 1
         tokens_before += _count_tokens(before, lines)
         tokens_after += _count_tokens(after, lines)
-    return {
-        "texts": num_texts,
-        "tokens_per_text_before": tokens_before / num_texts,
-        "tokens_per_text_after": tokens_after / num_texts,
-    }
+    return num_texts, tokens_before, tokens_after
 
 
 def _count_tokens(tokenizer: WordPiece, lines: list[str]) -> int:

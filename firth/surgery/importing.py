@@ -33,16 +33,16 @@ class ImportOptions:
     """Whether to skip unusable rows of a file of word vectors."""
 
 
-def import_model(source: Path, out: Path, *, said: ImportOptions) -> Checkpoint:
+def import_model(source: Path, out: Path, *, options: ImportOptions) -> Checkpoint:
     """Writes the model in `source` into the new folder `out`, and returns it."""
     check_is_new(out)
     if source.is_file():
-        return word_tables.import_file(source, out, skip_bad=said.skip_bad)
+        return word_tables.import_file(source, out, skip_bad=options.skip_bad)
     if not source.is_dir():
         raise BadInput(f"{source} does not exist.")
     if (source / "firth.json").exists():
         raise BadInput(f"{source} is already a model of firth; use it as it is.")
-    loaded = _load(source, said)
+    loaded = _load(source, options)
     info = {**loaded.info, "imported_from": source.resolve().name}
     imported = replace(loaded, info=info)
     with atomic_folder(out) as folder:
@@ -50,7 +50,7 @@ def import_model(source: Path, out: Path, *, said: ImportOptions) -> Checkpoint:
     return imported
 
 
-def _load(source: Path, said: ImportOptions) -> Checkpoint:
+def _load(source: Path, options: ImportOptions) -> Checkpoint:
     """The model in a folder, whatever the format of its weights."""
     # An ELMo has neither a config.json nor a vocabulary, so it cannot be staged.
     elmo_weights = elmo.find(source)
@@ -59,7 +59,7 @@ def _load(source: Path, said: ImportOptions) -> Checkpoint:
         return Checkpoint(encoder, {}, tokenizer)
     with tempfile.TemporaryDirectory() as name:
         stage = Path(name)
-        _fill_stage(source, stage, said)
+        _fill_stage(source, stage, options)
         try:
             return checkpoints.load(stage)
         except FirthError as error:
@@ -68,12 +68,12 @@ def _load(source: Path, said: ImportOptions) -> Checkpoint:
             raise type(error)(message) from None
 
 
-def _fill_stage(source: Path, stage: Path, said: ImportOptions) -> None:
+def _fill_stage(source: Path, stage: Path, options: ImportOptions) -> None:
     """Fills `stage` with all that `checkpoint.load` needs: links to the source's files, and converted weights."""
     for path in source.iterdir():
         if path.name not in NOT_STAGED:
             (stage / path.name).symlink_to(path.resolve())
-    _write_case(source, stage, said.cased)
+    _write_case(source, stage, options.cased)
     if any(source.glob("model.safetensors*")):
         return  # nothing to convert
     tensorflow_prefix = tensorflow.find(source)
@@ -82,12 +82,12 @@ def _fill_stage(source: Path, stage: Path, said: ImportOptions) -> None:
         return
     pickles = pickled.weight_files(source)
     if pickles:
-        _convert_pickles(pickles, stage, said)
+        _convert_pickles(pickles, stage, options)
 
 
-def _convert_pickles(files: list[Path], stage: Path, said: ImportOptions) -> None:
+def _convert_pickles(files: list[Path], stage: Path, options: ImportOptions) -> None:
     """Converts PyTorch's `.bin` files, if the user allows it."""
-    if not said.unsafe_pickle:
+    if not options.unsafe_pickle:
         raise BadConfig(
             f"{files[0]} is a pickle, a format that can contain programs: "
             "if you trust where it comes from, add `unsafe_pickle=True`."

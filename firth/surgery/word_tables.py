@@ -13,7 +13,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.convert.fasttext import LABEL, FastText, is_fasttext, read_fasttext
 from firth.convert.mapped import TABLE, WORD_ROWS, map_tensor, word_rows, write_rows
-from firth.convert.vectors import VectorFile, open_vectors
+from firth.convert.vector_files import VectorFile, open_vectors
 from firth.encoders.bag import Bag
 from firth.encoders.static import Static
 from firth.errors import BadInput, Unsupported

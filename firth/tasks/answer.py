@@ -6,10 +6,10 @@ legal span over all windows as characters of the passage, or nothing if [CLS] be
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,6 +22,7 @@ from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import scoring_layer
 from firth.tasks import squad
+from firth.tasks.answer_spans import BEST, TokenSpan, WindowFacts, best_spans, em_and_f1, legal_rows, token_span
 from firth.tasks.squad import Question
 from firth.tasks.task import (
     Balance,
@@ -45,8 +46,6 @@ from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.vocab import Vocab, windows
 from firth.types import Encoding, Example, Prediction, Problem, Span
 
-BEST = 20
-"""Spans among which the probability is divided."""
 MAX_ANSWER = {"squad": 30, "cmrc": 64}
 """Tokens of the longest answer by default: of 100 Chinese answers 99 are shorter."""
 
@@ -130,22 +129,6 @@ class AnswerReader(Reader):
         return squad.question(value)
 
 
-TokenSpan = tuple[int, int]
-"""The first and the last token of a span."""
-
-
-class WindowFacts(NamedTuple):
-    """What the head knows of a window: rows count its tokens, special ones included."""
-
-    passage_start: int
-    passage_end: int
-    cls_row: int
-    """Where [CLS] is: it stands for no answer."""
-    answer_first: int
-    """The first row of the answer; the row of [CLS] if the window does not hold it."""
-    answer_last: int
-
-
 class AnswerHead(Head):
     name = "answer"
     config: AnswerConfig
@@ -177,7 +160,7 @@ class AnswerHead(Head):
         stride = max(size - self.config.overlap, (size + 1) // 2)
         # The row of the passage's first token in every window.
         first_row = len(frame.opening) + num_question + len(frame.between)
-        answer = _token_span(example, passage.offsets)
+        answer = token_span(example, passage.offsets)
         cuts: list[Window] = []
         for start, end in windows(len(passage), size, stride):
             passage_end = first_row + end - start
@@ -200,7 +183,7 @@ class AnswerHead(Head):
         for item in items:
             for window in item.windows:
                 facts: WindowFacts = window.facts
-                legal.append(_legal_rows(len(window.ids), facts))
+                legal.append(legal_rows(len(window.ids), facts))
                 spans.append((facts.answer_first, facts.answer_last))
         legal_N = np.concatenate(legal)
         spans_B2 = np.array(spans, np.int64)
@@ -295,55 +278,12 @@ class AnswerHead(Head):
         return [self._with_label(prediction) for prediction in found]
 
 
-def _token_span(example: Example, offsets: np.ndarray) -> TokenSpan | None:
-    """First and last token of the first answer whose place is known."""
-    if not isinstance(example, Question) or not example.gold:
-        return None
-    # The reader refuses a question whose answers are all at unknown places.
-    known = [i for i, start in enumerate(example.starts) if start >= 0]
-    start = example.starts[known[0]]
-    end = start + len(example.gold[known[0]])
-    # The first token that ends behind the start, and the last one that starts before the end.
-    first = int(np.searchsorted(offsets[:, 1], start, side="right"))
-    last = int(np.searchsorted(offsets[:, 0], end, side="left")) - 1
-    if first > last:
-        return None
-    return first, last
-
-
-def _legal_rows(length: int, facts: WindowFacts) -> np.ndarray:
-    """Where an answer may begin or end: in the passage, or at [CLS] if there is none."""
-    legal = np.zeros(length, bool)
-    legal[facts.cls_row] = True
-    legal[facts.passage_start : facts.passage_end] = True
-    return legal
-
-
 def _padded(scores_N2: Tensor, batch: Batch) -> Tensor:
     """The scores of each sequence as a row of a padded tensor; -inf at padding."""
     lengths_B = batch.bounds_B1.long().diff()
     owners_N = torch.repeat_interleave(torch.arange(len(lengths_B), device=scores_N2.device), lengths_B)
     empty_BL2 = scores_N2.new_full((len(lengths_B), batch.max_length, 2), -torch.inf)
     return empty_BL2.index_put((owners_N, batch.positions_N), scores_N2)
-
-
-def best_spans(scores_L2: np.ndarray, max_answer: int) -> Iterator[tuple[int, int, float]]:
-    """The best (first, last, score) of a window's passage, in tokens: last >= first, at most `max_answer` tokens."""
-    size = len(scores_L2)
-    if not size:
-        return
-    width = min(max_answer, size)
-    # Row i of the sums has the scores of the spans that begin at token i; -inf beyond the end of the passage.
-    padding = np.full(width, -np.inf, scores_L2.dtype)
-    ends = np.concatenate([scores_L2[:, 1], padding])
-    end_scores = np.lib.stride_tricks.sliding_window_view(ends, width)[:size]
-    sums = scores_L2[:, :1] + end_scores
-    flat = sums.ravel()
-    best = np.argpartition(-flat, min(BEST, flat.size - 1))[:BEST]
-    for place in best.tolist():
-        if np.isfinite(flat[place]):
-            first, more = divmod(place, width)
-            yield first, first + more, float(flat[place])
 
 
 @dataclass(frozen=True)
@@ -382,20 +322,6 @@ class AnswerScorer(Scorer):
 
 def _first_answer(example: Example) -> str:
     return str(example.gold[0]) if example.gold else ""
-
-
-def em_and_f1(golds: Sequence[Sequence[str]], texts: Sequence[str], *, rules: str) -> np.ndarray:
-    """EM and F1 of every question, against the gold answer that fits best."""
-    if rules != "cmrc":
-        return np.stack(metrics.squad_each(golds, texts), 1)
-    rows = []
-    for gold, text in zip(golds, texts, strict=True):
-        if gold:
-            rows.append(tuple(metrics.cmrc([gold], [text]).values()))
-        else:
-            is_right = float(not text)
-            rows.append((is_right, is_right))
-    return np.array(rows, np.float64).reshape(-1, 2)
 
 
 ANSWER = Task(AnswerConfig, AnswerReader, AnswerHead, AnswerScorer)

@@ -84,8 +84,10 @@ class PrefixWriter(nn.Module):
     def batch(self, items: Sequence[Item], targets: Sequence[np.ndarray], vocab: Vocab) -> Batch:
         ended = [np.concatenate([target, [vocab.sep]]) for target in targets]
         batch = pair_batch(_sources(items), ended, target_segment=self.target_segment)
-        ends = batch.bounds_B1[1:].tolist()
-        places = [np.arange(end - len(target), end) for target, end in zip(ended, ends, strict=True)]
+        # A target is the end of its sequence.
+        places = []
+        for target, end in zip(ended, batch.bounds_B1[1:].tolist(), strict=True):
+            places.append(np.arange(end - len(target), end))
         positions_P = torch.from_numpy(np.concatenate(places))
         labels = {LABELS: batch.ids_N[positions_P], POSITIONS: positions_P, MASK: torch.tensor(vocab.mask)}
         return replace(batch, targets=labels)

@@ -19,8 +19,8 @@ from firth import metrics, rng
 from firth.config import check_counts, check_shares
 from firth.data.items import Item
 from firth.errors import BadConfig
+from firth.nn.decoding import Choice, WritingRules, Written, write
 from firth.nn.likelihood import IGNORE
-from firth.nn.search import Choice, WritingRules, Written, write
 from firth.tasks import text_pairs
 from firth.tasks.prefix_writer import LABELS, PrefixWriter
 from firth.tasks.task import (
@@ -175,14 +175,16 @@ class RewriteHead(GeneratingHead):
     # Sequences
 
     def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
+        vocab = tokenizer.vocab
         sources = tokenizer.ids_batch([self.config.prefix + example.texts[0] for example in examples])
         targets = tokenizer.ids_batch([example.gold or "" for example in examples])
         items = []
         for example, source, target in zip(examples, sources, targets, strict=True):
-            window = self.writer.source_window(np.array(source, np.int64), tokenizer.vocab, max_length=max_length)
-            cut = len(source) + tokenizer.vocab.frame.size() - len(window)
+            window = self.writer.source_window(np.array(source, np.int64), vocab, max_length=max_length)
+            num_tokens = len(source) + len(target)
+            num_cut = len(source) + vocab.frame.size() - len(window)
             facts = PairFacts(np.array(target, np.int64), tokenizer)
-            items.append(Item(example, (window,), len(source) + len(target), cut, facts))
+            items.append(Item(example, (window,), num_tokens, num_cut, facts))
         return items
 
     def token_problems(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int) -> Iterator[Problem]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from firth.corpus.readers import conversion
+from firth.corpus.text_lines import conversion
 from firth.errors import BadInput
 from firth.files import ending, open_binary
 from firth.types import Problem

@@ -1,7 +1,7 @@
 """How encoders learn to write a target from a source, and how they write one: a `Writer` for each kind of network.
 
-In: pairs of token ids. Out: batches with labels, their loss, and the scores of next tokens that `nn.search.write` asks
-for. An encoder-decoder reads the source with its encoder and writes with its decoder. Another kind of network is
+In: pairs of token ids. Out: batches with labels, their loss, and the scores of next tokens that `nn.decoding.write`
+asks for. An encoder-decoder reads the source with its encoder and writes with its decoder. Another kind of network is
 another class here and a line in `writer_for`.
 """
 
@@ -17,9 +17,9 @@ from firth.data.items import Item, Window, pack_windows, window
 from firth.data.packing import pack_tokens
 from firth.errors import Unsupported
 from firth.nn.attention import Source
+from firth.nn.decoding import NextScores
 from firth.nn.encoder_decoder import EncoderDecoder, output_loss, output_scores
 from firth.nn.kv_cache import KeyValueCache
-from firth.nn.search import NextScores
 from firth.tasks.prefix_writer import LABELS, PrefixWriter
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers.vocab import Vocab

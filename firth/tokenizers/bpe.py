@@ -5,8 +5,6 @@ nothing is unknown. Words carry the space before them. The folder format is the 
 The tokenizers library does the encoding, behind a cache of chunks; `pieces` learns the merges.
 """
 
-import hashlib
-import json
 import re
 import unicodedata
 from collections.abc import Iterable
@@ -25,11 +23,11 @@ from firth.files import write_bytes, write_json
 from firth.tokenizers.bpe_folder import END_OF_TEXT, ROBERTA, BPERules, Merges, frame_of, read_folder
 from firth.tokenizers.byte_words import byte_letters, count_words, split_chunks, starts_with_space, word_borders
 from firth.tokenizers.cache import ChunkCache
-from firth.tokenizers.capabilities import Capabilities
-from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
-from firth.tokenizers.pieces import learn_merges
+from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, without_specials
+from firth.tokenizers.library_tokenizer import LibraryTokenizer
 from firth.tokenizers.segmentation import has_chinese, repair
 from firth.tokenizers.vocab import Vocab
+from firth.tokenizers.vocabulary_learning import learn_merges
 from firth.tokenizers.wordpiece_folder import ROLES, Added
 from firth.types import Encoding
 
@@ -38,7 +36,7 @@ _SPACE = byte_letters()[ord(" ")]
 _plain_word = re.compile(" ?[A-Za-z0-9]+")
 
 
-class BPE(Capabilities):
+class BPE(LibraryTokenizer[BPERules]):
     """Immutable; safe to use from several threads."""
 
     words_by_text = True
@@ -65,10 +63,8 @@ class BPE(Capabilities):
                 )
 
     def __init__(self, vocab: Vocab, merges: Merges, rules: BPERules, *, max_length: int | None = None) -> None:
-        self.vocab = vocab
+        super().__init__(vocab, rules, max_length=max_length)
         self.merges = merges
-        self.rules = rules
-        self.max_length = max_length
         self.continues = np.zeros(len(vocab), bool)
         self._ids_cache = ChunkCache(self._encode_ids)
         self._starts_cache = ChunkCache(self._encode_starts)
@@ -156,15 +152,12 @@ class BPE(Capabilities):
             settings["model_max_length"] = max_length
         return settings
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of everything that decides the ids of plain text."""
+    def _fingerprinted(self) -> list[object]:
         rules = replace(self.rules, added=without_specials(self.rules.added))
         settings = asdict(rules)
         if not rules.normalizer:
             del settings["normalizer"]  # so that fingerprints stay what they were before there was one
-        content = [self.vocab.tokens, self.vocab.roles, self.merges, settings]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return [self.merges, settings]
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
         """Only the ids, which is fastest; special tokens spelled in a text are plain text."""
@@ -200,25 +193,6 @@ class BPE(Capabilities):
             starts[:1] = True  # the first token begins a word even if it is a space
             pairs.append((ids, starts))
         return pairs
-
-    def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
-        """The whole text, with nothing added.
-
-        Special tokens spelled in it are plain text; with `specials` they are recognised, with `masks` only the mask
-        token is. Without rjieba each Chinese character counts as a word.
-        """
-        return self.encode_batch([text], specials=specials, masks=masks)[0]
-
-    def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
-        if specials:
-            tokenizer = self._specials_tokenizer
-        elif masks:
-            tokenizer = self._mask_tokenizer
-        else:
-            tokenizer = self._plain_tokenizer
-        repaired = [repair(text) for text in texts]
-        encoded = tokenizer.encode_batch(repaired, add_special_tokens=False)
-        return [self._encoding(text, row) for text, row in zip(texts, encoded, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text; padding, opening and separating tokens are left out, invalid byte sequences become U+FFFD."""
@@ -321,33 +295,10 @@ class BPE(Capabilities):
     def _pieces(self) -> tuple[str, ...]:
         return self.vocab.tokens[: self.rules.num_pieces]
 
-    # The library's tokenizers: each reads special tokens in a text differently.
-
-    @cached_property
-    def _specials_tokenizer(self) -> Tokenizer:
-        """Recognises special tokens in a text."""
-        return self._build(self.rules)
-
-    @cached_property
-    def _plain_tokenizer(self) -> Tokenizer:
-        """Reads special tokens in a text as plain text."""
-        return self._build_plain(self.rules)
-
     @cached_property
     def _chunk_tokenizer(self) -> Tokenizer:
         """The plain tokenizer for chunks, which already have their space in front."""
         return self._build_plain(replace(self.rules, prefix_space=False))
-
-    @cached_property
-    def _mask_tokenizer(self) -> Tokenizer:
-        """Recognises the mask token only."""
-        added = with_plain_mask(self.rules.added, mask=self.vocab.roles[4])
-        return self._build_plain(replace(self.rules, added=added))
-
-    def _build_plain(self, rules: BPERules) -> Tokenizer:
-        tokenizer = self._build(rules)
-        tokenizer.encode_special_tokens = True  # the library's name for reading them as plain text
-        return tokenizer
 
     def _build(self, rules: BPERules) -> Tokenizer:
         pieces = {piece: i for i, piece in enumerate(self._pieces)}

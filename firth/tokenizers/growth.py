@@ -14,9 +14,9 @@ from heapq import nsmallest
 import numpy as np
 
 from firth.errors import BadConfig, Unsupported
-from firth.tokenizers.pieces import count_words
 from firth.tokenizers.segmentation import CHINESE, chinese_starts
 from firth.tokenizers.vocab import Vocab
+from firth.tokenizers.vocabulary_learning import count_words
 from firth.tokenizers.wordpiece import WordPiece
 from firth.tokenizers.wordpiece_folder import Added
 

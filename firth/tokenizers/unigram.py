@@ -6,11 +6,8 @@ they are not trained here. The tokenizers library does the encoding.
 """
 
 import base64
-import hashlib
-import json
 from collections.abc import Iterable
-from dataclasses import asdict, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +17,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from firth.errors import Unsupported
 from firth.files import write_bytes, write_json
 from firth.tokenizers.byte_words import word_borders
-from firth.tokenizers.capabilities import Capabilities
-from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
+from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, without_specials
+from firth.tokenizers.library_tokenizer import LibraryTokenizer
 from firth.tokenizers.segmentation import repair
 from firth.tokenizers.unigram_folder import DEBERTA, SPACE, Step, UnigramRules, read_folder
 from firth.tokenizers.vocab import Vocab
@@ -31,16 +28,14 @@ from firth.types import Encoding
 T5_CLASS = "T5Tokenizer"
 
 
-class Unigram(Capabilities):
+class Unigram(LibraryTokenizer[UnigramRules]):
     """Immutable; safe to use from several threads."""
 
     words_by_text = True
     pieces_hold_spaces = True
 
     def __init__(self, vocab: Vocab, rules: UnigramRules, *, max_length: int | None = None) -> None:
-        self.vocab = vocab
-        self.rules = rules
-        self.max_length = max_length
+        super().__init__(vocab, rules, max_length=max_length)
         self.continues = np.zeros(len(vocab), bool)
 
     @classmethod
@@ -96,13 +91,6 @@ class Unigram(Capabilities):
         # A class with rules of its own, such as DebertaV2Tokenizer, would not use those of the file.
         return "PreTrainedTokenizerFast" if self.vocab.roles == DEBERTA else "AlbertTokenizer"
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of everything that decides the ids of plain text."""
-        rules = replace(self.rules, added=without_specials(self.rules.added))
-        content = [self.vocab.tokens, self.vocab.roles, asdict(rules)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
         """Only the ids, which is fastest; special tokens spelled in a text are plain text."""
         repaired = [repair(text) for text in texts]
@@ -112,25 +100,6 @@ class Unigram(Capabilities):
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """For each text its ids, and whether each begins a word."""
         return [(encoding.ids, encoding.word_starts) for encoding in self.encode_batch(texts)]
-
-    def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
-        """The whole text, with nothing added.
-
-        Special tokens spelled in it are plain text; with `specials` they are recognised, with `masks` only the mask
-        token is. Without rjieba each Chinese character counts as a word.
-        """
-        return self.encode_batch([text], specials=specials, masks=masks)[0]
-
-    def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
-        if specials:
-            tokenizer = self._specials_tokenizer
-        elif masks:
-            tokenizer = self._mask_tokenizer
-        else:
-            tokenizer = self._plain_tokenizer
-        repaired = [repair(text) for text in texts]
-        encoded = tokenizer.encode_batch(repaired, add_special_tokens=False)
-        return [_encoding(text, row) for text, row in zip(texts, encoded, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text; padding, opening and separating tokens are left out."""
@@ -142,23 +111,27 @@ class Unigram(Capabilities):
         """A token as it appears in a text, with its space."""
         return self.vocab.tokens[token].replace(SPACE, " ")
 
-    # The library's tokenizers: each reads special tokens in a text differently.
+    def _encoding(self, text: str, encoded: LibraryEncoding) -> Encoding:
+        """The library's encoding with offsets that leave out the space in front of a word, and with word starts.
 
-    @cached_property
-    def _specials_tokenizer(self) -> Tokenizer:
-        """Recognises special tokens in a text."""
-        return self._build(self.rules, self.vocab.tokens)
-
-    @cached_property
-    def _plain_tokenizer(self) -> Tokenizer:
-        """Reads special tokens in a text as plain text."""
-        return self._build_plain(self.rules)
-
-    @cached_property
-    def _mask_tokenizer(self) -> Tokenizer:
-        """Recognises the mask token only."""
-        added = with_plain_mask(self.rules.added, mask=self.vocab.roles[4])
-        return self._build_plain(replace(self.rules, added=added))
+        A token starts a word if it begins where a word does, or if it is the space mark in front of that word.
+        """
+        ids = np.array(encoded.ids, np.int32)
+        offsets = np.array(encoded.offsets, np.int32).reshape(-1, 2)
+        starts = np.ones(len(ids), bool)
+        if len(ids):
+            # Of several pieces of one character only the first may start a word.
+            starts[1:] = offsets[1:, 0] >= offsets[:-1, 1]
+            is_space = np.array([character.isspace() for character in text])
+            is_longer = np.diff(offsets, axis=1)[:, 0] > 1
+            # " word" begins at its letter; a space that is a token by itself keeps its place.
+            offsets[:, 0] += is_space[offsets[:, 0]] & is_longer
+            is_lone_space = np.array([token == SPACE for token in encoded.tokens])
+            is_border = word_borders(text)
+            starts &= is_border[offsets[:, 0]] | (is_lone_space & is_border[offsets[:, 1]])
+            starts[1:] &= ~is_lone_space[:-1] | ~starts[:-1]  # a lone space that starts a word is its only start
+            starts[0] = True
+        return Encoding(ids, offsets, starts, tuple(encoded.tokens))
 
     def _build_plain(self, rules: UnigramRules) -> Tokenizer:
         """Special tokens are also pieces of the model, so a text could match them: here no text can spell them."""
@@ -170,9 +143,13 @@ class Unigram(Capabilities):
             else:
                 tokens.append(token)
         plain_rules = replace(rules, added=without_specials(rules.added))
-        return self._build(plain_rules, tuple(tokens))
+        return self._build_with(plain_rules, tuple(tokens))
 
-    def _build(self, rules: UnigramRules, tokens: tuple[str, ...]) -> Tokenizer:
+    def _build(self, rules: UnigramRules) -> Tokenizer:
+        return self._build_with(rules, self.vocab.tokens)
+
+    def _build_with(self, rules: UnigramRules, tokens: tuple[str, ...]) -> Tokenizer:
+        """The tokenizer with these spellings of the tokens."""
         # Not strict: added tokens behind the pieces have no score.
         pieces = list(zip(tokens, rules.scores, strict=False))
         tokenizer = Tokenizer(models.Unigram(pieces, rules.unknown, False))  # False: no byte fallback
@@ -234,26 +211,3 @@ def _normalizer(step: Step) -> normalizers.Normalizer:
         return normalizers.Strip(left=side != "right", right=side != "left")
     normalizer: normalizers.Normalizer = getattr(normalizers, kind)()
     return normalizer
-
-
-def _encoding(text: str, encoded: LibraryEncoding) -> Encoding:
-    """The library's encoding with offsets that leave out the space in front of a word, and with word starts.
-
-    A token starts a word if it begins where a word does, or if it is the space mark in front of that word.
-    """
-    ids = np.array(encoded.ids, np.int32)
-    offsets = np.array(encoded.offsets, np.int32).reshape(-1, 2)
-    starts = np.ones(len(ids), bool)
-    if len(ids):
-        # Of several pieces of one character only the first may start a word.
-        starts[1:] = offsets[1:, 0] >= offsets[:-1, 1]
-        is_space = np.array([character.isspace() for character in text])
-        is_longer = np.diff(offsets, axis=1)[:, 0] > 1
-        # " word" begins at its letter; a space that is a token by itself keeps its place.
-        offsets[:, 0] += is_space[offsets[:, 0]] & is_longer
-        is_lone_space = np.array([token == SPACE for token in encoded.tokens])
-        is_border = word_borders(text)
-        starts &= is_border[offsets[:, 0]] | (is_lone_space & is_border[offsets[:, 1]])
-        starts[1:] &= ~is_lone_space[:-1] | ~starts[:-1]  # a lone space that starts a word is its only start
-        starts[0] = True
-    return Encoding(ids, offsets, starts, tuple(encoded.tokens))

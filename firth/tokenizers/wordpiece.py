@@ -4,11 +4,9 @@ In: text; out: ids, the characters that each id covers, and where words begin. T
 transformers reads and writes. The tokenizers library does the encoding.
 """
 
-import hashlib
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice
 from pathlib import Path
@@ -20,11 +18,11 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
 from firth.tokenizers.cache import CachedIds
-from firth.tokenizers.capabilities import Capabilities
-from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, with_plain_mask, without_specials
-from firth.tokenizers.pieces import choose_characters, count_words, learn_pieces
+from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, without_specials
+from firth.tokenizers.library_tokenizer import LibraryTokenizer
 from firth.tokenizers.segmentation import CHINESE, chinese_starts, has_chinese, has_segmenter, repair
 from firth.tokenizers.vocab import PREFIX, SPECIALS, Vocab
+from firth.tokenizers.vocabulary_learning import choose_characters, count_words, learn_pieces
 from firth.tokenizers.wordpiece_folder import ROLES, WordPieceRules, read_folder
 from firth.types import Encoding
 
@@ -34,7 +32,7 @@ _WIDE = f"[{CHINESE}\u3000-\u303f\uff00-\uff65]"
 _space_between_wide = re.compile(f"(?<={_WIDE}) (?={_WIDE})")
 
 
-class WordPiece(Capabilities):
+class WordPiece(LibraryTokenizer[WordPieceRules]):
     """Immutable; safe to use from several threads."""
 
     @dataclass(frozen=True)
@@ -60,9 +58,7 @@ class WordPiece(Capabilities):
                 )
 
     def __init__(self, vocab: Vocab, rules: WordPieceRules, *, max_length: int | None = None) -> None:
-        self.vocab = vocab
-        self.rules = rules
-        self.max_length = max_length
+        super().__init__(vocab, rules, max_length=max_length)
         self.continues = vocab.continues
 
     @property
@@ -136,13 +132,6 @@ class WordPiece(Capabilities):
         write_json(folder / "tokenizer_config.json", settings)
         return "tokenizer.json", "vocab.txt", "tokenizer_config.json"
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """sha256 of everything that decides the ids of plain text."""
-        rules = replace(self.rules, added=without_specials(self.rules.added))
-        content = [self.vocab.tokens, self.vocab.roles, asdict(rules)]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
         """Only the ids, which is fastest; special tokens spelled in a text are plain text."""
         if without_specials(self.rules.added):
@@ -153,25 +142,6 @@ class WordPiece(Capabilities):
         """For each text its ids, and whether each begins a word; computed without offsets wherever that is exact."""
         ids = [np.array(row, np.int32) for row in self.ids_batch(texts)]
         return list(zip(ids, self._word_starts(texts, ids), strict=True))
-
-    def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
-        """The whole text, with nothing added.
-
-        Special tokens spelled in it are plain text; with `specials` they are recognised, with `masks` only the mask
-        token is. Without rjieba each Chinese character counts as a word.
-        """
-        return self.encode_batch([text], specials=specials, masks=masks)[0]
-
-    def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
-        if specials:
-            tokenizer = self._specials_tokenizer
-        elif masks:
-            tokenizer = self._mask_tokenizer
-        else:
-            tokenizer = self._plain_tokenizer
-        repaired = [repair(text) for text in texts]
-        encoded = tokenizer.encode_batch(repaired, add_special_tokens=False)
-        return [self._encoding(text, row) for text, row in zip(texts, encoded, strict=True)]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text; padding, opening and separating tokens are left out."""
@@ -252,28 +222,6 @@ class WordPiece(Capabilities):
         negative_counts = (-totals).tolist()
         ranked = sorted(zip(negative_counts[len(SPECIALS) :], self.vocab.tokens[len(SPECIALS) :], strict=True))
         return [token for _, token in ranked]
-
-    # The library's tokenizers: each reads special tokens in a text differently.
-
-    @cached_property
-    def _specials_tokenizer(self) -> Tokenizer:
-        """Recognises special tokens in a text."""
-        return self._build(self.rules)
-
-    @cached_property
-    def _plain_tokenizer(self) -> Tokenizer:
-        """Reads special tokens in a text as plain text."""
-        tokenizer = self._build(self.rules)
-        tokenizer.encode_special_tokens = True  # the library's name for reading them as plain text
-        return tokenizer
-
-    @cached_property
-    def _mask_tokenizer(self) -> Tokenizer:
-        """Recognises the mask token only."""
-        added = with_plain_mask(self.rules.added, mask=self.vocab.roles[4])
-        tokenizer = self._build(replace(self.rules, added=added))
-        tokenizer.encode_special_tokens = True
-        return tokenizer
 
     def _build(self, rules: WordPieceRules) -> Tokenizer:
         pieces = {piece: i for i, piece in enumerate(self.vocab.tokens[: rules.num_pieces])}

@@ -9,8 +9,8 @@ import pytest
 import firth
 from firth import checkpoint as checkpoints
 from firth import samples
+from firth.compression.job_rows import read_rows
 from firth.compression.method import CompressionJob
-from firth.compression.rows import read_rows
 
 
 @pytest.fixture(scope="session")

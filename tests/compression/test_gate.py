@@ -13,7 +13,7 @@ import firth
 from firth import checkpoint as checkpoints
 from firth.compression import compressing
 from firth.compression.gate import Comparison, Gate, Measured, Speed, Subject, bootstrap, kept_share
-from firth.compression.search import Trial, Wanted
+from firth.compression.strength_search import Trial, Wanted
 from firth.compression.table import lines, searched_sentence
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.model import Model

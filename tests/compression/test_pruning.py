@@ -13,10 +13,10 @@ import transformers
 import firth
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
-from firth.compression.calibration import calibration_batches, refitted
 from firth.compression.ffn import PruneFeedForward, without_rows
 from firth.compression.heads import PruneHeads, kept_heads, without_heads
 from firth.compression.importance import feed_forward_importance, head_importance
+from firth.compression.input_moments import calibration_batches, refitted
 from firth.compression.layers import DropLayers, kept_layers
 from firth.compression.low_rank import LowRank, factors
 from firth.compression.method import CompressionJob

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firth.compression.search import Chosen, Trial, Wanted, search
+from firth.compression.strength_search import Chosen, Trial, Wanted, search
 from firth.errors import BadConfig
 
 COUNT = 20

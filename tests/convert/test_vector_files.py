@@ -12,7 +12,7 @@ from gensim.models import KeyedVectors
 
 import firth
 from firth import rng
-from firth.convert.vectors import FORMATS, open_vectors, write_vectors
+from firth.convert.vector_files import FORMATS, open_vectors, write_vectors
 from firth.errors import BadConfig, BadInput
 
 WORDS = ["the", "青蛙", "naïve", "frog", "</s>", "池塘", "3", "\u00a0odd"]

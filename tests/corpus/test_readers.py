@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from firth.corpus import readers
+from firth.corpus import readers, text_lines
 from firth.corpus.readers import find_files, read_documents, read_texts
 from firth.errors import BadConfig, BadInput
 
@@ -34,7 +34,7 @@ def test_line_ends_and_byte_order_marks_do_not_matter(tmp_path, ends, mark):
 def test_line_ends_split_over_blocks_are_one(tmp_path, monkeypatch):
     path = write(tmp_path / "a.txt", TEXT.replace("\n", "\r\n"))
     for size in range(1, 9):
-        monkeypatch.setattr(readers, "_BLOCK", size)
+        monkeypatch.setattr(text_lines, "BLOCK", size)
         assert lines(path) == LINES
 
 
@@ -139,7 +139,7 @@ def test_a_broken_file_is_named_with_its_line(tmp_path, name, data, message):
 def test_wrong_utf8_behind_a_block_border_has_the_right_line(tmp_path, monkeypatch):
     path = write(tmp_path / "a.txt", b"fine\r\n" * 3 + b"caf\xe9 au lait\n")
     for size in range(1, 9):
-        monkeypatch.setattr(readers, "_BLOCK", size)
+        monkeypatch.setattr(text_lines, "BLOCK", size)
         with pytest.raises(BadInput, match="line 4: not valid UTF-8"):
             lines(path)
 

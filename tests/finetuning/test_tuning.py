@@ -14,7 +14,7 @@ from firth.files import read_json
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.tuning.halving import RUNGS, TuningTrial, bracket_size, search, share_of
 from firth.finetuning.tuning.space import UsualSettings, draw
-from firth.report.parallel import parallel_coordinates
+from firth.report.parallel_coordinates import parallel_coordinates
 
 USUAL = UsualSettings(rate=1e-4, epochs=4.0, batch_size=32, layer_decay=1.0, warmup_rate=0.1, num_layers=12)
 CLASSIFY = samples.labelled("classify", "en")

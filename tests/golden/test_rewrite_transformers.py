@@ -12,7 +12,7 @@ from transformers import BartConfig, BartForConditionalGeneration, T5Config, T5F
 import firth
 from firth import samples
 from firth.inference.rewriting import Rewriter
-from firth.nn.search import Choice
+from firth.nn.decoding import Choice
 from firth.tasks.rewrite import WritingOptions
 from firth.tokenizers.wordpiece import WordPiece
 

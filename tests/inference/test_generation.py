@@ -24,8 +24,8 @@ from firth.data.packing import pack_tokens
 from firth.encoders.gpt import GPT
 from firth.errors import BadConfig, Unsupported
 from firth.inference.generation import GenerationOptions, generate
+from firth.nn.decoding import Choice, choose, repeats
 from firth.nn.kv_cache import KeyValueCache
-from firth.nn.search import Choice, choose, repeats
 from firth.objectives.causal_lm import CausalLM
 from firth.tensors import Batch
 from firth.tokenizers.bpe import BPE

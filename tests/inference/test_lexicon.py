@@ -15,7 +15,7 @@ from gensim.models import KeyedVectors
 import firth
 from firth import rng
 from firth.convert.mapped import map_tensor, tensor_places, write_rows
-from firth.convert.vectors import open_vectors, write_vectors
+from firth.convert.vector_files import open_vectors, write_vectors
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.report.scatter import plane, write_map

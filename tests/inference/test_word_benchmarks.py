@@ -9,7 +9,7 @@ import pytest
 
 import firth
 from firth import rng
-from firth.convert.vectors import write_vectors
+from firth.convert.vector_files import write_vectors
 from firth.errors import BadInput
 from firth.inference.lexicon import Lexicon
 from firth.inference.word_benchmarks import evaluate_word_file

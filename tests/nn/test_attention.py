@@ -12,7 +12,8 @@ from torch.nn import functional
 from firth.data.packing import pack_tokens
 from firth.errors import BadInput, Unsupported
 from firth.nn.attention import Fused, Mask, Projected, Source, attend, attention_weights, prefix_mask
-from firth.nn.blocks import CrossAttention, DecoderBlock, FeedForward, GatedFeedForward, NormOrder, SelfAttention
+from firth.nn.attention_layers import CrossAttention, SelfAttention
+from firth.nn.blocks import DecoderBlock, FeedForward, GatedFeedForward, NormOrder
 from firth.nn.kv_cache import KeyValueCache
 from firth.nn.layout import Group, Layout
 from firth.tensors import Batch

@@ -20,9 +20,9 @@ from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
 from firth.nn.likelihood import IGNORE
+from firth.objectives.entities import Names, phrases_of, read_names
 from firth.objectives.entity_replacement import EntityReplacement
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.names import Names, phrases_of, read_names
 from firth.objectives.word_spans import text_of
 from firth.tokenizers.vocab import Frame
 from firth.tokenizers.wordpiece import WordPiece

@@ -14,9 +14,9 @@ from firth.data.shards import Shards, write_shards
 from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
+from firth.objectives.entities import Names
 from firth.objectives.mask_units import NGRAM, SPAN, join_names, unit_starts
 from firth.objectives.masked_lm import MaskedLM
-from firth.objectives.names import Names
 from firth.tokenizers.wordpiece import WordPiece
 
 LENGTH = 256

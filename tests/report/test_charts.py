@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from firth.report.axes import axis, log_axis, number, running_mean, shortened, text_width, thinned
-from firth.report.charts import bars, heatmap, heatmaps, histogram, lines
+from firth.report.charts import bars, histogram, lines
+from firth.report.heatmaps import heatmap, heatmaps
 
 SVG = "{http://www.w3.org/2000/svg}"
 

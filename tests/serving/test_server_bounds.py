@@ -19,7 +19,7 @@ from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
 from firth.inference.word_senses import find_occurrences
 from firth.objectives.masked_lm import MaskedLM
-from firth.serving import routes, schemas
+from firth.serving import schemas, status_routes, token_routes
 from firth.serving import word_routes as words
 from firth.serving.asgi import App
 from firth.serving.batching import Batcher
@@ -48,14 +48,14 @@ def make(models: dict[str, Model]) -> Iterator[Make]:
 
 def refused(state: ServerState, body: dict[str, Any]) -> HttpError:
     with pytest.raises(HttpError) as found:
-        asyncio.run(routes.fill(state, schemas.FillRequest.model_validate(body)))
+        asyncio.run(token_routes.fill(state, schemas.FillRequest.model_validate(body)))
     return found.value
 
 
 def test_a_fill_has_so_many_candidates_and_characters(make: Make) -> None:
     text = "The [MASK] is [MASK]."
     state = make(candidates=6, filled_characters=6 * len(text))
-    answer = asyncio.run(routes.fill(state, schemas.FillRequest.model_validate({"text": text, "top": 3})))
+    answer = asyncio.run(token_routes.fill(state, schemas.FillRequest.model_validate({"text": text, "top": 3})))
     assert isinstance(answer, dict)
     assert [len(mask["candidates"]) for mask in answer["masks"]] == [3, 3]
     many = refused(state, {"text": text, "top": 4})
@@ -161,9 +161,13 @@ def test_only_the_first_places_of_a_word_are_made() -> None:
 
 def test_tokens_of_tokenize_are_bounded(make: Make) -> None:
     state = make(batch_tokens=10)
-    assert asyncio.run(routes.tokenize(state, schemas.TokenizeRequest.model_validate({"texts": ["a " * 5, "b " * 5]})))
+    assert asyncio.run(
+        token_routes.tokenize(state, schemas.TokenizeRequest.model_validate({"texts": ["a " * 5, "b " * 5]}))
+    )
     with pytest.raises(HttpError, match="11 tokens, more than 10"):
-        asyncio.run(routes.tokenize(state, schemas.TokenizeRequest.model_validate({"texts": ["a " * 5, "b " * 6]})))
+        asyncio.run(
+            token_routes.tokenize(state, schemas.TokenizeRequest.model_validate({"texts": ["a " * 5, "b " * 6]}))
+        )
 
 
 def test_a_run_that_vanishes_is_left_out(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +177,11 @@ def test_a_run_that_vanishes_is_left_out(make: Make, tmp_path: Path, monkeypatch
         Runs, "_metrics_files", lambda self: {name: tmp_path / name / "metrics.jsonl" for name in ("gone", "stays")}
     )
     state = make(runs=Runs(tmp_path))
-    found = asyncio.run(routes.runs(state, None))
+    found = asyncio.run(status_routes.runs(state, None))
     assert isinstance(found, dict)
     assert [row["name"] for row in found["runs"]] == ["stays"]
     with pytest.raises(HttpError) as refusal:
-        asyncio.run(routes.run_rows(state, schemas.RunRowsQuery("gone", 0)))
+        asyncio.run(status_routes.run_rows(state, schemas.RunRowsQuery("gone", 0)))
     assert refusal.value.status == 404
 
 
@@ -197,9 +201,9 @@ def test_runs_are_read_beside_the_loop(make: Make, tmp_path: Path) -> None:
             return super()._metrics_files()
 
     state = make(runs=Noted(tmp_path))
-    assert asyncio.run(routes.runs(state, None)) == {"runs": []}
+    assert asyncio.run(status_routes.runs(state, None)) == {"runs": []}
     with pytest.raises(HttpError):
-        asyncio.run(routes.run_rows(state, schemas.RunRowsQuery("none", 0)))
+        asyncio.run(status_routes.run_rows(state, schemas.RunRowsQuery("none", 0)))
     assert threads == [False, False]
 
 

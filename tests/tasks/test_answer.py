@@ -16,7 +16,8 @@ from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import labelled
 from firth.tasks import scorer_of
-from firth.tasks.answer import AnswerConfig, Answered, AnswerHead, AnswerReader, best_spans
+from firth.tasks.answer import AnswerConfig, Answered, AnswerHead, AnswerReader
+from firth.tasks.answer_spans import best_spans
 from firth.tasks.predicting import predict
 from firth.tasks.squad import Question
 from firth.tokenizers.wordpiece import WordPiece

@@ -21,7 +21,7 @@ import torch
 import firth
 from firth.data.loader import BatchAddress, Packs, places
 from firth.errors import BadConfig, BadInput, Interrupted
-from firth.pretraining import training
+from firth.pretraining import building, training
 from firth.run_folder import LOCK, RunFolder
 from firth.run_source import PretrainingSource
 from firth.tensors import Batch
@@ -230,7 +230,7 @@ class _Recorded(Packs):
 
 def _train_shared_and_resume(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> list[tuple[int, int]]:
     """Two ranks that share the weights, stopped by a signal to the second one, and resumed."""
-    training.Packs = _Recorded  # type: ignore[misc]
+    building.Packs = _Recorded  # type: ignore[misc]
     firth.pretrain(data, out=folder / "whole", steps=6, changes=changes, device="cpu")
     read = list(_Recorded.read)
     training.TrainingRun = _StopsRank1  # type: ignore[misc]
@@ -282,13 +282,13 @@ def test_ranks_that_share_the_weights_learn_as_one(data: Path, tiny: tuple[str, 
 
 
 def _reads_of_one(data: Path, changes: tuple[str, ...], out: Path) -> list[tuple[int, int]]:
-    before = training.Packs
-    training.Packs = _Recorded  # type: ignore[misc]
+    before = building.Packs
+    building.Packs = _Recorded  # type: ignore[misc]
     _Recorded.read.clear()
     try:
         firth.pretrain(data, out=out, steps=6, changes=changes, device="cpu")
     finally:
-        training.Packs = before  # type: ignore[misc]
+        building.Packs = before  # type: ignore[misc]
     return _Recorded.read
 
 

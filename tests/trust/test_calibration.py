@@ -20,7 +20,7 @@ from firth.metrics.calibration import (
     calibration_error,
     reliability,
 )
-from firth.report.calibration import reliability_diagram
+from firth.report.reliability import reliability_diagram
 from firth.trust.linear import softmax
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.compression.method import CompressionJob
+from firth.compression.structure import block_sizes, input_layer
 from firth.data.items import pack_windows
 from firth.data.packing import pack_tokens
 from firth.inference.precision_choice import sample_sequences
@@ -39,6 +40,12 @@ def calibration_batches(job: CompressionJob, *, max_rows: int) -> Iterator[Batch
         sequences = [tokenizer.vocab.frame.join(np.array(ids[:room])) for ids in tokenizer.ids_batch(texts)]
     for numbers in token_batches([len(sequence) for sequence in sequences], BATCH_TOKENS):
         yield pack_tokens([sequences[number] for number in numbers])
+
+
+def moments_before(job: CompressionJob, encoder: Encoder, layer: str, *, max_rows: int) -> dict[str, Tensor]:
+    """The second moments of the inputs of one layer of every block, such as `ffn.down`."""
+    names = [input_layer(encoder, number, layer) for number in range(len(block_sizes(encoder)))]
+    return input_moments(encoder, calibration_batches(job, max_rows=max_rows), names)
 
 
 def input_moments(encoder: Encoder, batches: Iterable[Batch], layers: Iterable[str] = ()) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from firth.report.axes import number
 from firth.report.markup import Html, tag
+from firth.report.svg import svg, text
 
 WIDTH = 860.0
 HEIGHT = 300.0
@@ -31,16 +32,7 @@ def parallel_coordinates(rows: Sequence[Row], *, best: int) -> Html:
     for index in order:
         parts.append(_line(rows[index], names, places, gap=gap, is_best=index == best))
     spoken = ", ".join(f"{name} {_written(rows[best][name])}" for name in names)
-    return tag(
-        "svg",
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        role="img",
-        aria_label=f"{len(rows)} trials; the best: {spoken}",
-        viewBox=f"0 0 {WIDTH:.0f} {HEIGHT:.0f}",
-        width=int(WIDTH),
-        height=int(HEIGHT),
-    )
+    return svg(f"{len(rows)} trials; the best: {spoken}", WIDTH, HEIGHT, *parts)
 
 
 def _heights(values: Sequence[object]) -> dict[object, float]:
@@ -70,11 +62,11 @@ def _axis(name: str, x: float, heights: Mapping[object, float]) -> list[Html]:
     ends = sorted(heights.items(), key=lambda entry: entry[1])
     parts = [
         tag("line", class_="rule", x1=x, x2=x, y1=_TOP, y2=_BOTTOM),
-        tag("text", name, class_="axis", x=x, y=18.0, text_anchor="middle"),
-        tag("text", _written(ends[0][0]), x=x, y=_TOP - 10, text_anchor="middle"),
+        text(x, 18, name, class_="axis", anchor="middle"),
+        text(x, _TOP - 10, _written(ends[0][0]), anchor="middle"),
     ]
     if len(ends) > 1:
-        parts.append(tag("text", _written(ends[-1][0]), x=x, y=_BOTTOM + 20, text_anchor="middle"))
+        parts.append(text(x, _BOTTOM + 20, _written(ends[-1][0]), anchor="middle"))
     return parts
 
 

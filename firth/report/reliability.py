@@ -4,11 +4,12 @@ A diagram has a bar for each interval of confidence, as high as the share of its
 model's bars end on the diagonal. The width of a bar grows with its number of answers.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from firth.report.markup import Html, tag
 from firth.report.page import figure, grid, table
+from firth.report.svg import svg, text
+from firth.tasks.calibration import CalibrationSummary, ReliabilityRow, ThresholdRow
 
 SIDE = 240.0
 """Pixels of a diagram's side."""
@@ -17,7 +18,7 @@ TOP = 26.0
 BOTTOM = 44.0
 
 
-def calibration_parts(summary: Mapping[str, Any], picked_on: str) -> list[str]:
+def calibration_parts(summary: CalibrationSummary, picked_on: str) -> list[str]:
     """The diagrams before and after the temperature, and the thresholds for wanted precisions."""
     shown = summary["diagram_of"]
     before = summary["before"][shown]
@@ -40,14 +41,14 @@ def calibration_parts(summary: Mapping[str, Any], picked_on: str) -> list[str]:
     return parts
 
 
-def _threshold_table(rows: Sequence[Mapping[str, Any]]) -> Html:
+def _threshold_table(rows: Sequence[ThresholdRow]) -> Html:
     parts = list(rows[0]["answered"])
     columns = ["wanted precision", "answer above"]
     for part in parts:
         columns += [f"answered of {part}", f"precision on {part}"]
-    cells: list[list[Any]] = []
+    cells: list[list[object]] = []
     for row in rows:
-        cell: list[Any] = [row["wanted"], row["above"]]
+        cell: list[object] = [row["wanted"], row["above"]]
         for part in parts:
             precision = row["precision"][part]
             cell += [f"{row['answered'][part]:.1%}", "-" if precision is None else f"{precision:.4f}"]
@@ -55,7 +56,7 @@ def _threshold_table(rows: Sequence[Mapping[str, Any]]) -> Html:
     return table(columns, cells)
 
 
-def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Html:
+def reliability_diagram(bins: Sequence[ReliabilityRow]) -> Html:
     """Accuracy by confidence, with the diagonal of a calibrated model."""
     most = max([each["count"] for each in bins] + [1])
     bottom = TOP + SIDE
@@ -64,38 +65,25 @@ def reliability_diagram(bins: Sequence[Mapping[str, Any]]) -> Html:
         y = bottom - share * SIDE
         x = LEFT + share * SIDE
         parts.append(tag("line", class_="rule", x1=LEFT, x2=LEFT + SIDE, y1=y, y2=y))
-        parts.append(_label(LEFT - 7, y + 4, f"{share:.0%}", anchor="end"))
-        parts.append(_label(x, bottom + 17, f"{share:.0%}", anchor="middle"))
+        parts.append(text(LEFT - 7, y + 4, f"{share:.0%}", anchor="end"))
+        parts.append(text(x, bottom + 17, f"{share:.0%}", anchor="middle"))
     spoken = []
     for each in bins:
-        if not each["count"]:
+        accuracy = each["accuracy"]
+        if not each["count"] or accuracy is None:
             continue
         slot = (each["high"] - each["low"]) * SIDE
         # Even a bin with few answers stays visible.
         width = slot * (0.25 + 0.75 * (each["count"] / most) ** 0.5)
         middle = LEFT + (each["low"] + each["high"]) / 2 * SIDE
-        height = max(each["accuracy"] * SIDE, 1.5)
-        described = f"{each['count']:,} answers, mean confidence {each['confidence']:.1%}, right {each['accuracy']:.1%}"
+        height = max(accuracy * SIDE, 1.5)
+        described = f"{each['count']:,} answers, mean confidence {each['confidence']:.1%}, right {accuracy:.1%}"
         bar = tag("rect", class_="bar", x=middle - width / 2, y=bottom - height, width=width, height=height)
         parts.append(tag("g", tag("title", described), bar))
         spoken.append(described)
     parts.append(tag("line", class_="reference", x1=LEFT, y1=bottom, x2=LEFT + SIDE, y2=TOP))
-    parts.append(_label(LEFT + SIDE / 2, bottom + 36, "confidence", class_="axis", anchor="middle"))
-    parts.append(_label(LEFT, TOP - 10, "share that is right", class_="axis"))
+    parts.append(text(LEFT + SIDE / 2, bottom + 36, "confidence", class_="axis", anchor="middle"))
+    parts.append(text(LEFT, TOP - 10, "share that is right", class_="axis"))
     width = LEFT + SIDE + 20
     height = TOP + SIDE + BOTTOM
-    return tag(
-        "svg",
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        role="img",
-        aria_label=f"reliability diagram: {'; '.join(spoken)}",
-        viewBox=f"0 0 {width:.0f} {height:.0f}",
-        width=width,
-        height=height,
-        style=f"max-width:{width:.0f}px",
-    )
-
-
-def _label(x: float, y: float, words: str, *, class_: str | None = None, anchor: str | None = None) -> Html:
-    return tag("text", words, x=x, y=y, class_=class_, text_anchor=anchor)
+    return svg(f"reliability diagram: {'; '.join(spoken)}", width, height, *parts)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.checkpoint import Checkpoint, only_task
-from firth.corpus.readers import read_texts
+from firth.corpus.small_files import read_texts
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import labelled
 from firth.types import Example

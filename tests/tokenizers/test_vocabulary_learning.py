@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from firth.errors import BadConfig
-from firth.tokenizers.pieces import choose_characters, learn_pieces
 from firth.tokenizers.vocab import SPECIALS
+from firth.tokenizers.vocabulary_learning import choose_characters, learn_pieces
 from firth.tokenizers.wordpiece import WordPiece
 
 Config = WordPiece.Config

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from firth.corpus.readers import read_lines
+from firth.corpus.small_files import read_lines
 from firth.data.shards import Shards
 from firth.errors import BadInput
 from firth.objectives.word_spans import PackText, span_hashes
@@ -58,7 +58,9 @@ class Names:
                 groups.setdefault((kind, len(ids)), []).append(ids)
         self.rows = [np.array(rows, np.int64) for rows in groups.values()]
         self._hashes: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for size in sorted({size for _, size in groups}, reverse=True):
+        sizes = {size for _, size in groups}
+        # The longest first: of overlapping names the longest counts.
+        for size in sorted(sizes, reverse=True):
             self._hashes[size] = self._index(size)
 
     def __len__(self) -> int:
@@ -70,8 +72,11 @@ class Names:
         all_rows = []
         for group, rows in enumerate(self.rows):
             if rows.shape[1] == size:
+                groups = np.full(len(rows), group)
+                members = np.arange(len(rows))
                 all_rows.append(rows)
-                numbers.append(np.stack([np.full(len(rows), group), np.arange(len(rows))], 1))
+                numbers.append(np.stack([groups, members], 1))
+        # All names end to end.
         flat = np.concatenate(all_rows).ravel()
         starts = np.arange(0, len(flat), size)
         hashes = span_hashes(flat, starts, starts + size)
@@ -80,21 +85,24 @@ class Names:
 
     def find(self, text: PackText) -> Mentions:
         """All names in a text."""
-        is_free = np.ones(len(text.ids_T), bool)
+        is_free_T = np.ones(len(text.ids_T), bool)
         found: list[tuple[int, int, int, int]] = []
         for size, (hashes, numbers) in self._hashes.items():
             first = _word_windows(text, size)
             wanted = span_hashes(text.ids_T, first, first + size)
-            index = np.minimum(np.searchsorted(hashes, wanted), len(hashes) - 1)
+            # The place of each hash among the sorted ones of names, if it is there at all.
+            index = np.searchsorted(hashes, wanted)
+            index = np.minimum(index, len(hashes) - 1)
             is_known = hashes[index] == wanted
-            first = first[is_known]
-            index = index[is_known]
-            for at, (group, member) in zip(first.tolist(), numbers[index].tolist(), strict=True):
-                within = slice(at, at + size)
+            starts = first[is_known].tolist()
+            names = numbers[index[is_known]].tolist()
+            for start, (group, member) in zip(starts, names, strict=True):
+                end = start + size
                 # Compared as well, because two different names may have the same hash.
-                if is_free[within].all() and np.array_equal(self.rows[group][member], text.ids_T[within]):
-                    is_free[within] = False
-                    found.append((at, at + size, group, member))
+                is_same = np.array_equal(self.rows[group][member], text.ids_T[start:end])
+                if is_same and is_free_T[start:end].all():
+                    is_free_T[start:end] = False
+                    found.append((start, end, group, member))
         columns = np.array(sorted(found), np.int64).reshape(-1, 4).T
         return Mentions(*columns)
 
@@ -102,12 +110,13 @@ class Names:
 def _word_windows(text: PackText, size: int) -> np.ndarray:
     """Where a run of `size` tokens of one sequence begins with a word and ends with one."""
     words = text.words
-    last = words.first_W + size - 1
-    first = words.first_W[last < len(text.ids_T)]
+    is_inside = words.first_W + size <= len(text.ids_T)
+    first = words.first_W[is_inside]
+    last = first + size - 1
     is_word_end_T = np.zeros(len(text.ids_T), bool)
     is_word_end_T[words.ends_W - 1] = True
-    is_whole = is_word_end_T[first + size - 1] & (text.sequence_T[first] == text.sequence_T[first + size - 1])
-    return np.asarray(first[is_whole])
+    is_one_sequence = text.sequence_T[first] == text.sequence_T[last]
+    return np.asarray(first[is_word_end_T[last] & is_one_sequence])
 
 
 def read_names(path: Path, tokenizer: Tokenizer) -> Names:
@@ -144,18 +153,28 @@ def phrases_of(shards: Shards) -> Names:
     2013b, section 4).
     """
     num_tokens = min(shards.num_tokens, _SAMPLE)
-    ids = np.asarray(shards.ids[:num_tokens], np.int64)
-    is_sentence_start = shards.sentence_starts(np.arange(num_tokens))
-    first_W = np.flatnonzero(shards.word_starts(np.arange(num_tokens)) | is_sentence_start)
+    ids_T = np.asarray(shards.ids[:num_tokens], np.int64)
+    places_T = np.arange(num_tokens)
+    is_sentence_start_T = shards.sentence_starts(places_T)
+    first_W = np.flatnonzero(shards.word_starts(places_T) | is_sentence_start_T)
     ends_W = np.append(first_W, num_tokens)[1:]
-    _, word_W, counts = np.unique(span_hashes(ids, first_W, ends_W), return_inverse=True, return_counts=True)
-    # Pairs of neighbours inside a sentence, as one number each.
-    is_pair = ~is_sentence_start[first_W[1:]]
-    left = word_W[:-1][is_pair]
-    right = word_W[1:][is_pair]
-    pairs, examples, pair_counts = np.unique(left * len(counts) + right, return_index=True, return_counts=True)
-    chance = counts[pairs // len(counts)] * counts[pairs % len(counts)] / len(first_W)
-    is_phrase = (pair_counts >= MIN_COUNT) & ((pair_counts - MIN_COUNT + 1) / chance >= MIN_SCORE)
-    first = first_W[:-1][is_pair][examples[is_phrase]]
-    ends = ends_W[1:][is_pair][examples[is_phrase]]
-    return Names(("", tuple(ids[start:end].tolist())) for start, end in zip(first, ends, strict=True))
+    # Equal words get the same number; `counts` says how often each number occurs.
+    hashes_W = span_hashes(ids_T, first_W, ends_W)
+    _, word_W, counts = np.unique(hashes_W, return_inverse=True, return_counts=True)
+    vocab_size = len(counts)
+    # Neighbours inside a sentence, from the first token of the left word to the end of the right one.
+    has_left_neighbour = ~is_sentence_start_T[first_W[1:]]
+    left = word_W[:-1][has_left_neighbour]
+    right = word_W[1:][has_left_neighbour]
+    pair_first = first_W[:-1][has_left_neighbour]
+    pair_ends = ends_W[1:][has_left_neighbour]
+    # A pair as one number; `examples` are where each different pair occurs first.
+    coded = left * vocab_size + right
+    pairs, examples, pair_counts = np.unique(coded, return_index=True, return_counts=True)
+    chance = counts[pairs // vocab_size] * counts[pairs % vocab_size] / len(first_W)
+    scores = (pair_counts - MIN_COUNT + 1) / chance
+    chosen = examples[(pair_counts >= MIN_COUNT) & (scores >= MIN_SCORE)]
+    phrases = []
+    for start, end in zip(pair_first[chosen], pair_ends[chosen], strict=True):
+        phrases.append(("", tuple(ids_T[start:end].tolist())))
+    return Names(phrases)

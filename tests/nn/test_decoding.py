@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from firth.errors import BadConfig
-from firth.nn.search import Choice, WritingRules, Written, repeats, write
+from firth.nn.decoding import Choice, WritingRules, Written, repeats, write
 
 END = 0
 VOCAB = 4

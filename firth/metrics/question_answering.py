@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from firth.metrics.names import mean, nan, row_of, same_length
+from firth.metrics.classification import mean, nan, row_of, same_length
 
 _Rule = Callable[[str, str], tuple[float, float]]
 """(gold, predicted) -> EM and F1 of one pair of answers."""

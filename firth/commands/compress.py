@@ -17,12 +17,13 @@ def compress(
     changes: Annotated[
         list[str] | None, typer.Argument(help="Settings of the method, such as num_layers=3 for layers.")
     ] = None,
-    by: Annotated[str, typer.Option(help=f"The method: {', '.join(compression.TABLE)}.")] = ...,  # type: ignore[assignment]
+    *,
+    by: Annotated[str, typer.Option(help=f"The method: {', '.join(compression.TABLE)}.")],
     data: Annotated[
         Path,
         typer.Option(help="Labelled rows that both models are measured on; lines of text for a model without task."),
-    ] = ...,  # type: ignore[assignment]
-    out: Annotated[Path, typer.Option(help="Model folder to write; must not exist, unless --resume.")] = ...,  # type: ignore[assignment]
+    ],
+    out: Annotated[Path, typer.Option(help="Model folder to write; must not exist, unless --resume.")],
     train: Annotated[
         Path | None,
         typer.Option(
