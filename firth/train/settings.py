@@ -5,6 +5,13 @@ from typing import Literal
 
 from firth.errors import BadConfig
 
+BUCKET_BYTES = 32 * 2**20
+"""Gradients are added over ranks in buckets of about this size: a message for each would cost more than its bytes."""
+TRAINING_BYTES = 18
+"""Bytes of a parameter in training: weight 4, gradient 4, AdamW's moments 8, bf16 copy 2."""
+USABLE_SHARE = 0.6
+"""Of a GPU's memory for these bytes: the rest is for activations. Weights that need more are shared by ranks."""
+
 
 @dataclass(frozen=True)
 class OptimConfig:
