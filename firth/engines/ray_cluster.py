@@ -27,8 +27,12 @@ STORE_BYTES = 1 << 30
 """Memory of a local cluster for arguments and results; what is more goes to disk."""
 ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
 """The environment of a worker. Ray itself gives the libraries of matrix products one thread for each of its cores."""
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
-"""Settings of Ray, without which it reports to its makers and warns of its own changes."""
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # sends nothing to its makers
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns of a change to come
+    "RAY_worker_niceness": "0",  # its workers give way to no other program, as those of one machine do not
+}
+"""Settings of a local cluster, unless the environment has others."""
 LOCAL = "local"
 
 
@@ -83,7 +87,7 @@ class RayCluster:
 
 def _connect(num_workers: int) -> None:
     """Connects to the cluster of RAY_ADDRESS, or starts a local one with one core for each worker."""
-    for name, value in QUIET.items():
+    for name, value in SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
     address = os.environ.get("RAY_ADDRESS") or LOCAL
