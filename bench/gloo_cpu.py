@@ -3,22 +3,25 @@
     python -m bench.gloo_cpu
 
 Bandwidth and latency are fitted to two processes; those of four are then predicted by the ring's formula. The processes
-share one machine and its cores, so this checks the form of the terms and says nothing about the speed of a cluster.
+share one machine, and its cores do the sending: where there are more processes than cores, each has its share of the
+bandwidth. This checks the form of the terms and says nothing about the speed of a cluster.
 """
 
 import argparse
 import multiprocessing
 import time
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 
+from firth.cpu import num_cores
 from firth.planning.communication import all_reduce_seconds
 
 MEGABYTES = (4, 16, 32)
-REPEATS = 12
+REPEATS = 20
 
 
 def rank(number: int, size: int, folder: str, answers: Any) -> None:
@@ -55,21 +58,42 @@ def measured(size: int) -> dict[int, float]:
     return found
 
 
+@dataclass(frozen=True)
+class Link:
+    """What two processes have between them."""
+
+    bandwidth: float
+    """Bytes a second."""
+    latency: float
+    """Seconds of a message."""
+
+    @classmethod
+    def fitted(cls, seconds: Mapping[int, float]) -> "Link":
+        """To the smallest and the largest message: seconds = bytes / bandwidth + 2 x latency for two processes."""
+        smallest = MEGABYTES[0]
+        largest = MEGABYTES[-1]
+        bandwidth = (largest - smallest) * 2**20 / (seconds[largest] - seconds[smallest])
+        latency = (seconds[smallest] - smallest * 2**20 / bandwidth) / 2
+        return cls(bandwidth, max(0.0, latency))
+
+    def predicted(self, megabytes: int, size: int) -> float:
+        """Seconds by the ring's formula, with the bandwidth that is left to each of so many processes."""
+        share = min(1.0, num_cores() / size)
+        return all_reduce_seconds(megabytes * 2**20, size, bandwidth=share * self.bandwidth, latency=self.latency)
+
+
 def main() -> None:
-    argparse.ArgumentParser(description=Path(__file__).name).parse_args()
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     two = measured(2)
-    smallest, largest = MEGABYTES[0], MEGABYTES[-1]
-    # seconds = bytes / bandwidth + 2 x latency, for two processes.
-    bandwidth = (largest - smallest) * 2**20 / (two[largest] - two[smallest])
-    latency = max(0.0, (two[smallest] - smallest * 2**20 / bandwidth) / 2)
-    print(f"two processes: {bandwidth / 1e9:.2f} GB/s, latency {latency * 1e6:.0f} us")
+    link = Link.fitted(two)
+    cores = num_cores()
+    print(f"{cores} cores; two processes: {link.bandwidth / 1e9:.2f} GB/s, latency {link.latency * 1e6:.0f} us")
     print("| processes | MB | measured ms | predicted ms | ratio |")
     print("|---|---|---|---|---|")
     for size, found in ((2, two), (4, measured(4))):
         for megabytes, seconds in found.items():
-            predicted = all_reduce_seconds(megabytes * 2**20, size, bandwidth=bandwidth, latency=latency)
-            ratio = predicted / seconds
-            print(f"| {size} | {megabytes} | {1e3 * seconds:.2f} | {1e3 * predicted:.2f} | {ratio:.2f} |")
+            predicted = link.predicted(megabytes, size)
+            print(f"| {size} | {megabytes} | {1e3 * seconds:.2f} | {1e3 * predicted:.2f} | {predicted / seconds:.2f} |")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The instruction sets of the CPU. All other modules ask this one.
+"""The cores and the instruction sets of the CPU. All other modules ask this one.
 
 In: the CPU's flags, and the limits in the environment variables `ONEDNN_MAX_CPU_ISA` and `FIRTH_CPU`. Out: a `Cpu`.
 `FIRTH_CPU` is for tests: with `avx2` or `avx512` (which is without bf16 and VNNI), firth and torch behave as on such a
@@ -47,6 +47,13 @@ class Cpu:
     def units(self) -> list[str]:
         """The names of the units that the CPU has."""
         return [field.name for field in fields(self) if getattr(self, field.name)]
+
+
+def num_cores() -> int:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def this_cpu() -> Cpu:

@@ -1,5 +1,6 @@
 """Subcommand `plan`: what a pre-training run will take, before it is paid for."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,7 @@ from firth.commands.shown import Json, show
 
 if TYPE_CHECKING:
     from firth.planning.estimate import Estimate
+    from firth.planning.planned import TableRow
 
 
 def plan(
@@ -33,8 +35,6 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Say what a pre-training run will take: hours, memory, disk, price, and what limits it."""
-    from dataclasses import asdict
-
     from firth.planning import planned
 
     result = planned.plan(
@@ -56,7 +56,7 @@ def plan(
     if as_json:
         values = asdict(result.estimate)
         if table:
-            values["table"] = [{"bytes": row[0], "gpus": row[1], **asdict(row[2])} for row in result.table()]
+            values["table"] = [_as_json(row) for row in result.table()]
         show(values, as_json=True)
         return
     for line in _lines(result.estimate):
@@ -90,12 +90,17 @@ def _lines(estimate: "Estimate") -> list[str]:
     return lines
 
 
-def _table(rows: "list[tuple[float, int, Estimate]]") -> list[str]:
+def _as_json(row: "TableRow") -> dict[str, object]:
+    return {"bytes": row.num_bytes, "gpus": row.devices, **asdict(row.estimate)}
+
+
+def _table(rows: "list[TableRow]") -> list[str]:
     """One pass over texts of several sizes: a row for each size and number of GPUs."""
     lines = [f"{'text':>8} {'GPUs':>6} {'mode':>6} {'tokens/s':>10} {'time':>12} {'GPU hours':>10} {'waiting':>8}"]
-    for num_bytes, devices, estimate in rows:
+    for row in rows:
+        estimate = row.estimate
         lines.append(
-            f"{_bytes(num_bytes):>8} {devices:>6,} {estimate.parallel or '-':>6} "
+            f"{_bytes(row.num_bytes):>8} {row.devices:>6,} {estimate.parallel or '-':>6} "
             f"{_count(estimate.tokens_per_second):>10} {_hours(estimate.hours):>12} {estimate.device_hours:>10,.1f} "
             f"{estimate.waiting_share:>8.0%}"
         )

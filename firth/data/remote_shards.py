@@ -35,10 +35,9 @@ def cache_bytes() -> int:
     """How many bytes of tokens may be on this machine, for each process."""
     text = os.environ.get(LIMIT) or str(DEFAULT_GB)
     try:
-        limit = float(text)
-    except ValueError:
+        return int(float(text) * 1e9)
+    except (ValueError, OverflowError):  # OverflowError: of inf
         raise BadConfig(f"{LIMIT} is '{text}', which is not a number of gigabytes.") from None
-    return int(limit * 1e9)
 
 
 def local_copy(url: str | Path) -> Path:

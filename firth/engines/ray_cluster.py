@@ -6,7 +6,7 @@ Ray sends arguments and results between machines and computes again what a lost 
 import logging
 import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from firth.engines.engine import Handle
 from firth.errors import BadConfig, FirthError, Unsupported
@@ -20,14 +20,20 @@ except ImportError as error:
 T = TypeVar("T")
 First = TypeVar("First")
 Second = TypeVar("Second")
-log = logging.getLogger(__name__)
 
 RETRIES = 5
 """How often a piece of work is computed again after its process died."""
 STORE_BYTES = 1 << 30
 """Memory of a local cluster for arguments and results; what is more goes to disk."""
-ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1"}
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+ONE_THREAD = {"RAYON_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+"""The environment of a worker. Ray itself gives the libraries of matrix products one thread for each of its cores."""
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # sends nothing to its makers
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or it warns of a change to come
+    "RAY_worker_niceness": "0",  # its workers give way to no other program, as those of one machine do not
+}
+"""Settings of a local cluster, unless the environment has others."""
+LOCAL = "local"
 
 
 class RayCluster:
@@ -36,41 +42,19 @@ class RayCluster:
     def __init__(self, workers: int) -> None:
         self.num_workers = workers
         self.is_ours = False
-
-    def __enter__(self) -> "RayCluster":
-        if not ray.is_initialized():
-            self._connect()
-            self.is_ours = True
         remote = ray.remote(_call)
         self.task = remote.options(max_retries=RETRIES)
         self.task_of_two = remote.options(max_retries=RETRIES, num_returns=2)
+
+    def __enter__(self) -> "RayCluster":
+        if not ray.is_initialized():
+            _connect(self.num_workers)
+            self.is_ours = True
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.is_ours:
             ray.shutdown()
-
-    def _connect(self) -> None:
-        """Connects to the cluster of RAY_ADDRESS, or starts a local one with one core for each worker."""
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
-        for name, value in (QUIET | ONE_THREAD).items():
-            # The processes of a local cluster inherit these.
-            os.environ.setdefault(name, value)
-        address = os.environ.get("RAY_ADDRESS")
-        if address and address != "local":
-            options["address"] = address
-        else:
-            options |= {
-                "address": "local",
-                "num_cpus": self.num_workers,
-                "include_dashboard": False,
-                "object_store_memory": STORE_BYTES,
-            }
-        try:
-            ray.init(**options)
-        except (ConnectionError, RayError, ValueError) as error:
-            reason = str(error).partition("\n")[0]
-            raise BadConfig(f"The Ray cluster {address or 'local'} cannot be reached: {reason}") from None
 
     def share(self, value: T) -> Handle[T]:
         return Handle(ray.put(value))
@@ -99,6 +83,29 @@ class RayCluster:
         except RayError as error:
             reason = str(error).partition("\n")[0]
             raise Unsupported(f"The Ray cluster lost a piece of work: {reason}") from None
+
+
+def _connect(num_workers: int) -> None:
+    """Connects to the cluster of RAY_ADDRESS, or starts a local one with one core for each worker."""
+    for name, value in SETTINGS.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    address = os.environ.get("RAY_ADDRESS") or LOCAL
+    try:
+        if address == LOCAL:
+            ray.init(
+                address=LOCAL,
+                num_cpus=num_workers,
+                include_dashboard=False,
+                object_store_memory=STORE_BYTES,
+                log_to_driver=False,
+                configure_logging=False,
+            )
+        else:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RayError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise BadConfig(f"The Ray cluster {address} cannot be reached: {reason}") from None
 
 
 def _references(arguments: tuple[object, ...]) -> list[object]:

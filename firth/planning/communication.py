@@ -8,13 +8,12 @@ which carries all that a machine sends. `python -m bench.gloo_cpu` compares thes
 from typing import Literal
 
 from firth.planning.machines import Cluster
+from firth.train.settings import BUCKET_BYTES
 
 Mode = Literal["ddp", "fsdp"]
 
 LATENCY = 15e-6
 """Seconds of a message between two GPUs."""
-BUCKETS = 32 * 2**20
-"""Bytes of a message (`train/parallel.py`)."""
 HIDDEN_SHARE = 0.7
 """FSDP2 gathers weights while others compute: up to this share of the time of computing is hidden. Assumed."""
 
@@ -30,7 +29,7 @@ def all_reduce_seconds(num_bytes: float, ranks: int, *, bandwidth: float, latenc
     """Seconds of a ring that leaves the sums of all ranks on all ranks."""
     if ranks == 1:
         return 0.0
-    messages = max(1.0, num_bytes / BUCKETS)
+    messages = max(1.0, num_bytes / BUCKET_BYTES)
     moved = 2 * (ranks - 1) / ranks * num_bytes / bandwidth
     return moved + 2 * (ranks - 1) * latency * messages
 

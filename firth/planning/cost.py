@@ -12,6 +12,7 @@ from typing import Any
 from firth.errors import Unsupported
 from firth.lineage import Recipe
 from firth.planning.machines import CPU, Device
+from firth.train.settings import TRAINING_BYTES
 
 OPTIMIZER_BYTES = 40
 """Bytes that move for a parameter and step: gradient, weight, moments, clipping, the rounded copy."""
@@ -46,10 +47,8 @@ START_SECONDS = {"gpu": 35.0, "cpu": 5.0}
 """Importing, opening the text, compiling."""
 
 # Memory, in bytes
-STATIC_BYTES = 18
-"""Of a parameter: weight 4, gradient 4, moments 8, rounded copy 2."""
-CPU_STATIC_BYTES = 16
-"""Without the rounded copy."""
+CPU_TRAINING_BYTES = 16
+"""Of a parameter on a CPU: TRAINING_BYTES without the rounded copy."""
 STATE_BYTES = 29.7
 """Of the activations that a layer keeps for a token and unit of width until the backward pass, in half precision."""
 DROPOUT_BYTES = 2.15
@@ -228,7 +227,7 @@ def memory_bytes(work: Work, device: Device, *, shares: int = 1) -> float:
     is_cpu = device.name == CPU
     # Activations on a CPU are fp32; what is not compiled keeps more of them.
     width_factor = 2.0 if is_cpu else 1.0
-    static = (CPU_STATIC_BYTES if is_cpu else STATIC_BYTES) * work.parameters / shares
+    static = (CPU_TRAINING_BYTES if is_cpu else TRAINING_BYTES) * work.parameters / shares
     scores = SCORE_BYTES * work.scores
     kept = STATE_BYTES + (DROPOUT_BYTES if work.dropout else 0.0)
     if work.block_inputs:

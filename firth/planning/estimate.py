@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from firth.lineage import Recipe
 from firth.planning import cost
-from firth.planning.communication import Mode, exposed_seconds, ring_bandwidth, sent_bytes
+from firth.planning.communication import HIDDEN_SHARE, Mode, exposed_seconds, ring_bandwidth, sent_bytes
 from firth.planning.cost import Work, memory_bytes, step_seconds, work_of
 from firth.planning.machines import CPU, Cluster, Device
 from firth.planning.texts import TextSize
+from firth.train.settings import TRAINING_BYTES, USABLE_SHARE
 
 SHARD_BYTES = 2.5
 """Prepared text on disk, of a token: its id, and where words and sentences begin."""
@@ -122,8 +123,8 @@ def _mode(recipe: Recipe, work: Work, cluster: Cluster) -> Mode | None:
     if recipe.train.parallel != "auto":
         return recipe.train.parallel
     is_whole = recipe.train.optim.optimizer == "muon" or cluster.device.name == CPU
-    static = cost.STATIC_BYTES * work.parameters
-    return "ddp" if is_whole or static < 0.6 * cluster.device.memory else "fsdp"
+    fits = TRAINING_BYTES * work.parameters < USABLE_SHARE * cluster.device.memory
+    return "ddp" if is_whole or fits else "fsdp"
 
 
 def _shares(mode: Mode | None, cluster: Cluster) -> int:
@@ -145,9 +146,10 @@ def _bottleneck(work: Work, cluster: Cluster, *, computing: float, waiting: floa
     """What takes most of a step's time."""
     if waiting > computing:
         return "the network between machines" if cluster.machines > 1 else "the links between GPUs"
-    products = work.flops / cluster.device.flops
-    moving = step_seconds(work, cluster.device) / work.tokens - products
-    return "matrix products" if products > moving else "memory bandwidth"
+    device = cluster.device
+    # At the measured rate of large products, which is the least they can take.
+    products = work.tokens * work.flops / device.flops / device.speed
+    return "matrix products" if products > step_seconds(work, device) / 2 else "memory bandwidth"
 
 
 def _warnings(result: Estimate, recipe: Recipe, cluster: Cluster) -> Iterator[str]:
@@ -162,6 +164,12 @@ def _warnings(result: Estimate, recipe: Recipe, cluster: Cluster) -> Iterator[st
         yield (
             f"It does not fit: {result.memory / 1e9:.1f} GB of {device.memory / 1e9:.0f} GB "
             f"a device; try {', '.join(remedies)}."
+        )
+    accumulate = recipe.train.accumulate
+    if accumulate > 1 and accumulate % cluster.size:
+        yield (
+            f"A step has {accumulate} micro-batches (train.accumulate), which {cluster.size} devices cannot share "
+            f"equally; the run would stop. The plan has {result.tokens_per_step // recipe.batches.tokens}."
         )
     if result.waiting_share > 0.3:
         yield (
@@ -191,6 +199,6 @@ def _assumptions(result: Estimate, text: TextSize, cluster: Cluster) -> Iterator
     if cluster.size > 1:
         gigabytes = ring_bandwidth(cluster) / 1e9
         yield (
-            f"Several devices are a projection: a ring at {gigabytes:.1f} GB/s, "
-            "gradients of ddp not hidden behind computing, up to 70 % of fsdp's."
+            f"Several devices are a projection: a ring at {gigabytes:.1f} GB/s. Nothing that ddp sends is hidden "
+            f"behind computing; what fsdp sends is, for up to {HIDDEN_SHARE:.0%} of the time of computing."
         )

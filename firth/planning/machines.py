@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
+from firth.cpu import num_cores
 from firth.errors import BadConfig
 
 CPU = "cpu"
@@ -66,7 +67,7 @@ CPU_MEMORY = 16e9
 def cpu(cores: int | None = None) -> Device:
     """A CPU with so many cores; those that this process may use if none are named."""
     if cores is None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        cores = num_cores()
     memory = _memory_here() or CPU_MEMORY
     return Device(CPU, cores * CORE_FLOPS, cores * CORE_BANDWIDTH, memory, link=2e9, source="measured")
 

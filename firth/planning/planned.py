@@ -28,19 +28,26 @@ class PlannedRun:
     text: TextSize
     estimate: Estimate
 
-    def table(
-        self, sizes: Sequence[float] = TABLE_BYTES, devices: Sequence[int] = TABLE_DEVICES
-    ) -> list[tuple[float, int, Estimate]]:
+    def table(self, sizes: Sequence[float] = TABLE_BYTES, devices: Sequence[int] = TABLE_DEVICES) -> list["TableRow"]:
         """One pass over texts of these bytes on so many devices, in machines of eight."""
         bytes_per_token = self.text.num_bytes / self.text.tokens
-        rows: list[tuple[float, int, Estimate]] = []
+        rows: list[TableRow] = []
         for num_bytes in sizes:
             text = TextSize(num_bytes, num_bytes / bytes_per_token, self.text.counted)
             for count in devices:
                 in_machine = min(count, MACHINE_DEVICES)
                 larger = replace(self.cluster, devices=in_machine, machines=-(-count // in_machine))
-                rows.append((num_bytes, count, estimate(self.recipe, text, larger, epochs=1.0)))
+                rows.append(TableRow(num_bytes, count, estimate(self.recipe, text, larger, epochs=1.0)))
         return rows
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One pass over a text on a number of devices."""
+
+    num_bytes: float
+    devices: int
+    estimate: Estimate
 
 
 def plan(

@@ -60,7 +60,7 @@ def _seconds_of_step(recipe: Recipe, folder: Path, device: str, limit: float) ->
 
     batches = replace(recipe.batches, last_length=0, workers=0)
     recipe = replace(recipe, batches=batches, train=replace(recipe.train, accumulate=1, minutes=0.0))
-    shards = _random_text(folder / "data", NUM_STEPS * batches.tokens)
+    shards = random_text(folder / "data", NUM_STEPS * batches.tokens)
     recipe = with_vocab_size(recipe, None, shards.info["vocab_size"] + num_sentinels(recipe))
     parts = build(recipe, shards, device=device)
     packs = parts.text.training
@@ -77,7 +77,7 @@ def _seconds_of_step(recipe: Recipe, folder: Path, device: str, limit: float) ->
     return recipe, clock.seconds_of_step
 
 
-def _random_text(folder: Path, num_tokens: int) -> Shards:
+def random_text(folder: Path, num_tokens: int) -> Shards:
     """Prepared text of random pieces, with sentences of 8 to 39 tokens and documents of 20 sentences."""
     tokenizer = tokenizers.load(models.find(TOKENIZER))
     key = rng.key(1, "random text")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from firth import models, tokenizers
+from firth import models, remote, tokenizers
 from firth.corpus.readers import expected_bytes, find_files, read_documents
-from firth.data.shards import Shards
+from firth.data.shards import INFO, Shards
 from firth.errors import BadConfig, BadInput
 
 BYTES_PER_TOKEN = 4.5
@@ -40,9 +40,8 @@ def parse_size(text: str | None) -> float | None:
 
 def measure(paths: Sequence[Path], size: float | None) -> TextSize:
     """The text of a plan: `size` bytes of what the files are a sample of, or the files themselves."""
-    if len(paths) == 1 and (paths[0] / "shards.json").exists():
-        tokens = Shards.open(paths[0], verify=False).num_tokens
-        return TextSize(tokens * BYTES_PER_TOKEN, tokens, "counted in the prepared text")
+    if len(paths) == 1 and _is_prepared(paths[0]):
+        return _of_prepared(Shards.open(paths[0], verify=False), size)
     if not paths:
         if size is None:
             raise BadConfig("Give a text or a sample of it, or `text_size='20GB'`.")
@@ -51,6 +50,20 @@ def measure(paths: Sequence[Path], size: float | None) -> TextSize:
     per_token = _bytes_per_token(files)
     total = size or float(expected_bytes(files))
     return TextSize(total, total / per_token, f"{per_token:.2f} bytes a token, counted in the sample")
+
+
+def _is_prepared(path: Path) -> bool:
+    """Whether a folder, here or in an object store, holds prepared text."""
+    if remote.is_remote(path):
+        return remote.is_file(path / INFO)
+    return (path / INFO).exists()
+
+
+def _of_prepared(shards: Shards, size: float | None) -> TextSize:
+    """The size of prepared text; with `size`, of as many bytes of text like that."""
+    num_bytes = float(shards.info["health"]["bytes_read"])
+    total = size or num_bytes
+    return TextSize(total, total * shards.num_tokens / num_bytes, "counted in the prepared text")
 
 
 def _bytes_per_token(files: Sequence[Path]) -> float:

@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Event
@@ -25,6 +25,8 @@ from threading import Event
 from prometheus_client.multiprocess import mark_process_dead
 
 from firth import console
+from firth.config import from_dict, to_dict
+from firth.cpu import num_cores
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 from firth.interrupts import Interrupts
 from firth.serving import server
@@ -50,7 +52,7 @@ class WorkerSpec:
 
     folders: Mapping[str, str]
     host: str
-    limits: Mapping[str, float]
+    limits: Limits
     token: str | None
     runs: str | None
     index: str | None
@@ -80,7 +82,7 @@ def serve_many(
         spec = WorkerSpec(
             folders={name: str(folder) for name, folder in folders.items()},
             host=host,
-            limits=asdict(limits),
+            limits=limits,
             token=token,
             runs=str(runs) if runs else None,
             index=str(index) if index else None,
@@ -113,7 +115,7 @@ class _ServingProcess:
         os.close(reports_end)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(asdict(spec)).encode())
+            self.process.stdin.write(json.dumps(to_dict(spec)).encode())
             self.process.stdin.close()
         self.started = time.monotonic()
         self.last_report = self.started
@@ -154,7 +156,7 @@ class _Supervisor:
         self.spec = spec
         self.listener = listener
         self.num_workers = num_workers
-        self.threads = max(1, (os.cpu_count() or 1) // num_workers)
+        self.threads = max(1, num_cores() // num_workers)
         self.workers: list[_ServingProcess] = []
         self.num_early_ends = 0
         (Path(spec.shared) / "metrics").mkdir()
@@ -220,7 +222,7 @@ def work() -> None:
     """The main function of a worker. Its arguments are the numbers of the socket and of the pipe for its reports."""
     listener = socket.socket(fileno=int(sys.argv[1]))
     reports = int(sys.argv[2])
-    spec = WorkerSpec(**json.load(sys.stdin))
+    spec = from_dict(WorkerSpec, json.load(sys.stdin))
     ticks = 0
 
     def is_alone() -> bool:
@@ -241,7 +243,7 @@ def work() -> None:
                 {name: Path(folder) for name, folder in spec.folders.items()},
                 listener,
                 host=spec.host,
-                limits=Limits(**spec.limits),  # type: ignore[arg-type]
+                limits=spec.limits,
                 token=spec.token,
                 runs=Path(spec.runs) if spec.runs else None,
                 index=Path(spec.index) if spec.index else None,

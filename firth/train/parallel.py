@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from firth import rng
 from firth.errors import BadConfig, FirthError
 from firth.tensors import Batch, Loss
-from firth.train.settings import TrainConfig
+from firth.train.settings import BUCKET_BYTES, TrainConfig
 
 if TYPE_CHECKING:
     from firth.train.loop import Learner
@@ -26,8 +26,6 @@ Forward = Callable[[Batch], Loss]
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
-BUCKET_BYTES = 32 * 2**20
-"""Gradients are added over ranks in buckets of about this size: a message for each would cost more than its bytes."""
 LOST_RANK_MARKS = ("gloo", "NCCL", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "Socket")
 """Parts of the messages that torch raises if another rank cannot be reached."""
 

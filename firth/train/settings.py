@@ -8,6 +8,12 @@ from firth.errors import BadConfig
 Optimizer = Literal["auto", "adamw", "muon"]
 OPTIMIZER = "optimizer"
 """What `firth.json` calls the optimizer that trained a model's weights."""
+BUCKET_BYTES = 32 * 2**20
+"""Gradients are added over ranks in buckets of about this size: a message for each would cost more than its bytes."""
+TRAINING_BYTES = 18
+"""Bytes of a parameter in training: weight 4, gradient 4, AdamW's moments 8, bf16 copy 2."""
+USABLE_SHARE = 0.6
+"""Of a GPU's memory for these bytes: the rest is for activations. Weights that need more are shared by ranks."""
 
 
 @dataclass(frozen=True)

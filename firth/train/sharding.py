@@ -21,13 +21,8 @@ from firth.nn.blocks import Block
 from firth.tensors import Batch, Goal, Loss
 from firth.train.loop import Learner
 from firth.train.parallel import Forward, current_world, in_half, is_compiled
-from firth.train.settings import TrainConfig
+from firth.train.settings import TRAINING_BYTES, USABLE_SHARE, TrainConfig
 from firth.train.whole import is_shared, whole
-
-TRAINING_BYTES = 18
-"""Bytes of a parameter in training: weight 4, gradient 4, AdamW's moments 8, bf16 copy 2."""
-USABLE_SHARE = 0.6
-"""Of a GPU's memory: the rest is for activations."""
 
 
 class ShardedLearner(Learner):

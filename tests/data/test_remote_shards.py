@@ -175,9 +175,10 @@ def test_mistakes_are_one_sentence(data, tmp_path, monkeypatch):
     monkeypatch.setenv(remote_shards.LIMIT, "0.000001")
     with pytest.raises(BadConfig, match="too small"):
         Shards.open("memory://good")
-    monkeypatch.setenv(remote_shards.LIMIT, "much")
-    with pytest.raises(BadConfig, match="not a number"):
-        Shards.open("memory://good")
+    for wrong in ("much", "nan", "inf"):
+        monkeypatch.setenv(remote_shards.LIMIT, wrong)
+        with pytest.raises(BadConfig, match="not a number"):
+            Shards.open("memory://good")
     with pytest.raises(Unsupported):
         Shards.open("gs://bucket/data")
 

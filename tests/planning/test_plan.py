@@ -87,6 +87,23 @@ def test_what_does_not_fit_is_said() -> None:
     assert estimate(recipe, TEXT, Cluster(GPUS["H200"], devices=8), steps=1000).parallel == "ddp"
 
 
+def test_a_step_that_devices_cannot_share_is_said() -> None:
+    shared = firth.plan(text_size="20GB", gpus=4, changes=["train.accumulate=8"]).estimate
+    assert shared.tokens_per_step == 8 * lineage.make("bert", "base").batches.tokens
+    assert not any("cannot share" in warning for warning in shared.warnings)
+    uneven = firth.plan(text_size="20GB", gpus=8, changes=["train.accumulate=4"]).estimate
+    assert any("4 micro-batches (train.accumulate), which 8 devices" in warning for warning in uneven.warnings)
+
+
+def test_a_slow_machine_is_limited_by_the_same_thing() -> None:
+    """A probe scales all terms of the cost alike."""
+    recipe = lineage.make("bert", "large")
+    for device in (GPUS["H200"], GPUS["L4"]):
+        usual = estimate(recipe, TEXT, Cluster(device), steps=1000)
+        slow = estimate(recipe, TEXT, Cluster(replace(device, speed=0.3)), steps=1000)
+        assert slow.bottleneck == usual.bottleneck
+
+
 def test_hours_price_and_table() -> None:
     plan = firth.plan(text_size="20GB", epochs=2, gpus=8, price=3.0)
     found = plan.estimate
@@ -95,8 +112,8 @@ def test_hours_price_and_table() -> None:
     assert found.price == pytest.approx(found.hours * 8 * 3)
     assert any("projection" in assumption for assumption in found.assumptions)
     rows = plan.table()
-    assert {(num_bytes, devices) for num_bytes, devices, _ in rows} >= {(1e12, 1000), (1e9, 1)}
-    hours = {devices: row.hours for num_bytes, devices, row in rows if num_bytes == 1e12}
+    assert {(row.num_bytes, row.devices) for row in rows} >= {(1e12, 1000), (1e9, 1)}
+    hours = {row.devices: row.estimate.hours for row in rows if row.num_bytes == 1e12}
     assert hours[1000] < hours[64] < hours[8] < hours[1]
 
 
@@ -104,7 +121,13 @@ def test_tokens_of_a_sample_and_of_prepared_text(data: Path, texts: list[Path]) 
     sampled = firth.plan(text=texts[0], text_size="1GB", size="mini", gpu="cpu").text
     assert 2 < sampled.num_bytes / sampled.tokens < 7
     prepared = firth.plan(text=data, size="mini", gpu="cpu").text
-    assert prepared.tokens == json.loads((data / "shards.json").read_text())["tokens"]
+    info = json.loads((data / "shards.json").read_text())
+    assert prepared.tokens == info["tokens"]
+    assert prepared.num_bytes == info["health"]["bytes_read"]
+    # A sample may be prepared text, and lie in a store.
+    larger = firth.plan(text=f"file://{data}", text_size="1GB", size="mini", gpu="cpu").text
+    assert larger.num_bytes == 1e9
+    assert larger.tokens == pytest.approx(1e9 * info["tokens"] / info["health"]["bytes_read"])
 
 
 @pytest.mark.parametrize(("written", "expected"), [("20GB", 2e10), ("1.5 tb", 1.5e12), ("300M", 3e8), ("12", 12.0)])

@@ -65,10 +65,16 @@ def test_a_place_behind_an_epochs_end_is_in_the_next() -> None:
 
 
 def _on_two_ranks(work: Callable[..., Any], folder: Path, *arguments: object) -> dict[int, Any]:
-    """What `work(rank, *arguments)` returns in each of two processes, by rank; a rank that hangs fails the test."""
+    return _on_ranks(2, work, folder, *arguments)
+
+
+def _on_ranks(size: int, work: Callable[..., Any], folder: Path, *arguments: object) -> dict[int, Any]:
+    """What `work(rank, *arguments)` returns in each of so many processes, by rank; a rank that hangs fails the test."""
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
-    ranks = [context.Process(target=_rank, args=(rank, folder, answers, work, arguments)) for rank in range(2)]
+    ranks = []
+    for rank in range(size):
+        ranks.append(context.Process(target=_rank, args=(rank, size, folder, answers, work, arguments)))
     for process in ranks:
         process.start()
     try:
@@ -80,11 +86,13 @@ def _on_two_ranks(work: Callable[..., Any], folder: Path, *arguments: object) ->
     return found
 
 
-def _rank(rank: int, folder: Path, answers: Any, work: Callable[..., Any], arguments: tuple[object, ...]) -> None:
+def _rank(
+    rank: int, size: int, folder: Path, answers: Any, work: Callable[..., Any], arguments: tuple[object, ...]
+) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     rendezvous = folder / "rendezvous"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     answer = work(rank, *arguments)
     torch.distributed.destroy_process_group()
     answers.put((rank, answer))
@@ -290,6 +298,25 @@ def _reads_of_one(data: Path, changes: tuple[str, ...], out: Path) -> list[tuple
     finally:
         building.Packs = before  # type: ignore[misc]
     return _Recorded.read
+
+
+def _read_packs(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> list[tuple[int, int]]:
+    training.Packs = _Recorded  # type: ignore[misc]
+    firth.pretrain(data, out=folder / "run", steps=6, changes=changes, device="cpu")
+    return _Recorded.read
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_four_ranks_read_each_pack_once(mode: str, data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
+    changes = (*tiny, "train.accumulate=4", "train.evaluate_every=3", f"train.parallel={mode}")
+    read = _on_ranks(4, _read_packs, tmp_path, tmp_path, data, changes)
+    alone = _reads_of_one(data, changes, tmp_path / "one")
+    together = Counter(place for rank in range(4) for place in read[rank])
+    assert together == Counter(alone)
+    num_held_out = (len(alone) - 6 * 4) // 2  # of each of the two evaluations
+    assert num_held_out % 4, "ranks have equal shares of the held-out packs, so the test proves too little"
+    _assert_same_figures(tmp_path / "run", tmp_path / "one")
 
 
 @pytest.mark.parametrize(
