@@ -85,12 +85,13 @@ def _from_vectors(
 ) -> tuple[np.ndarray, np.ndarray]:
     """The vectors that know more about the labels, with the held-out probabilities that come from them.
 
-    Those that the model gives for similarity may know less than the mean of its encoder's states.
+    The vector head of a model knows what texts are about, which may be less than the states of its encoder know.
     """
     best_vectors_ND = np.empty(0)
     best_NT = np.empty(0)
     best_likelihood = -np.inf
-    for pooling in (None, "mean"):
+    poolings = (None,) if model.embedder.token_rows_VD is None else (None, "mean")
+    for pooling in poolings:
         vectors_ND = unit_vectors(text_vectors(model, examples, pooling=pooling))
         probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
         likelihood = mean_log_likelihood(probabilities_NT, labels_N)
