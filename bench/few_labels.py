@@ -1,14 +1,14 @@
 """Few labels: accuracy and seconds with 8, 16, 50 and 200 labels of each class, beside SetFit over the same model.
 
-    python -m bench.few_labels sst-2 --out rows.jsonl               # 5 seeds, all sizes and ways
-    python -m bench.few_labels chnsenticorp --out rows.jsonl --sizes 8 16 --seeds 2 --ways contrast setfit
+    python -m bench.few_labels sst-2 --model MINILM --out rows.jsonl             # 5 seeds, all sizes and ways
+    python -m bench.few_labels chnsenticorp --model M3E --out rows.jsonl --sizes 8 16 --seeds 2 --ways contrast setfit
     python -m bench.few_labels --table rows.jsonl
 
 Each seed draws other rows; every way learns from the same ones. The seconds are those from files to a saved model, as
 wall time and as the process's CPU time, which other processes disturb less. SetFit runs by its published recipe (20
-pairs a row, one epoch, batches of 16, rate 2e-5, a logistic regression), and once more with firth's rate for the model,
-because 2e-5 was chosen for larger ones. Sets are read from $FIRTH_DATA. SST-2's figures are those of its development
-file, ChnSentiCorp's those of its test file.
+pairs of each kind for a row, one epoch, batches of 16, rate 2e-5, a logistic regression). Sets are read from
+$FIRTH_DATA. SST-2's figures are those of its development file, ChnSentiCorp's those of its test file. A row that the
+output file has is not measured again, so a stopped run goes on.
 """
 
 import argparse
@@ -33,8 +33,6 @@ SEEDS = 5
 ITERATIONS = 20
 """Pairs of each kind that SetFit draws for a row."""
 SETFIT_RATE = 2e-5
-MODEL_RATE = 2e-4
-"""The rate that firth fine-tunes such a model with."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +68,8 @@ SETS = {
 
 Rows = list[tuple[str, str]]
 """Texts with their labels."""
+Row = dict[str, str | int | float]
+"""A line of the output file."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,8 @@ class Job:
     """What all ways get."""
 
     chosen: Set
+    model: str
+    max_length: int
     train: Path
     test: Path
     folder: Path
@@ -89,35 +91,37 @@ def main() -> None:
         return show(arguments.table)
     chosen = SETS[arguments.name]
     train, test = read(chosen)
-    test = test[: arguments.test_rows or len(test)]
+    test = sample(test, arguments.test_rows)
     for size in arguments.sizes:
         for seed in range(1, arguments.seeds + 1):
             for way in arguments.ways:
-                _measure(arguments, chosen, draw(train, size, seed), test, size=size, seed=seed, way=way)
+                _measure(arguments, draw(train, size, seed), test, size=size, seed=seed, way=way)
     show(arguments.out)
 
 
-def _measure(
-    arguments: argparse.Namespace, chosen: Set, train: Rows, test: Rows, *, size: int, seed: int, way: str
-) -> None:
+def _measure(arguments: argparse.Namespace, train: Rows, test: Rows, *, size: int, seed: int, way: str) -> None:
+    chosen = SETS[arguments.name]
+    model = arguments.model or chosen.model
+    row: Row = {"set": arguments.name, "base": Path(model).name, "way": way, "size": size, "seed": seed}
+    if any(row.items() <= known.items() for known in measured(arguments.out)):
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        job = Job(chosen, folder / "train.tsv", folder / "test.tsv", folder, seed)
+        job = Job(chosen, model, arguments.max_length, folder / "train.tsv", folder / "test.tsv", folder, seed)
         write(job.train, train)
         write(job.test, test)
         accuracy, wall, cpu = WAYS[way](job)
-    row = {
-        "set": arguments.name,
-        "size": size,
-        "seed": seed,
-        "way": way,
-        "accuracy": accuracy,
-        "wall": wall,
-        "cpu": cpu,
-    }
+    row |= {"accuracy": accuracy, "wall": wall, "cpu": cpu, "test_rows": len(test)}
     print(json.dumps(row), flush=True)
     with arguments.out.open("a") as file:
         file.write(json.dumps(row) + "\n")
+
+
+def measured(path: Path) -> list[Row]:
+    """The rows of the output file."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 # Data
@@ -153,6 +157,14 @@ def draw(rows: Rows, size: int, seed: int) -> Rows:
     return drawn
 
 
+def sample(rows: Rows, count: int) -> Rows:
+    """So many rows, the same in every run; 0 takes all."""
+    if not count:
+        return rows
+    order = rng.permutation(rng.key("few labels", "test rows"), len(rows))
+    return [rows[i] for i in order[:count]]
+
+
 def write(path: Path, rows: Rows) -> None:
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows), "utf-8")
 
@@ -165,13 +177,13 @@ def _firth(few: str) -> Callable[[Job], tuple[float, float, float]]:
         words = {"label_words": job.chosen.words, "pattern": job.chosen.pattern} if few in ("prompt", "choose") else {}
         wall, cpu = time.perf_counter(), time.process_time()
         firth.finetune(
-            job.chosen.model,
+            job.model,
             task="classify",
             train=job.train,
             out=job.folder / "run",
             few=few,
             device="cpu",
-            changes=[f"train.seed={job.seed}", "max_length=256"],
+            changes=[f"train.seed={job.seed}", f"max_length={job.max_length}"],
             **words,
         )
         seconds = time.perf_counter() - wall, time.process_time() - cpu
@@ -181,57 +193,56 @@ def _firth(few: str) -> Callable[[Job], tuple[float, float, float]]:
 
 
 def zero_shot(job: Job) -> tuple[float, float, float]:
-    model = job.chosen.model
     words = {"label_words": job.chosen.words, "pattern": job.chosen.pattern}
-    return firth.evaluate(model, data=job.test, task="prompt", **words)["accuracy"], 0.0, 0.0
+    return firth.evaluate(job.model, data=job.test, task="prompt", **words)["accuracy"], 0.0, 0.0
 
 
-def _setfit(rate: float) -> Callable[[Job], tuple[float, float, float]]:
-    def learn(job: Job) -> tuple[float, float, float]:
-        import datasets
-        from setfit import SetFitModel, Trainer, TrainingArguments
+def setfit(job: Job) -> tuple[float, float, float]:
+    import datasets
+    from setfit import SetFitModel, Trainer, TrainingArguments
 
-        datasets.disable_progress_bars()
-        base = job.folder / "base"
-        _sentence_transformer(job.chosen.model, base)
-        train = _pairs_of(job.train)
-        wall, cpu = time.perf_counter(), time.process_time()
-        model = SetFitModel.from_pretrained(str(base))
-        settings = TrainingArguments(
-            batch_size=16,
-            num_epochs=1,
-            num_iterations=ITERATIONS,
-            body_learning_rate=rate,
-            seed=job.seed,
-            output_dir=str(job.folder / "setfit"),
-            save_strategy="no",
-            report_to="none",
-            show_progress_bar=False,
-        )
-        rows = datasets.Dataset.from_dict(
-            {"text": [text for text, _ in train], "label": [int(gold) for _, gold in train]}
-        )
-        Trainer(model=model, args=settings, train_dataset=rows).train()
-        model.save_pretrained(str(job.folder / "setfit-model"))
-        seconds = time.perf_counter() - wall, time.process_time() - cpu
-        test = _pairs_of(job.test)
-        answers = model.predict([text for text, _ in test], show_progress_bar=False)
-        right = [int(answer) == int(gold) for answer, (_, gold) in zip(answers, test, strict=True)]
-        return float(np.mean(right)), *seconds
-
-    return learn
+    datasets.disable_progress_bars()
+    base = job.folder / "base"
+    _sentence_transformer(job, base)
+    train = _pairs_of(job.train)
+    wall, cpu = time.perf_counter(), time.process_time()
+    model = SetFitModel.from_pretrained(str(base))
+    settings = TrainingArguments(
+        batch_size=16,
+        num_epochs=1,
+        num_iterations=ITERATIONS,
+        body_learning_rate=SETFIT_RATE,
+        seed=job.seed,
+        output_dir=str(job.folder / "setfit"),
+        save_strategy="no",
+        report_to="none",
+        show_progress_bar=False,
+    )
+    rows = datasets.Dataset.from_dict({"text": [text for text, _ in train], "label": [int(gold) for _, gold in train]})
+    Trainer(model=model, args=settings, train_dataset=rows).train()
+    model.save_pretrained(str(job.folder / "setfit-model"))
+    seconds = time.perf_counter() - wall, time.process_time() - cpu
+    test = _pairs_of(job.test)
+    answers = model.predict([text for text, _ in test], show_progress_bar=False)
+    right = [int(answer) == int(gold) for answer, (_, gold) in zip(answers, test, strict=True)]
+    return float(np.mean(right)), *seconds
 
 
-def _sentence_transformer(model: str, folder: Path) -> None:
-    """The same model as a sentence-transformers folder with mean pooling."""
+def _sentence_transformer(job: Job, folder: Path) -> None:
+    """The same model as a sentence-transformers folder; one that is none yet gets mean pooling."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers import models as modules
 
-    plain = folder.with_name("plain")
-    firth.load(model).save(plain)
-    reader = modules.Transformer(str(plain), max_seq_length=256)
-    pooling = modules.Pooling(reader.get_word_embedding_dimension())
-    SentenceTransformer(modules=[reader, pooling], device="cpu").save(str(folder))
+    if (Path(job.model) / "modules.json").exists():
+        sentences = SentenceTransformer(job.model, device="cpu")
+    else:
+        plain = folder.with_name("plain")
+        firth.load(job.model).save(plain)
+        reader = modules.Transformer(str(plain))
+        pooling = modules.Pooling(reader.get_word_embedding_dimension())
+        sentences = SentenceTransformer(modules=[reader, pooling], device="cpu")
+    sentences.max_seq_length = job.max_length
+    sentences.save(str(folder))
 
 
 def _pairs_of(path: Path) -> Rows:
@@ -245,8 +256,7 @@ WAYS: dict[str, Callable[[Job], tuple[float, float, float]]] = {
     "contrast": _firth("contrast"),
     "prompt": _firth("prompt"),
     "choose": _firth("choose"),
-    "setfit": _setfit(SETFIT_RATE),
-    "setfit-rate": _setfit(MODEL_RATE),
+    "setfit": setfit,
 }
 
 
@@ -254,36 +264,38 @@ WAYS: dict[str, Callable[[Job], tuple[float, float, float]]] = {
 
 
 def show(path: Path) -> None:
-    """Mean and deviation of the accuracy, and the mean seconds, of every way and size."""
-    found: dict[tuple[str, str], dict[int, list[dict[str, float]]]] = {}
-    for line in path.read_text().splitlines():
-        row = json.loads(line)
-        found.setdefault((row["set"], row["way"]), {}).setdefault(row["size"], []).append(row)
+    """Mean and deviation of the accuracy, and the mean CPU seconds, of every way and size."""
+    found: dict[tuple[str, str, str], dict[int, list[Row]]] = {}
+    for row in measured(path):
+        key = (str(row["set"]), str(row["base"]), str(row["way"]))
+        found.setdefault(key, {}).setdefault(int(row["size"]), []).append(row)
     sizes = sorted({size for by_size in found.values() for size in by_size})
-    print("| set | way | " + " | ".join(f"{size} a label" for size in sizes) + " |")
-    print("|---|---|" + "---|" * len(sizes))
-    for (name, way), by_size in found.items():
+    print("| set | base | way | " + " | ".join(f"{size} a label" for size in sizes) + " |")
+    print("|---|---|---|" + "---|" * len(sizes))
+    for key, by_size in found.items():
         cells = [_cell(by_size.get(size, ())) for size in sizes]
-        print(f"| {name} | {way} | " + " | ".join(cells) + " |")
+        print("| " + " | ".join([*key, *cells]) + " |")
 
 
-def _cell(rows: Sequence[dict[str, float]]) -> str:
+def _cell(rows: Sequence[Row]) -> str:
     if not rows:
         return ""
-    values = [100 * row["accuracy"] for row in rows]
+    values = [100 * float(row["accuracy"]) for row in rows]
     deviation = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-    wall = np.mean([row["wall"] for row in rows])
-    cpu = np.mean([row["cpu"] for row in rows])
-    return f"{np.mean(values):.1f}{deviation}, {wall:.0f} s ({cpu:.0f} s CPU)"
+    cpu = np.mean([float(row["cpu"]) for row in rows])
+    seeds = "" if len(rows) == SEEDS else f", {len(rows)} seeds"
+    return f"{np.mean(values):.1f}{deviation}, {cpu:.0f} s{seeds}"
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="sst-2", choices=SETS)
+    parser.add_argument("--model", default="", help="the base; without it the model that comes with firth")
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument("--ways", nargs="+", default=[way for way in WAYS if way != "choose"], choices=WAYS)
-    parser.add_argument("--test-rows", type=int, default=0, help="measure on the first so many rows only")
+    parser.add_argument("--test-rows", type=int, default=0, help="measure on a fixed sample of so many rows")
+    parser.add_argument("--max-length", type=int, default=128, help="tokens of a text that all ways read")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("few_labels.jsonl"))
     parser.add_argument("--table", type=Path)

@@ -33,6 +33,7 @@ from firth.finetuning import labelled  # noqa: E402
 from firth.inference.explaining import Explanation, WordWeight  # noqa: E402
 from firth.tasks import resolve  # noqa: E402
 from firth.trust.label_errors import held_out_rows, suspicious  # noqa: E402
+from firth.trust.label_noise import estimate_noise  # noqa: E402
 
 TOP = 5
 """Words that are deleted."""
@@ -106,7 +107,7 @@ def labels(arguments: argparse.Namespace) -> dict[str, Any]:
     flipped = labelled.Labelled(data.config, data.labels, {"train": changed})
     began = time.perf_counter()
     rows = held_out_rows("classify", flipped, model=models.find(arguments.model), way=arguments.way)
-    ours = [place for place, _ in suspicious(rows.probabilities_NT, rows.labels_N)]
+    ours = suspicious(estimate_noise(rows.probabilities_NT, rows.labels_N))
     seconds = time.perf_counter() - began
     found: dict[str, Any] = {
         "way": arguments.way,

@@ -20,6 +20,7 @@ from firth.convert.huggingface import GOAL_PREFIX, pop_goal_tensors, read_tensor
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.nn.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from firth.nn.meta import on_meta_device
 
 PARTS = {".qkv.": (".query.", ".key.", ".value."), ".kv.": (".key.", ".value."), ".q.": (".query.",)}
 """The projections of attention that firth computes in one product -> the same, each by itself."""
@@ -117,7 +118,7 @@ class EncoderDecoderLayout:
     def tensor_names(self, config: EncoderDecoderConfig) -> dict[str, str]:
         """Firth's name -> Hugging Face's for every tensor, with query, key and value separate."""
         # On the meta device, only the names are made: no memory is used for weights.
-        with torch.device("meta"):
+        with on_meta_device():
             encoder = encoders.resolve(self.encoder)(config)
         names: dict[str, str] = {}
         for joined_name, _ in encoder.named_parameters():

@@ -18,6 +18,7 @@ from firth.convert.huggingface import GOAL_PREFIX, pop_goal_tensors, read_tensor
 from firth.encoders.gpt import GPT
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
+from firth.nn.meta import on_meta_device
 
 # GPT-2 has its layer norms before attention and feed-forward ("pre"), GPT after them ("post").
 TYPES = {"pre": "gpt2", "post": "openai-gpt"}
@@ -175,7 +176,7 @@ def _pop_encoder(folder: Path, tensors: dict[str, Tensor], config: GPT.Config) -
 def _names(config: GPT.Config) -> dict[str, str]:
     """Firth's name -> Hugging Face's for every tensor."""
     # On the meta device, only the names are made: no memory is used for weights.
-    with torch.device("meta"):
+    with on_meta_device():
         encoder = GPT(config)
     tables = TABLES[config.norm]
     names: dict[str, str] = {}

@@ -20,6 +20,7 @@ from firth.convert.row_quantised import QUANTISED, load_quantised
 from firth.convert.task_heads import drop_head, pop_head
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
+from firth.nn.meta import on_meta_device
 from firth.tensors import Encoder
 
 TOKENS = "embeddings.tokens.weight"
@@ -201,7 +202,7 @@ class HuggingFaceLayout:
     def encoder_names(self, config: EncoderConfig) -> dict[str, str]:
         """Firth's name -> Hugging Face's for every tensor of the encoder, with query, key and value separate."""
         # On the meta device, only the names are made: no memory is used for weights.
-        with torch.device("meta"):
+        with on_meta_device():
             encoder = encoders.resolve(self.encoder)(config)
         names: dict[str, str] = {}
         for fused_name, _ in encoder.named_parameters():

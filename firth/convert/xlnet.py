@@ -18,6 +18,7 @@ from firth.convert.huggingface import GOAL_PREFIX, QKV_PARTS, pop_goal_tensors, 
 from firth.encoders.xlnet import XLNet
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
+from firth.nn.meta import on_meta_device
 
 FIELDS = {
     "vocab_size": "vocab_size",
@@ -149,7 +150,7 @@ def _config(folder: Path, values: JsonObject) -> XLNet.Config:
 def _pop_encoder(folder: Path, tensors: dict[str, Tensor], config: XLNet.Config) -> dict[str, Tensor]:
     """Removes all tensors of the encoder, and returns them with firth's names."""
     # On the meta device, only the names are made: no memory is used for weights.
-    with torch.device("meta"):
+    with on_meta_device():
         shapes = XLNet(config).state_dict()
     missing = [their_name for name in shapes for their_name in _their_names(name) if their_name not in tensors]
     if missing:

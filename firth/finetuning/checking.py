@@ -78,6 +78,8 @@ class LabelError(TypedDict):
     text: str
     label: str
     suggested: str
+    chance: float
+    """That the label is wrong."""
     probability: float
     """Of the given label, by models that did not see the row."""
     suggested_probability: float
@@ -90,7 +92,14 @@ class DeepFindings(TypedDict):
 
     accuracy: float
     """How often the held-out prediction is the given label."""
+    baseline: float
+    """How often the most frequent label is the given one."""
+    reliable: bool
+    """Whether the predictions know enough about the labels to doubt any."""
+    noise_rate: float
+    """The estimated share of wrong labels, if the predictions are reliable."""
     errors: list[LabelError]
+    """The rows to look at, the likeliest errors first; none if the predictions are not reliable."""
 
 
 class Findings(TypedDict):

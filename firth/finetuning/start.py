@@ -7,12 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from firth import checkpoint as checkpoints
 from firth import encoders, lineage
 from firth.convert.languages import LANGUAGES, chosen_language, in_language
 from firth.errors import BadConfig
+from firth.nn.meta import on_meta_device
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -53,7 +52,7 @@ class Start:
     @cached_property
     def shape(self) -> Encoder:
         """An encoder of this shape that holds no weights."""
-        with torch.device("meta"):
+        with on_meta_device():
             return self._make_encoder(self.encoder_config)
 
     @property

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from firth.data.items import Item, Window, pack_windows, shorten
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, Unsupported
+from firth.inference.word_spans import WordSpan, word_spans
 from firth.tasks.classify import ClassifyHead
 from firth.tasks.predicting import predict
+from firth.tasks.prompt import PromptHead
 from firth.tasks.task import Head
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -63,6 +65,19 @@ class Explanation:
 
 
 @dataclass(frozen=True)
+class _TextPlace:
+    """A stretch of a text in a window."""
+
+    number: int
+    """Of the text: 1 is the second text of a pair."""
+    position: int
+    """In the window."""
+    first_token: int
+    """Of the text, at this position."""
+    count: int
+
+
+@dataclass(frozen=True)
 class Explainer:
     """What is needed to explain a classifier's predictions."""
 
@@ -96,14 +111,15 @@ class Explainer:
 
     def _by_occlusion(self, example: Example, prediction: Prediction) -> Explanation:
         label, probability = explained_label(prediction)
-        spans = [_word_spans(self.tokenizer.encode(text), text) for text in example.texts]
+        spans = [word_spans(self.tokenizer.encode(text), text) for text in example.texts]
         changed: list[Example] = []
         for number, words in enumerate(spans):
             for word in words:
                 changed.append(_without_word(example, number, word))
         without = predict(self.encoder, self.head, self._encode(changed)) if changed else []
-        falls = iter(probability - _probability(answer, label) for answer in without)
-        weights = [[next(falls) for _ in words] for words in spans]
+        falls = [probability - _probability(answer, label) for answer in without]
+        num_first = len(spans[0])
+        weights = [falls[:num_first], falls[num_first:]][: len(spans)]
         return _explanation(example, label, probability, "occlusion", spans, weights)
 
     def _by_gradients(self, item: Item, prediction: Prediction, head: ClassifyHead) -> Explanation:
@@ -112,39 +128,46 @@ class Explainer:
         encodings = [self.tokenizer.encode(text) for text in example.texts]
         token_weights = [np.zeros(len(encoding)) for encoding in encodings]
         for window in item.windows[: 1 if len(encodings) > 1 else None]:
-            weights_L = self._window_gradients(window, head, label)
-            for number, place, first_token, count in self._places(window, encodings):
-                stretch = weights_L[place : place + count]
-                token_weights[number][first_token : first_token + count] += stretch
+            places = list(self._places(window, encodings))
+            weights_L = self._window_gradients(window, places, head, label)
+            for place in places:
+                stretch = weights_L[place.position : place.position + place.count]
+                token_weights[place.number][place.first_token : place.first_token + place.count] += stretch
         if len(encodings) == 1:
             # The scores of a long text are the means over its windows.
             token_weights[0] /= len(item.windows)
         spans = []
         weights = []
         for encoding, text, own in zip(encodings, example.texts, token_weights, strict=True):
-            words = _word_spans(encoding, text)
+            words = word_spans(encoding, text)
             spans.append(words)
             weights.append([float(own[word.first_token : word.end_token].sum()) for word in words])
         return _explanation(example, label, probability, "gradients", spans, weights)
 
-    def _places(self, window: Window, encodings: Sequence[Encoding]) -> Iterator[tuple[int, int, int, int]]:
-        """(number of the text, its place in the window, its first token there, how many): where the texts are."""
+    def _places(self, window: Window, encodings: Sequence[Encoding]) -> Iterator[_TextPlace]:
+        """Where the texts are in a window."""
         frame = self.tokenizer.vocab.frame
         opening = len(frame.opening)
-        if len(encodings) == 1:
-            count = len(window.ids) - frame.size()
-            yield 0, opening, window.start, count
-            return
-        room = self.max_length - frame.size(2)
-        first, second = shorten(len(encodings[0]), len(encodings[1]), room)
-        yield 0, opening, 0, first
-        yield 1, opening + first + len(frame.between), 0, second
+        if isinstance(self.head, PromptHead):
+            lengths = [len(encoding) for encoding in encodings]
+            places = self.head.text_places(lengths, self.tokenizer, max_length=self.max_length)
+            for number, (position, count) in enumerate(places):
+                yield _TextPlace(number, position, 0, count)
+        elif len(encodings) == 1:
+            yield _TextPlace(0, opening, window.start, len(window.ids) - frame.size())
+        else:
+            room = self.max_length - frame.size(2)
+            first, second = shorten(len(encodings[0]), len(encodings[1]), room)
+            yield _TextPlace(0, opening, 0, first)
+            yield _TextPlace(1, opening + first + len(frame.between), 0, second)
 
-    def _window_gradients(self, window: Window, head: ClassifyHead, label: str) -> np.ndarray:
-        """The integrated gradient of each position of a window; 0 for special tokens."""
-        vocab = self.tokenizer.vocab
-        specials = np.array(sorted(vocab.specials - {vocab.unk}), np.int64)
-        is_text_L = torch.from_numpy(~np.isin(window.ids, specials))
+    def _window_gradients(
+        self, window: Window, places: Sequence[_TextPlace], head: ClassifyHead, label: str
+    ) -> np.ndarray:
+        """The integrated gradient of each position of a window; 0 for what does not belong to a text."""
+        is_text_L = torch.zeros(len(window.ids), dtype=torch.bool)
+        for place in places:
+            is_text_L[place.position : place.position + place.count] = True
         at_once = max(1, BATCH_TOKENS // max(1, len(window.ids)))
         total_L = torch.zeros(len(window.ids))
         for first_step in range(0, STEPS, at_once):
@@ -165,7 +188,7 @@ class Explainer:
         saved: list[tuple[Tensor, Tensor]] = []
 
         def mix(module: nn.Module, inputs: object, output: Tensor) -> Tensor:
-            # Only the text's tokens start as masks; special tokens stay as they are.
+            # Only the texts' tokens start as masks; special tokens and a prompt's words stay as they are.
             x_SLE = output.detach().view(num_steps, -1, output.shape[-1])
             start_SLE = torch.where(is_text_L[None, :, None], mask_E, x_SLE)
             difference_SLE = x_SLE - start_SLE
@@ -237,35 +260,7 @@ def _differentiable(encoder: Encoder, head: Head) -> Iterator[None]:
             module.train(was_training)
 
 
-# Words
-
-
-@dataclass(frozen=True)
-class _WordSpan:
-    start: int
-    end: int
-    first_token: int
-    end_token: int
-
-
-def _word_spans(encoding: Encoding, text: str) -> list[_WordSpan]:
-    """The words of a text by its tokens: a word begins where a token begins one."""
-    starts = np.flatnonzero(encoding.word_starts).tolist()
-    if len(encoding) and (not starts or starts[0] != 0):
-        starts.insert(0, 0)
-    spans: list[_WordSpan] = []
-    for first_token, end_token in zip(starts, [*starts[1:], len(encoding)], strict=True):
-        start = int(encoding.offsets[first_token, 0])
-        end = int(encoding.offsets[end_token - 1, 1])
-        # A piece of a byte-level tokenizer may hold the space before the word.
-        while start < end and text[start].isspace():
-            start += 1
-        if start < end:
-            spans.append(_WordSpan(start, end, first_token, end_token))
-    return spans
-
-
-def _without_word(example: Example, number: int, word: _WordSpan) -> Example:
+def _without_word(example: Example, number: int, word: WordSpan) -> Example:
     """The example without one word of one of its texts."""
     texts = list(example.texts)
     texts[number] = texts[number][: word.start] + texts[number][word.end :]
@@ -277,7 +272,7 @@ def _explanation(
     label: str,
     probability: float,
     method: str,
-    spans: Sequence[Sequence[_WordSpan]],
+    spans: Sequence[Sequence[WordSpan]],
     weights: Sequence[Sequence[float]],
 ) -> Explanation:
     found = []

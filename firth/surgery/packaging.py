@@ -8,6 +8,7 @@ list of its files and their sha256 (PEP 427), so no build tool is needed.
 import base64
 import hashlib
 import re
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -78,7 +79,7 @@ def package(model: Path, out: Path, *, name: str = "", version: str = "1.0") -> 
             export_folder(model, merged)
             _write_wheel(path, merged, module=module, version=version, checkpoint=checkpoint)
         finally:
-            _remove(merged)
+            shutil.rmtree(merged, ignore_errors=True)
     return {"wheel": str(path), "module": module, "megabytes": path.stat().st_size / 1e6}
 
 
@@ -88,12 +89,6 @@ def module_name(name: str) -> str:
     if not module or module[0].isdigit() or module == "firth":
         raise BadConfig(f"{name!r} makes no name of a package; give one that begins with a letter with `name=`.")
     return module
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _write_wheel(path: Path, model: Path, *, module: str, version: str, checkpoint: Checkpoint) -> None:

@@ -125,10 +125,7 @@ class PromptHead(ClassifyHead):
     def encode(self, examples: Examples, tokenizer: Tokenizer, *, max_length: int, training: bool) -> list[Item]:
         self._find_tokens(tokenizer)
         pieces = self._pattern_pieces(tokenizer)
-        num_literal = sum(len(piece) for piece in pieces if isinstance(piece, np.ndarray))
-        room = max_length - tokenizer.vocab.frame.size(1) - num_literal
-        if room < 1:
-            raise BadConfig(f"The pattern '{self.config.pattern}' leaves no room for a text in {max_length} tokens.")
+        room = self._room(pieces, tokenizer, max_length=max_length)
         all_texts = [text for example in examples for text in example.texts]
         encodings = iter(tokenizer.encode_batch(all_texts))
         items = []
@@ -136,6 +133,39 @@ class PromptHead(ClassifyHead):
             texts = [next(encodings).ids for _ in example.texts]
             items.append(self._item(example, texts, pieces, room=room, tokenizer=tokenizer))
         return items
+
+    def text_places(self, num_tokens: Sequence[int], tokenizer: Tokenizer, *, max_length: int) -> list[tuple[int, int]]:
+        """Where the texts of an example are in its sequence, by their numbers of tokens: (first position, tokens)."""
+        pieces = self._pattern_pieces(tokenizer)
+        kept = self._kept(num_tokens, room=self._room(pieces, tokenizer, max_length=max_length))
+        starts: dict[str, int] = {}
+        position = len(tokenizer.vocab.frame.opening)
+        for piece in pieces:
+            if isinstance(piece, str):
+                starts[piece] = position
+                position += kept[piece]
+            else:
+                position += len(piece)
+        return [(starts[slot], size) for slot, size in kept.items()]
+
+    def _room(self, pieces: Sequence[np.ndarray | str], tokenizer: Tokenizer, *, max_length: int) -> int:
+        """How many tokens the texts may have."""
+        num_literal = sum(len(piece) for piece in pieces if isinstance(piece, np.ndarray))
+        room = max_length - tokenizer.vocab.frame.size(1) - num_literal
+        if room < 1:
+            raise BadConfig(f"The pattern '{self.config.pattern}' leaves no room for a text in {max_length} tokens.")
+        return room
+
+    def _kept(self, num_tokens: Sequence[int], *, room: int) -> dict[str, int]:
+        """How many tokens of each text are read, by the text's place in the pattern."""
+        has_second = SECOND in self.config.pattern
+        if len(num_tokens) != 1 + has_second:
+            needs = "two texts" if has_second else "one text"
+            raise BadConfig(f"The pattern '{self.config.pattern}' takes {needs}; a row has {len(num_tokens)}.")
+        if not has_second:
+            return {TEXT: min(num_tokens[0], room)}
+        first, second = shorten(num_tokens[0], num_tokens[1], room)
+        return {TEXT: first, SECOND: second}
 
     def _item(
         self,
@@ -147,20 +177,12 @@ class PromptHead(ClassifyHead):
         tokenizer: Tokenizer,
     ) -> Item:
         """The pattern with an example's texts, which are cut to fit."""
-        has_second = SECOND in self.config.pattern
-        if len(texts) != 1 + has_second:
-            needs = "two texts" if has_second else "one text"
-            raise BadConfig(f"The pattern '{self.config.pattern}' takes {needs}; a row has {len(texts)}.")
-        if has_second:
-            first_size, second_size = shorten(len(texts[0]), len(texts[1]), room)
-            cut_texts = {TEXT: texts[0][:first_size], SECOND: texts[1][:second_size]}
-        else:
-            cut_texts = {TEXT: texts[0][:room]}
+        kept = self._kept([len(text) for text in texts], room=room)
+        cut_texts = {slot: text[:size] for text, (slot, size) in zip(texts, kept.items(), strict=True)}
         filled = [cut_texts[piece] if isinstance(piece, str) else piece for piece in pieces]
         num_tokens = sum(len(text) for text in texts)
-        num_kept = sum(len(text) for text in cut_texts.values())
         made = window(tokenizer.vocab, np.concatenate(filled))
-        return Item(example, (made,), num_tokens, num_tokens - num_kept)
+        return Item(example, (made,), num_tokens, num_tokens - sum(kept.values()))
 
     def _pattern_pieces(self, tokenizer: Tokenizer) -> list[np.ndarray | str]:
         """The pattern as tokens and the names of texts, in order."""
@@ -185,9 +207,13 @@ class PromptHead(ClassifyHead):
 
     # Scores
 
+    def mask_positions(self, batch: Batch) -> Tensor:
+        """Where the mask of each sequence is. A text has none: special tokens that it spells out are read as plain text."""
+        return torch.nonzero(batch.ids_N == self._mask_id)[:, 0]
+
     def scores(self, states: States, batch: Batch) -> Tensor:
         """The scores of every sequence, each of which has one mask."""
-        masks_B = torch.nonzero(batch.ids_N == self._mask_id)[:, 0]
+        masks_B = self.mask_positions(batch)
         hidden_BE = self.vocabulary.hidden(self.dropout(states.last_ND.index_select(0, masks_B)))
         words_WE = states.table_VD.index_select(0, self.word_ids_W)
         bias_W = self.vocabulary.bias.index_select(0, self.word_ids_W)

@@ -19,6 +19,7 @@ from firth.corpus.readers import read_texts
 from firth.data.spoken import words_of
 from firth.errors import BadInput
 from firth.files import ending
+from firth.finetuning.folds import fold_of_rows
 from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
 from firth.metrics import roc_auc
@@ -26,7 +27,7 @@ from firth.tasks.classify import ClassifyConfig
 from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
 from firth.tokenizers.unknown import unknown_share
-from firth.trust.linear import folds_of, held_out_probabilities
+from firth.trust.held_out import held_out_probabilities
 
 MOST_TEXTS = 2000
 """Texts of each side that are compared; more are drawn from."""
@@ -86,7 +87,7 @@ def find_drift(
     is_new_N = np.repeat([0, 1], [len(old_texts), len(new_texts)])
     vectors_ND = unit_vectors(loaded.embed(texts))
     # A text that is in both files is in one fold, so that it cannot be learned by heart.
-    folds_N = folds_of(list(texts), count=FOLDS, seed=seed)
+    folds_N = fold_of_rows(is_new_N.tolist(), texts, count=FOLDS, seed=seed)
     newness_N = held_out_probabilities(vectors_ND, is_new_N, folds_N)[:, 1]
     auc = roc_auc(is_new_N, newness_N)
     error = _auc_error(auc, len(old_texts), len(new_texts))

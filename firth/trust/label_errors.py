@@ -1,12 +1,10 @@
-"""Labels that are probably wrong: labelled rows in, the suspicious ones out, the most suspicious first.
+"""Labels that are probably wrong: labelled rows in, the suspicious ones out, the likeliest errors first.
 
-Every row gets probabilities from a model that was trained without it (cross-validation). A label is suspicious if
-another label is confidently predicted instead: its probability is at least the mean probability that rows of that label
-get for it (confident learning, Northcutt et al. 2021, equation 2). The evidence for each row are these probabilities
-and the labels of the rows with the most similar vectors.
+Every row gets probabilities from a model that was trained without it (cross-validation), and `label_noise` turns them
+into the chance that its label is wrong. The evidence for each row is that chance, the probabilities, and the labels of
+the rows with the most similar vectors. If the predictions hardly beat the most frequent label, no row is doubted.
 """
 
-import json
 import logging
 import tempfile
 from collections import Counter
@@ -19,13 +17,19 @@ import numpy as np
 
 from firth import models
 from firth.errors import BadConfig, Unsupported
-from firth.files import write_bytes
+from firth.finetuning import running
 from firth.finetuning.checking import DeepFindings, LabelError
+from firth.finetuning.few.rows import table_options, write_table
+from firth.finetuning.folds import fold_of_rows
+from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled
+from firth.finetuning.quiet import quiet
 from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
+from firth.run_folder import RunFolder
 from firth.tasks import resolve
-from firth.trust.linear import folds_of, held_out_probabilities
+from firth.trust.held_out import held_out_probabilities, mean_log_likelihood
+from firth.trust.label_noise import LabelNoise, estimate_noise
 from firth.types import Example
 
 log = logging.getLogger(__name__)
@@ -36,6 +40,10 @@ FOLDS = 5
 NEIGHBOURS = 5
 """Rows with similar vectors whose labels are shown as evidence."""
 FEWEST_ROWS = 20
+LEAST_CHANCE = 0.25
+"""A row is listed if its label is wrong with at least this chance."""
+LEAST_SKILL = 0.5
+"""Predictions are reliable if they are right on this share of the rows that the most frequent label is not right on."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +71,33 @@ def held_out_rows(
     labels_N = np.array([names.index(example.gold) for example in examples], np.int64)
     reader = resolve(name).reader(data.config)
     fold_count = min(folds, len(examples))
-    folds_N = folds_of([reader.group(example) for example in examples], count=fold_count, seed=seed)
+    groups = [reader.group(example) for example in examples]
+    folds_N = fold_of_rows(labels_N.tolist(), groups, count=fold_count, seed=seed)
     loaded = load(model or models.suiting(text for example in examples for text in example.texts))
-    vectors_ND = unit_vectors(text_vectors(loaded, examples))
-    if way == "vectors":
-        probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
-    else:
+    vectors_ND, probabilities_NT = _from_vectors(loaded, examples, labels_N, folds_N)
+    if way == "finetune":
         probabilities_NT = _finetuned_probabilities(loaded, examples, names, folds_N)
     return HeldOutRows(examples, names, labels_N, vectors_ND, probabilities_NT)
+
+
+def _from_vectors(
+    model: Model, examples: Sequence[Example], labels_N: np.ndarray, folds_N: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The vectors that know more about the labels, with the held-out probabilities that come from them.
+
+    The vector head of a model knows what texts are about, which may be less than the states of its encoder know.
+    """
+    best_vectors_ND = np.empty(0)
+    best_NT = np.empty(0)
+    best_likelihood = -np.inf
+    poolings = (None,) if model.embedder.token_rows_VD is None else (None, "mean")
+    for pooling in poolings:
+        vectors_ND = unit_vectors(text_vectors(model, examples, pooling=pooling))
+        probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
+        likelihood = mean_log_likelihood(probabilities_NT, labels_N)
+        if likelihood > best_likelihood:
+            best_vectors_ND, best_NT, best_likelihood = vectors_ND, probabilities_NT, likelihood
+    return best_vectors_ND, best_NT
 
 
 def find_label_errors(
@@ -82,22 +109,42 @@ def find_label_errors(
     each fold (slower, and surer).
     """
     rows = held_out_rows(name, data, model=model, way=way, folds=folds, seed=seed)
-    errors: list[LabelError] = []
-    for place, other in suspicious(rows.probabilities_NT, rows.labels_N):
-        label = int(rows.labels_N[place])
-        neighbours = [rows.names[rows.labels_N[near]] for near in _nearest(rows.vectors_ND, place)]
-        error = LabelError(
-            row=rows.examples[place].row,
-            text=" | ".join(rows.examples[place].texts),
-            label=rows.names[label],
-            suggested=rows.names[other],
-            probability=float(rows.probabilities_NT[place, label]),
-            suggested_probability=float(rows.probabilities_NT[place, other]),
-            neighbours=neighbours,
-        )
-        errors.append(error)
     accuracy = float((rows.probabilities_NT.argmax(1) == rows.labels_N).mean())
-    return DeepFindings(accuracy=accuracy, errors=errors)
+    baseline = float(np.bincount(rows.labels_N).max() / len(rows.labels_N))
+    noise = estimate_noise(rows.probabilities_NT, rows.labels_N)
+    is_reliable = accuracy - baseline >= LEAST_SKILL * (1 - baseline)
+    errors: list[LabelError] = []
+    if is_reliable:
+        errors = [_label_error(rows, place, noise) for place in suspicious(noise)]
+    return DeepFindings(
+        accuracy=accuracy, baseline=baseline, reliable=is_reliable, noise_rate=noise.rate, errors=errors
+    )
+
+
+def suspicious(noise: LabelNoise) -> list[int]:
+    """The rows whose labels are wrong with a fair chance, the likeliest errors first."""
+    order = np.argsort(-noise.chances_N, kind="stable")
+    is_listed = noise.chances_N[order] >= LEAST_CHANCE
+    return [int(place) for place in order[is_listed]]
+
+
+def _label_error(rows: HeldOutRows, place: int, noise: LabelNoise) -> LabelError:
+    """A row with the evidence against its label."""
+    label = int(rows.labels_N[place])
+    probabilities_T = rows.probabilities_NT[place]
+    others_T = probabilities_T.copy()
+    others_T[label] = -1.0
+    other = int(others_T.argmax())
+    return LabelError(
+        row=rows.examples[place].row,
+        text=" | ".join(rows.examples[place].texts),
+        label=rows.names[label],
+        suggested=rows.names[other],
+        chance=float(noise.chances_N[place]),
+        probability=float(probabilities_T[label]),
+        suggested_probability=float(probabilities_T[other]),
+        neighbours=[rows.names[rows.labels_N[near]] for near in _nearest(rows.vectors_ND, place)],
+    )
 
 
 def _check(name: str, data: Labelled, examples: Sequence[Example]) -> None:
@@ -107,32 +154,13 @@ def _check(name: str, data: Labelled, examples: Sequence[Example]) -> None:
         raise Unsupported(f"{len(examples)} rows are too few to find label errors; it takes {FEWEST_ROWS}.")
 
 
-def text_vectors(model: Model, examples: Sequence[Example]) -> np.ndarray:
+def text_vectors(model: Model, examples: Sequence[Example], *, pooling: str | None = None) -> np.ndarray:
     """One vector for each row; the vectors of a pair's texts, their product and distance side by side."""
     columns = list(zip(*(example.texts for example in examples), strict=True))
-    parts = [model.embed(list(column)) for column in columns]
+    parts = [model.embed(list(column), pooling=pooling) for column in columns]
     if len(parts) == 2:
         parts += [parts[0] * parts[1], np.abs(parts[0] - parts[1])]
     return np.hstack(parts)
-
-
-def suspicious(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> list[tuple[int, int]]:
-    """(row, better label) of rows whose label is probably wrong, the most suspicious first."""
-    num_labels = probabilities_NT.shape[1]
-    thresholds_T = np.full(num_labels, np.inf)
-    for label in range(num_labels):
-        has_label_N = labels_N == label
-        if has_label_N.any():
-            thresholds_T[label] = probabilities_NT[has_label_N, label].mean()
-    confident_NT = np.where(probabilities_NT >= thresholds_T, probabilities_NT, -1.0)
-    best_N = confident_NT.argmax(1)
-    rows_N = np.arange(len(labels_N))
-    is_confident_N = confident_NT[rows_N, best_N] > 0
-    # A label is doubted only if the model also prefers the other one.
-    margin_N = probabilities_NT[rows_N, best_N] - probabilities_NT[rows_N, labels_N]
-    doubted = np.flatnonzero(is_confident_N & (best_N != labels_N) & (margin_N > 0))
-    order = doubted[np.argsort(-margin_N[doubted], kind="stable")]
-    return [(int(place), int(best_N[place])) for place in order]
 
 
 def _nearest(vectors_ND: np.ndarray, place: int) -> list[int]:
@@ -146,62 +174,46 @@ def _finetuned_probabilities(
     model: Model, examples: Sequence[Example], names: Sequence[str], folds_N: np.ndarray
 ) -> np.ndarray:
     """The probabilities of each row by a model that was fine-tuned on the other folds."""
-    from firth.finetuning import running
-    from firth.finetuning.jobs import FinetuneRequest
-    from firth.run_folder import RunFolder
-
     probabilities_NT = np.zeros((len(examples), len(names)))
     with tempfile.TemporaryDirectory(prefix="firth-") as home:
         for fold in range(int(folds_N.max()) + 1):
             rows_path = Path(home) / f"rows-{fold}.jsonl"
             training = [example for example, own in zip(examples, folds_N, strict=True) if own != fold]
-            _write_rows(rows_path, training)
+            write_table(rows_path, training)
             request = FinetuneRequest(
                 model=str(model.folder),
                 tasks=("classify",),
                 files={"train": [str(rows_path)]},
-                options=_columns(training),
+                options=table_options(training),
             )
-            with RunFolder(Path(home) / f"run-{fold}", command="finetune", resume=False) as folder:
+            run = Path(home) / f"run-{fold}"
+            with quiet(), RunFolder(run, command="finetune", resume=False) as folder:
                 running.finetune(folder, request)
-            tuned = load(Path(home) / f"run-{fold}")
             places = np.flatnonzero(folds_N == fold).tolist()
-            predictions = tuned.predict_examples([examples[place] for place in places])
+            predictions = load(run).predict_examples([examples[place] for place in places])
             for place, prediction in zip(places, predictions, strict=True):
                 # A rare name may be in this fold alone.
                 probabilities_NT[place] = [prediction.probabilities.get(name, 0.0) for name in names]
+            log.info(f"Label errors: {fold + 1} of {int(folds_N.max()) + 1} folds are done.")
     return probabilities_NT
-
-
-def _write_rows(path: Path, examples: Sequence[Example]) -> None:
-    lines = []
-    for example in examples:
-        row = {"text": example.texts[0], "label": example.gold}
-        if len(example.texts) > 1:
-            row["second"] = example.texts[1]
-        lines.append(json.dumps(row, ensure_ascii=False))
-    write_bytes(path, "\n".join(lines).encode())
-
-
-def _columns(examples: Sequence[Example]) -> dict[str, object]:
-    columns: dict[str, object] = {"text_column": "text", "label_columns": ["label"]}
-    if len(examples[0].texts) > 1:
-        columns["second_column"] = "second"
-    return columns
 
 
 def describe(findings: DeepFindings, *, most: int = 20) -> list[str]:
     """The findings as lines, the most suspicious rows first, each with its evidence."""
-    lines = [
-        f"Held-out predictions give the label of {findings['accuracy']:.1%} of the rows; "
-        f"{len(findings['errors']):,} labels are probably wrong."
-    ]
+    right = f"Held-out predictions give the label of {findings['accuracy']:.1%} of the rows"
+    if not findings["reliable"]:
+        return [
+            f"{right}, the most frequent label alone {findings['baseline']:.1%}: they know too little about these "
+            "labels to doubt any. Give `model=` a model that knows more, or learn from the rows with "
+            "`deep_by='finetune'`."
+        ]
+    lines = [f"{right}; {len(findings['errors']):,} labels may be wrong, the likeliest first."]
     for error in findings["errors"][:most]:
         votes = Counter(error["neighbours"])[error["suggested"]]
         text = " ".join(error["text"].split())[:100]
         lines.append(
-            f"  row {error['row']}: {error['label']} ({error['probability']:.0%}), rather {error['suggested']} "
-            f"({error['suggested_probability']:.0%}; {votes} of its {len(error['neighbours'])} nearest rows): {text}"
+            f"  row {error['row']}: {error['label']}, rather {error['suggested']} (wrong with a chance of "
+            f"{error['chance']:.0%}; {votes} of its {len(error['neighbours'])} nearest rows): {text}"
         )
     if len(findings["errors"]) > most:
         lines.append(f"  and {len(findings['errors']) - most:,} more; the JSON findings list them all.")

@@ -13,12 +13,11 @@ import firth
 from firth import samples
 from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import read_json
-from firth.finetuning.few import logistic
 from firth.finetuning.few.contrast import supervised_contrast
 from firth.finetuning.few.extension import read_rows, write_rows
-from firth.finetuning.few.rows import folds
 from firth.finetuning.few.self_training import read_unlabelled, surest
 from firth.finetuning.few.ways import WAYS, usual_epochs
+from firth.train import logistic
 from firth.types import Example, Prediction
 
 CLASSIFY = samples.labelled("classify", "en")
@@ -87,25 +86,11 @@ def test_the_head_is_the_logistic_regression_of_scikit_learn() -> None:
     rng = np.random.default_rng(0)
     gold_E = rng.integers(0, 3, 60)
     vectors_ED = rng.normal(size=(60, 5)) + 2 * np.eye(5)[gold_E]
-    weight_TD, bias_T = logistic.fit(vectors_ED, gold_E, num_labels=3, l2=0.5)
-    length = np.linalg.norm(vectors_ED, axis=1).mean()
-    centred_ED = (vectors_ED - vectors_ED.mean(0)) / length
-    oracle = linear_model.LogisticRegression(C=2.0, max_iter=1000, tol=1e-8).fit(centred_ED, gold_E)
-    scores_ET = vectors_ED @ weight_TD.T + bias_T
-    probabilities_ET = np.exp(scores_ET) / np.exp(scores_ET).sum(1, keepdims=True)
-    assert probabilities_ET == pytest.approx(oracle.predict_proba(centred_ED), abs=5e-3)
-
-
-def test_folds_hold_every_row_once_and_each_label_alike() -> None:
-    examples = [Example((f"text {row}",), "ab"[row % 2]) for row in range(20)]
-    examples[4] = Example(("text 2",), "a")  # a text twice
-    parts = folds(examples, 4, seed=1)
-    assert sorted(row for part in parts for row in part) == list(range(20))
-    for part in parts:
-        counts = Counter(examples[row].gold for row in part)
-        assert all(1 <= counts[label] <= 4 for label in "ab")
-    (together,) = [part for part in parts if 2 in part]
-    assert 4 in together
+    layer = logistic.fit(vectors_ED, gold_E, num_labels=3, l2=0.5)
+    centred_ED = vectors_ED - vectors_ED.mean(0)
+    scaled_ED = centred_ED / np.sqrt((centred_ED**2).sum(1).mean())
+    oracle = linear_model.LogisticRegression(C=2.0, max_iter=1000, tol=1e-8).fit(scaled_ED, gold_E)
+    assert layer.probabilities(vectors_ED) == pytest.approx(oracle.predict_proba(scaled_ED), abs=5e-3)
 
 
 def test_the_surest_answers_are_kept_in_the_proportion_of_the_labels() -> None:

@@ -21,7 +21,7 @@ from firth.metrics.calibration import (
     reliability,
 )
 from firth.report.reliability import reliability_diagram
-from firth.trust.linear import softmax
+from firth.train.logistic import softmax
 
 
 def drawn(rows: int, *, temperature: float = 1.0, labels: int = 3) -> tuple[np.ndarray, np.ndarray]:

@@ -52,6 +52,34 @@ def masked_probability(model: Model, text: str, label: str) -> float:
     return float(torch.softmax(scores, 1)[0, head.labels["label"].index(label)])
 
 
+def test_gradients_of_a_prompt_are_those_of_its_texts(
+    small_bert: Callable[..., Any], tokenizer: WordPiece, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(explaining, "STEPS", 200)
+    config = {"pattern": "the {second} and [MASK] is {text} or", "label_words": "bad=the,good=of,odd=in"}
+    encoder = small_bert()
+    head = checkpoint.make_head("prompt", config, encoder, labels=LABELS)
+    model = Model(checkpoint.Checkpoint(encoder.eval(), {}, tokenizer, tasks={"prompt": head.eval()}))
+    pair = ("A small house.", "The night was dark and old")
+    [found] = model.explain([pair], by="gradients")
+    assert [word.word for word in found.words if word.text == 1] == pair[1].split()
+    [item] = model.encode_examples(model.examples([pair]))
+    ids = item.windows[0].ids.copy()
+    lengths = [len(tokenizer.encode(text)) for text in pair]
+    for text, (position, count) in zip(pair, head.text_places(lengths, tokenizer, max_length=64), strict=True):  # type: ignore[operator]
+        assert ids[position : position + count].tolist() == tokenizer.encode(text).ids.tolist()
+        ids[position : position + count] = tokenizer.vocab.mask
+    batch = pack_windows([explaining.Window(ids, item.windows[0].segments)])
+    # The head reads the first mask only if there is one, so the pattern's own mask is given to it.
+    own_mask = int(np.flatnonzero(item.windows[0].ids == tokenizer.vocab.mask)[0])
+    monkeypatch.setattr(head, "mask_positions", lambda batch: torch.tensor([own_mask]))
+    with torch.no_grad():
+        scores = head.scores(encoder(batch), batch)  # type: ignore[operator]
+    start = float(torch.softmax(scores, 1)[0, LABELS["label"].index(found.label)])
+    total = sum(word.weight for word in found.words)
+    assert total == pytest.approx(found.probability - start, abs=2e-3)
+
+
 def test_gradients_add_up_to_the_difference_from_masks(
     classifier: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Label errors: confident learning finds flipped labels, folds never split a text, the command shows the evidence."""
+"""Label errors: chances of errors are right, folds never split a text, the command shows the evidence or declines."""
 
 import json
 from collections.abc import Callable
@@ -11,8 +11,11 @@ import pytest
 import firth
 from firth import rng
 from firth.errors import BadConfig, Unsupported
-from firth.trust.label_errors import suspicious
-from firth.trust.linear import fit, folds_of, held_out_probabilities, softmax
+from firth.finetuning.folds import fold_of_rows
+from firth.train.logistic import softmax
+from firth.trust.held_out import held_out_probabilities
+from firth.trust.label_errors import LEAST_CHANCE, suspicious
+from firth.trust.label_noise import estimate_noise
 
 FLIPPED = (5, 18, 33)
 
@@ -29,66 +32,59 @@ def rows_with_errors(path: Path) -> Path:
     return path
 
 
-def test_suspicious_rows_are_those_of_confident_learning() -> None:
-    # The mean probability of rows labelled 0 for label 0 is 0.683, of rows labelled 1 for label 1 it is 0.6.
-    probabilities = np.array([[0.9, 0.1], [0.8, 0.2], [0.35, 0.65], [0.1, 0.9], [0.45, 0.55], [0.65, 0.35]])
-    labels = np.array([0, 0, 0, 1, 1, 1])
-    thresholds = [2.05 / 3, 0.6]
-    expected = []
-    for row, (probability, label) in enumerate(zip(probabilities, labels, strict=True)):
-        other = 1 - label
-        if probability[other] >= thresholds[other] and probability[other] > probability[label]:
-            expected.append((row, other))
-    assert suspicious(probabilities, labels) == expected == [(2, 1)]
+def noisy_rows(num_labels: int, *, rate: float, num_rows: int = 3000) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Probabilities, labels drawn from them of which a share was replaced, and whether each was."""
+    random = np.random.default_rng(num_labels)
+    probabilities = softmax(3 * random.normal(size=(num_rows, num_labels)))
+    chances = random.random((num_rows, 1))
+    labels = np.minimum((probabilities.cumsum(1) < chances).sum(1), num_labels - 1)
+    is_wrong = random.random(num_rows) < rate
+    others = (labels + random.integers(1, num_labels, num_rows)) % num_labels
+    return probabilities, np.where(is_wrong, others, labels), is_wrong
 
 
-def test_the_most_suspicious_come_first() -> None:
-    probabilities = np.array([[0.9, 0.1], [0.95, 0.05], [0.05, 0.95], [0.2, 0.8], [0.1, 0.9], [0.85, 0.15]])
-    labels = np.array([0, 0, 0, 0, 1, 1])
-    assert [row for row, _ in suspicious(probabilities, labels)] == [2, 5, 3]
+@pytest.mark.parametrize("num_labels", [2, 10])
+def test_chances_of_errors_are_what_they_say(num_labels: int) -> None:
+    probabilities, labels, is_wrong = noisy_rows(num_labels, rate=0.1)
+    noise = estimate_noise(probabilities, labels)
+    assert noise.rate == pytest.approx(0.1, abs=0.051)
+    listed = suspicious(noise)
+    assert len(listed) > 30
+    assert is_wrong[listed].mean() == pytest.approx(noise.chances_N[listed].mean(), abs=0.1)
+    # The likeliest errors come first.
+    assert is_wrong[listed[:20]].mean() > is_wrong[listed].mean()
+    assert noise.chances_N[listed].min() >= LEAST_CHANCE
 
 
-def test_agrees_with_cleanlab_on_random_probabilities() -> None:
-    filter_module = pytest.importorskip(
-        "cleanlab.filter", reason="cleanlab is not installed (pip install 'firth[bench]')"
-    )
-    key = rng.key("label errors")
-    gold = rng.below(key, 3, np.arange(400), 0)
-    scores = np.stack([rng.below(key, 1000, np.arange(400), 1 + column) / 250 for column in range(3)], 1)
-    scores[np.arange(400), gold] += 4
-    labels = gold.copy()
-    labels[::20] = (labels[::20] + 1) % 3
-    probabilities = softmax(scores)
-    theirs = filter_module.find_label_issues(labels, probabilities, filter_by="confident_learning", n_jobs=1)
-    ours = {row for row, _ in suspicious(probabilities, labels)}
-    assert ours
-    assert ours == set(np.flatnonzero(theirs).tolist())
+def test_right_labels_are_hardly_doubted() -> None:
+    probabilities, labels, _ = noisy_rows(4, rate=0.0)
+    assert len(suspicious(estimate_noise(probabilities, labels))) < 0.01 * len(labels)
+
+
+def test_rows_are_ranked_better_than_by_margins_if_there_are_many_labels() -> None:
+    probabilities, labels, is_wrong = noisy_rows(10, rate=0.05)
+    own = probabilities[np.arange(len(labels)), labels]
+    num_wrong = int(is_wrong.sum())
+    by_margin = np.argsort(own - probabilities.max(1))[:num_wrong]
+    by_chance = np.argsort(-estimate_noise(probabilities, labels).chances_N)[:num_wrong]
+    assert is_wrong[by_chance].mean() > 1.2 * is_wrong[by_margin].mean()
 
 
 def test_texts_that_occur_twice_are_in_one_fold() -> None:
     groups = [number // 2 for number in range(60)]
-    folds = folds_of(list(groups), count=5, seed=3)
+    labels = [number // 2 % 2 for number in range(60)]
+    folds = fold_of_rows(labels, groups, count=5, seed=3)
     assert (folds[::2] == folds[1::2]).all()
-    assert np.bincount(folds).tolist() == [12] * 5
-    assert (folds != folds_of(list(groups), count=5, seed=4)).any()
-
-
-def test_the_regression_is_scikit_learns() -> None:
-    linear_model = pytest.importorskip("sklearn.linear_model")
-    key = rng.key("regression")
-    vectors = np.stack([rng.below(key, 1000, np.arange(200), column) / 500 - 1 for column in range(4)], 1)
-    labels = (vectors[:, 0] - vectors[:, 1] + 0.3 * vectors[:, 2] > 0).astype(int) + (vectors[:, 3] > 0.5)
-    penalty = 0.02
-    ours = softmax(vectors @ fit(vectors, labels, num_labels=3, penalty=penalty))
-    theirs = linear_model.LogisticRegression(C=1 / (penalty * 200), fit_intercept=False, max_iter=1000)
-    np.testing.assert_allclose(ours, theirs.fit(vectors, labels).predict_proba(vectors), atol=2e-3)
+    for label in (0, 1):
+        assert np.bincount(folds[np.array(labels) == label]).tolist() == [6] * 5
+    assert (folds != fold_of_rows(labels, groups, count=5, seed=4)).any()
 
 
 def test_held_out_probabilities_do_not_see_their_row() -> None:
     key = rng.key("held out")
     vectors = np.stack([rng.below(key, 1000, np.arange(60), column) / 500 - 1 for column in range(8)], 1)
     labels = (vectors[:, 0] > 0).astype(int)
-    folds = folds_of(list(range(60)), count=5, seed=1)
+    folds = fold_of_rows(labels.tolist(), list(range(60)), count=5, seed=1)
     before = held_out_probabilities(vectors, labels, folds)
     assert (before.argmax(1) == labels).mean() > 0.8
     changed = labels.copy()
@@ -116,11 +112,24 @@ def test_check_deep_lists_flipped_labels_first(
         assert first["suggested_probability"] > first["probability"]
         assert first["neighbours"].count(first["suggested"]) >= 3
         shown = command("check", path, *options).out
-        assert f"row {first['row']}: {first['label']} " in shown
-        assert "labels are probably wrong" in shown
+        assert f"row {first['row']}: {first['label']}, " in shown
+        assert "labels may be wrong" in shown
     else:
         assert 0 <= deep["accuracy"] <= 1
         assert all(error["label"] != error["suggested"] for error in deep["errors"])
+
+
+def test_predictions_that_know_nothing_doubt_no_label(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    lines = [f"the river is open and the day is long {number}\t{'ab'[number * 7 % 3 % 2]}" for number in range(60)]
+    path = tmp_path / "rows.tsv"
+    path.write_text("text\tlabel\n" + "\n".join(lines) + "\n")
+    options = ("--task", "classify", "--model", run, "--deep")
+    deep = json.loads(command("check", path, *options, "--json").out)["deep"]
+    assert not deep["reliable"]
+    assert deep["errors"] == []
+    shown = command("check", path, *options).out
+    assert "know too little about these labels to doubt any" in shown
+    assert "--deep-by finetune" in shown
 
 
 def test_what_cannot_be_checked_is_refused(run: Path, tmp_path: Path) -> None:

@@ -16,10 +16,11 @@ import numpy as np
 from firth.errors import BadInput
 from firth.files import read_json, write_json
 from firth.finetuning import running
-from firth.finetuning.few.rows import folds, table_request, write_table
+from firth.finetuning.few.rows import table_request, write_table
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher
 from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.few.ways import way_request
+from firth.finetuning.folds import fold_of_rows
 from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
@@ -65,13 +66,17 @@ class CrossValidation:
 def choose(folder: Path, validation: CrossValidation, ways: Sequence[str]) -> WayChoice:
     """Compares the ways; of several equally good ones the first is taken."""
     examples = validation.rows.examples["train"]
-    parts = folds(examples, _num_folds(examples), seed=1)
+    labels = [example.gold for example in examples]
+    texts = [example.texts for example in examples]
+    num_folds = _num_folds(examples)
+    folds_N = fold_of_rows(labels, texts, count=num_folds, seed=1)
     figures: dict[str, list[float]] = {}
     metric = ""
     for way in ways:
         figures[way] = []
-        for number, held_out in enumerate(parts, 1):
-            metric, value = _fold_figure(folder / way / f"fold-{number}", validation, way, held_out)
+        for fold in range(num_folds):
+            held_out = np.flatnonzero(folds_N == fold).tolist()
+            metric, value = _fold_figure(folder / way / f"fold-{fold + 1}", validation, way, held_out)
             figures[way].append(value)
     best = max(ways, key=lambda way: float(np.mean(figures[way])))
     return WayChoice(metric, figures, best)

@@ -15,7 +15,6 @@ from torch.nn import functional as F
 
 from firth.data.items import Item
 from firth.errors import BadConfig
-from firth.finetuning.few import logistic
 from firth.finetuning.few.extension import FewExtension
 from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.labelled import Labelled
@@ -24,6 +23,7 @@ from firth.tasks.classify import ClassifyConfig, ClassifyHead, means_of_windows
 from firth.tasks.predicting import outputs_of
 from firth.tasks.task import Head
 from firth.tensors import Batch, Encoder, Goal, Loss, States
+from firth.train import logistic
 
 
 class Contrast(Goal):
@@ -92,7 +92,7 @@ class ContrastExtension(FewExtension):
         gold_E = head.batch(items).targets["gold_E"][:, 0].numpy()
         windows = outputs_of(encoder, PooledVectors(head.config, encoder, labels={}), items)
         vectors_ED = np.stack([np.mean(vectors, 0) for vectors in windows])
-        weight_TD, bias_T = logistic.fit(vectors_ED, gold_E, num_labels=layer.out_features, l2=self.few.l2)
+        fitted = logistic.fit(vectors_ED, gold_E, num_labels=layer.out_features, l2=self.few.l2)
         with torch.no_grad():
-            layer.weight.copy_(torch.from_numpy(weight_TD))
-            layer.bias.copy_(torch.from_numpy(bias_T))
+            layer.weight.copy_(torch.from_numpy(fitted.weight_TD))
+            layer.bias.copy_(torch.from_numpy(fitted.bias_T))

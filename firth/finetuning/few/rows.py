@@ -1,11 +1,10 @@
-"""Labelled rows of a request in memory, parts of them as files, and folds for cross-validation."""
+"""Labelled rows of a request in memory, and parts of them as files."""
 
 import json
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from firth import rng
 from firth.files import write_bytes
 from firth.finetuning import labelled
 from firth.finetuning.jobs import FinetuneRequest, first_config
@@ -37,31 +36,20 @@ def write_table(path: Path, examples: Sequence[Example]) -> None:
     write_bytes(path, "".join(lines).encode("utf-8", "replace"))
 
 
+def table_options(examples: Sequence[Example]) -> dict[str, object]:
+    """The options that say how a file of `write_table` is read."""
+    options: dict[str, object] = {"text_column": "text", "label_columns": ["label"]}
+    if len(examples[0].texts) > 1:
+        options["second_column"] = "second"
+    return options
+
+
 def table_request(request: FinetuneRequest, rows: Labelled, files: dict[str, Path]) -> FinetuneRequest:
     """The request with files of `write_table` in place of the user's."""
     options = {key: value for key, value in request.options.items() if key not in COLUMNS}
     for key in ("metric", "positive"):
         # A preset may have said these.
         options[key] = getattr(rows.config, key)
-    options |= {"text_column": "text", "label_columns": ["label"]}
-    if len(rows.examples["train"][0].texts) > 1:
-        options["second_column"] = "second"
+    options |= table_options(rows.examples["train"])
     paths = {part: [str(path)] for part, path in files.items()}
     return replace(request, files=paths, options=options, seeds=1)
-
-
-def folds(examples: Sequence[Example], count: int, *, seed: int) -> list[list[int]]:
-    """The rows in so many parts: of each label about the same number in all, the same text never in two."""
-    order = rng.permutation(rng.key(seed, "folds"), len(examples)).tolist()
-    dealt: dict[Hashable, int] = {}
-    """How many texts of each label were dealt."""
-    fold_of: dict[tuple[str, ...], int] = {}
-    parts: list[list[int]] = [[] for _ in range(count)]
-    for row in order:
-        example = examples[row]
-        if example.texts not in fold_of:
-            turn = dealt.get(example.gold, 0)
-            dealt[example.gold] = turn + 1
-            fold_of[example.texts] = turn % count
-        parts[fold_of[example.texts]].append(row)
-    return [sorted(part) for part in parts]

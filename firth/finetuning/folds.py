@@ -1,0 +1,25 @@
+"""Folds for cross-validation: rows in, the number of each row's fold out."""
+
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from firth import rng
+
+
+def fold_of_rows(labels: Sequence[Hashable], groups: Sequence[Hashable], *, count: int, seed: int) -> np.ndarray:
+    """The fold of each row, from 0: of each label about the same number in all, rows of one group in one fold.
+
+    A group is what must not be learned from and measured on at the same time, such as a text that occurs twice.
+    """
+    order = rng.permutation(rng.key(seed, "folds"), len(labels)).tolist()
+    num_dealt: dict[Hashable, int] = {}
+    """How many groups of each label were dealt."""
+    fold_of_group: dict[Hashable, int] = {}
+    for row in order:
+        group = groups[row]
+        if group not in fold_of_group:
+            turn = num_dealt.get(labels[row], 0)
+            num_dealt[labels[row]] = turn + 1
+            fold_of_group[group] = turn % count
+    return np.array([fold_of_group[group] for group in groups], np.int64)
