@@ -1,4 +1,4 @@
-"""A study and a time limit -> its rows: the cells that fit are filled, in the study's order.
+"""A study and a time limit -> its rows: the cells that fit are filled, in the order of the study's queue.
 
 A cell is begun only if what it still needs is expected to end in time. Expected seconds are those of the design, scaled
 by how long the runs done so far took on this machine.
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from firth.files import write_bytes
 from firth.study.design import Cell, Experiment, Study
+from firth.study.sets import Sources
 from firth.study.store import Store
 
 log = logging.getLogger(__name__)
@@ -64,10 +65,10 @@ class Clock:
             self.ratios.append(seconds / designed)
 
 
-def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None) -> list[Score]:
+def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | None) -> list[Score]:
     """Fills the cells that fit into the time, and returns all rows that are known, also those of earlier times."""
     clock = Clock(None if minutes is None else 60 * minutes)
-    cells = study.cells(folder)
+    cells = study.queue(sources)
     rows = []
     num_left = 0
     for number, cell in enumerate(cells, start=1):

@@ -11,9 +11,11 @@ from firth import study as studies
 from firth.config import resolve
 from firth.errors import BadConfig
 from firth.files import write_bytes
+from firth.lock import Lock
 from firth.study.design import Study
 from firth.study.presenting import as_html, as_markdown
 from firth.study.running import ROWS, Score, run_study, write_rows
+from firth.study.sets import Sources
 from firth.study.store import Store
 from firth.study.verdicts import judge, verdict
 
@@ -21,24 +23,32 @@ log = logging.getLogger(__name__)
 
 PAGE = "page.html"
 MARKDOWN = "page.md"
+LOCK = "study.lock"
 
 
-def run(name: str, *, out: str | Path, minutes: float | None = None) -> Path:
-    """Runs one study as far as the time allows, and returns its page."""
+def run(name: str, *, out: str | Path, minutes: float | None = None, data: str | Path | None = None) -> Path:
+    """Runs one study as far as the time allows, and returns its page. `data` is a folder with public sets."""
     if minutes is not None and minutes <= 0:
         raise BadConfig("`minutes=` must be above 0.")
     study: Study = resolve(studies.TABLE, name, "study")
     folder = Path(out)
     # Runs that several studies need are kept in one place.
     store = Store(folder / "runs")
-    rows = run_study(study, folder / "files", store, minutes=minutes)
-    return _write(study, rows, folder / name, minutes=minutes)
+    sources = Sources(folder / "files", None if data is None else Path(data))
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = Lock(folder / LOCK)
+    lock.acquire()
+    try:
+        rows = run_study(study, sources, store, minutes=minutes)
+        return _write(study, rows, folder / name, minutes=minutes)
+    finally:
+        lock.release(keep_file=False)
 
 
-def run_all(*, out: str | Path, minutes: float | None = None) -> list[Path]:
+def run_all(*, out: str | Path, minutes: float | None = None, data: str | Path | None = None) -> list[Path]:
     """Runs all studies, each with the same share of the time."""
     share = None if minutes is None else minutes / len(studies.TABLE)
-    return [run(name, out=out, minutes=share) for name in studies.TABLE]
+    return [run(name, out=out, minutes=share, data=data) for name in studies.TABLE]
 
 
 def _write(study: Study, rows: Sequence[Score], folder: Path, *, minutes: float | None) -> Path:
