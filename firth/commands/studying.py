@@ -28,7 +28,11 @@ def study(
 
     if bool(name) == run_all:
         raise BadConfig(f"Name one study ({', '.join(studies.TABLE)}) or give --all.")
-    pages = run_every_study(out=out, minutes=minutes, data=data) if run_all else [run(name, out=out, minutes=minutes, data=data)]
+    pages = (
+        run_every_study(out=out, minutes=minutes, data=data)
+        if run_all
+        else [run(name, out=out, minutes=minutes, data=data)]
+    )
     if as_json:
         show({"pages": pages}, as_json=True)
         return

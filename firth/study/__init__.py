@@ -14,5 +14,7 @@ TABLE = {
     "layers": "firth.study.layers:STUDY",
     "heads": "firth.study.heads:STUDY",
     "senses": "firth.study.senses:STUDY",
+    "few-labels": "firth.study.few_labels:STUDY",
+    "compression": "firth.study.compressions:STUDY",
 }
 """The studies by name."""

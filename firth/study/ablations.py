@@ -41,13 +41,15 @@ def _claim(better: str, worse: str, english: str, chinese: str) -> Claim:
 STUDY = Study(
     name="ablations",
     question={
-        "en": "What are next sentence prediction, both directions, whole words, the share of masks and BERT's heirs worth?",
+        "en": "What are next sentence prediction, both directions, whole words, the share of masks and BERT's heirs "
+        "worth?",
         "zh": "下一句预测、双向、整词遮盖、遮盖比例以及 BERT 的后继者各值多少？",
     },
     design={
-        "en": f"BERT at the size tiny with one thing changed, pre-trained once for {STEPS} steps of 1,024 tokens and read "
-        "by probes, as in the study `lineage`.",
-        "zh": f"规模为 tiny 的 BERT，每次只改一处，预训练一次，{STEPS} 步，每步 1,024 个词元，与研究 `lineage` 一样用探针读取。",
+        "en": f"BERT at the size tiny with one thing changed, pre-trained once for {STEPS} steps of 1,024 tokens and "
+        "read by probes, as in the study `lineage`.",
+        "zh": f"规模为 tiny 的 BERT，每次只改一处，预训练一次，{STEPS} 步，每步 1,024 个词元，"
+        "与研究 `lineage` 一样用探针读取。",
     },
     cells=cells,
     claims=(
@@ -57,7 +59,12 @@ STUDY = Study(
         _claim("bert", "always [MASK]", "80/10/10 is better than always [MASK]", "80/10/10 优于总是 [MASK]"),
         _claim("whole words", "bert", "Masking whole words helps", "整词遮盖有帮助"),
         _claim("sentence order", "bert", "Sentence order is better than next sentence", "句序预测优于下一句预测"),
-        _claim("bert", "albert", "Layers of their own are better than ALBERT's shared one", "各层独立优于 ALBERT 的共享层"),
-        _claim("electra", "bert", "Replaced tokens (ELECTRA) teach more than masked ones", "替换检测（ELECTRA）优于遮盖"),
+        _claim(
+            "bert", "albert", "Layers of their own are better than ALBERT's shared one", "各层独立优于 ALBERT 的共享层"
+        ),
+        _claim(
+            "electra", "bert", "Replaced tokens (ELECTRA) teach more than masked ones", "替换检测（ELECTRA）优于遮盖"
+        ),
     ),
+    score="accuracy",
 )

@@ -145,4 +145,5 @@ STUDY = Study(
     cells=cells,
     claims=(*_claims(1.0, 10.0, tuple(PUBLIC)), *_claims(10.0, 100.0, tuple(EMBEDDED))),
     x_label="% of the training sentences",
+    log_x=True,
 )

@@ -102,6 +102,12 @@ class Study:
     claims: tuple[Claim, ...] = ()
     x_label: str = ""
     """What the horizontal axis is, in a study of curves."""
+    log_x: bool = False
+    """Whether that axis is logarithmic."""
+    score: str = ""
+    """What a score is, where the name of the run's figure does not say it."""
+    against: str = ""
+    """A figure of the runs that the scores are drawn against, one point for each system."""
 
     def queue(self, sources: Sources) -> list[Cell]:
         """The cells in the order in which they are filled.

@@ -76,4 +76,5 @@ STUDY = Study(
     },
     cells=cells,
     claims=tuple(_claim(pattern) for pattern in PATTERNS),
+    score="share of attention",
 )

@@ -1,8 +1,8 @@
 """Label bias on made words (Lafferty, McCallum and Pereira 2001): the MEMM against the CRF, with the same features.
 
-Two words are read letter by letter, rib and rob, each with its own tags, r1 i b and r2 o b. After the first letter there
-is only one way on, so the second letter, which tells the words apart, comes too late for a model that is normalised at
-every step: it stays with the word that was more frequent in training. docs/label-bias.md works it out by hand.
+Two words are read letter by letter, rib and rob, each with its own tags, r1 i b and r2 o b. After the first letter
+there is only one way on, so the second letter, which tells the words apart, comes too late for a model that is
+normalised at every step: it stays with the word that was more frequent in training. docs/label-bias.md works it out.
 """
 
 import json
@@ -97,8 +97,12 @@ STUDY = Study(
     },
     cells=cells,
     claims=(
-        _claim(90.0, "With 90 % rib in training, the CRF is better than the MEMM", "训练中 90 % 是 rib 时 CRF 优于 MEMM"),
-        _claim(60.0, "With 60 % rib in training, the CRF is better than the MEMM", "训练中 60 % 是 rib 时 CRF 优于 MEMM"),
+        _claim(
+            90.0, "With 90 % rib in training, the CRF is better than the MEMM", "训练中 90 % 是 rib 时 CRF 优于 MEMM"
+        ),
+        _claim(
+            60.0, "With 60 % rib in training, the CRF is better than the MEMM", "训练中 60 % 是 rib 时 CRF 优于 MEMM"
+        ),
     ),
     x_label="% of the training words that are rib",
 )

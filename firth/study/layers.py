@@ -90,4 +90,5 @@ STUDY = Study(
         *_claims(ELMO, 1, 2),
     ),
     x_label="layer (0: embeddings)",
+    score="accuracy",
 )

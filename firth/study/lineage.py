@@ -134,4 +134,5 @@ STUDY = Study(
         _claim("bert", "gpt"),
         _claim("bert", RANDOM),
     ),
+    score="accuracy",
 )

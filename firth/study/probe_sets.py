@@ -91,7 +91,9 @@ def _read_tagged(path: Path) -> list[Sentence]:
         pairs = [pair.rpartition("/") for pair in line.split()]
         pairs = [pair for pair in pairs if pair[0]]
         # The first letter is the part of speech; the others say what kind of name it is.
-        found.append(Sentence(tuple(pair[0] for pair in pairs), tuple(pair[2].strip("]")[:1].lower() for pair in pairs)))
+        found.append(
+            Sentence(tuple(pair[0] for pair in pairs), tuple(pair[2].strip("]")[:1].lower() for pair in pairs))
+        )
     return found
 
 

@@ -34,7 +34,7 @@ def probe(
     between: str = " ",
     weights: Sequence[Path] = (),
 ) -> Figures:
-    """Labelled words -> for all layers and for each the share of test words whose label a linear layer reads off the states.
+    """Labelled words -> the share of test words whose label a linear layer reads off the states, by layer and of all.
 
     A line of a file has the words and, after a tab, their labels. `between` is what stands between two words.
     """

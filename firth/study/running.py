@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from firth.config import from_dict
 from firth.files import write_bytes
 from firth.study.design import Cell, Experiment, Study
 from firth.study.sets import Sources
@@ -107,5 +108,10 @@ def _row(cell: Cell, store: Store) -> Score:
 
 def write_rows(rows: Sequence[Score], path: Path) -> None:
     """The rows as JSON lines."""
-    lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rows]
-    write_bytes(path, ("\n".join(lines) + "\n").encode())
+    lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows]
+    write_bytes(path, "".join(lines).encode())
+
+
+def read_rows(path: Path) -> list[Score]:
+    """The rows of a file that `write_rows` wrote."""
+    return [from_dict(Score, json.loads(line)) for line in path.read_text("utf-8").splitlines()]

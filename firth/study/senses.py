@@ -63,6 +63,9 @@ STUDY = Study(
     claims=(
         _claim(LAST, STATIC, "The last layer tells senses apart better than the input", "最后一层比输入更能区分词义"),
         _claim(MIDDLE, STATIC, "The middle layer does so, too", "中间层也是如此"),
-        _claim(LAST, CONTEXT, "It does so better than static vectors of all words of the line", "优于整句静态向量的平均"),
+        _claim(
+            LAST, CONTEXT, "It does so better than static vectors of all words of the line", "优于整句静态向量的平均"
+        ),
     ),
+    score="share with the same sense",
 )

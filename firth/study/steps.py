@@ -6,7 +6,8 @@ The first figure is the one that the run is judged by.
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from firth import pipeline, preparing
+from firth import model_files, pipeline, preparing
+from firth.compression import resolve as method_class
 from firth.run_folder import is_begun
 from firth.study.probing import heads, probe, senses
 from firth.study.sets import find_model
@@ -112,6 +113,27 @@ def finetune(
     return {name: float(value) for name, value in figures.items() if value is not None}
 
 
+def compress(
+    out: Path,
+    *,
+    model: Path,
+    by: str,
+    train: Sequence[Path],
+    data: Sequence[Path],
+    changes: tuple[str, ...] = (),
+) -> Figures:
+    """A fine-tuned model -> the scores and speeds of a compressed one and of the original, measured in turns."""
+    learns = method_class(by).needs_rows
+    summary = model_files.compress(
+        model, by=by, data=data[0], train=train[0] if learns else None, out=out, changes=changes
+    )
+    return {
+        summary["metric"]: float(summary["compressed"]["score"]),
+        "speedup": summary["speedup"],
+        "bytes": float(summary["compressed"]["disk_bytes"]) / float(summary["original"]["disk_bytes"]),
+    }
+
+
 TABLE: dict[str, Callable[..., Figures]] = {
     "prepare": prepare,
     "pretrain": pretrain,
@@ -120,5 +142,6 @@ TABLE: dict[str, Callable[..., Figures]] = {
     "probe": probe,
     "heads": heads,
     "senses": senses,
+    "compress": compress,
 }
 """The steps by name."""

@@ -87,9 +87,17 @@ STUDY = Study(
     },
     cells=cells,
     claims=(
-        _claim("embeddings", SIMHASH, SHORTEST, "With 8 words, vectors are better than SimHash", "8 个词时向量优于 SimHash"),
+        _claim(
+            "embeddings", SIMHASH, SHORTEST, "With 8 words, vectors are better than SimHash", "8 个词时向量优于 SimHash"
+        ),
         _claim(SIMHASH, "embeddings", LONGEST, "With 256 words, SimHash is better", "256 个词时 SimHash 更好"),
-        _claim("embeddings", "mean", LONGEST, "With 256 words, static vectors are better than states", "256 个词时静态向量优于上下文状态"),
+        _claim(
+            "embeddings",
+            "mean",
+            LONGEST,
+            "With 256 words, static vectors are better than states",
+            "256 个词时静态向量优于上下文状态",
+        ),
         Claim(
             SIMHASH,
             SIMHASH,
@@ -99,4 +107,5 @@ STUDY = Study(
         ),
     ),
     x_label="words of a text",
+    log_x=True,
 )
