@@ -38,10 +38,16 @@ class Picture:
         return f"{words.strip('-')}.svg"
 
     def standalone(self) -> str:
-        """The chart as a file of its own, with its colours."""
-        # Inside an SVG, > and & of a stylesheet would be markup; it has none.
-        style = tag("style", Html(COLOURS + CHARTS))
-        return self.svg.replace(">", f">{style}", 1) + "\n"
+        """The chart as a file of its own: on white, with the colours of a bright screen."""
+        inside = tag("style", Html(_bright_charts())) + tag("rect", width="100%", height="100%", fill="#ffffff")
+        return self.svg.replace(">", f">{inside}", 1) + "\n"
+
+
+def _bright_charts() -> str:
+    """The stylesheet of charts with values in the place of names, which not every program knows."""
+    bright, _, _ = COLOURS.partition("@media")
+    values = dict(re.findall(r"--([\w-]+):\s*([^;]+);", bright))
+    return re.sub(r"var\(--([\w-]+)\)", lambda found: values[found[1]], CHARTS)
 
 
 def means(rows: Sequence[Score]) -> list[Mean]:
@@ -54,7 +60,7 @@ def means(rows: Sequence[Score]) -> list[Mean]:
     for (system, dataset, x), own in grouped.items():
         scores = [row.score for row in own if row.score is not None]
         # spearman_1 is spearman on the first part.
-        name = own[0].figure.rstrip("0123456789").rstrip("_")
+        name = re.sub(r"_\d+$", "", own[0].figure)
         found.append(Mean(system, dataset, x, name, mean_interval(scores)))
     return found
 
