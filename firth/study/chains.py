@@ -60,19 +60,18 @@ EMBEDDED = {
     "entities-en": TaggedSet("en-small", lambda sources: sources.labelled("entities-en")),
     "entities-zh": TaggedSet("zh-small", lambda sources: sources.labelled("entities-zh")),
 }
-SHARES_OF = {"public": (1.0, 3.0, 10.0, 30.0), "embedded": (10.0, 30.0, 100.0)}
-"""Percent of the training sentences."""
 
 
 def cells(sources: Sources) -> list[Cell]:
     if sources.data is None:
-        return _cells(sources, EMBEDDED, SHARES_OF["embedded"], encoder_shares=(10.0, 100.0))
-    return _cells(sources, PUBLIC, SHARES_OF["public"], encoder_shares=(1.0, 3.0))
+        return _cells(sources, EMBEDDED, (10.0, 30.0, 100.0), encoder_shares=(10.0, 100.0))
+    return _cells(sources, PUBLIC, (1.0, 3.0, 10.0, 30.0), encoder_shares=(1.0, 3.0))
 
 
 def _cells(
     sources: Sources, tagged_sets: dict[str, TaggedSet], shares: tuple[float, ...], *, encoder_shares: tuple[float, ...]
 ) -> list[Cell]:
+    """Shares are percent of the training sentences; an encoder takes too long on large ones."""
     found = []
     for name, tagged in tagged_sets.items():
         train, test = tagged.files(sources)

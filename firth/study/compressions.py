@@ -5,8 +5,8 @@ from pathlib import Path
 from firth.starts import FEW_ROWS
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Setting, Study
-from firth.study.sets import Sources
-from firth.study.topic_sets import MODELS, set_names, test_rows, training_rows
+from firth.study.sets import MODELS, Sources
+from firth.study.topic_sets import set_names, test_rows, training_rows
 
 SEEDS = 3
 ROWS = 1000

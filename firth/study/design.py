@@ -61,7 +61,9 @@ class Cell:
     seed: int
     run: Experiment
     figure: str = ""
-    """Which figure of the run it is; empty: the one that the run is judged by."""
+    """Which figure of the run it is; empty: the one that the run is judged by, and all others are kept beside it."""
+    also: tuple[str, ...] = ()
+    """Figures to keep beside a named one."""
     x: float | None = None
     """Where it is on the horizontal axis, in a study of curves: a number of rows, a layer."""
 
@@ -106,6 +108,8 @@ class Study:
     """Whether that axis is logarithmic."""
     score: str = ""
     """What a score is, where the name of the run's figure does not say it."""
+    spread: tuple[str, ...] = ()
+    """Three figures, low, middle and high, that runs keep beside a score: a picture shows them."""
     against: str = ""
     """A figure of the runs that the scores are drawn against, one point for each system."""
 

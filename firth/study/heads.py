@@ -28,8 +28,9 @@ def cells(sources: Sources) -> list[Cell]:
         run = Experiment("heads", {"model": model}, files=files, seconds=10)
         for pattern in PATTERNS:
             dataset = f"{pattern}, {model}"
+            also = (f"{pattern}_layer", f"{pattern}_head", f"{pattern}_heads")
             for fold in range(1, len(parts) + 1):
-                found.append(Cell(BEST, dataset, fold, run, f"{pattern}_best_{fold}"))
+                found.append(Cell(BEST, dataset, fold, run, f"{pattern}_best_{fold}", also=also))
                 found.append(Cell(MEAN, dataset, fold, run, f"{pattern}_mean_{fold}"))
     return found
 

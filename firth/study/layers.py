@@ -6,8 +6,8 @@ from pathlib import Path
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Setting, Study
 from firth.study.lineage import SYSTEMS, pretrained
-from firth.study.probe_sets import BETWEEN, probe_files
-from firth.study.sets import Sources
+from firth.study.probe_sets import probe_files
+from firth.study.sets import BETWEEN, Sources
 
 SEEDS = 5
 TASKS = {"public": ("pos", "entities", "order"), "embedded": ("entities", "order")}
@@ -31,7 +31,7 @@ MODELS = {
 
 
 def cells(sources: Sources) -> list[Cell]:
-    tasks = TASKS["embedded" if sources.data is None else "public"]
+    tasks = TASKS[sources.origin]
     found = []
     for name, probed in MODELS.items():
         if name == sets.MINILM and not sets.has_minilm():

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from firth.study.design import Cell, Claim, Experiment, Setting, Study
-from firth.study.probe_sets import BETWEEN, probe_files
+from firth.study.probe_sets import probe_files
 from firth.study.probing import ALL_LAYERS
-from firth.study.sets import Sources
+from firth.study.sets import BETWEEN, Sources
 
 SEEDS = 5
 STEPS = 600
@@ -78,10 +78,9 @@ def cells(sources: Sources) -> list[Cell]:
 
 def probed_cells(sources: Sources, name: str, start: Experiment) -> list[Cell]:
     """A pre-trained start on every set of probes."""
-    origin = "embedded" if sources.data is None else "public"
     found = []
-    for language in LANGUAGES[origin]:
-        for task in PROBES[origin]:
+    for language in LANGUAGES[sources.origin]:
+        for task in PROBES[sources.origin]:
             for seed in range(1, SEEDS + 1):
                 train, test = probe_files(sources, task, language, seed=seed)
                 files: dict[str, tuple[Path, ...]] = {"train": (train,), "test": (test,)}

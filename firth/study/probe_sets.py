@@ -20,8 +20,6 @@ TRAIN = 400
 TEST = 200
 LONGEST = 60
 """Words of a sentence."""
-BETWEEN = {"en": " ", "zh": ""}
-"""What stands between two words."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,9 @@ def probe_files(sources: Sources, task: str, language: str, *, seed: int) -> tup
             if line:
                 lines.append(line)
         name = f"{task}-{language}.{part}.{seed}.tsv"
-        paths.append(sets.write_rows(sources.folder / "probes" / _origin(sources) / name, lines))
+        paths.append(sets.write_rows(sources.folder / "probes" / sources.origin / name, lines))
     train, test = paths
     return train, test
-
-
-def _origin(sources: Sources) -> str:
-    return "embedded" if sources.data is None else "public"
 
 
 @cache

@@ -21,6 +21,8 @@ from firth.study.store import Store
 log = logging.getLogger(__name__)
 
 ROWS = "rows.jsonl"
+DIGITS = 6
+"""Of a figure, after the point."""
 
 
 @dataclass(frozen=True)
@@ -91,17 +93,22 @@ def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | 
 
 def _row(cell: Cell, store: Store) -> Score:
     result = store.do(cell.run)
-    figure = cell.figure or next(iter(result.figures), "")
+    rounded = {name: round(value, DIGITS) for name, value in result.figures.items()}
+    figure = cell.figure or next(iter(rounded), "")
+    kept = rounded
+    if cell.figure:
+        # A run that fills many cells has the figures of all of them.
+        kept = {name: value for name, value in rounded.items() if name in (cell.figure, *cell.also)}
     return Score(
         system=cell.system,
         dataset=cell.dataset,
         seed=cell.seed,
         figure=figure,
-        score=result.figures.get(figure),
+        score=rounded.get(figure),
         key=cell.run.key,
         seconds=round(result.seconds, 1),
         x=cell.x,
-        figures=dict(result.figures),
+        figures=kept,
         failed=result.failed,
     )
 

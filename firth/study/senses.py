@@ -5,7 +5,7 @@ from pathlib import Path
 from firth.errors import BadInput
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Study
-from firth.study.sets import Sources
+from firth.study.sets import MODELS, Sources
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "senses"
 WORDS = {
@@ -13,8 +13,6 @@ WORDS = {
     "zh": {"苹果": "pingguo", "包袱": "baofu", "杜鹃": "dujuan"},
 }
 """Words with two senses, and their files."""
-MODELS = {"en": "en-small", "zh": "zh-small"}
-NUM_LAYERS = 12
 DATASET = "six words"
 STATIC = "word and place (layer 0)"
 CONTEXT = "static vectors of the line"

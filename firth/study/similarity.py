@@ -10,6 +10,8 @@ from firth.study.similarities import SIMHASH
 
 MODELS = {"en-small": "en", "zh-small": "zh", sets.MINILM: "en"}
 WAYS = ("cls", "mean", "first-last", "mean+whitened", "embeddings")
+PERCENTILES = ("unrelated_percentile_5", "unrelated_percentile_50", "unrelated_percentile_95")
+"""Of the cosines of unrelated texts."""
 UNLABELLED_TEXTS = 1000
 """Texts that whitening is learned from."""
 
@@ -26,7 +28,7 @@ def cells(sources: Sources) -> list[Cell]:
             for fold in range(1, sets.FOLDS + 1):
                 found.append(Cell(way, f"pairs, {model}", fold, run, f"spearman_{fold}"))
                 if way != SIMHASH:
-                    found.append(Cell(way, f"unrelated, {model}", fold, run, f"unrelated_{fold}"))
+                    found.append(Cell(way, f"unrelated, {model}", fold, run, f"unrelated_{fold}", also=PERCENTILES))
     return found
 
 
@@ -44,10 +46,9 @@ def _run(sources: Sources, model: str, way: str, pairs: tuple[Path, ...]) -> Exp
 
 def _parts(sources: Sources, language: str) -> tuple[Path, ...]:
     """The pairs in parts, as rows of two texts and a score."""
-    origin = "embedded" if sources.data is None else "public"
     paths = []
     for fold, rows in enumerate(sets.folds(_pairs(sources, language, "test")), start=1):
-        path = sources.folder / "pairs" / origin / f"pairs.{language}.{fold}.tsv"
+        path = sources.folder / "pairs" / sources.origin / f"pairs.{language}.{fold}.tsv"
         paths.append(sets.write_rows(path, rows))
     return tuple(paths)
 
@@ -115,4 +116,5 @@ STUDY = Study(
             UNRELATED,
         ),
     ),
+    spread=PERCENTILES,
 )

@@ -8,15 +8,13 @@ from firth import rng, samples
 from firth.data.spoken import words_of
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Setting, Study
-from firth.study.sets import Sources
+from firth.study.sets import BETWEEN, MODELS, Sources
 from firth.study.similarities import SIMHASH
 
 LENGTHS = (8, 32, 128, 256)
 """Words of a text."""
 SHORTEST = float(LENGTHS[0])
 LONGEST = float(LENGTHS[-1])
-MODELS = {"en": "en-small", "zh": "zh-small"}
-BETWEEN = {"en": " ", "zh": ""}
 WAYS = ("mean", "embeddings", SIMHASH)
 PAIRS = 20
 """Of each part."""

@@ -7,13 +7,12 @@ from firth.study.sets import Sources
 
 HEADER = "text\tlabel"
 TEST_ROWS = 400
-MODELS = {"en": "en-small", "zh": "zh-small"}
 NAMES = {"public": {"en": "sst-2", "zh": "thucnews"}, "embedded": {"en": "classify-en", "zh": "classify-zh"}}
 """The sets by language."""
 
 
 def set_names(sources: Sources) -> dict[str, str]:
-    return NAMES["embedded" if sources.data is None else "public"]
+    return NAMES[sources.origin]
 
 
 def training_rows(sources: Sources, language: str, count: int, *, seed: int) -> Path:
