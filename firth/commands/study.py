@@ -16,6 +16,9 @@ def study(
     minutes: Annotated[
         float | None, typer.Option(help="Do only what fits into this time; run again, it goes on. Without it: all.")
     ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with archives of public sets; without it: what comes with firth.")
+    ] = None,
     run_all: Annotated[bool, typer.Option("--all", help="All studies, each with the same share of the time.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -25,7 +28,11 @@ def study(
 
     if bool(name) == run_all:
         raise BadConfig(f"Name one study ({', '.join(studies.TABLE)}) or give --all.")
-    pages = run_every_study(out=out, minutes=minutes) if run_all else [run(name, out=out, minutes=minutes)]
+    pages = (
+        run_every_study(out=out, minutes=minutes, data=data)
+        if run_all
+        else [run(name, out=out, minutes=minutes, data=data)]
+    )
     if as_json:
         show({"pages": pages}, as_json=True)
         return

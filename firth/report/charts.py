@@ -31,6 +31,10 @@ _LEGEND_SAMPLE = 26.0
 """Pixels a legend entry takes before its name: a piece of the line and a space."""
 
 
+Range = tuple[float, float, float]
+"""A place on the horizontal axis, and the lowest and the highest value there."""
+
+
 class NumberFormat(Protocol):
     """Writes a value in at most so many digits."""
 
@@ -43,13 +47,17 @@ def lines(
     x_label: str,
     y_label: str,
     references: Mapping[str, float] | None = None,
+    ranges: Mapping[str, Sequence[Range]] | None = None,
     log_x: bool = False,
     percent: bool = False,
     smooth: bool = False,
     width: int = 400,
     height: int = 270,
 ) -> Html:
-    """Named curves over horizontal reference lines. `smooth` draws a running mean over the faint raw values."""
+    """Named curves over horizontal reference lines. `smooth` draws a running mean over the faint raw values.
+
+    `ranges` are vertical lines through points of a curve; one that leaves the frame is cut.
+    """
     curves = {name: _drawable(points, log_x) for name, points in series.items()}
     marks = {name: y for name, y in (references or {}).items() if _finite(y)}
     if not any(curves.values()):
@@ -78,7 +86,8 @@ def lines(
     parts += _x_ticks(frame)
     for y in marks.values():
         parts.append(_horizontal(frame, y, "reference"))
-    for index, points in enumerate(curves.values()):
+    for index, (name, points) in enumerate(curves.items()):
+        parts += _whiskers((ranges or {}).get(name, ()), frame, index)
         parts.append(_curve(points, frame, index, smooth=smooth))
     parts += _end_labels(frame, ends, write)
     summary = _spoken_ends(curves, marks, write)
@@ -271,6 +280,19 @@ def _spoken_ends(curves: Mapping[str, Points], marks: Mapping[str, float], write
     for name, y in marks.items():
         spoken.append(f"{name} is {write(y, 3)}")
     return ", ".join(spoken)
+
+
+def _whiskers(ranges: Iterable[Range], frame: _Frame, index: int) -> list[Html]:
+    """Vertical lines, as far as they are inside the frame."""
+    parts = []
+    for x, low, high in ranges:
+        lowest = max(low, frame.y.low)
+        highest = min(high, frame.y.high)
+        if lowest < highest:
+            across, bottom = frame.place(x, lowest)
+            _, top = frame.place(x, highest)
+            parts.append(tag("line", class_=f"range s{index}", x1=across, x2=across, y1=bottom, y2=top))
+    return parts
 
 
 def _curve(points: Points, frame: _Frame, index: int, *, smooth: bool) -> Html:

@@ -1,10 +1,11 @@
 """The stylesheet of every page. Colours are those of Okabe and Ito, which colour-blind readers can distinguish."""
 
-CSS = """
+COLOURS = """
 :root {
   color-scheme: light dark;
   --ground: #f7f6f2; --card: #ffffff; --ink: #1c2024; --soft: #5a636d; --rule: #e4e2db; --track: #efeee9;
-  --s0: #0072b2; --s1: #c44e00; --s2: #00795a; --s3: #a8457f; --heat: #00538f;
+  --s0: #0072b2; --s1: #c44e00; --s2: #00795a; --s3: #a8457f; --s4: #7a6a00; --s5: #5b4bb5;
+  --heat: #00538f;
   --good: #00795a; --warn: #b45309; --good-ground: #e7f3ee; --warn-ground: #fcf0e1; --mark: #dcebf5;
   --sans: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "Noto Sans", "Noto Sans CJK SC",
     "PingFang SC", "Microsoft YaHei", Arial, sans-serif;
@@ -14,10 +15,44 @@ CSS = """
 @media (prefers-color-scheme: dark) {
   :root {
     --ground: #101317; --card: #181c22; --ink: #e9ebee; --soft: #9ca6b1; --rule: #2b313a; --track: #232931;
-    --s0: #5ab7ec; --s1: #f0a04b; --s2: #45c79f; --s3: #e296c0; --heat: #6cc3f5;
+    --s0: #5ab7ec; --s1: #f0a04b; --s2: #45c79f; --s3: #e296c0; --s4: #d9c64a; --s5: #b3a6ff;
+    --heat: #6cc3f5;
     --good: #45c79f; --warn: #f0a04b; --good-ground: #13261f; --warn-ground: #2c2113; --mark: #17354a;
   }
 }
+"""
+"""The colours by name, for a bright and for a dark screen."""
+
+CHARTS = """
+svg text { font: 12.5px var(--sans); fill: var(--soft); font-variant-numeric: tabular-nums; }
+svg .word, svg .axis { fill: var(--ink); }
+svg .axis { font-weight: 600; }
+svg .end { fill: var(--ink); font-weight: 600; }
+.rule { stroke: var(--rule); } .tick { stroke: var(--soft); }
+.reference { stroke: var(--soft); stroke-width: 1.6; stroke-dasharray: 5 4; fill: none; }
+.line { fill: none; stroke-width: 2.2; stroke-linejoin: round; stroke-linecap: round; }
+.faint { stroke-width: 1; opacity: .45; }
+.line.s0 { stroke: var(--s0); } .line.s1 { stroke: var(--s1); } 
+.line.s2 { stroke: var(--s2); stroke-dasharray: 7 4; } .line.s3 { stroke: var(--s3); stroke-dasharray: 2 4; }
+.line.s4 { stroke: var(--s4); stroke-dasharray: 12 4; } .line.s5 { stroke: var(--s5); stroke-dasharray: 7 3 1 3; }
+.range { stroke-width: 1.4; }
+.range.s0 { stroke: var(--s0); } .range.s1 { stroke: var(--s1); } .range.s2 { stroke: var(--s2); }
+.range.s3 { stroke: var(--s3); } .range.s4 { stroke: var(--s4); } .range.s5 { stroke: var(--s5); }
+.dot { stroke: var(--card); stroke-width: 1.2; }
+.dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); } .dot.s3 { fill: var(--s3); }
+.dot.s4 { fill: var(--s4); } .dot.s5 { fill: var(--s5); }
+svg .end.s0 { fill: var(--s0); } svg .end.s1 { fill: var(--s1); }
+svg .end.s2 { fill: var(--s2); } svg .end.s3 { fill: var(--s3); }
+svg .end.s4 { fill: var(--s4); } svg .end.s5 { fill: var(--s5); }
+svg .end.reference { fill: var(--soft); stroke: none; }
+.track { fill: var(--track); } .bar { fill: var(--s0); } .heat { fill: var(--heat); }
+.frame { fill: none; stroke: none; } .chosen { stroke: var(--s1); stroke-width: 2.5; }
+"""
+"""What a chart looks like."""
+
+CSS = (
+    COLOURS
+    + """\
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; scroll-behavior: smooth; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 1rem/1.6 var(--sans); overflow-wrap: anywhere; }
@@ -83,25 +118,9 @@ th, td { text-align: right; padding: .4rem .75rem; border-bottom: 1px solid var(
 th:first-child, td:first-child { text-align: left; padding-left: 0; }
 footer { max-width: 62rem; margin: 2rem auto 0; padding: 1.25rem 1.5rem 2.5rem; color: var(--soft); font-size: .85rem; }
 :focus-visible { outline: 2px solid var(--s0); outline-offset: 3px; border-radius: 2px; }
-
-svg text { font: 12.5px var(--sans); fill: var(--soft); font-variant-numeric: tabular-nums; }
-svg .word, svg .axis { fill: var(--ink); }
-svg .axis { font-weight: 600; }
-svg .end { fill: var(--ink); font-weight: 600; }
-.rule { stroke: var(--rule); } .tick { stroke: var(--soft); }
-.reference { stroke: var(--soft); stroke-width: 1.6; stroke-dasharray: 5 4; fill: none; }
-.line { fill: none; stroke-width: 2.2; stroke-linejoin: round; stroke-linecap: round; }
-.faint { stroke-width: 1; opacity: .45; }
-.line.s0 { stroke: var(--s0); } .line.s1 { stroke: var(--s1); } 
-.line.s2 { stroke: var(--s2); stroke-dasharray: 7 4; } .line.s3 { stroke: var(--s3); stroke-dasharray: 2 4; }
-.dot { stroke: var(--card); stroke-width: 1.2; }
-.dot.s0 { fill: var(--s0); } .dot.s1 { fill: var(--s1); } .dot.s2 { fill: var(--s2); } .dot.s3 { fill: var(--s3); }
-svg .end.s0 { fill: var(--s0); } svg .end.s1 { fill: var(--s1); }
-svg .end.s2 { fill: var(--s2); } svg .end.s3 { fill: var(--s3); }
-svg .end.reference { fill: var(--soft); stroke: none; }
-.track { fill: var(--track); } .bar { fill: var(--s0); } .heat { fill: var(--heat); }
-.frame { fill: none; stroke: none; } .chosen { stroke: var(--s1); stroke-width: 2.5; }
-
+"""
+    + CHARTS
+    + """
 @media (max-width: 40rem) {
   main { padding: 2rem 1rem 1rem; }
   figure, .card { padding: 1rem; }
@@ -117,3 +136,4 @@ svg .end.reference { fill: var(--soft); stroke: none; }
   figure, .card, .verdict { break-inside: avoid; }
 }
 """
+)

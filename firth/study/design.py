@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 
 from firth.files import sha256
+from firth.study.sets import Sources
 
 Setting = str | int | float | bool | tuple[str, ...]
 Sentences = Mapping[str, str]
@@ -60,7 +61,9 @@ class Cell:
     seed: int
     run: Experiment
     figure: str = ""
-    """Which figure of the run it is; empty: the one that the run is judged by."""
+    """Which figure of the run it is; empty: the one that the run is judged by, and all others are kept beside it."""
+    also: tuple[str, ...] = ()
+    """Figures to keep beside a named one."""
     x: float | None = None
     """Where it is on the horizontal axis, in a study of curves: a number of rows, a layer."""
 
@@ -79,6 +82,15 @@ class Claim:
     worse_x: float | None = None
     """That of the worse system, where it is another one."""
 
+    def is_about(self, cell: Cell) -> bool:
+        """Whether a cell has a say in it."""
+        if self.datasets and cell.dataset not in self.datasets:
+            return False
+        worse_x = self.x if self.worse_x is None else self.worse_x
+        is_better = cell.system == self.better and self.x in (None, cell.x)
+        is_worse = cell.system == self.worse and worse_x in (None, cell.x)
+        return is_better or is_worse
+
 
 @dataclass(frozen=True)
 class Study:
@@ -87,9 +99,29 @@ class Study:
     name: str
     question: Sentences
     design: Sentences
-    cells: Callable[[Path], list[Cell]]
-    """The cells, those that matter most first: a short time limit fills the first ones. The folder is for files that
-    are derived, such as splits of labelled sets."""
+    cells: Callable[[Sources], list[Cell]]
+    """The cells; `queue` says in which order they are filled."""
     claims: tuple[Claim, ...] = ()
     x_label: str = ""
     """What the horizontal axis is, in a study of curves."""
+    log_x: bool = False
+    """Whether that axis is logarithmic."""
+    score: str = ""
+    """What a score is, where the name of the run's figure does not say it."""
+    spread: tuple[str, ...] = ()
+    """Three figures, low, middle and high, that runs keep beside a score: a picture shows them."""
+    against: str = ""
+    """A figure of the runs that the scores are drawn against, one point for each system."""
+
+    def queue(self, sources: Sources) -> list[Cell]:
+        """The cells in the order in which they are filled.
+
+        Those that a claim is about come first, and of these one seed of everything before the next seed, so that a
+        short time limit gives many small verdicts instead of one.
+        """
+
+        def place(cell: Cell) -> tuple[bool, int]:
+            decides = any(claim.is_about(cell) for claim in self.claims)
+            return not decides, cell.seed
+
+        return sorted(self.cells(sources), key=place)

@@ -1,74 +1,94 @@
-"""What the layers of a pre-trained model know: one linear layer reads each of them, the model stays as it is."""
+"""What the layers of a pre-trained model know: a linear layer reads each of them, the model stays as it is."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from firth.starts import FEW_ROWS
 from firth.study import sets
-from firth.study.design import Cell, Claim, Experiment, Study
+from firth.study.design import Cell, Claim, Experiment, Setting, Study
+from firth.study.lineage import SYSTEMS, pretrained
+from firth.study.probe_sets import probe_files
+from firth.study.sets import BETWEEN, Sources
 
-SEEDS = 3
-LAYERS = (12, 6, 0, 9, 3)
-MODELS = {"en": "en-small", "zh": "zh-small"}
-PROBES = {"entities": "tag", "classify": "classify"}
-PROBE = "probe"
-MIDDLE = 6
-LAST = 12
+SEEDS = 5
+TASKS = {"public": ("pos", "entities", "order"), "embedded": ("entities", "order")}
+ELMO = "elmo"
 
 
-def cells(folder: Path) -> list[Cell]:
+@dataclass(frozen=True)
+class Probed:
+    """A model whose layers are read."""
+
+    languages: tuple[str, ...]
+    num_layers: int
+
+
+MODELS = {
+    "en-small": Probed(("en",), 12),
+    "zh-small": Probed(("zh",), 12),
+    sets.MINILM: Probed(("en",), 6),
+    ELMO: Probed(("en", "zh"), 2),
+}
+
+
+def cells(sources: Sources) -> list[Cell]:
+    tasks = TASKS[sources.origin]
     found = []
-    for seed in range(1, SEEDS + 1):
-        for layer in LAYERS:
-            for probe in PROBES:
-                for language in MODELS:
-                    found.append(_cell(folder, probe, language, layer, seed))
+    for name, probed in MODELS.items():
+        if name == sets.MINILM and not sets.has_minilm():
+            continue
+        for language in probed.languages:
+            for task in tasks:
+                for seed in range(1, SEEDS + 1):
+                    run = _run(sources, name, task, language, seed=seed)
+                    for layer in range(probed.num_layers + 1):
+                        place = Cell(name, f"{task}-{language}", seed, run, f"layer_{layer}", x=float(layer))
+                        found.append(place)
     return found
 
 
-def _cell(folder: Path, probe: str, language: str, layer: int, seed: int) -> Cell:
-    dataset = f"{probe}-{language}"
-    task = PROBES[probe]
-    train, test = sets.labelled(folder, dataset)
-    changes: tuple[str, ...] = (
-        *FEW_ROWS,
-        "transfer.mode=features",
-        f"transfer.features.layers={layer}",
-        "transfer.features.combine=sum",
-        "batch_size=16",
-        "epochs=8",
-        "train.optim.rate=5e-3",
-    )
-    if task == "classify":
-        changes = (*changes, "tasks.classify.pooling=mean")
-    model = MODELS[language]
-    run = Experiment(
-        "finetune",
-        {"task": task, "seed": seed, "model": model, "changes": changes},
-        files={"train": (train,), "test": (test,), "weights": sets.shipped_weights(model)},
-        seconds=15,
-    )
-    return Cell(PROBE, dataset, seed, run, x=float(layer))
+def _run(sources: Sources, name: str, task: str, language: str, *, seed: int) -> Experiment:
+    train, test = probe_files(sources, task, language, seed=seed)
+    settings: dict[str, Setting] = {"between": BETWEEN[language]}
+    files: dict[str, tuple[Path, ...]] = {"train": (train,), "test": (test,)}
+    if name == ELMO:
+        start = pretrained(SYSTEMS[ELMO], sources.corpus)
+        return Experiment("probe", settings, files=files, needs={"model": start}, seconds=8)
+    settings["model"] = name
+    files["weights"] = sets.weights(name)
+    return Experiment("probe", settings, files=files, seconds=8)
 
 
-def _claim(better: int, worse: int, english: str, chinese: str) -> Claim:
-    return Claim(PROBE, PROBE, {"en": english, "zh": chinese}, x=float(better), worse_x=float(worse))
+def _claims(name: str, middle: int, last: int) -> tuple[Claim, ...]:
+    def claim(better: int, worse: int, english: str, chinese: str) -> Claim:
+        text = {"en": f"{name}: {english}", "zh": f"{name}：{chinese}"}
+        return Claim(name, name, text, x=float(better), worse_x=float(worse))
+
+    return (
+        claim(middle, 0, f"layer {middle} knows more than the embeddings", f"第 {middle} 层比词嵌入知道得多"),
+        claim(middle, last, f"layer {middle} knows more than the last", f"第 {middle} 层比最后一层知道得多"),
+    )
 
 
 STUDY = Study(
     name="layers",
     question={
-        "en": "Which layer of a pre-trained model knows most about entities and about sentiment?",
-        "zh": "预训练模型的哪一层最了解实体和情感？",
+        "en": "Which layers of a pre-trained model know the part of speech, entities, and the order of words?",
+        "zh": "预训练模型的哪些层知道词性、实体和词序？",
     },
     design={
-        "en": "A linear layer reads the states of one layer of en-small or zh-small, which stay as they are.",
-        "zh": "用一个线性层读取 en-small 或 zh-small 某一层的状态，模型保持不变。",
+        "en": "A linear layer (ridge regression) reads a word's state in one layer; the share of right labels on 200 "
+        "other sentences. order: was this word exchanged with its right neighbour? Without reading the text half of "
+        "these answers are right. Each seed draws other sentences. The ELMo is the tiny one of the study `lineage`.",
+        "zh": "用线性层（岭回归）读取词在某一层的状态，在另外 200 个句子上计算正确率。order：这个词是否与右边的词"
+        "交换过？不读文本时正确率为一半。每个种子抽取不同的句子。ELMo 是研究 `lineage` 中的小模型。",
     },
     cells=cells,
     claims=(
-        _claim(MIDDLE, 0, "The middle layer knows more than the embeddings", "中间层比词嵌入知道得多"),
-        _claim(MIDDLE, LAST, "The middle layer knows more than the last", "中间层比最后一层知道得多"),
-        _claim(LAST, 0, "The last layer knows more than the embeddings", "最后一层比词嵌入知道得多"),
+        *_claims("en-small", 6, 12),
+        *_claims("zh-small", 6, 12),
+        *_claims(sets.MINILM, 3, 6),
+        *_claims(ELMO, 1, 2),
     ),
     x_label="layer (0: embeddings)",
+    score="accuracy",
 )

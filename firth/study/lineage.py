@@ -1,35 +1,34 @@
-"""Does each step of the lineage beat the one before? Every system at one size and number of steps, then tasks."""
+"""Does each step of the lineage beat the one before? Every system at one size and number of steps, read by probes."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from firth.starts import CLASSIC, FEW_ROWS
-from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Setting, Study
+from firth.study.probe_sets import probe_files
+from firth.study.probing import ALL_LAYERS
+from firth.study.sets import BETWEEN, Sources
 
-SEEDS = 3
-STEPS = 300
-DATASETS = ("classify-en", "entities-zh", "classify-zh", "entities-en")
-TASK_OF = {"classify": "classify", "entities": "tag"}
-VOCAB_SIZE = 6000
-# Many small steps and short sequences: what learns soonest on one megabyte of text.
+SEEDS = 5
+STEPS = 600
+VOCAB_SIZE = 8000
+# Many small steps and short sequences: what learns soonest on a few megabytes of text.
 PRETRAINING = (
     "batches.tokens=1024",
     "batches.max_length=64",
     "batches.held_out_rate=0.03",
     "train.evaluate_every=1000000",
-    "train.checkpoint_every=1000000",
+    "train.checkpoint_every=200",
 )
-FINE_TUNING = {
-    "classify": (*FEW_ROWS, "batch_size=8", "epochs=6"),
-    "tag": (*FEW_ROWS, "batch_size=8", "epochs=8"),
-}
+# For a short run of a small Transformer, found with `firth demo`.
+TRANSFORMER = ("train.optim.rate=1e-3", "train.optim.beta2=0.98")
 TOKENIZERS: dict[str, dict[str, str | int | bool]] = {
     "pieces": {"vocab_size": VOCAB_SIZE},
     "bpe": {"tokenizer": "bpe", "vocab_size": VOCAB_SIZE},
     "letters": {"tokenizer": "characters", "cased": True},
 }
+PROBES = {"public": ("pos", "entities", "order"), "embedded": ("entities", "order")}
+LANGUAGES = {"public": ("en", "zh"), "embedded": ("en",)}
+"""Of the embedded text, only the English part is large enough to learn from."""
 
 
 @dataclass(frozen=True)
@@ -39,103 +38,71 @@ class System:
     recipe: str
     tokens: str = "pieces"
     """A name in `TOKENIZERS`; `words` for word vectors, which read the text itself."""
-    seconds: float = 15.0
+    seconds: float = 60.0
     """Of its pre-training."""
+    steps: int = STEPS
+    changes: tuple[str, ...] = ()
 
 
-CORE = {
-    "tf-idf": System("tf-idf", "words", 2),
-    "word2vec": System("word2vec-sg-ns", "words", 5),
-    "elmo": System("elmo", "letters", 40),
-    "gpt": System("gpt", "bpe"),
-    "bert": System("bert"),
+def _small(encoder: str) -> tuple[str, ...]:
+    return (*TRANSFORMER, f"encoder.{encoder}.dropout=0", f"encoder.{encoder}.init_std=0.05")
+
+
+RANDOM = "random weights"
+BERT = System("bert", changes=_small("bert"))
+SYSTEMS = {
+    RANDOM: System("bert", steps=1, seconds=3, changes=_small("bert")),
+    "word2vec": System("word2vec-sg-ns", "words", 8),
+    "elmo": System("elmo", "letters", 150),
+    "gpt": System("gpt", "bpe", changes=_small("gpt")),
+    "bert": BERT,
+    "electra": System("electra", seconds=90, changes=TRANSFORMER),
+    "roberta": System("roberta", "bpe", changes=TRANSFORMER),
+    "albert": System("albert", changes=TRANSFORMER),
+    "glove": System("glove", "words", 8),
+    "fasttext": System("fasttext-sg", "words", 12),
+    "ulmfit": System("ulmfit", seconds=120),
+    "spanbert": System("spanbert", changes=TRANSFORMER),
+    "xlnet": System("xlnet", seconds=120, changes=TRANSFORMER),
+    "unilm": System("unilm", changes=TRANSFORMER),
 }
-"""The claim of the documents is about these."""
-OTHERS = {
-    "electra": System("electra", seconds=20),
-    "roberta": System("roberta", "bpe"),
-    "ulmfit": System("ulmfit", seconds=30),
-    "glove": System("glove", "words", 5),
-    "fasttext": System("fasttext-sg", "words", 8),
-    "lsa": System("lsa", "words", 2),
-    "spanbert": System("spanbert"),
-    "albert": System("albert"),
-    "xlnet": System("xlnet", seconds=30),
-    "unilm": System("unilm"),
-    "t5": System("t5", seconds=20),
-    "bart": System("bart", "bpe", 20),
-}
-COUNTED = ("tf-idf", "lsa")
-"""Systems that describe whole texts and not tokens, so they cannot tag."""
+"""The documents' claim is about the first five; the others follow if there is time."""
 
 
-def cells(folder: Path) -> list[Cell]:
-    """The core on two sets with all seeds, then the same of the others, then the other two sets."""
-    texts = sets.corpus(folder)
+def cells(sources: Sources) -> list[Cell]:
     found = []
-    for datasets in (DATASETS[:2], DATASETS[2:]):
-        for systems in (CORE, OTHERS):
-            found += _block(folder, texts, systems, datasets)
+    for name, system in SYSTEMS.items():
+        found += probed_cells(sources, name, pretrained(system, sources.corpus))
     return found
 
 
-def _block(folder: Path, texts: tuple[Path, ...], systems: dict[str, System], datasets: Iterable[str]) -> list[Cell]:
+def probed_cells(sources: Sources, name: str, start: Experiment) -> list[Cell]:
+    """A pre-trained start on every set of probes."""
     found = []
-    for seed in range(1, SEEDS + 1):
-        for dataset in datasets:
-            if systems is CORE:
-                found.append(Cell("random weights", dataset, seed, random_weights(folder, texts, dataset, seed)))
-            for name, system in systems.items():
-                is_tagged = dataset.startswith("entities")
-                if is_tagged and name in COUNTED:
-                    continue
-                start = pretrained(system, texts)
-                found.append(Cell(name, dataset, seed, finetuned(folder, start, name, dataset, seed)))
+    for language in LANGUAGES[sources.origin]:
+        for task in PROBES[sources.origin]:
+            for seed in range(1, SEEDS + 1):
+                train, test = probe_files(sources, task, language, seed=seed)
+                files: dict[str, tuple[Path, ...]] = {"train": (train,), "test": (test,)}
+                settings: dict[str, Setting] = {"between": BETWEEN[language]}
+                run = Experiment("probe", settings, files=files, needs={"model": start}, seconds=3)
+                found.append(Cell(name, f"{task}-{language}", seed, run, ALL_LAYERS))
     return found
 
 
-def pretrained(system: System, texts: tuple[Path, ...], changes: tuple[str, ...] = ()) -> Experiment:
+def pretrained(system: System, texts: tuple[Path, ...]) -> Experiment:
     """The run of a system's pre-training."""
     if system.tokens == "words":
         settings: dict[str, Setting] = {"recipe": system.recipe, "min_count": 2}
         return Experiment("pretrain", settings, files={"texts": texts}, seconds=system.seconds)
-    return Experiment(
-        "pretrain",
-        {"recipe": system.recipe, "size": "tiny", "steps": STEPS, "changes": (*PRETRAINING, *changes)},
-        needs={"data": shards(system.tokens, texts)},
-        seconds=system.seconds,
-    )
-
-
-def shards(tokens: str, texts: tuple[Path, ...]) -> Experiment:
-    return Experiment("prepare", TOKENIZERS[tokens], files={"texts": texts}, seconds=6)
-
-
-def finetuned(folder: Path, start: Experiment, name: str, dataset: str, seed: int) -> Experiment:
-    """The run that learns a set from a pre-trained start."""
-    train, test = sets.labelled(folder, dataset)
-    task = TASK_OF[dataset.partition("-")[0]]
-    changes = CLASSIC["classify"] if name in COUNTED else FINE_TUNING[task]
-    return Experiment(
-        "finetune",
-        {"task": task, "seed": seed, "changes": changes},
-        files={"train": (train,), "test": (test,)},
-        needs={"model": start},
-        seconds=8,
-    )
-
-
-def random_weights(folder: Path, texts: tuple[Path, ...], dataset: str, seed: int) -> Experiment:
-    """BERT's shape from random weights."""
-    train, test = sets.labelled(folder, dataset)
-    task = TASK_OF[dataset.partition("-")[0]]
-    return Experiment(
-        "finetune",
-        {"task": task, "seed": seed, "random": True, "changes": FINE_TUNING[task]},
-        files={"train": (train,), "test": (test,)},
-        needs={"model": pretrained(CORE["bert"], texts)},
-        seconds=8,
-    )
+    shards = Experiment("prepare", TOKENIZERS[system.tokens], files={"texts": texts}, seconds=6)
+    settings = {
+        "recipe": system.recipe,
+        "size": "tiny",
+        "steps": system.steps,
+        "changes": (*PRETRAINING, *system.changes),
+    }
+    return Experiment("pretrain", settings, needs={"data": shards}, seconds=system.seconds)
 
 
 def _claim(better: str, worse: str) -> Claim:
@@ -145,24 +112,26 @@ def _claim(better: str, worse: str) -> Claim:
 STUDY = Study(
     name="lineage",
     question={
-        "en": "Does each step of the lineage, from word counts to BERT, beat the one before it at an equal budget?",
-        "zh": "在相同的预算下，从词频到 BERT，每一步都比前一步好吗？",
+        "en": "Does each step of the lineage, from word vectors to BERT, know more than the one before it after the "
+        "same number of steps?",
+        "zh": "训练步数相同时，从词向量到 BERT，每一步都比前一步知道得更多吗？",
     },
     design={
-        "en": f"Every system is pre-trained on the embedded text of both languages for {STEPS} steps of 1,024 tokens "
-        "at the size tiny (word vectors and counts: their usual passes), then fine-tuned on embedded rows.",
-        "zh": f"每个系统都用自带的中英文文本预训练 {STEPS} 步，每步 1,024 个词元，"
-        "规模为 tiny（词向量和词频用各自通常的遍数），再用自带的标注行微调。",
+        "en": f"Every network is pre-trained once, for {STEPS} steps of 1,024 tokens at the size tiny (word vectors: "
+        "their usual passes), then stays as it is; a linear layer over all its layers reads words of labelled "
+        "sentences. pos: part of speech; entities: type of entity; order: was the word exchanged with its right "
+        "neighbour (half by chance)? Each seed draws other sentences, not another pre-training.",
+        "zh": f"每个网络预训练一次，{STEPS} 步，每步 1,024 个词元，规模为 tiny（词向量用通常的遍数），之后保持不变；"
+        "线性层读取其所有层，标注句子中的词。pos：词性；entities：实体类型；order：该词是否与右边的词交换过"
+        "（随机为一半）。种子只改变抽取的句子，不改变预训练。",
     },
     cells=cells,
     claims=(
-        _claim("word2vec", "tf-idf"),
+        _claim("word2vec", RANDOM),
         _claim("elmo", "word2vec"),
         _claim("gpt", "elmo"),
         _claim("bert", "gpt"),
-        _claim("bert", "random weights"),
-        _claim("electra", "bert"),
-        _claim("roberta", "bert"),
-        _claim("bert", "ulmfit"),
+        _claim("bert", RANDOM),
     ),
+    score="accuracy",
 )

@@ -1,128 +1,100 @@
-"""Rows -> a page: the verdicts, a picture, a table with intervals, and what failed, as HTML and as Markdown."""
+"""Rows -> a page: the verdicts, the pictures, a table with intervals, and what failed, as HTML and as Markdown."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firth.report.charts import lines
-from firth.report.dots import Dot, dots
 from firth.report.markup import Html, join
 from firth.report.page import Section, figure, page, section, table
 from firth.study.design import Study
-from firth.study.intervals import LEVEL, Interval, mean_interval
+from firth.study.intervals import LEVEL, Interval
+from firth.study.pictures import Mean, means, pictures
 from firth.study.running import Score
 from firth.study.verdicts import Test, judge, verdict
 
 NOTE = {
-    "en": f"Mean over the seeds and its {1 - LEVEL:.0%} interval (Student's t). Differences of a claim are paired by "
-    "seed, and the claims of the study are corrected together (Holm).",
-    "zh": f"各随机种子的平均及其 {1 - LEVEL:.0%} 区间（t 分布）。每个论断的差按种子配对，"
+    "en": f"Mean over the seeds and its {1 - LEVEL:.0%} interval (Student's t), in hundredths. Differences of a claim "
+    "are paired by seed, and the claims of the study are corrected together (Holm).",
+    "zh": f"各随机种子的平均及其 {1 - LEVEL:.0%} 区间（t 分布），单位为百分之一。每个论断的差按种子配对，"
     "整个研究的论断一起做 Holm 校正。",
 }
 
 
 @dataclass(frozen=True)
-class Mean:
-    """The scores of a system on a set."""
+class Made:
+    """How the rows of a study were made."""
 
-    system: str
-    dataset: str
-    x: float | None
-    figure: str
-    interval: Interval
+    command: str
+    machine: str
+    software: str
+    date: str
 
-
-def means(rows: Sequence[Score]) -> list[Mean]:
-    """One entry for each system, set and place on the axis, in the order of the rows."""
-    grouped: dict[tuple[str, str, float | None], list[Score]] = {}
-    for row in rows:
-        if row.score is not None:
-            grouped.setdefault((row.system, row.dataset, row.x), []).append(row)
-    found = []
-    for (system, dataset, x), own in grouped.items():
-        scores = [row.score for row in own if row.score is not None]
-        # spearman_1 is spearman on the first part.
-        name = own[0].figure.rstrip("0123456789").rstrip("_")
-        found.append(Mean(system, dataset, x, name, mean_interval(scores)))
-    return found
+    def sentence(self) -> str:
+        return f"`{self.command}`, {self.machine}, {self.software}, {self.date}."
 
 
-def as_html(study: Study, rows: Sequence[Score], *, made: str) -> str:
-    """The page; `made` says how, on what and when the rows were made."""
-    tests = judge(study, rows)
-    found = means(rows)
+def as_html(study: Study, rows: Sequence[Score], *, made: Made) -> str:
+    """The page as one file."""
+    shown = [figure(picture.svg, heading=picture.heading) for picture in pictures(study, rows)]
     sections = [
-        section("Question", study.question["en"], study.question["zh"], study.design["en"], study.design["zh"]),
-        section("Verdicts", *_verdicts(study, tests)),
-        Section("Figures", tuple(_pictures(study, found))),
-        section("Table", _table(study, found), NOTE["en"], NOTE["zh"]),
+        section("Question", study.question["en"], study.design["en"]),
+        section("Verdicts", *verdicts(study, rows, "en")),
+        section("摘要", study.question["zh"], study.design["zh"], *verdicts(study, rows, "zh")),
+        Section("Figures", tuple(shown)),
+        section("Table", _table(study, rows), NOTE["en"], NOTE["zh"]),
     ]
     failures = _failures(rows)
     if failures:
         sections.append(section("Failed", *failures))
-    sections.append(section("How it was made", made))
+    sections.append(section("How it was made", made.sentence()))
     return page(f"Study: {study.name}", sections, kind="firth study")
 
 
-def as_markdown(study: Study, rows: Sequence[Score], *, made: str) -> str:
-    """The same page without pictures, for the documentation."""
-    tests = judge(study, rows)
-    found = means(rows)
-    parts = [f"# {study.name}", study.question["en"], study.question["zh"], study.design["en"], study.design["zh"]]
-    parts.append("## Verdicts")
-    parts.append("\n".join(f"- {sentence}" for sentence in _verdicts(study, tests)))
-    parts.append("## Table")
-    parts.append(_markdown_table(study, found))
-    parts += [NOTE["en"], NOTE["zh"]]
+def as_markdown(study: Study, rows: Sequence[Score], *, made: Made) -> str:
+    """The same page, whose pictures are files beside it."""
+    parts = [f"# {study.name}", study.question["en"], study.design["en"], "## Verdicts"]
+    parts.append(_listed(verdicts(study, rows, "en")))
+    parts += ["## 摘要", study.question["zh"], study.design["zh"], _listed(verdicts(study, rows, "zh"))]
+    parts.append("## Figures")
+    parts += [f"![{picture.heading}]({picture.file_name})" for picture in pictures(study, rows)]
+    parts += ["## Table", _markdown_table(study, rows), NOTE["en"], NOTE["zh"]]
     failures = _failures(rows)
     if failures:
-        parts.append("## Failed")
-        parts.append("\n".join(f"- {line}" for line in failures))
-    parts += ["## How it was made", made]
+        parts += ["## Failed", _listed(failures)]
+    parts += ["## How it was made", f"{made.sentence()} The rows are in [rows.jsonl](rows.jsonl)."]
     return "\n\n".join(parts) + "\n"
 
 
-def _verdicts(study: Study, tests: Sequence[Test]) -> list[str]:
-    """Each claim's sentence in both languages."""
-    sentences = []
-    for claim in study.claims:
-        sentences.append(verdict(claim, tests))
-        sentences.append(verdict(claim, tests, "zh"))
-    return sentences
+def verdicts(study: Study, rows: Sequence[Score], language: str) -> list[str]:
+    """A sentence for each claim that is about the sets of these rows."""
+    tests: Sequence[Test] = judge(study, rows)
+    datasets = {row.dataset for row in rows}
+    about = [claim for claim in study.claims if not claim.datasets or datasets & set(claim.datasets)]
+    return [verdict(claim, tests, language) for claim in about]
 
 
-def _pictures(study: Study, found: Sequence[Mean]) -> list[Html]:
-    """One chart for each set: curves over the axis of the study, or dots."""
-    pictures = []
-    for dataset in sorted({mean.dataset for mean in found}):
-        own = [mean for mean in found if mean.dataset == dataset]
-        name = own[0].figure
-        if study.x_label:
-            series: dict[str, list[tuple[float, float]]] = {}
-            for mean in sorted(own, key=lambda mean: mean.x or 0.0):
-                series.setdefault(mean.system, []).append((mean.x or 0.0, mean.interval.mean))
-            picture = lines(series, x_label=study.x_label, y_label=name)
-        else:
-            ranked = sorted(own, key=lambda mean: -mean.interval.mean)
-            picture = dots([Dot(m.system, m.interval.mean, m.interval.low, m.interval.high) for m in ranked])
-        pictures.append(figure(picture, heading=f"{dataset}: {name}"))
-    return pictures
+def _listed(sentences: Sequence[str]) -> str:
+    return "\n".join(f"- {sentence}" for sentence in sentences)
 
 
 def _cells(study: Study, found: Sequence[Mean]) -> tuple[list[str], list[list[str]]]:
     """The header and the rows of the table: a line for each system and place, a column for each set."""
     datasets = sorted({mean.dataset for mean in found})
-    header = ["system", *([study.x_label] if study.x_label else []), *datasets, "seeds"]
-    by_line: dict[tuple[str, float | None], dict[str, Interval]] = {}
+    has_axis = any(mean.x is not None for mean in found)
+    header = ["system", *([study.x_label] if has_axis else []), *datasets, "seeds"]
+    by_line: dict[tuple[str, float], dict[str, Interval]] = {}
     for mean in found:
-        by_line.setdefault((mean.system, mean.x), {})[mean.dataset] = mean.interval
+        by_line.setdefault((mean.system, mean.x or 0.0), {})[mean.dataset] = mean.interval
+    systems = list(dict.fromkeys(mean.system for mean in found))
     table_rows = []
-    for (system, x), intervals in by_line.items():
+    for system, x in sorted(by_line, key=lambda line: (systems.index(line[0]), line[1])):
+        intervals = by_line[system, x]
         line = [system]
-        if study.x_label:
-            line.append(f"{x:g}" if x is not None else "")
+        if has_axis:
+            line.append(f"{x:g}")
         for dataset in datasets:
             line.append(_written(intervals.get(dataset)))
-        line.append(str(max(interval.count for interval in intervals.values())))
+        counts = sorted({interval.count for interval in intervals.values()})
+        line.append("–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))))
         table_rows.append(line)
     return header, table_rows
 
@@ -135,13 +107,13 @@ def _written(interval: Interval | None) -> str:
     return f"{100 * interval.mean:.1f} ± {100 * (interval.high - interval.low) / 2:.1f}"
 
 
-def _table(study: Study, found: Sequence[Mean]) -> Html:
-    header, table_rows = _cells(study, found)
+def _table(study: Study, rows: Sequence[Score]) -> Html:
+    header, table_rows = _cells(study, means(rows))
     return join(table(header, table_rows))
 
 
-def _markdown_table(study: Study, found: Sequence[Mean]) -> str:
-    header, table_rows = _cells(study, found)
+def _markdown_table(study: Study, rows: Sequence[Score]) -> str:
+    header, table_rows = _cells(study, means(rows))
     written = [header, ["---"] * len(header), *table_rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in written)
 

@@ -1,4 +1,4 @@
-"""A study and a time limit -> its rows: the cells that fit are filled, in the study's order.
+"""A study and a time limit -> its rows: the cells that fit are filled, in the order of the study's queue.
 
 A cell is begun only if what it still needs is expected to end in time. Expected seconds are those of the design, scaled
 by how long the runs done so far took on this machine.
@@ -12,13 +12,17 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from firth.config import from_dict
 from firth.files import write_bytes
 from firth.study.design import Cell, Experiment, Study
+from firth.study.sets import Sources
 from firth.study.store import Store
 
 log = logging.getLogger(__name__)
 
 ROWS = "rows.jsonl"
+DIGITS = 6
+"""Of a figure, after the point."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +68,10 @@ class Clock:
             self.ratios.append(seconds / designed)
 
 
-def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None) -> list[Score]:
+def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | None) -> list[Score]:
     """Fills the cells that fit into the time, and returns all rows that are known, also those of earlier times."""
     clock = Clock(None if minutes is None else 60 * minutes)
-    cells = study.cells(folder)
+    cells = study.queue(sources)
     rows = []
     num_left = 0
     for number, cell in enumerate(cells, start=1):
@@ -89,22 +93,32 @@ def run_study(study: Study, folder: Path, store: Store, *, minutes: float | None
 
 def _row(cell: Cell, store: Store) -> Score:
     result = store.do(cell.run)
-    figure = cell.figure or next(iter(result.figures), "")
+    rounded = {name: round(value, DIGITS) for name, value in result.figures.items()}
+    figure = cell.figure or next(iter(rounded), "")
+    kept = rounded
+    if cell.figure:
+        # A run that fills many cells has the figures of all of them.
+        kept = {name: value for name, value in rounded.items() if name in (cell.figure, *cell.also)}
     return Score(
         system=cell.system,
         dataset=cell.dataset,
         seed=cell.seed,
         figure=figure,
-        score=result.figures.get(figure),
+        score=rounded.get(figure),
         key=cell.run.key,
         seconds=round(result.seconds, 1),
         x=cell.x,
-        figures=dict(result.figures),
+        figures=kept,
         failed=result.failed,
     )
 
 
 def write_rows(rows: Sequence[Score], path: Path) -> None:
     """The rows as JSON lines."""
-    lines = [json.dumps(asdict(row), ensure_ascii=False) for row in rows]
-    write_bytes(path, ("\n".join(lines) + "\n").encode())
+    lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows]
+    write_bytes(path, "".join(lines).encode())
+
+
+def read_rows(path: Path) -> list[Score]:
+    """The rows of a file that `write_rows` wrote."""
+    return [from_dict(Score, json.loads(line)) for line in path.read_text("utf-8").splitlines()]

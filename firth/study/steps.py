@@ -5,16 +5,13 @@ The first figure is the one that the run is judged by.
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import numpy as np
-
-from firth import pipeline, preparing
-from firth.errors import BadConfig
+from firth import model_files, pipeline, preparing
+from firth.compression import resolve as method_class
 from firth.run_folder import is_begun
-
-if TYPE_CHECKING:
-    from firth.inference.model import Model
+from firth.study.probing import heads, probe, senses
+from firth.study.sets import find_model
+from firth.study.similarities import similarity
 
 Figures = Mapping[str, float]
 
@@ -95,7 +92,7 @@ def finetune(
     """
     del weights
     summary = pipeline.finetune(
-        model,
+        None if model is None else find_model(model),
         encoder=encoder,
         task=task,
         train=list(train),
@@ -116,125 +113,25 @@ def finetune(
     return {name: float(value) for name, value in figures.items() if value is not None}
 
 
-SIMHASH = "simhash"
-
-
-def similarity(
+def compress(
     out: Path,
     *,
-    pairs: Sequence[Path],
-    way: str,
-    model: Path | str | None = None,
-    weights: Sequence[Path] = (),
-    sample: Sequence[Path] = (),
+    model: Path,
+    by: str,
+    train: Sequence[Path],
+    data: Sequence[Path],
+    changes: tuple[str, ...] = (),
 ) -> Figures:
-    """Pairs of texts with scores -> the rank correlation of cosines with them, without any training on labels.
-
-    Every file of `pairs` has a figure of its own, `spearman_1` for the first one.
-    `way` is a pooling (mean, cls, first-last), with `+centred` or `+whitened` for vectors that are changed by what the
-    texts of `sample` show, or simhash, which needs no model.
-    """
-    del out, weights
-    from firth.metrics import spearman
-
-    rows_of_files = [_read_pairs(path) for path in pairs]
-    rows = [row for rows_of_file in rows_of_files for row in rows_of_file]
-    gold = np.array([score for _, _, score in rows])
-    texts = [text for first, second, _ in rows for text in (first, second)]
-    if way == SIMHASH:
-        cosines = _simhash_similarity(texts)
-    else:
-        if model is None:
-            raise BadConfig(f"The way {way} needs a model.")
-        pooling, _, change = way.partition("+")
-        # The change is learned from other texts than those compared, where there are some.
-        vectors = _vectors(model, texts, pooling)
-        if change:
-            others = sample[0].read_text("utf-8").splitlines() if sample else texts
-            learned_from = _vectors(model, [text for text in others if text.strip()], pooling)
-            vectors = _changed(vectors, learned_from, change)
-        cosines = _cosines(vectors)
-    figures = {"spearman": float(spearman(cosines, gold))}
-    start = 0
-    for number, rows_of_file in enumerate(rows_of_files, start=1):
-        end = start + len(rows_of_file)
-        figures[f"spearman_{number}"] = float(spearman(cosines[start:end], gold[start:end]))
-        start = end
-    for percent in (5, 50, 95):
-        figures[f"cosine_{percent:02d}"] = float(np.percentile(cosines, percent))
-    return figures
-
-
-def _read_pairs(path: Path) -> list[tuple[str, str, float]]:
-    """Rows of first, second and score; a first line without a number is a header."""
-    rows = []
-    for line in path.read_text("utf-8").splitlines():
-        first, second, score = line.split("\t")[:3]
-        try:
-            rows.append((first, second, float(score)))
-        except ValueError:
-            continue
-    return rows
-
-
-def _vectors(folder: Path | str, texts: Sequence[str], pooling: str) -> np.ndarray:
-    """One vector a text; `first-last` is the mean over the tokens of the first and the last layer's states."""
-    import firth
-
-    model = firth.load(folder)
-    if pooling != "first-last":
-        return np.asarray(model.embed(texts, pooling=pooling, normalise=False))
-    return np.stack([_first_and_last(model, text) for text in texts])
-
-
-def _first_and_last(model: "Model", text: str) -> np.ndarray:
-    import torch
-
-    from firth.data.packing import pack_tokens
-
-    ids = model.tokenizer.vocab.frame.join(model.tokenizer.encode(text).ids)
-    batch = pack_tokens([ids[: model.encoder.max_positions]])
-    with torch.inference_mode():
-        layers = model.encoder(batch, layers=True).layers
-    # Layer 0 is the embeddings, so the first block's output is layer 1.
-    both_ND = (layers[1] + layers[-1]) / 2
-    pooled: np.ndarray = both_ND.mean(0).numpy()
-    return pooled
-
-
-def _changed(vectors: np.ndarray, sample: np.ndarray, change: str) -> np.ndarray:
-    """The vectors without the mean of the sample's, and for `whitened` with the same variance in all directions."""
-    mean = sample.mean(0)
-    centred: np.ndarray = vectors - mean
-    if change == "centred":
-        return centred
-    if change != "whitened":
-        raise BadConfig(f"Vectors cannot be '{change}' (known: centred, whitened).")
-    covariance = np.cov((sample - mean).T)
-    values, directions = np.linalg.eigh(covariance)
-    # Directions that the sample does not vary in are left out, or noise would be scaled up.
-    kept = values > values.max() * 1e-3
-    whitened: np.ndarray = centred @ directions[:, kept] / np.sqrt(values[kept])
-    return whitened
-
-
-def _cosines(vectors: np.ndarray) -> np.ndarray:
-    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit = vectors / np.maximum(lengths, 1e-12)
-    cosines: np.ndarray = (unit[0::2] * unit[1::2]).sum(1)
-    return cosines
-
-
-def _simhash_similarity(texts: Sequence[str]) -> np.ndarray:
-    """The share of equal bits of two texts' fingerprints."""
-    from firth.data.simhash import BITS, fingerprint
-
-    prints = [fingerprint(text, shingle=1) for text in texts]
-    shares = []
-    for first, second in zip(prints[0::2], prints[1::2], strict=True):
-        differing = (first ^ second).bit_count()
-        shares.append(1 - differing / BITS)
-    return np.array(shares)
+    """A fine-tuned model -> the scores and speeds of a compressed one and of the original, measured in turns."""
+    learns = method_class(by).needs_rows
+    summary = model_files.compress(
+        model, by=by, data=data[0], train=train[0] if learns else None, out=out, changes=changes
+    )
+    return {
+        summary["metric"]: float(summary["compressed"]["score"]),
+        "speedup": summary["speedup"],
+        "bytes": float(summary["compressed"]["disk_bytes"]) / float(summary["original"]["disk_bytes"]),
+    }
 
 
 TABLE: dict[str, Callable[..., Figures]] = {
@@ -242,5 +139,9 @@ TABLE: dict[str, Callable[..., Figures]] = {
     "pretrain": pretrain,
     "finetune": finetune,
     "similarity": similarity,
+    "probe": probe,
+    "heads": heads,
+    "senses": senses,
+    "compress": compress,
 }
 """The steps by name."""

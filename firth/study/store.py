@@ -5,6 +5,7 @@ figures or the sentence of its failure.
 """
 
 import logging
+import shutil
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ from pathlib import Path
 from firth.config import from_dict
 from firth.errors import FirthError, Interrupted
 from firth.files import read_json, write_json
+from firth.run_folder import is_begun
 from firth.starts import quiet
 from firth.study.design import Experiment
 from firth.study.steps import TABLE
@@ -64,6 +66,9 @@ class Store:
                 return self._keep(run, Result(0.0, failed=result.failed))
         out = self.out(run)
         out.parent.mkdir(parents=True, exist_ok=True)
+        if out.exists() and not is_begun(out):
+            # Left by a step that cannot go on: it begins again.
+            shutil.rmtree(out)
         write_json(out.parent / RUN, {"step": run.step, "settings": dict(run.settings)})
         needs = {name: self.out(needed) for name, needed in run.needs.items()}
         begun = time.monotonic()

@@ -10,6 +10,7 @@ from firth.errors import BadInput, Interrupted
 from firth.study import steps
 from firth.study.design import Cell, Claim, Experiment, Study
 from firth.study.running import run_study
+from firth.study.sets import Sources
 from firth.study.store import Store
 from firth.study.verdicts import judge, verdict
 
@@ -86,7 +87,7 @@ def test_an_interruption_leaves_no_result(tmp_path: Path, calls: list[str]) -> N
 
 
 def _study(seconds: float = 1.0) -> Study:
-    def cells(folder: Path) -> list[Cell]:
+    def cells(sources: Sources) -> list[Cell]:
         found = []
         for seed in (1, 2, 3):
             for system in ("long text", "short"):
@@ -102,7 +103,7 @@ def _study(seconds: float = 1.0) -> Study:
 
 def test_rows_and_verdicts(tmp_path: Path, calls: list[str]) -> None:
     study = _study()
-    rows = run_study(study, tmp_path, Store(tmp_path / "runs"), minutes=None)
+    rows = run_study(study, Sources(tmp_path), Store(tmp_path / "runs"), minutes=None)
     assert [(row.system, row.seed, row.score) for row in rows][:3] == [
         ("long text", 1, 10),
         ("short", 1, 6),
@@ -119,12 +120,36 @@ def test_rows_and_verdicts(tmp_path: Path, calls: list[str]) -> None:
     assert verdict(study.claims[1], tests) == "Longer than nothing: not measured."
 
 
+def test_what_decides_a_claim_comes_first() -> None:
+    def cells(sources: Sources) -> list[Cell]:
+        found = []
+        for system in ("idle", "worse", "better"):
+            for seed in (1, 2):
+                for x in (1.0, 2.0):
+                    found.append(Cell(system, "set", seed, _written(f"{system} {seed} {x}"), x=x))
+        return found
+
+    texts = {"en": "?", "zh": "？"}
+    study = Study("test", texts, texts, cells, (Claim("better", "worse", texts, x=2.0, worse_x=1.0),))
+    queue = [(cell.system, cell.seed, cell.x) for cell in study.queue(Sources(Path()))]
+    assert queue[:4] == [("worse", 1, 1.0), ("better", 1, 2.0), ("worse", 2, 1.0), ("better", 2, 2.0)]
+    # Then the others, one seed after the other.
+    assert [seed for _, seed, _ in queue[4:]] == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_leftovers_of_a_step_do_not_stop_it(tmp_path: Path, calls: list[str]) -> None:
+    run = _written("abc")
+    store = Store(tmp_path)
+    store.out(run).mkdir(parents=True)
+    assert store.do(run).failed == ""
+
+
 def test_only_what_fits_is_done(tmp_path: Path, calls: list[str]) -> None:
     # A cell needs a second for its text and a thousand for itself.
-    rows = run_study(_study(1000), tmp_path, Store(tmp_path / "runs"), minutes=1)
+    rows = run_study(_study(1000), Sources(tmp_path), Store(tmp_path / "runs"), minutes=1)
     assert rows == []
     assert calls == []
     # What is done costs nothing.
     store = Store(tmp_path / "runs")
-    run_study(_study(1000), tmp_path, store, minutes=None)
-    assert len(run_study(_study(1000), tmp_path, store, minutes=1)) == 6
+    run_study(_study(1000), Sources(tmp_path), store, minutes=None)
+    assert len(run_study(_study(1000), Sources(tmp_path), store, minutes=1)) == 6

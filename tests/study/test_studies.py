@@ -1,53 +1,83 @@
 """Every study can be laid out, and a small one runs from the command to its page, twice with the same figures."""
 
 import json
+import subprocess
+import sys
+import tarfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
 from firth import study as studies
 from firth.config import resolve
+from firth.errors import BadInput
 from firth.study import sets, similarity
 from firth.study.design import Study
+from firth.study.running import read_rows
+from firth.study.sets import Sources
 from firth.study.steps import TABLE
 from firth.study.store import Store
+
+NAMES = ", ".join(studies.TABLE)
 
 
 @pytest.mark.parametrize("name", studies.TABLE)
 def test_a_study_is_laid_out(name: str, tmp_path: Path) -> None:
     study: Study = resolve(studies.TABLE, name, "study")
     assert study.name == name
-    cells = study.cells(tmp_path)
+    cells = study.cells(Sources(tmp_path))
     assert {cell.run.step for cell in cells} <= TABLE.keys()
     places = [(cell.system, cell.dataset, cell.seed, cell.x) for cell in cells]
     assert len(set(places)) == len(places)
-    systems = {cell.system for cell in cells}
     for claim in study.claims:
-        assert {claim.better, claim.worse} <= systems
         assert set(claim.text) == {"en", "zh"}
+    # A claim about an embedded set has cells on both sides.
+    datasets = {cell.dataset for cell in cells}
+    decided = [claim for claim in study.claims if not claim.datasets or datasets & set(claim.datasets)]
+    assert decided
+    for claim in decided:
+        assert {claim.better, claim.worse} <= {cell.system for cell in cells if claim.is_about(cell)}
 
 
-def test_the_parts_of_the_pairs_are_the_whole(tmp_path: Path) -> None:
-    parts = sets.folds_of_pairs(tmp_path, "zh")
-    rows = [row for path in parts for row in path.read_text("utf-8").splitlines()[1:]]
+def test_parts_are_the_whole() -> None:
+    rows = [str(number) for number in range(23)]
+    parts = sets.folds(rows)
     assert len(parts) == sets.FOLDS
-    assert len(rows) == len(set(rows)) == 70
+    assert sorted(row for part in parts for row in part) == sorted(rows)
 
 
-def test_a_share_of_sentences(tmp_path: Path) -> None:
-    train, _ = sets.labelled(tmp_path, "entities-en")
-    whole = train.read_text("utf-8").rstrip("\n").split("\n\n")
-    part = sets.share_of_sentences(train, 0.1).read_text("utf-8").rstrip("\n").split("\n\n")
-    assert part == whole[: round(len(whole) / 10)]
+def test_a_larger_sample_holds_the_smaller_one(tmp_path: Path) -> None:
+    sources = Sources(tmp_path)
+    train, _ = sources.labelled("entities-en")
+    small = sets.read_rows(sources.sample(train, 5, seed=1, separator=sets.SENTENCE), sets.SENTENCE)
+    large = sets.read_rows(sources.sample(train, 9, seed=1, separator=sets.SENTENCE), sets.SENTENCE)
+    other = sets.read_rows(sources.sample(train, 5, seed=2, separator=sets.SENTENCE), sets.SENTENCE)
+    assert large[:5] == small != other
+
+
+def test_public_sets_are_read_from_archives(tmp_path: Path) -> None:
+    source = tmp_path / "train.txt"
+    source.write_text("one\n")
+    (tmp_path / "data/en").mkdir(parents=True)
+    with tarfile.open(tmp_path / "data/en/words.tar.xz", "w:xz") as tar:
+        tar.add(source, "words/train.txt")
+    sources = Sources(tmp_path / "files", tmp_path / "data")
+    assert sources.public("en/words", "words/train.txt").read_text() == "one\n"
+    with pytest.raises(BadInput, match=r"absent\.tar\.xz is missing"):
+        sources.public("en/absent", "train.txt")
+    with pytest.raises(BadInput, match="name their folder"):
+        Sources(tmp_path).public("en/words", "words/train.txt")
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """The study of similarity with two ways that take no time, so that the test is short."""
-    monkeypatch.setattr(similarity, "MODELS", {"en": "en-small"})
-    monkeypatch.setattr(similarity, "WAYS", ("mean", "mean+centred"))
+    monkeypatch.setattr(similarity, "MODELS", {"en-small": "en"})
+    monkeypatch.setattr(similarity, "WAYS", ("mean", "embeddings"))
 
 
 @pytest.mark.usefixtures("small")
@@ -57,22 +87,44 @@ def test_from_the_command_to_the_page(tmp_path: Path, command: Callable[..., Any
     page = tmp_path / "one/similarity/page.html"
     assert answer.out == f"{page}\n"
     rows = [json.loads(line) for line in (tmp_path / "one/similarity/rows.jsonl").read_text("utf-8").splitlines()]
-    assert {row["system"] for row in rows} == {"mean", "mean+centred", "word2vec", "simhash"}
-    assert len(rows) == 4 * sets.FOLDS
+    assert {row["system"] for row in rows} == {"mean", "embeddings", "simhash"}
+    assert len(rows) == 5 * sets.FOLDS
     text = page.read_text("utf-8")
     assert "Vectors are better than SimHash" in text
     assert "向量优于 SimHash" in text
     assert "<svg" in text
+    picture = tmp_path / "one/similarity/pairs-en-small-spearman.svg"
+    assert picture.name in (tmp_path / "one/similarity/page.md").read_text("utf-8")
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     # The same study again, from nothing: the same figures.
     command("study", "similarity", "--out", tmp_path / "two")
     again = [json.loads(line) for line in (tmp_path / "two/similarity/rows.jsonl").read_text("utf-8").splitlines()]
     assert [(row["key"], row["score"]) for row in again] == [(row["key"], row["score"]) for row in rows]
 
 
-def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
-    from firth.study.lineage import CORE, pretrained
+def test_a_study_that_was_killed_goes_on(tmp_path: Path, command: Callable[..., Any]) -> None:
+    out = tmp_path / "out"
+    words = [sys.executable, "-m", "firth", "study", "senses", "--out", str(out)]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while process.poll() is None and not list(out.glob("runs/*/result.json")):
+            time.sleep(0.05)
+    finally:
+        process.kill()
+        process.wait()
+    (kept,) = out.glob("runs/*/result.json")
+    written = kept.stat().st_mtime_ns
+    assert not (out / "senses/rows.jsonl").exists()
+    assert command("study", "senses", "--out", out).code == 0
+    rows = read_rows(out / "senses/rows.jsonl")
+    assert {row.seed for row in rows if row.score is not None} == {1, 2, 3, 4, 5, 6}
+    assert kept.stat().st_mtime_ns == written
 
-    run = pretrained(CORE["tf-idf"], sets.corpus(tmp_path))
+
+def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
+    from firth.study.lineage import SYSTEMS, pretrained
+
+    run = pretrained(SYSTEMS["glove"], Sources(tmp_path).corpus)
     store = Store(tmp_path / "runs")
     store.do(run)
     # As if the process had ended before the result was written.
@@ -83,9 +135,9 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ((), "Name one study (lineage, ablations, similarity, chains, layers) or give --all."),
-        (("lineage", "--all"), "Name one study (lineage, ablations, similarity, chains, layers) or give --all."),
-        (("nothing",), "There is no study named 'nothing' (known: lineage, ablations, similarity, chains, layers)."),
+        ((), f"Name one study ({NAMES}) or give --all."),
+        (("lineage", "--all"), f"Name one study ({NAMES}) or give --all."),
+        (("nothing",), f"There is no study named 'nothing' (known: {NAMES})."),
         (("lineage", "--minutes", "0"), "--minutes must be above 0."),
     ],
 )

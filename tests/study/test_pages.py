@@ -1,0 +1,47 @@
+"""The pages under docs/study follow from the rows that lie beside them, and from nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from firth import study as studies
+from firth.config import from_dict, resolve
+from firth.files import read_json
+from firth.study.design import Study
+from firth.study.pictures import pictures
+from firth.study.presenting import Made, as_markdown, verdicts
+from firth.study.running import ROWS, read_rows
+from firth.study.studies import MADE, MARKDOWN
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "study"
+FOLDERS = sorted(path.parent for path in DOCS.glob(f"*/{ROWS}"))
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_page_is_what_its_rows_say(folder: Path) -> None:
+    study: Study = resolve(studies.TABLE, folder.name, "study")
+    rows = read_rows(folder / ROWS)
+    made = from_dict(Made, read_json(folder / MADE))
+    page = (folder / MARKDOWN).read_text("utf-8")
+    assert page == as_markdown(study, rows, made=made)
+    for sentence in (*verdicts(study, rows, "en"), *verdicts(study, rows, "zh")):
+        assert sentence in page
+    for picture in pictures(study, rows):
+        assert (folder / picture.file_name).read_text("utf-8") == picture.standalone()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_rows_are_whole(folder: Path) -> None:
+    rows = read_rows(folder / ROWS)
+    places = [(row.system, row.dataset, row.seed, row.x) for row in rows]
+    assert len(set(places)) == len(places)
+    for row in rows:
+        assert (row.score is None) == bool(row.failed)
+        if row.score is not None:
+            assert row.figures[row.figure] == row.score
+    # No row is longer than what a reader of a diff can bear.
+    assert (folder / ROWS).stat().st_size < 300_000
+
+
+def test_there_are_pages() -> None:
+    assert {folder.name for folder in FOLDERS} >= {"chains", "layers", "similarity"}
