@@ -79,7 +79,7 @@ def _cells(
         # The sentences to test on are the same for all.
         test = sources.sample(test, TEST_SENTENCES, seed=0, separator=tagged.separator)
         for share in shares:
-            systems = CHAINS
+            systems: tuple[str, ...] = CHAINS
             if share in encoder_shares:
                 systems = (*CHAINS, ENCODER, ENCODER_CRF)
             count = max(1, round(num_sentences * share / 100))

@@ -63,9 +63,9 @@ def _word_states(model: "Model", path: Path, between: str) -> tuple[np.ndarray, 
     sentences = []
     labels_of = []
     for line in path.read_text("utf-8").splitlines():
-        words, _, labels = line.partition("\t")
-        sentences.append(words.split(" "))
-        labels_of.append(labels.split(" "))
+        text, _, tags = line.partition("\t")
+        sentences.append(text.split(" "))
+        labels_of.append(tags.split(" "))
     texts = [between.join(words) for words in sentences]
     found = []
     kept = []
