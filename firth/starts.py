@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TASKS = {"classify": "classify", "tag": "entities"}
+TASKS = {"classify": "topics", "tag": "entities"}
 """The tasks, and the embedded set of each."""
 STARTS = {"pre-trained": "", "random": "random", "classic": "classic"}
 """The starts, which are columns of the table, and the folder of each."""

@@ -51,8 +51,9 @@ DEEP_RATE = 2e-4
 DEEP_DECAY = 0.8
 """Chosen for 12 layers of width 256 on parts of CoLA's, QNLI's and QQP's labelled rows that no figure is reported on,
 and on STS-B's development set (docs/speedrun.md). Without layer decay such models fall back at rates above 1e-4."""
-MUON_RATE = 1e-3
+MUON_RATE = 2e-3
 MUON_DECAY = 0.9
+MUON_ADAMW_SHARE = 0.2
 """For models that Muon pre-trained and fine-tunes, chosen on rows that no figure is reported on (docs/speedrun.md).
 Their weights are large, and AdamW, whose updates have few and large singular values, damages them."""
 NEW_PARTS_RATE = 1e-3
@@ -267,6 +268,8 @@ def _resolve_config(
     layer_decay = config.transfer.layer_decay or usual_layer_decay(start, optimizer)
     rate = usual_rate(start, config.transfer, optimizer)
     optim = replace(config.train.optim, optimizer=optimizer, rate=rate)
+    if optimizer == "muon":
+        optim = replace(optim, adamw_share=MUON_ADAMW_SHARE)
     resolved = replace(
         config,
         epochs=epochs,

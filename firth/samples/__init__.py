@@ -14,7 +14,7 @@ from firth.files import write_bytes
 from firth.samples.docstrings import standard_library
 
 LANGUAGES = ("en", "zh")
-TASKS = {"classify": "tsv", "pairs": "tsv", "entities": "conll", "answers": "json"}
+TASKS = {"topics": "tsv", "classify": "tsv", "pairs": "tsv", "entities": "conll", "answers": "json"}
 """Name of each labelled set and the suffix of its files: `classify.en.tsv`, `classify.zh.tsv` ..."""
 
 

@@ -44,7 +44,7 @@ def _parameter_groups(model: nn.Module, config: OptimConfig, scale: Callable[[st
         share = scale(name)
         if config.optimizer == "muon":
             pieces = _muon_pieces(name, parameter)
-            if not pieces:
+            if not pieces and name.startswith("encoder."):
                 share *= config.adamw_share
         key = (weight_decay, share, pieces)
         members.setdefault(key, []).append(parameter)

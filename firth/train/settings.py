@@ -34,7 +34,7 @@ class OptimConfig:
     momentum: float = 0.95
     """Muon's memory of the gradient."""
     adamw_share: float = 1.0
-    """With Muon, the share of the rate that AdamW has for all other parameters: embeddings, norms, biases, heads."""
+    """With Muon, the share of the rate that AdamW has for the encoder's other parameters: embeddings, norms, biases."""
     weight_decay: float = 0.01
     """Decay of matrices; biases and norms never decay."""
     beta1: float = 0.9

@@ -45,6 +45,16 @@ def test_classify_is_balanced_and_has_no_row_twice(language: str) -> None:
 
 
 @LANGUAGES
+def test_topics_are_balanced_and_do_not_name_themselves(language: str) -> None:
+    rows = table(samples.labelled("topics", language))
+    assert len({row["text"] for row in rows}) == len(rows) == 480
+    counts = Counter(row["label"] for row in rows)
+    assert len(counts) == 6
+    assert set(counts.values()) == {80}
+    assert [row for row in rows if row["label"] in row["text"].lower().replace(".", "").split()] == []
+
+
+@LANGUAGES
 def test_pairs_spread_over_the_whole_range(language: str) -> None:
     rows = table(samples.labelled("pairs", language))
     assert len(rows) >= 66
@@ -100,7 +110,7 @@ def test_chinese_files_are_chinese_and_english_ones_are_not(task: str) -> None:
 
 
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(BadConfig, match=r"'clasify'.*classify, pairs, entities, answers"):
+    with pytest.raises(BadConfig, match=r"'clasify'.*topics, classify, pairs, entities, answers"):
         samples.labelled("clasify", "en")
     with pytest.raises(BadConfig, match=r"'fr'.*en, zh"):
         samples.labelled("classify", "fr")
