@@ -51,7 +51,10 @@ DEEP_RATE = 2e-4
 DEEP_DECAY = 0.8
 """Chosen for 12 layers of width 256 on parts of CoLA's, QNLI's and QQP's labelled rows that no figure is reported on,
 and on STS-B's development set (docs/speedrun.md). Without layer decay such models fall back at rates above 1e-4."""
-MUON_RATE = 2e-3
+MUON_RATE = 1e-3
+SHORT_RUN = 200
+MUON_SHORT_RATE = 2e-3
+"""Runs of fewer steps have this rate: tagging with 44 steps learned nothing at 1e-3."""
 MUON_DECAY = 0.9
 MUON_ADAMW_SHARE = 0.2
 """For models that Muon pre-trained and fine-tunes, chosen on rows that no figure is reported on (docs/speedrun.md).
@@ -266,7 +269,7 @@ def _resolve_config(
     epochs = config.epochs or BACKBONES[config.encoder].epochs or _usual_epochs(steps_of_epoch)
     optimizer = usual_optimizer(start, config)
     layer_decay = config.transfer.layer_decay or usual_layer_decay(start, optimizer)
-    rate = usual_rate(start, config.transfer, optimizer)
+    rate = usual_rate(start, config.transfer, optimizer, steps=epochs * steps_of_epoch)
     optim = replace(config.train.optim, optimizer=optimizer, rate=rate)
     if optimizer == "muon":
         optim = replace(optim, adamw_share=MUON_ADAMW_SHARE)
@@ -315,12 +318,12 @@ def usual_optimizer(start: Start, config: FinetuneConfig) -> Optimizer:
     return "adamw"
 
 
-def usual_rate(start: Start, transfer: TransferConfig, optimizer: Optimizer) -> float:
+def usual_rate(start: Start, transfer: TransferConfig, optimizer: Optimizer, *, steps: float) -> float:
     """The rate that did well on small sets: higher for smaller models, for random weights and for new parts."""
     if transfer.mode != "full":
         return NEW_PARTS_RATE
     if optimizer == "muon":
-        return MUON_RATE
+        return MUON_SHORT_RATE if steps < SHORT_RUN else MUON_RATE
     if is_deep_and_narrow(start) and start.trained is not None:
         return DEEP_RATE
     rate = WIDE_RATE

@@ -36,7 +36,7 @@ def test_deep_and_narrow_models_learn_slowly_below(small_bert: Callable[..., Ber
     def settings(num_layers: int, *, trained: bool = True) -> tuple[float, float]:
         encoder = small_bert(num_layers=num_layers)
         start = Start("bert", encoder.config, tokenizer, trained=encoder if trained else None)
-        return usual_rate(start, TransferConfig(), "adamw"), usual_layer_decay(start, "adamw")
+        return usual_rate(start, TransferConfig(), "adamw", steps=500), usual_layer_decay(start, "adamw")
 
     shallow_rate, shallow_decay = settings(4)
     deep_rate, deep_decay = settings(12)
