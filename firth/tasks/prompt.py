@@ -208,10 +208,7 @@ class PromptHead(ClassifyHead):
     # Scores
 
     def mask_positions(self, batch: Batch) -> Tensor:
-        """Where the mask of each sequence is.
-
-        A text has none: special tokens that it spells out are read as plain text.
-        """
+        """Where the mask of each sequence is; a text has none, because special tokens are plain text there."""
         return torch.nonzero(batch.ids_N == self._mask_id)[:, 0]
 
     def scores(self, states: States, batch: Batch) -> Tensor:

@@ -19,7 +19,7 @@ from firth import models
 from firth.errors import BadConfig, Unsupported
 from firth.finetuning import running
 from firth.finetuning.checking import DeepFindings, LabelError
-from firth.finetuning.few.rows import table_options, write_table
+from firth.finetuning.few.table import table_options, write_table
 from firth.finetuning.folds import fold_of_rows
 from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled

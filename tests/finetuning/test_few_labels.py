@@ -14,8 +14,8 @@ from firth import samples
 from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import read_json
 from firth.finetuning.few.contrast import supervised_contrast
-from firth.finetuning.few.extension import read_rows, write_rows
 from firth.finetuning.few.self_training import read_unlabelled, surest
+from firth.finetuning.few.table import read_table, write_table
 from firth.finetuning.few.ways import WAYS, usual_epochs
 from firth.train import logistic
 from firth.types import Example, Prediction
@@ -103,9 +103,9 @@ def test_the_surest_answers_are_kept_in_the_proportion_of_the_labels() -> None:
 
 
 def test_rows_of_self_training_survive_their_file(tmp_path: Path) -> None:
-    rows = [Example(("好 \u2028 text",), "1", 1), Example(('with "quotes"',), "0", 2)]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    assert read_rows(tmp_path / "rows.jsonl") == rows
+    rows = [Example(("好 \u2028 text",), "1", 1), Example(('with "quotes"', "a pair"), "0", 2)]
+    write_table(tmp_path / "rows.jsonl", rows)
+    assert read_table(tmp_path / "rows.jsonl") == rows
 
 
 def test_unlabelled_texts_count_once(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_self_training_adds_the_rows_that_a_teacher_labelled(learn: Callable[...
     unlabelled = tmp_path / "texts.txt"
     unlabelled.write_text("\n".join(f"a new text {number}" for number in range(10)) + "\n", "utf-8")
     summary = learn("contrast", "few.pseudo_share=1", unlabelled=unlabelled)
-    pseudo = read_rows(tmp_path / "out" / "ways" / "pseudo.jsonl")
+    pseudo = read_table(tmp_path / "out" / "ways" / "pseudo.jsonl")
     assert 0 < len(pseudo) <= 10
     num_labelled = len((tmp_path / "few.tsv").read_text("utf-8").splitlines()) - 1
     assert summary["tasks"]["classify"]["rows"]["train"] == num_labelled + len(pseudo)

@@ -16,9 +16,10 @@ import numpy as np
 from firth.errors import BadInput
 from firth.files import read_json, write_json
 from firth.finetuning import running
-from firth.finetuning.few.rows import table_request, write_table
+from firth.finetuning.few.rows import table_request
 from firth.finetuning.few.self_training import PLUS, labelled_by_teacher
 from firth.finetuning.few.settings import FewConfig
+from firth.finetuning.few.table import write_table
 from firth.finetuning.few.ways import way_request
 from firth.finetuning.folds import fold_of_rows
 from firth.finetuning.jobs import FinetuneRequest

@@ -15,8 +15,8 @@ from firth import checkpoint as checkpoints
 from firth.corpus.readers import read_lines
 from firth.errors import BadInput
 from firth.finetuning import running
-from firth.finetuning.few.extension import read_rows, write_rows
 from firth.finetuning.few.settings import FewConfig
+from firth.finetuning.few.table import read_table, write_table
 from firth.finetuning.few.ways import way_request
 from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.quiet import quiet
@@ -66,7 +66,7 @@ def labelled_by_teacher(
     """The rows that a teacher labelled, in FOLDER/pseudo.jsonl; FOLDER/teacher is its run."""
     path = folder / PSEUDO
     if path.exists():
-        return PseudoRows(path, len(read_rows(path)))
+        return PseudoRows(path, len(read_table(path)))
     if any(len(row.texts) > 1 for row in rows):
         raise BadInput("Self-training reads single texts; these rows are pairs, so leave out `unlabelled=`.")
     teacher = folder / TEACHER
@@ -78,7 +78,7 @@ def labelled_by_teacher(
     predictions = answers(teacher, texts)
     kept = surest(texts, predictions, rows, share=config.pseudo_share, most=config.pseudo_most)
     log.info(f"Self-training: of {len(texts):,} unlabelled texts, {len(kept):,} keep the label that they were given.")
-    write_rows(path, kept)
+    write_table(path, kept)
     shutil.rmtree(teacher)  # not needed any more
     return PseudoRows(path, len(kept))
 
