@@ -9,6 +9,7 @@ import typer
 
 from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, show
 from firth.errors import BadConfig
+from firth.search import By
 
 
 class SearchAction(StrEnum):
@@ -31,6 +32,9 @@ def search(
     out: Annotated[Path | None, typer.Option(help="With build and mine, what to write; must not exist.")] = None,
     model: Annotated[Path | None, typer.Option(help=f"With build and mine. {MODEL_HELP} {DEFAULT_MODEL}")] = None,
     top: Annotated[int, typer.Option(min=1, help="With ask, passages to show.")] = 5,
+    by: Annotated[
+        By, typer.Option(help="With ask, what a passage is found by: its meaning, its words, or both.")
+    ] = By.both,
     reranker: Annotated[
         Path | None,
         typer.Option("--rerank", help="With ask, a model fine-tuned to compare two texts, which orders the best 50."),
@@ -41,7 +45,7 @@ def search(
     ] = 0.05,
     as_json: Json = False,
 ) -> None:
-    """Find the passages of texts that are nearest to a question in meaning."""
+    """Find the passages of texts that fit a question best, by their meaning and their words."""
     if action is SearchAction.mine:
         if out is None or len(arguments) != 1:
             raise BadConfig(
@@ -57,7 +61,7 @@ def search(
     if len(arguments) != 2:
         raise BadConfig("`search ask` takes an index and one question; put the question into quotes.")
     index, question = arguments
-    _ask(Path(index), question, top, reranker, as_json=as_json)
+    _ask(Path(index), question, top, by, reranker, as_json=as_json)
 
 
 def _build(texts: list[Path], out: Path, model: Path | None, *, as_json: bool) -> None:
@@ -68,18 +72,18 @@ def _build(texts: list[Path], out: Path, model: Path | None, *, as_json: bool) -
     show({"passages": len(index), "width": width, "model": index.model, "out": str(out)}, as_json=as_json)
 
 
-def _ask(folder: Path, question: str, top: int, reranker: Path | None, *, as_json: bool) -> None:
+def _ask(folder: Path, question: str, top: int, by: By, reranker: Path | None, *, as_json: bool) -> None:
     from firth.search.index import SearchIndex
 
     index = SearchIndex.open(folder)
     model = index.load_model()
     if reranker is None:
-        hits = index.ask(model, question, top=top)
+        hits = index.ask(model, question, top=top, by=by)
     else:
         from firth.inference.model import load
         from firth.search.ranking import CANDIDATES, rerank
 
-        candidates = index.ask(model, question, top=max(top, CANDIDATES))
+        candidates = index.ask(model, question, top=max(top, CANDIDATES), by=by)
         hits = rerank(load(reranker), question, candidates)[:top]
     if as_json:
         show({"hits": [asdict(hit) for hit in hits]}, as_json=True)

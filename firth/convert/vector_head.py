@@ -1,13 +1,15 @@
 """The vector head of a model: how its token embeddings become one vector for a text. A file of the model's folder.
 
-A text's vector is the sum of one row for each of its tokens, scaled to length 1. The row of token t is
+A text's vector is the sum of one row for each of its tokens, scaled to length 1. The row of token t has two parts,
 
-    w_t (e_t P + b)
+    w_t (e_t P + b)    its meaning        w_t s r_t    the token itself
 
-with e_t its row of the model's input embedding, w_t its weight, P a projection and b minus the common mean, projected.
-So the head adds one number a token and a small matrix to the model, and a text needs no pass through the encoder. The
-weights resemble inverse document frequencies (Arora et al. 2017), the projection a whitening (Su et al. 2021). Both are
-learned from text without labels (`firth/finetuning/vector_head.py`).
+with e_t its row of the model's input embedding, w_t its weight, P a projection, b minus the common mean, projected, s a
+scale and r_t random signs that are drawn from the number of the token. Signs of two tokens are nearly orthogonal, so
+the second part adds to a cosine how many tokens two texts share, whatever their embeddings (Achlioptas 2003). The head
+adds one number a token and a small matrix to the model, and a text needs no pass through the encoder. The weights
+resemble inverse document frequencies (Arora et al. 2017), the projection a whitening (Su et al. 2021). Both are learned
+from text without labels (`firth/finetuning/vector_head.py`).
 """
 
 from dataclasses import dataclass
@@ -16,43 +18,61 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError
 
+from firth import rng
 from firth.errors import Damaged
 from firth.files import write_bytes
 
 VECTOR_HEAD = "vector_head.safetensors"
 """The name of the file."""
-NAMES = ("token_weights", "projection", "bias")
+NAMES = ("token_weights", "projection", "bias", "own_scales")
 
 
 @dataclass(frozen=True, eq=False)
 class VectorHead:
-    """What a model needs besides its input embedding. E is the embedding's width, D that of a vector."""
+    """What a model needs besides its input embedding.
+
+    E is the embedding's width, D that of the projection, R the number of a token's signs.
+    """
 
     token_weights_V: np.ndarray
     """The weight of each token; 0 for special tokens."""
     projection_ED: np.ndarray
     bias_D: np.ndarray
+    own_scales_R: np.ndarray
+    """What a token's signs are multiplied by."""
 
     @property
     def width(self) -> int:
         """The width of a vector."""
-        return len(self.bias_D)
+        return len(self.bias_D) + len(self.own_scales_R)
 
     def fits(self, num_tokens: int, table_width: int) -> bool:
         """Whether it was made for so many tokens and an input embedding of this width."""
         return (num_tokens, table_width) == (len(self.token_weights_V), len(self.projection_ED))
 
     def rows(self, table_VE: np.ndarray) -> np.ndarray:
-        """The row of each token, V x D. The table may have more rows than there are tokens."""
-        projected_VD = table_VE[: len(self.token_weights_V)] @ self.projection_ED + self.bias_D
-        return np.asarray(self.token_weights_V[:, None] * projected_VD, np.float32)
+        """The row of each token, V x (D + R). The table may have more rows than there are tokens."""
+        num_tokens = len(self.token_weights_V)
+        meanings_VD = table_VE[:num_tokens] @ self.projection_ED + self.bias_D
+        own_VR = token_signs(num_tokens, len(self.own_scales_R)) * self.own_scales_R
+        return np.asarray(self.token_weights_V[:, None] * np.concatenate([meanings_VD, own_VR], 1), np.float32)
+
+
+def token_signs(num_tokens: int, count: int) -> np.ndarray:
+    """For each token `count` signs, 1 or -1 as int8, always the same ones."""
+    key = rng.key("vector head", "signs")
+    # A draw has 64 bits, each of which is a sign.
+    num_draws = -(-count // 64)
+    draws = rng.bits(key, np.arange(num_tokens)[:, None], np.arange(num_draws)).astype("<u8")
+    bits = np.unpackbits(draws.view(np.uint8), axis=1, bitorder="little")[:, :count]
+    return 2 * bits.astype(np.int8) - 1
 
 
 def write_vector_head(folder: Path, head: VectorHead) -> None:
     """Writes the head into a model's folder, in half precision."""
     from safetensors.numpy import save  # imports torch, if it is there
 
-    arrays = (head.token_weights_V, head.projection_ED, head.bias_D)
+    arrays = (head.token_weights_V, head.projection_ED, head.bias_D, head.own_scales_R)
     stored = {name: np.ascontiguousarray(array, np.float16) for name, array in zip(NAMES, arrays, strict=True)}
     write_bytes(folder / VECTOR_HEAD, save(stored))
 
@@ -68,7 +88,8 @@ def read_vector_head(folder: Path) -> VectorHead | None:
         stored = load_file(path)
     except SafetensorError as error:
         raise Damaged(f"{path} cannot be read ({error}); make it again with `firth vectors`.") from None
+    # Heads made before tokens had signs are heads without signs.
+    stored.setdefault("own_scales", np.zeros(0, np.float16))
     if set(stored) != set(NAMES):
         raise Damaged(f"{path} does not hold {', '.join(NAMES)}; make it again with `firth vectors`.")
-    token_weights_V, projection_ED, bias_D = (stored[name].astype(np.float32) for name in NAMES)
-    return VectorHead(token_weights_V, projection_ED, bias_D)
+    return VectorHead(*(stored[name].astype(np.float32) for name in NAMES))

@@ -5,6 +5,7 @@
 3. Weights and projection are trained by contrast: among the sentences of a batch, find the partner of each by cosine
    (InfoNCE). In odd steps the partner is the next sentence, in even steps the two are halves of one sentence, whose
    words are dealt at random.
+4. Each token gets signs of its own, which are not learned; `own_weight` says how much they count.
 
 All of it reads the model's input embedding only, so it takes minutes on a CPU.
 """
@@ -54,6 +55,10 @@ class VectorHeadConfig:
     projection_rate: float = 1e-3
     weight_rate: float = 1e-2
     """The rate of the tokens' weights, which are trained as logarithms."""
+    own_width: int = 256
+    """Random signs of each token, by which a vector also says which tokens a text has; 0 for the meaning alone."""
+    own_weight: float = 1.2
+    """How long a token's signs are, compared with its meaning."""
     min_tokens: int = 4
     max_tokens: int = 64
     """Sentences shorter or longer than this are left out."""
@@ -62,6 +67,8 @@ class VectorHeadConfig:
     def __post_init__(self) -> None:
         if self.temperature <= 0 or self.batch_size < 2 or self.steps < 0:
             raise BadConfig("temperature must be above 0, batch_size at least 2 and steps at least 0.")
+        if self.own_width < 0 or self.own_weight < 0:
+            raise BadConfig("own_width and own_weight must be at least 0.")
 
 
 @dataclass(frozen=True)
@@ -185,6 +192,7 @@ class _Learner:
         self.config = config
         self.pairs = sentences.has_next_S.nonzero()[:, 0]
         counts_V = torch.bincount(sentences.ids_N, minlength=len(table_VE)).float()
+        self.is_seen_V = counts_V > 0
         frequencies_V = counts_V / counts_V.sum()
         self.log_weights_V = (SMOOTHING / (SMOOTHING + frequencies_V)).log().requires_grad_()
         self.projection_ED, self.bias_D = self._whitening()
@@ -258,4 +266,17 @@ class _Learner:
         weights_V = self.log_weights_V.detach().exp()
         weights_V /= weights_V.max()
         weights_V[list(tokenizer.vocab.specials)] = 0.0
-        return VectorHead(weights_V.numpy(), self.projection_ED.detach().numpy(), self.bias_D.detach().numpy())
+        projection_ED = self.projection_ED.detach()
+        bias_D = self.bias_D.detach()
+        return VectorHead(weights_V.numpy(), projection_ED.numpy(), bias_D.numpy(), self._own_scales(weights_V))
+
+    def _own_scales(self, weights_V: Tensor) -> np.ndarray:
+        """What makes signs `own_weight` times as long as meanings, by root mean squares over the tokens seen."""
+        with torch.no_grad():
+            meanings_VD = self.table_VE @ self.projection_ED + self.bias_D
+        lengths_V = meanings_VD.norm(dim=1)
+        weights_U = weights_V[self.is_seen_V]
+        mean_square = (weights_U * lengths_V[self.is_seen_V]).square().mean() / weights_U.square().mean()
+        width = self.config.own_width
+        scale = self.config.own_weight * float(mean_square) ** 0.5 / max(1, width) ** 0.5
+        return np.full(width, scale, np.float32)

@@ -29,6 +29,7 @@ TABLE = {
     "mass": "firth.objectives.mass:Mass",
     "span_corruption": "firth.objectives.span_corruption:SpanCorruption",
     "denoising": "firth.objectives.denoising:Denoising",
+    "tsdae": "firth.objectives.tsdae:Tsdae",
     "infoword": "firth.objectives.infoword:InfoWord",
     "entity_replacement": "firth.objectives.entity_replacement:EntityReplacement",
     "contrastive": "firth.objectives.contrastive:Contrastive",

@@ -25,7 +25,7 @@ from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.nn.pooling import mean_rows
 from firth.objectives.objective import Objective
 from firth.tensors import Batch, Encoder, Loss, States
-from firth.tokenizers.vocab import Vocab
+from firth.tokenizers.vocab import Frame, Vocab
 from firth.types import ShareFigure
 
 EXCLUDED = -1e4
@@ -74,7 +74,7 @@ class Contrastive(Objective):
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         key = rng.key(self.seed, "runs", epoch)
         if self.config.unit == "sentence":
-            plan = self._sentences(stream)
+            plan = sentence_plan(stream, self.max_length, frame=self.frame, min_tokens=self.config.min_tokens)
         else:
             plan = runs(stream, self.max_length, frame=self.frame, key=key, pair_rate=self.config.pair_rate)
         if self.config.positives == "same":
@@ -84,14 +84,6 @@ class Contrastive(Objective):
         starts_D = stream.starts_S[stream.bounds_D1[:-1]]
         document_S = np.searchsorted(starts_D, plan.pieces_SP2[:, 0, 0], side="right") - 1
         return Plan(plan.pieces_SP2, frame=self.frame, groups_S=pair_up(document_S, key=key))
-
-    def _sentences(self, stream: CorpusView) -> Plan:
-        """Every sentence of at least `min_tokens` as a sequence."""
-        room = self.max_length - self.frame.size(1)
-        kept = stream.ends_S - stream.starts_S >= self.config.min_tokens
-        starts_S = stream.starts_S[kept]
-        ends_S = np.minimum(stream.ends_S[kept], starts_S + room)
-        return Plan(np.stack([starts_S, ends_S], -1)[:, None, :], frame=self.frame)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         if pack.groups_B is None:
@@ -124,6 +116,15 @@ class Contrastive(Objective):
     def counts(self, batch: Batch) -> Mapping[str, int]:
         has_partner_B = batch.targets["contrastive_partners"] != IGNORE
         return {"contrastive": int(has_partner_B.sum())}
+
+
+def sentence_plan(stream: CorpusView, max_length: int, *, frame: Frame, min_tokens: int) -> Plan:
+    """Every sentence of at least `min_tokens` as a sequence of at most `max_length`, special tokens included."""
+    room = max_length - frame.size(1)
+    kept = stream.ends_S - stream.starts_S >= min_tokens
+    starts_S = stream.starts_S[kept]
+    ends_S = np.minimum(stream.ends_S[kept], starts_S + room)
+    return Plan(np.stack([starts_S, ends_S], -1)[:, None, :], frame=frame)
 
 
 def pair_up(document_S: np.ndarray, *, key: np.uint64) -> np.ndarray:

@@ -1,9 +1,13 @@
-"""Passages and a model -> a folder that is searched where it lies on disk.
+"""Passages and a model -> a folder that is searched where it lies on disk, by meaning and by words.
 
-A passage's vector has length 1 and is kept as one byte a number: v = centre + scale * code, with a scale of its own and
-one centre for all. (Vectors of many models have a large part in common, which would leave few codes for the rest.) A
-search is exact: the cosine of the question to every passage, block by block over the memory-mapped file, so memory does
-not grow with the index. The folder holds
+By meaning: a passage's vector has length 1 and is kept as one byte a number: v = centre + scale * code, with a scale of
+its own and one centre for all. (Vectors of many models have a large part in common, which would leave few codes for the
+rest.) The question is compared with every passage, block by block over the memory-mapped file, so memory does not grow
+with the index. An index of more than `GRAPH_FROM` passages gets a graph (`firth/search/graph.py`), which finds nearly
+the same passages without looking at all of them.
+
+By words: BM25 (`firth/search/words.py`). A search takes the best passages of both ways and adds their scores. The
+folder holds, besides the files of those two modules,
 
     vectors.npy   N x D int8      the codes
     scales.npy    N float32
@@ -25,14 +29,23 @@ from firth.console import bar
 from firth.errors import BadInput, Damaged
 from firth.files import atomic_folder, check_is_new, check_manifest, read_json, write_json, write_manifest
 from firth.inference.model import Model, load
+from firth.search import By
+from firth.search.graph import Graph, GraphWriter
 from firth.search.passages import MAX_CHARACTERS, Passage, read_passages
+from firth.search.words import WordIndex, write_words
 
-FORMAT = 1
+FORMAT = 2
+GRAPH_FROM = 100_000
+"""An index with more passages than this gets a graph."""
 BLOCK_PASSAGES = 4096
 """Passages embedded at once."""
 BLOCK_ROWS = 32_768
 """Passages compared with the questions at once."""
 LARGEST_CODE = 127
+CANDIDATES = 100
+"""Passages that each way of searching brings, at least."""
+WORDS_SHARE = 0.8
+"""How much the words count in a score by both; the cosine has the rest. Chosen on SQuADShifts and CMRC's train set."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +55,7 @@ class Hit:
     number: int
     """Its number in the index."""
     score: float
-    """The cosine to the question, or what a cross-encoder says."""
+    """By meaning the cosine to the question, by words BM25 between 0 and 1; or what a cross-encoder says."""
     passage: Passage
 
 
@@ -62,6 +75,7 @@ def build_index(
     with atomic_folder(out) as folder:
         _write_vectors(folder, loaded, passages)
         files = _write_passages(folder, passages)
+        write_words(folder, [passage.text for passage in passages])
         settings = {"format": FORMAT, "model": name, "width": loaded.width, "passages": len(passages), "files": files}
         write_json(folder / "index.json", settings)
         write_manifest(folder)
@@ -74,6 +88,7 @@ def _write_vectors(folder: Path, model: Model, passages: Sequence[Passage]) -> N
     )
     scales = np.empty(len(passages), np.float32)
     centre_D = np.zeros(model.width, np.float32)
+    graph = GraphWriter(model.width) if len(passages) > GRAPH_FROM else None
     start = 0
     with bar("indexing", len(passages), unit="passages") as advance:
         for block in batched_passages(passages):
@@ -82,9 +97,13 @@ def _write_vectors(folder: Path, model: Model, passages: Sequence[Passage]) -> N
                 centre_D = vectors.mean(0)
             end = start + len(block)
             codes[start:end], scales[start:end] = to_codes(vectors - centre_D)
+            if graph is not None:
+                graph.add(vectors)
             start = end
             advance(end, "")
     codes.flush()
+    if graph is not None:
+        graph.save(folder)
     np.save(folder / "scales.npy", scales)
     np.save(folder / "centre.npy", centre_D)
 
@@ -129,6 +148,9 @@ class SearchIndex:
         self.codes_ND: np.ndarray = np.load(folder / "vectors.npy", mmap_mode="r")
         self.scales_N: np.ndarray = np.load(folder / "scales.npy", mmap_mode="r")
         self.centre_D: np.ndarray = np.load(folder / "centre.npy")
+        self.words = WordIndex(folder)
+        self.graph = Graph.open(folder)
+        """None for an index that is searched exactly."""
         self._bounds: np.ndarray = np.load(folder / "bounds.npy", mmap_mode="r")
         self._places: np.ndarray = np.load(folder / "places.npy", mmap_mode="r")
         self._texts = np.memmap(folder / "texts.bin", np.uint8, mode="r")
@@ -166,9 +188,26 @@ class SearchIndex:
         file, line, first, last = self._places[number].tolist()
         return Passage(text, self.files[file], line, first, last)
 
-    def nearest(self, questions_QD: np.ndarray, *, top: int) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers of the `top` passages nearest to each question and their cosines, best first."""
+    def nearest(self, questions_QD: np.ndarray, *, top: int, exact: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of the `top` passages nearest to each question and their cosines, best first.
+
+        With `exact` every passage is compared, also where the index has a graph.
+        """
         top = min(top, len(self))
+        if self.graph is None or exact:
+            return self._nearest_of_all(questions_QD, top)
+        numbers_QC = self.graph.candidates(questions_QD, max(top, CANDIDATES))
+        numbers_QT = np.empty((len(questions_QD), top), np.int64)
+        scores_QT = np.empty((len(questions_QD), top), np.float32)
+        for i, numbers_C in enumerate(numbers_QC):
+            found_C = numbers_C[numbers_C >= 0]
+            cosines_C = self.cosines(questions_QD[i], found_C)
+            [best_T] = _best(cosines_C[None], top)
+            numbers_QT[i] = found_C[best_T]
+            scores_QT[i] = cosines_C[best_T]
+        return numbers_QT, scores_QT
+
+    def _nearest_of_all(self, questions_QD: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         numbers_QT = np.empty((len(questions_QD), 0), np.int64)
         scores_QT = np.empty((len(questions_QD), 0), np.float32)
         for start in range(0, len(self), BLOCK_ROWS):
@@ -184,17 +223,37 @@ class SearchIndex:
             scores_QT = np.take_along_axis(scores_QT, kept_QT, 1)
         return numbers_QT, scores_QT
 
-    def ask(self, model: Model, question: str, *, top: int = 5) -> list[Hit]:
-        """The passages nearest to a question, best first."""
-        return self.hits(model.embed([question], normalise=True)[0], top=top)
+    def cosines(self, question_D: np.ndarray, numbers_C: np.ndarray) -> np.ndarray:
+        """The cosines of a question to some passages."""
+        products_C = self.codes_ND[numbers_C].astype(np.float32) @ question_D
+        return np.asarray(products_C * self.scales_N[numbers_C] + question_D @ self.centre_D)
 
-    def hits(self, vector_D: np.ndarray, *, top: int) -> list[Hit]:
-        """The passages nearest to a question's vector, best first."""
-        numbers_QT, scores_QT = self.nearest(vector_D[None], top=top)
+    def ask(self, model: Model, question: str, *, top: int = 5, by: By = By.both) -> list[Hit]:
+        """The passages that fit a question best, best first."""
+        return self.hits(question, model.embed([question], normalise=True)[0], top=top, by=by)
+
+    def hits(self, question: str, vector_D: np.ndarray, *, top: int, by: By = By.both) -> list[Hit]:
+        """The passages that fit a question with this vector best, best first."""
+        numbers, scores = self._found(question, vector_D, max(top, CANDIDATES), by)
+        [best] = _best(scores[None], top)
         hits = []
-        for number, score in zip(numbers_QT[0].tolist(), scores_QT[0].tolist(), strict=True):
+        for number, score in zip(numbers[best].tolist(), scores[best].tolist(), strict=True):
             hits.append(Hit(number, score, self.passage(number)))
         return hits
+
+    def _found(self, question: str, vector_D: np.ndarray, count: int, by: By) -> tuple[np.ndarray, np.ndarray]:
+        """The best `count` passages, or up to twice as many by both ways, and their scores."""
+        if by is By.meaning:
+            nearest_1T, cosines_1T = self.nearest(vector_D[None], top=count)
+            return nearest_1T[0], cosines_1T[0]
+        word_scores_N = self.words.scores(question)
+        [by_words] = _best(word_scores_N[None], count)
+        if by is By.words:
+            return by_words, word_scores_N[by_words]
+        nearest_1T, _ = self.nearest(vector_D[None], top=count)
+        numbers = np.union1d(nearest_1T[0], by_words)
+        cosines = self.cosines(vector_D, numbers)
+        return numbers, WORDS_SHARE * word_scores_N[numbers] + (1 - WORDS_SHARE) * cosines
 
 
 def _best(scores_QN: np.ndarray, top: int) -> np.ndarray:

@@ -7,7 +7,7 @@ from firth.serving.server_state import ServerState
 
 
 async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
-    """The passages nearest to a query, best first."""
+    """The passages that fit a query best, by meaning and words."""
     if state.search is None:
         raise unsupported("This server has no index; start it with `firth serve --index INDEX`.")
     name, index = state.search
@@ -18,7 +18,7 @@ async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
 
     def find() -> list[Hit]:
         [vectors] = model.embedder.embed_tokenized([tokenized], normalise=True)
-        return index.hits(vectors[0], top=request.top)
+        return index.hits(request.query, vectors[0], top=request.top)
 
     hits = await state.compute_alone(find, tokens=max(1, tokenized.num_tokens))
     return SearchResponse(model=name, passages=len(index), hits=[_found(hit) for hit in hits])

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import firth
 from firth import checkpoint as checkpoints
 from firth import model_files, samples
-from firth.convert.vector_head import VECTOR_HEAD, VectorHead, write_vector_head
+from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, token_signs, write_vector_head
 from firth.errors import BadInput, Damaged
 from firth.files import write_manifest
 from firth.finetuning.vector_head import VectorHeadConfig, read_sentences
@@ -33,12 +34,44 @@ def test_a_vector_is_the_sum_of_the_tokens_rows(with_head: Path) -> None:
     assert head is not None
     table_VE = checkpoints.token_table(model.encoder)
     assert table_VE is not None
+    signs = token_signs(len(model.tokenizer.vocab), 256)
     expected = np.zeros(head.width)
     for token in model.tokenizer.encode(text).ids:
-        row = table_VE[token].numpy() @ head.projection_ED + head.bias_D
-        expected += head.token_weights_V[token] * row
+        meaning = table_VE[token].numpy() @ head.projection_ED + head.bias_D
+        own = signs[token] * head.own_scales_R
+        expected += head.token_weights_V[token] * np.concatenate([meaning, own])
     np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-5)
     assert model.width == head.width
+
+
+def test_signs_say_which_tokens_a_text_has() -> None:
+    signs = token_signs(500, 200)
+    assert signs.shape == (500, 200)
+    assert set(np.unique(signs).tolist()) == {-1, 1}
+    cosines = signs.astype(np.float64) @ signs.T / 200
+    np.testing.assert_array_equal(np.diag(cosines), 1)
+    between = cosines[~np.eye(500, dtype=bool)]
+    assert abs(between.mean()) < 0.005
+    assert between.std() == pytest.approx(200**-0.5, rel=0.05)
+    # A token has the same signs in every vocabulary and at every width.
+    np.testing.assert_array_equal(token_signs(30, 64), signs[:30, :64])
+
+
+def test_own_weight_is_the_length_of_the_signs_beside_the_meaning(run: Path, tmp_path: Path) -> None:
+    lengths = {}
+    for weight in (0.5, 2.0):
+        out = tmp_path / str(weight)
+        changes = (*SMALL, f"own_weight={weight}", "own_width=64")
+        model_files.vector_head(run, text=samples.prose("en"), out=out, changes=changes)
+        rows = firth.load(out).embedder.token_rows_VD
+        assert rows is not None
+        assert rows.shape[1] == 32 + 64
+        tokens = checkpoints.load(run).tokenizer.ids_batch([samples.prose("en").read_text("utf-8")])[0]
+        seen = np.unique(tokens)
+        meaning, own = np.square(rows[seen, :32]).sum(1), np.square(rows[seen, 32:]).sum(1)
+        lengths[weight] = (own.mean() / meaning.mean()) ** 0.5
+    assert lengths[0.5] == pytest.approx(0.5, rel=0.1)
+    assert lengths[2.0] == pytest.approx(2.0, rel=0.1)
 
 
 def test_a_long_text_has_the_sum_of_all_its_windows(with_head: Path) -> None:
@@ -127,9 +160,24 @@ def test_a_model_with_other_tokens_loses_the_head(with_head: Path, tmp_path: Pat
     assert firth.load(tmp_path / "grown").embed(["Rain."]).shape == (1, 32)
 
 
+def test_a_head_without_signs_is_read(with_head: Path, tmp_path: Path) -> None:
+    checkpoint = checkpoints.load(with_head)
+    assert checkpoint.vector_head is not None
+    checkpoints.save(tmp_path / "model", checkpoint)
+    stored = load_file(tmp_path / "model" / VECTOR_HEAD)
+    del stored["own_scales"]
+    save_file(stored, tmp_path / "model" / VECTOR_HEAD)
+    head = read_vector_head(tmp_path / "model")
+    assert head is not None
+    assert head.width == checkpoint.vector_head.width - 256
+    np.testing.assert_allclose(head.projection_ED, checkpoint.vector_head.projection_ED, atol=1e-2)
+
+
 def test_a_head_of_another_model_is_refused(with_head: Path, tmp_path: Path) -> None:
     checkpoint = checkpoints.load(with_head)
-    head = VectorHead(np.ones(3, np.float32), np.ones((2, 2), np.float32), np.zeros(2, np.float32))
+    head = VectorHead(
+        np.ones(3, np.float32), np.ones((2, 2), np.float32), np.zeros(2, np.float32), np.zeros(0, np.float32)
+    )
     checkpoints.save(tmp_path / "model", replace(checkpoint, vector_head=None))
     write_vector_head(tmp_path / "model", head)
     write_manifest(tmp_path / "model")

@@ -1,6 +1,7 @@
 """Passages with their places, an index on disk, questions to it, and another order by a cross-encoder."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import firth
 from firth import samples
 from firth.errors import BadInput, Unsupported
 from firth.inference.embedding import unit_vectors
+from firth.search import By
 from firth.search import index as index_module
-from firth.search.index import SearchIndex, build_index, to_codes
+from firth.search.graph import GRAPH
+from firth.search.index import WORDS_SHARE, SearchIndex, build_index, to_codes
 from firth.search.passages import passage_spans, read_passages
 from firth.search.ranking import rerank
 
@@ -54,9 +57,10 @@ def test_a_passage_is_nearest_to_itself(prose_index: SearchIndex, run: Path) -> 
     model = firth.load(run)
     for number in (0, 7, len(prose_index) - 1):
         text = prose_index.passage(number).text
-        best = prose_index.ask(model, text, top=1)[0]
+        best = prose_index.ask(model, text, top=1, by=By.meaning)[0]
         assert best.passage.text == text
         assert best.score == pytest.approx(1.0, abs=1e-3)
+        assert prose_index.ask(model, text, top=1)[0].passage.text == text
 
 
 def test_the_search_equals_one_over_all_codes_at_once(
@@ -78,6 +82,47 @@ def test_codes_keep_cosines() -> None:
     np.testing.assert_allclose(codes * scales[:, None], vectors, atol=float(scales.max()) / 2 + 1e-7)
     zeros, _ = to_codes(np.zeros((1, 4), np.float32))
     assert not zeros.any()
+
+
+def test_a_score_by_both_is_a_weighted_sum(prose_index: SearchIndex, run: Path) -> None:
+    question = "Why does rain fall on the hills?"
+    model = firth.load(run)
+    by_words = prose_index.words.scores(question)
+    [vector] = model.embed([question], normalise=True)
+    cosines = prose_index.cosines(vector, np.arange(len(prose_index)))
+    expected = WORDS_SHARE * by_words + (1 - WORDS_SHARE) * cosines
+    hits = prose_index.ask(model, question, top=5)
+    assert [hit.score for hit in hits] == pytest.approx(np.sort(expected)[::-1][:5], abs=1e-6)
+    found_by_words = prose_index.ask(model, question, top=3, by=By.words)
+    assert [hit.score for hit in found_by_words] == pytest.approx(np.sort(by_words)[::-1][:3], abs=1e-6)
+
+
+def test_a_large_index_has_a_graph_that_finds_what_the_exact_search_finds(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(index_module, "GRAPH_FROM", 50)
+    index = build_index([samples.prose("en"), samples.prose("zh")], tmp_path / "index", model=run)
+    assert index.graph is not None
+    assert (tmp_path / "index" / GRAPH).exists()
+    questions = firth.load(run).embed(["Why does it rain?", "Where do rivers end?", "谁养蜜蜂？"], normalise=True)
+    numbers, cosines = index.nearest(questions, top=5)
+    exact_numbers, exact_cosines = index.nearest(questions, top=5, exact=True)
+    np.testing.assert_array_equal(numbers, exact_numbers)
+    np.testing.assert_allclose(cosines, exact_cosines, atol=1e-6)
+
+
+def test_without_faiss_a_large_index_is_searched_exactly(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(index_module, "GRAPH_FROM", 50)
+    monkeypatch.setitem(sys.modules, "faiss", None)  # importing it fails
+    index = build_index([samples.prose("en")], tmp_path / "index", model=run)
+    assert index.graph is None
+    assert "pip install 'firth[ann]'" in caplog.text
+    model = firth.load(run)
+    text = index.passage(3).text
+    assert index.ask(model, text, top=1)[0].number == 3
 
 
 def test_more_passages_than_there_are_gives_all(prose_index: SearchIndex, run: Path) -> None:
@@ -118,6 +163,8 @@ def test_from_the_command_line(run: Path, tmp_path: Path, command: Callable[...,
     hits = json.loads(answer.out)["hits"]
     assert len(hits) == 3
     assert set(hits[0]["passage"]) == {"text", "file", "line", "start", "end"}
+    by_words = command("search", "ask", index, "rain", "--top", 1, "--by", "words").out
+    assert "rain" in by_words.lower()
     shown = command("search", "ask", index, "When will it rain?", "--top", 1).out
     assert f"prose.en.txt:{hits[0]['passage']['line']}" in shown
 
