@@ -2,7 +2,7 @@
 
 In: text; out: ids, the characters that each id covers, and where words begin. Every text can be written in bytes, so
 nothing is unknown. Words carry the space before them. The folder format is the one that transformers reads and writes.
-The tokenizers library does the encoding, behind a cache of chunks; `pieces` learns the merges.
+The tokenizers library does the encoding, behind a cache of chunks; `vocabulary_learning` learns the merges.
 """
 
 import re
