@@ -25,7 +25,8 @@ TASKS = {"classify": "topics", "tag": "entities"}
 STARTS = {"pre-trained": "", "random": "random", "classic": "classic"}
 """The starts, which are columns of the table, and the folder of each."""
 LEGEND = (
-    "Mean and deviation over the seeds, on rows that no training saw. Random: the same network from random weights.\n"
+    "Mean and deviation over the seeds, on rows that no training saw.\n"
+    "Random: the same network from random weights, one seed.\n"
     "Classic: tf-idf and logistic regression (classify), hand-written features and a CRF (tag)."
 )
 # Few rows: few of them are spent on picking, and the last weights are kept. A seed is short, so it is not saved midway.
@@ -50,15 +51,30 @@ Settings = Mapping[str, Sequence[str]]
 """Changes of `finetune`, by task."""
 
 
-def compare(folder: Path, models: Mapping[str, str | Path], settings: Settings, *, seeds: int) -> list[str]:
-    """The lines of the table, after all trainings that are not finished. `models` are by language."""
+def compare(
+    folder: Path,
+    models: Mapping[str, str | Path],
+    settings: Settings,
+    *,
+    seeds: int,
+    freeze: Mapping[str, int] | None = None,
+) -> list[str]:
+    """The lines of the table, after all trainings that are not finished. `models` are by language.
+
+    `freeze` is the number of lower layers of each model that stay as they are.
+    """
     lines = [header()]
     for task in TASKS:
         for language, model in models.items():
             name = f"{task}, {language}"
             results: dict[str, TaskSummary | None] = {}
             for start in STARTS:
-                results[start] = _train(folder, start, task, language, model, changes=settings[task], seeds=seeds)
+                changes = [*settings[task]]
+                if start == "pre-trained" and freeze:
+                    changes.append(f"transfer.frozen_layers={freeze[language]}")
+                # Random weights learn next to nothing, so that one seed is enough.
+                num_seeds = 1 if start == "random" else seeds
+                results[start] = _train(folder, start, task, language, model, changes=changes, seeds=num_seeds)
                 log.info(f"   {name}, {start}: {_cell(results[start])}")
             lines.append(_row(name, results))
     return lines
