@@ -149,11 +149,11 @@ class _PrepareJob:
 def _check_field(paths: Sequence[str | Path], field: str) -> None:
     """Raises for the field of a row if none of the files has rows."""
     from firth.corpus.finding import ROWS
-    from firth.data.sources import find_sources
+    from firth.corpus.languages import find_sources
 
     if field == "text":
         return
-    files = [file for source in find_sources(paths, tally=Counter()) for file in source.files]
+    files = [file for source in find_sources(paths) for file in source.files]
     if not any(ending(file) in (*ROWS, ".parquet") for file in files):
         raise BadConfig(f"`field='{field}'` is for JSON lines and Parquet, and {files[0]} is neither; leave it out.")
 

@@ -9,6 +9,7 @@ import pytest
 import firth
 from firth import samples
 from firth.errors import BadConfig, BadInput
+from firth.tasks.calibration import threshold_for
 
 Command = Callable[..., Any]
 WORDS = "The quick brown fox jumps over the lazy dog while the other dogs watch.\n"
@@ -179,6 +180,13 @@ def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: P
     )
 
 
+def test_blank_lines_of_embed_are_told_once_and_rightly(command: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a text\n\n\nanother\n")
+    told = command("embed", run, "--file", tmp_path / "lines.txt", "--out", tmp_path / "v.npy").err
+    assert "2 blank lines have vectors of zeros" in told
+    assert "answered like the others" not in told
+
+
 def test_a_text_in_the_place_of_a_model_or_a_file(refused: Callable[..., str], run: Path, tmp_path: Path) -> None:
     sentence = refused("embed", "some text", "--out", tmp_path / "v.npy")
     assert "'some text' is not a model; write texts to a file, one on each line, and name it with --file" in sentence
@@ -201,17 +209,17 @@ def test_rows_of_another_task_say_which_form_is_wanted(refused: Callable[..., st
     assert "use --preset mrpc, name it with" in refused("check", mrpc, "--task", "classify")
 
 
-def test_numbers_out_of_range(refused: Callable[..., str], run: Path, tmp_path: Path) -> None:
+def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run: Path, tmp_path: Path) -> None:
     rows = samples.labelled("classify", "en")
     finetune = ("finetune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
     assert "epochs must be above 0" in refused(*finetune, "epochs=0")
     assert "epochs above 0" in refused(*finetune, "epochs=-3")
-    model = firth.load(run)
     with pytest.raises(BadConfig, match="precision must be from 0 to 1; it is 2"):
-        model.abstain_threshold(2)
+        threshold_for({}, "classify", 2)
+    assert "less than or equal to 1" in command("predict", run, "A day.", "--abstain-below", 5).err
     for top in (0, 2.5):
         with pytest.raises(BadConfig, match="top must be a whole number of at least 1"):
-            model.fill("The [MASK].", top=top)  # type: ignore[arg-type]
+            firth.load(run).fill("The [MASK].", top=top)  # type: ignore[arg-type]
 
 
 def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
