@@ -252,7 +252,7 @@ def _refuse_settings(options: Mapping[str, object], task: str) -> None:
 def _with_changes(config: FinetuneConfig, changes: Iterable[str]) -> FinetuneConfig:
     """The config with `key=value` changes; `pooling=mean` is `tasks.compare.pooling=mean` if only that task has it."""
     full: list[str] = []
-    encoder = config.encoder
+    encoder: str = config.encoder
     for change in changes:
         if change.startswith("encoder="):
             encoder = change.removeprefix("encoder=")
