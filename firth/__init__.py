@@ -69,3 +69,8 @@ def __getattr__(name: str) -> object:
         if name in names:
             return getattr(import_module(module), name)
     raise AttributeError(f"module 'firth' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    """The public names too, which are not imported yet: Tab completes them."""
+    return sorted({*globals(), *__all__})

@@ -10,7 +10,7 @@ import math
 import textwrap
 import tomllib
 import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -58,7 +58,7 @@ def from_dict(cls: type[T], values: Mapping[str, object], where: str = "") -> T:
     for name, value in values.items():
         path = f"{where}{name}"
         if name not in known:
-            raise BadConfig(f"'{path}' is not a known key{_suggestion(name, known)}")
+            raise BadConfig(f"'{path}' is not a known key{_suggestion(name, known, where)}")
         table_module = known[name].metadata.get("table")
         if table_module:
             arguments[name] = _parts(table_module, value, path)
@@ -70,30 +70,54 @@ def from_dict(cls: type[T], values: Mapping[str, object], where: str = "") -> T:
         raise BadConfig(f"{cls.__qualname__}: {error}.") from None
 
 
-def override(config: T, changes: Iterable[str]) -> T:
-    """`config` with `a.b=value` changes applied."""
+def has_field(cls: type, name: str) -> bool:
+    """Whether a config class has a field of this name."""
+    return any(field.name == name for field in fields(cls))
+
+
+def override(config: T, changes: Iterable[str], *, unused: Collection[str] = ()) -> T:
+    """`config` with `a.b=value` changes applied. Keys of the parts in `unused` are never suggested for a wrong key."""
     values = to_dict(config)
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals:
             raise BadConfig(f"'{change}' is not of the form key=value.")
-        *parents, last = path.split(".")
+        names = path.split(".")
         inside = values
-        for name in parents:
-            _check_key(name, inside, values, path)
-            inside = inside[name]
-        _check_key(last, inside, values, path)
-        inside[last] = read_value(text)
+        for place, name in enumerate(names):
+            if not isinstance(inside, dict) or name not in inside:
+                used = {part: value for part, value in values.items() if part not in unused}
+                raise BadConfig(f"'{path}' is not a known key{_hint(names, place, inside, used)}")
+            if place < len(names) - 1:
+                inside = inside[name]
+        inside[names[-1]] = read_value(text)
     return from_dict(type(config), values)
 
 
-def _check_key(name: str, inside: object, values: Mapping[str, object], path: str) -> None:
-    """Raises if `inside`, a part of `values`, does not have the key `name` of a path."""
-    if isinstance(inside, dict) and name in inside:
-        return
-    # The user may have named the right key in the wrong place.
-    last = path.rpartition(".")[2]
-    raise BadConfig(f"'{path}' is not a known key{_suggestion(name, inside, _path_to_key(values, last))}")
+def _hint(names: Sequence[str], place: int, inside: object, values: Mapping[str, object]) -> str:
+    """The end of a sentence about a path whose name at `place` is not known: the path that was probably meant.
+
+    `inside` is the part of `values` that the names before it lead to.
+    """
+    prefix = "".join(f"{name}." for name in names[:place])
+    rest = "".join(f".{name}" for name in names[place + 1 :])
+    elsewhere = _path_to_key(values, names[-1])
+    nearest = _nearest(names[place], inside)
+    # A misspelt parent comes before the right key in another place; a misspelt key comes after it.
+    if rest and nearest and _has_path(values, f"{prefix}{nearest}{rest}"):
+        return f"; did you mean '{prefix}{nearest}{rest}'?"
+    if elsewhere:
+        return f"; did you mean '{elsewhere}'?"
+    return _suggestion(names[place], inside, prefix)
+
+
+def _has_path(values: object, path: str) -> bool:
+    """Whether nested dicts have a key at this path, such as `train.optim.rate`."""
+    for name in path.split("."):
+        if not isinstance(values, Mapping) or name not in values:
+            return False
+        values = values[name]
+    return True
 
 
 def check_shares(**values: float) -> None:
@@ -260,18 +284,20 @@ def _paths_to_key(values: Mapping[str, object], name: str, prefix: str) -> Itera
             yield from _paths_to_key(value, name, f"{prefix}{key}.")
 
 
-def _suggestion(name: str, known: object, elsewhere: str = "") -> str:
-    """The end of a sentence about an unknown name: the nearest known one, `elsewhere`, or a list of the known ones."""
-    known_names: list[str] = []
-    if isinstance(known, Mapping):
-        known_names = list(known)
-    nearest = get_close_matches(name, known_names, n=1)
+def _nearest(name: str, known: object) -> str:
+    """The key of a dict that is most like a name, or "" if none is."""
+    if not isinstance(known, Mapping):
+        return ""
+    return next(iter(get_close_matches(name, list(known), n=1)), "")
+
+
+def _suggestion(name: str, known: object, prefix: str = "") -> str:
+    """The end of a sentence about an unknown name: the nearest known one after `prefix`, or a list of all of them."""
+    nearest = _nearest(name, known)
     if nearest:
-        return f"; did you mean '{nearest[0]}'?"
-    if elsewhere:
-        return f"; did you mean '{elsewhere}'?"
-    if known_names:
-        return f" (known: {', '.join(known_names)})."
+        return f"; did you mean '{prefix}{nearest}'?"
+    if isinstance(known, Mapping) and known:
+        return f" (known: {', '.join(known)})."
     return "."
 
 

@@ -250,7 +250,7 @@ def embed_file(
     input. A blank line gets a vector of zeros, which is similar to nothing. With the `engine` "ray", the vectors are
     computed by `processes` workers of a cluster.
     """
-    from firth.corpus.small_files import read_texts
+    from firth.corpus.small_files import read_lines, tell_of_table
     from firth.engines import open_engine
     from firth.inference.model import load
     from firth.tokenizers.unknown import unknown_share, warn_about_unknown
@@ -260,7 +260,8 @@ def embed_file(
     if path.suffix != ".npy":
         raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
     check_writable(path)
-    texts = read_texts(Path(file))
+    texts = read_lines(Path(file))
+    tell_of_table(Path(file))
     loaded = load(model or models.suiting(texts), precision=precision)
     loaded.embedder.warn_about_truncation(texts)
     unknown = unknown_share(loaded.tokenizer, loaded.tokenizer.ids_batch(texts[:SAMPLE_TEXTS]))

@@ -4,9 +4,10 @@ In: paths and options. Out: folders on disk, and the figures of each step. `firt
 Each function imports only what it needs: preparing text and training word vectors never load torch.
 """
 
+import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FINETUNING_RECIPES = ("fasttext", "ulmfit", "transformer")
+Changes = Iterable[str] | Mapping[str, object]
+"""Settings: `["epochs=5"]` or `{"epochs": 5}`."""
 NEW_ENCODERS = ("bag", "static")
 """Values of `encoder` that are not a model's folder."""
 
@@ -47,7 +50,7 @@ def pretrain(
     resume: bool = False,
     start_from: str | Path | None = None,
     config: str | Path | None = None,
-    changes: Iterable[str] = (),
+    changes: Changes = (),
     device: str | None = None,
     width: int | None = None,
     window: int | None = None,
@@ -57,8 +60,9 @@ def pretrain(
     """Trains a model on shards into `out`; returns the last held-out figures. Word vectors also take plain text.
 
     `start_from` is a model whose weights to start from: its folder, or a name such as en-small. `changes` are
-    `key=value` settings. `width`, `window`, `min_count` and `threads` are for word vectors and other recipes that are
-    solved without gradients. Processes that torchrun started train together.
+    settings: `["train.optim.rate=1e-3"]` or `{"train.optim.rate": 1e-3}`. `width`, `window`, `min_count` and `threads`
+    are for word vectors and other recipes that are solved without gradients. Processes that torchrun started train
+    together.
     """
     from firth.pretraining import planning
     from firth.run_folder import RunFolder
@@ -70,11 +74,11 @@ def pretrain(
         epochs=epochs,
         minutes=minutes,
         config=config,
-        changes=tuple(changes),
+        changes=_change_list(changes),
     )
     word_options = {"width": width, "window": window, "min_count": min_count, "threads": threads}
     given = {name: value for name, value in word_options.items() if value is not None}
-    with joined_ranks(), RunFolder(Path(out), command="pretrain", resume=resume or _is_begun_again(out)) as folder:
+    with joined_ranks(), RunFolder(_folder(out), command="pretrain", resume=resume or _is_begun_again(out)) as folder:
         figures = _train_or_solve(Path(data), folder, request, given, start_from=start_from, device=device)
         folder.write_report(lambda: _render_pretraining(folder.path))
     return figures
@@ -149,16 +153,15 @@ def check(
     evidence. `deep_by` is vectors (logistic regression on the model's vectors) or finetune (slower, and surer).
     `options` are fields of the task's config, as in `finetune`.
     """
-    from firth.config import from_dict
     from firth.finetuning import checking
-    from firth.tasks import resolve as task_class
+    from firth.tasks import make_config
 
     files = {"train": Path(file)}
     if dev:
         files["dev"] = Path(dev)
     if test:
         files["test"] = Path(test)
-    config = from_dict(task_class(task).Config, options)
+    config = make_config(task, options)
     folder = models.find(model) if model else None
     findings = checking.check(task, config, files, model=folder)
     if deep:
@@ -182,7 +185,7 @@ def finetune(
     random: bool = False,
     skip_bad: bool = False,
     resume: bool = False,
-    changes: Iterable[str] = (),
+    changes: Changes = (),
     device: str | None = None,
     encoder: str | Path | None = None,
     recipe: str | None = None,
@@ -199,6 +202,7 @@ def finetune(
     `language` is that of the rows, for a model with language embeddings.
     `few` is a way to learn from few labels: contrast, prompt, plain, or choose (the best by cross-validation);
     `unlabelled` is a file with a text on each line, which it also learns from.
+    `changes` are settings of the run: `["epochs=5"]` or `{"epochs": 5}`.
     `options` are fields of the task's config: preset, text_column, label_columns, kind, tagger, format ...
     """
     from firth.finetuning import running, ulmfit
@@ -213,17 +217,17 @@ def finetune(
     request = FinetuneRequest(
         model=start,
         tasks=(task,) if isinstance(task, str) else tuple(task),
-        files={"train": _strings(train), "dev": _strings(dev), "test": _strings(test)},
+        files={"train": _files(train), "dev": _files(dev), "test": _files(test)},
         options=options,
         seeds=seeds,
         random=random,
         skip_bad=skip_bad,
-        changes=(*changes, *start_changes),
+        changes=(*_change_list(changes), *start_changes),
     )
     if recipe == "ulmfit" and launched_size() > 1:
         raise BadConfig("The stages of `recipe='ulmfit'` run in one process; leave out torchrun.")
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
-    with joined_ranks(), RunFolder(Path(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
+    with joined_ranks(), RunFolder(_folder(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
         if few or unlabelled:
             summary = few_labels.finetune(folder, request, _few_request(few, recipe, unlabelled), device=device)
         else:
@@ -243,7 +247,7 @@ def tune(
     seed: int = 1,
     skip_bad: bool = False,
     resume: bool = False,
-    changes: Iterable[str] = (),
+    changes: Changes = (),
     device: str | None = None,
     **options: object,
 ) -> "TuningSummary":
@@ -259,12 +263,12 @@ def tune(
     request = FinetuneRequest(
         model=str(models.find(model)) if model else "",
         tasks=(task,),
-        files={"train": _strings(train), "dev": _strings(dev) if dev else []},
+        files={"train": _files(train), "dev": _files(dev) if dev else []},
         options=options,
         skip_bad=skip_bad,
     )
-    config = tuning.TuneConfig(minutes=minutes, seed=seed, changes=tuple(changes))
-    with RunFolder(Path(out), command="tune", resume=resume) as folder:
+    config = tuning.TuneConfig(minutes=minutes, seed=seed, changes=_change_list(changes))
+    with RunFolder(_folder(out), command="tune", resume=resume) as folder:
         summary = tuning.tune(folder, request, config, device=device)
         folder.write_report(lambda: gather(folder.path))
     return summary
@@ -359,5 +363,28 @@ def _as_list(given: str | Path | Sequence[str | Path]) -> list[str | Path]:
     return [given] if isinstance(given, str | Path) else list(given)
 
 
-def _strings(given: str | Path | Sequence[str | Path]) -> list[str]:
-    return [str(path) for path in _as_list(given)]
+def _files(given: str | Path | Sequence[str | Path]) -> list[str]:
+    """The paths of labelled files, as texts."""
+    paths = _as_list(given)
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise BadInput(
+                f"`train=`, `dev=` and `test=` take files of labelled rows, not {path!r:.60}; write the rows to a "
+                ".jsonl file, one JSON object on each line."
+            )
+    return [str(path) for path in paths]
+
+
+def _folder(out: str | Path) -> Path:
+    if not isinstance(out, str | Path):
+        raise BadConfig(f"`out=` is the folder to write; it is {out!r}.")
+    return Path(out)
+
+
+def _change_list(changes: Changes) -> tuple[str, ...]:
+    """Settings as `key=value` texts, from such texts, from one of them, or from a dict."""
+    if isinstance(changes, str):
+        return (changes,)
+    if isinstance(changes, Mapping):
+        return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes.items())
+    return tuple(changes)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from firth import models
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
-from firth.files import check_is_new, check_writable
+from firth.files import check_is_new, check_writable, ending
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -60,6 +60,7 @@ def prepare(
     segmentation = _segmentation(segmenter)
     with open_engine(engine, workers=processes) as opened:
         paths = [texts] if isinstance(texts, str | Path) else list(texts)
+        _check_field(paths, field)
         job = _PrepareJob(paths, folder, opened, documents=documents, field=field, repair=repair)
         is_new = str(tokenizer) in _trainable_tokenizers()
         if is_new:
@@ -143,6 +144,18 @@ class _PrepareJob:
                 field=self.field,
                 repair=self.repair,
             )
+
+
+def _check_field(paths: Sequence[str | Path], field: str) -> None:
+    """Raises for the field of a row if none of the files has rows."""
+    from firth.corpus.finding import ROWS
+    from firth.corpus.languages import find_sources
+
+    if field == "text":
+        return
+    files = [file for source in find_sources(paths) for file in source.files]
+    if not any(ending(file) in (*ROWS, ".parquet") for file in files):
+        raise BadConfig(f"`field='{field}'` is for JSON lines and Parquet, and {files[0]} is neither; leave it out.")
 
 
 def _check_distance(near_duplicates: int) -> None:

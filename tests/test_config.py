@@ -57,8 +57,8 @@ def test_changes() -> None:
     ("change", "says"),
     [
         ("coutn=1", "'coutn' is not a known key; did you mean 'count'?"),
-        ("inner.rat=1", "'inner.rat' is not a known key; did you mean 'rate'?"),
-        ("iner.rate=1", "'iner.rate' is not a known key; did you mean 'inner'?"),
+        ("inner.rat=1", "'inner.rat' is not a known key; did you mean 'inner.rate'?"),
+        ("iner.rate=1", "'iner.rate' is not a known key; did you mean 'inner.rate'?"),
         ("inner.count=1", "'inner.count' is not a known key; did you mean 'count'?"),
         ("name.kind=a", "'name.kind' is not a known key; did you mean 'inner.kind'?"),
         ("inner.rate.x=1", "'inner.rate.x' is not a known key."),
@@ -83,7 +83,7 @@ def test_parts_by_table() -> None:
     changed = override(recipe, ["encoder.bert.width=256", 'objectives={"masked_lm": {}}'])
     assert changed.encoder["bert"].width == 256
     assert list(changed.objectives) == ["masked_lm"]
-    with pytest.raises(BadConfig, match=r"'encoder\.bert\.widht' is not a known key; did you mean 'width'"):
+    with pytest.raises(BadConfig, match=r"'encoder\.bert\.widht' is not .*; did you mean 'encoder\.bert\.width'"):
         override(recipe, ["encoder.bert.widht=256"])
     with pytest.raises(BadConfig, match="no part named 'masked'; did you mean 'masked_lm'"):
         from_dict(Recipe, {"objectives": {"masked": {}}})

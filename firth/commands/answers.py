@@ -1,6 +1,7 @@
 """Subcommands that ask a model: fill, embed, generate, rewrite, senses."""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from firth.commands.shown import (
     ModelFolder,
     OptionalModel,
     Processes,
+    check_inputs,
     check_model_first,
     show,
     split_model,
@@ -77,6 +79,8 @@ def embed(
     """Turn each line of a file into a vector, in order."""
     from firth import model_files
 
+    if model is not None and not os.path.exists(model) and not models.is_model(model):
+        raise BadConfig(f"'{model}' is not a model; write texts to a file, one on each line, and name it with --file.")
     written = model_files.embed_file(
         model, file=file, out=out, pooling=pooling, precision=precision, engine=engine, processes=processes
     )
@@ -141,12 +145,11 @@ def rewrite(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each text.")] = False,
 ) -> None:
     """Let an encoder-decoder (transformer, t5, bart ...) write a text for each text, in order."""
-    from firth.corpus.small_files import read_texts
-    from firth.inference.model import load
-
     check_model_first(model, texts or ())
-    if bool(texts) == (file is not None):
-        raise BadConfig("Give texts or a --file, one of the two.")
+    check_inputs(texts, file)
+    from firth.corpus.small_files import read_texts
+    from firth.inference.model import load  # torch
+
     loaded = load(model)
     rewritten = loaded.rewrite(
         texts or read_texts(file),  # type: ignore[arg-type]

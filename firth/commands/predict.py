@@ -13,6 +13,7 @@ from firth.commands.shown import (
     EngineName,
     ModelFolder,
     Processes,
+    check_inputs,
     check_model_first,
     json_line,
     json_row,
@@ -45,10 +46,12 @@ def predict(
     best: Annotated[int, typer.Option(help="Of a tagger, this many of the likeliest sequences for each text.")] = 1,
     wanted_precision: Annotated[
         float | None,
-        typer.Option(help="Abstain where the held-out rows of fine-tuning say that precision would be lower."),
+        typer.Option(
+            min=0, max=1, help="Abstain where the held-out rows of fine-tuning say that precision would be lower."
+        ),
     ] = None,
     abstain_below: Annotated[
-        float | None, typer.Option(help="Abstain where the label's probability is below this.")
+        float | None, typer.Option(min=0, max=1, help="Abstain where the label's probability is below this.")
     ] = None,
     explain: Annotated[bool, typer.Option(help="Show which words speak for the label of a classifier.")] = False,
     explain_by: Annotated[
@@ -59,11 +62,10 @@ def predict(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines: one object for each input.")] = False,
 ) -> None:
     """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
-    from firth.inference.model import load
-
     check_model_first(model, texts or ())
-    if bool(texts) == (file is not None):
-        raise BadConfig("Give texts or a --file, one of the two.")
+    check_inputs(texts, file)
+    from firth.inference.model import load  # torch
+
     columns = given(text_column=text_column, second_column=second_column)
     if columns and file is None:
         raise BadConfig("Columns are those of a --file; leave them out.")

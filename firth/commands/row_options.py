@@ -29,7 +29,10 @@ Language = Annotated[
 ]
 Pattern = Annotated[
     str | None,
-    typer.Option(help="A prompt with {text}, if need be {second}, and [MASK]. [default: {text} It was [MASK].]"),
+    typer.Option(
+        help="A prompt with {text}, if need be {second}, and [MASK]. "
+        "[default: {text} It was [MASK]. or, if --words are Chinese, {text} 总之很[MASK]。]"
+    ),
 ]
 LabelWords = Annotated[
     str | None, typer.Option("--words", help="What [MASK] is for each label: positive=great/good,negative=terrible.")

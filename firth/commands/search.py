@@ -61,6 +61,8 @@ def search(
     if len(arguments) != 2:
         raise BadConfig("`search ask` takes an index and one question; put the question into quotes.")
     index, question = arguments
+    if not question.strip():
+        raise BadConfig("The question is empty; write what to look for.")
     _ask(Path(index), question, top, by, reranker, as_json=as_json)
 
 
@@ -74,9 +76,12 @@ def _build(texts: list[Path], out: Path, model: Path | None, *, as_json: bool) -
 
 def _ask(folder: Path, question: str, top: int, by: By, reranker: Path | None, *, as_json: bool) -> None:
     from firth.search.index import SearchIndex
+    from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 
     index = SearchIndex.open(folder)
     model = index.load_model()
+    unknown = unknown_share(model.tokenizer, [model.tokenizer.encode(question).ids])
+    warn_about_unknown("The question", model.tokenizer, unknown)
     if reranker is None:
         hits = index.ask(model, question, top=top, by=by)
     else:

@@ -10,7 +10,7 @@ import typer
 
 from firth import models
 from firth.commands.flags import in_flags
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.files import finite
 
 if TYPE_CHECKING:
@@ -111,6 +111,14 @@ def check_model_first(model: str | Path, others: Sequence[str]) -> None:
     for other in others:
         if models.is_model(other) and not models.is_model(model):
             raise BadConfig(f"The model comes first: '{other}' is a model, and '{model}' is not; swap the two.")
+
+
+def check_inputs(texts: Sequence[str] | None, file: Path | None) -> None:
+    """Raises unless there are either texts or a file that exists; before a model is loaded, which takes seconds."""
+    if bool(texts) == (file is not None):
+        raise BadConfig("Give texts or a --file, one of the two.")
+    if file is not None and str(file) != "-" and not file.exists():
+        raise BadInput(f"{file} does not exist.")
 
 
 def line(prediction: "Prediction") -> str:

@@ -43,8 +43,8 @@ RESAMPLED_ROWS = 1_000_000
 INTERVAL = 95
 """Percent of the resampled differences that lie within the interval."""
 COSINE = "cosine"
-SAME_SPEED = 0.05
-"""Speeds that differ by a smaller share are called the same."""
+SAME_SPEED = 0.1
+"""Speeds that differ by a smaller share are called the same: two measurements of one model differ by as much."""
 
 
 @dataclass(frozen=True)

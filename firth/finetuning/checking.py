@@ -23,7 +23,9 @@ from firth.tokenizers.unknown import hardly_reads, unknown_sentence
 from firth.types import Example, Problem
 
 SHOWN = 10
-"""The most rows that a sentence names."""
+"""The most rows or names that a sentence lists."""
+NAME_CHARACTERS = 40
+"""Characters of a name in a sentence; what should be a text is sometimes given as a label."""
 RARE = 5
 """A name with fewer training rows is hard to learn."""
 
@@ -239,7 +241,7 @@ def _balance_line(counts: Mapping[str, int]) -> str:
     """The shares of the most frequent names."""
     total = sum(counts.values())
     most_frequent = sorted(counts.items(), key=lambda pair: -pair[1])
-    shares = [f"{name} {count / total:.1%}" for name, count in most_frequent[:SHOWN]]
+    shares = [f"{_name(name)} {count / total:.1%}" for name, count in most_frequent[:SHOWN]]
     return ", ".join(shares) + _and_more(len(counts))
 
 
@@ -260,7 +262,7 @@ def warnings(part: str, found: PartFindings) -> list[str]:
         texts_have = "text has" if len(conflicts) == 1 else "texts have"
         lines.append(
             f"Warning: {len(conflicts)} {texts_have} several labels, such as rows "
-            f"{_listed(first['rows'][:SHOWN])} ({' / '.join(first['golds'])})."
+            f"{_listed(first['rows'][:SHOWN])} ({_names(first['golds'], ' / ')})."
         )
     if found["duplicates"]:
         num_repeats = sum(len(rows) - 1 for rows in found["duplicates"])
@@ -301,7 +303,20 @@ def _rare_name_warnings(balance: Balance) -> Iterator[str]:
         rare = [name for name, count in counts.items() if count < RARE]
         if rare:
             group_name = "" if group.isdigit() else f"the {group} "
-            yield f"Warning: fewer than {RARE} training rows for {group_name}{', '.join(rare[:SHOWN])}."
+            yield f"Warning: fewer than {RARE} training rows for {group_name}{_names(rare, ', ')}."
+
+
+def _names(names: Sequence[str], separator: str) -> str:
+    """The first names."""
+    shown = separator.join(_name(name) for name in names[:SHOWN])
+    return shown + _and_more(len(names))
+
+
+def _name(name: str) -> str:
+    """The name, cut if it is long."""
+    if len(name) <= NAME_CHARACTERS:
+        return name
+    return f"{name[: NAME_CHARACTERS - 1]}…"
 
 
 def _rows(rows: Sequence[int]) -> str:

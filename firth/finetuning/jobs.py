@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firth import models
 from firth.checkpoint import make_head
-from firth.config import from_dict, load_toml, override
+from firth.config import from_dict, has_field, load_toml, override
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
@@ -19,13 +19,13 @@ from firth.finetuning.extension import Extension
 from firth.finetuning.few.contrast import ContrastExtension
 from firth.finetuning.few.extension import FewExtension
 from firth.finetuning.labelled import PARTS, Labelled, texts_of
-from firth.finetuning.settings import FinetuneConfig
+from firth.finetuning.settings import PARTS_OF_ENCODERS, FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
 from firth.finetuning.writer_start import as_writer, needs_source, with_way
 from firth.run_folder import RunFolder
 from firth.run_source import FinetuningSource, SourceFile, input_file, model_sha256
-from firth.tasks import resolve
+from firth.tasks import make_config, resolve
 from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write
 from firth.train.parallel import chosen_device, micro_batches_of_rank, with_micro_batches
@@ -230,11 +230,12 @@ def first_config(request: FinetuneRequest) -> FinetuneConfig:
     """The config before the data are read: enough to read them."""
     tasks: dict[str, TaskConfig] = {}
     for task in request.tasks:
+        _refuse_settings(request.options, task)
         name = task
         if task in tasks:
             num_before = sum(other.partition("-")[0] == task for other in tasks)
             name = f"{task}-{num_before + 1}"
-        tasks[name] = from_dict(resolve(task).Config, request.options)
+        tasks[name] = make_config(task, request.options)
     if any(change.startswith("compression") for change in request.changes):
         raise BadConfig("Methods of compression and their numbers are options of `firth compress`.")
     config = FinetuneConfig(tasks=tasks, compression=request.extension.record())
@@ -245,16 +246,34 @@ def first_config(request: FinetuneRequest) -> FinetuneConfig:
     return _with_changes(config, request.changes)
 
 
+def _refuse_settings(options: Mapping[str, object], task: str) -> None:
+    """Raises for a setting of the run among the options of a task."""
+    for name, value in options.items():
+        if has_field(FinetuneConfig, name) and not has_field(resolve(task).Config, name):
+            raise BadConfig(f"{name} is a setting of the run, not of the task; give it as changes=['{name}={value}'].")
+
+
 def _with_changes(config: FinetuneConfig, changes: Iterable[str]) -> FinetuneConfig:
     """The config with `key=value` changes; `pooling=mean` is `tasks.compare.pooling=mean` if only that task has it."""
     full: list[str] = []
+    encoder: str = config.encoder
     for change in changes:
+        if change.startswith("encoder="):
+            encoder = change.removeprefix("encoder=")
         key = change.partition("=")[0]
         owners = [name for name, task_config in config.tasks.items() if hasattr(task_config, key)]
         # A field of the run itself comes before one of a task.
         is_short = len(owners) == 1 and not hasattr(config, key)
         full.append(f"tasks.{owners[0]}.{change}" if is_short else change)
-    return override(config, full)
+    unused = [part for part, owner in PARTS_OF_ENCODERS.items() if owner != encoder]
+    for change in full:
+        part = change.partition(".")[0]
+        if part in unused:
+            raise BadConfig(f"'{change}' is for encoder={PARTS_OF_ENCODERS[part]}; this run has encoder={encoder}.")
+    changed = override(config, full, unused=unused)
+    if not changed.epochs and any(change.startswith("epochs=") for change in full):
+        raise BadConfig("epochs must be above 0; leave it out for the usual number.")
+    return changed
 
 
 def _resolve_config(

@@ -117,7 +117,7 @@ def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: La
         problems[part] += found
         examples[part] = _without_bad(examples[part], found)
         if not examples[part]:
-            raise BadInput(f"{path}: no row is left to use ({found[0].what} in row {found[0].row}).")
+            raise BadInput(f"{path} has no row that can be used: {_first_problem(found)}.")
     return Labelled(config, labels, examples, problems)
 
 

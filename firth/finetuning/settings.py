@@ -14,6 +14,9 @@ from firth.tasks.task import TaskConfig
 from firth.tokenizers.templates import Templates
 from firth.train.settings import OptimConfig, TrainConfig
 
+PARTS_OF_ENCODERS = {"static": "static", "fasttext": "fasttext", "templates": "bag", "transformer": "transformer"}
+"""Parts of the config that only one value of `encoder` uses."""
+
 
 @dataclass(frozen=True)
 class FinetuneConfig:
@@ -70,4 +73,4 @@ class FinetuneConfig:
         if self.decoder_layers < 0:
             raise BadConfig(f"decoder_layers must be at least 0; it is {self.decoder_layers}.")
         if self.epochs < 0 or self.batch_size < 1 or not 0 <= self.held_out_rate < 1:
-            raise BadConfig("A run needs epochs of at least 0, a batch_size of at least 1 and 0 <= held_out_rate < 1.")
+            raise BadConfig("A run needs epochs above 0, a batch_size of at least 1 and 0 <= held_out_rate < 1.")

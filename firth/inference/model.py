@@ -5,7 +5,7 @@ A server answers in two steps: what prepares one request (`embedder.tokenize`, `
 `predict_items`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,13 +40,14 @@ from firth.tasks import reader_of
 from firth.tasks.calibration import threshold_for
 from firth.tasks.k_best import k_best
 from firth.tasks.predicting import outputs_of, predict
+from firth.tasks.prompt import LabelWords
 from firth.tasks.rewrite import RewriteHead
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import TagHead
 from firth.tasks.task import Head
 from firth.tensors import Encoder, parameter_count
 from firth.tokenizers.templates import Templates
-from firth.tokenizers.unknown import warn_about_unknown
+from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 from firth.types import Example, Fill, Generated, Prediction, Rewritten, TaskInput
 
 if TYPE_CHECKING:
@@ -147,8 +148,11 @@ class Model:
     def fill(self, text: str, *, top: int = 5, specials: bool = False) -> list[Fill]:
         """The most likely tokens for each `[MASK]`: `top` candidates for every mask, in order."""
         _check_is_text(text)
+        if not isinstance(top, int) or top < 1:
+            raise BadConfig(f"top must be a whole number of at least 1; it is {top!r}.")
         mask_filler = self.require_mask_filler()
         masked_text = mask_filler.tokenize(text, specials=specials)
+        warn_about_unknown("The text", self.tokenizer, unknown_share(self.tokenizer, [masked_text.ids]))
         [fills] = mask_filler.fill_batch([masked_text], top=top)
         return fills
 
@@ -175,7 +179,7 @@ class Model:
 
     def rewrite(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         beams: int | None = None,
         length_penalty: float | None = None,
@@ -193,6 +197,7 @@ class Model:
         """
         if isinstance(texts, str):
             raise BadInput("rewrite takes a list of texts; put the one text into a list.")
+        texts = list(texts)
         for text in texts:
             _check_is_text(text)
         settings = RewriteSettings(beams, length_penalty, no_repeat_ngram, max_tokens, temperature, top_k, top_p, seed)
@@ -226,7 +231,7 @@ class Model:
 
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str],
         *,
         pooling: str | None = None,
         normalise: bool | None = None,
@@ -241,13 +246,14 @@ class Model:
         """
         if isinstance(texts, str):
             raise BadInput("embed takes a list of texts; put the one text into a list.")
+        texts = list(texts)
         for text in texts:
             _check_is_text(text)
         return self.embedder.embed(
             texts, pooling=pooling, normalise=normalise, max_length=max_length, specials=specials, prompt=prompt
         )
 
-    def predict(self, inputs: Sequence[TaskInput], *, task: str = "") -> list[Prediction]:
+    def predict(self, inputs: Iterable[TaskInput], *, task: str = "") -> list[Prediction]:
         """What a fine-tuned model predicts for each input, in order.
 
         An input is a text, a pair, or a row with the columns of the training files. A model with several tasks needs
@@ -257,15 +263,16 @@ class Model:
             raise BadInput("predict takes a list of texts; put the one text into a list.")
         return self.predict_examples(self.examples(inputs, task=task), task=task)
 
-    def zero_shot(self, inputs: Sequence[TaskInput], *, words: str, pattern: str = "") -> list[Prediction]:
+    def zero_shot(self, inputs: Iterable[TaskInput], *, words: LabelWords, pattern: str = "") -> list[Prediction]:
         """What a masked language model answers without fine-tuning, by the words that it expects at a mask.
 
-        `words` gives each label its words: `positive=great/good,negative=terrible`. `pattern` puts the text and the
-        mask into a sentence: `{text} It was [MASK].`, which is also the default.
+        `words` gives each label its words: `positive=great/good,negative=terrible`, or a dict of label and words.
+        `pattern` puts the text and the mask into a sentence. By default it is `{text} It was [MASK].`, or
+        `{text} 总之很[MASK]。` for Chinese words.
         """
         return self.prompted(words=words, pattern=pattern).predict(inputs)
 
-    def prompted(self, *, words: str, pattern: str = "") -> "Model":
+    def prompted(self, *, words: LabelWords, pattern: str = "") -> "Model":
         """The same model as a classifier that answers by a prompt, as `zero_shot` does."""
         return Model(with_prompt(self.checkpoint, pattern=pattern, words=words), folder=self.folder)
 
@@ -280,7 +287,7 @@ class Model:
         """The rows of a labelled file, or the lines of a text file, as examples of the task; labels are not needed."""
         return read_inputs(self.checkpoint, Path(path), task, columns=columns)
 
-    def examples(self, inputs: Sequence[TaskInput], *, task: str = "") -> list[Example]:
+    def examples(self, inputs: Iterable[TaskInput], *, task: str = "") -> list[Example]:
         """Inputs as examples of the task, without gold labels."""
         reader = reader_of(self._head(task))
         return [reader.example(value) for value in inputs]
@@ -303,7 +310,7 @@ class Model:
         name, _ = only_task(self.checkpoint, "This model", task)
         return threshold_for(self.checkpoint.info, name, precision)
 
-    def explain(self, inputs: Sequence[TaskInput], *, task: str = "", by: Method = "auto") -> list[Explanation]:
+    def explain(self, inputs: Iterable[TaskInput], *, task: str = "", by: Method = "auto") -> list[Explanation]:
         """Why a classifier gives each input its label: the weight of every word, in order.
 
         `by` is gradients (integrated gradients), occlusion (each word left out in turn), or auto.

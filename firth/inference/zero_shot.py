@@ -3,15 +3,15 @@
 from dataclasses import replace
 
 from firth.checkpoint import Checkpoint, make_head
-from firth.tasks.prompt import PromptConfig, words_by_label
+from firth.tasks.prompt import LabelWords, PromptConfig, words_as_text, words_by_label
 
 TASK = "prompt"
 
 
-def with_prompt(checkpoint: Checkpoint, *, pattern: str, words: str) -> Checkpoint:
-    """The model with a prompt as its only task; `words` are `positive=great,negative=terrible`."""
-    config = PromptConfig(pattern=pattern or PromptConfig.pattern, label_words=words)
-    labels = {"label": tuple(words_by_label(words))}
+def with_prompt(checkpoint: Checkpoint, *, pattern: str, words: LabelWords) -> Checkpoint:
+    """The model with a prompt as its only task; `words` are `positive=great,negative=terrible`, or a dict of them."""
+    config = PromptConfig(pattern=pattern, label_words=words_as_text(words))
+    labels = {"label": tuple(words_by_label(config.label_words))}
     head = make_head(TASK, config, checkpoint.encoder, labels=labels)
     head.start_from(checkpoint.goals)
     head.calibrate_prompt(checkpoint.encoder, checkpoint.tokenizer)

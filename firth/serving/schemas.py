@@ -228,6 +228,7 @@ class SearchResponse(TypedDict):
     model: str
     passages: int
     hits: list[FoundPassage]
+    unknown: UnknownShare
 
 
 class PredictedSpan(TypedDict):
@@ -285,6 +286,7 @@ class FilledMask(TypedDict):
 class FillResponse(TypedDict):
     model: str
     masks: list[FilledMask]
+    unknown: UnknownShare
 
 
 class TextTokens(TypedDict):

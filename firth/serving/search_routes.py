@@ -1,7 +1,7 @@
 """The route that searches the server's index of passages."""
 
 from firth.search.index import Hit
-from firth.serving.responses import unsupported
+from firth.serving.responses import invalid_request, unsupported
 from firth.serving.schemas import FoundPassage, SearchRequest, SearchResponse
 from firth.serving.server_state import ServerState
 
@@ -13,6 +13,8 @@ async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
     name, index = state.search
     if request.model not in (None, name):
         raise unsupported(f"The index was built with the model {name}; ask without 'model'.")
+    if not request.query.strip():
+        raise invalid_request("'query' is empty; write what to look for.")
     model = state.models[name]
     tokenized = await state.tokenize(model, [request.query])
 
@@ -21,7 +23,8 @@ async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
         return index.hits(request.query, vectors[0], top=request.top)
 
     hits = await state.compute_alone(find, tokens=max(1, tokenized.num_tokens))
-    return SearchResponse(model=name, passages=len(index), hits=[_found(hit) for hit in hits])
+    unknown = state.unknown_share(name, tokenized.ids)
+    return SearchResponse(model=name, passages=len(index), hits=[_found(hit) for hit in hits], unknown=unknown)
 
 
 def _found(hit: Hit) -> FoundPassage:

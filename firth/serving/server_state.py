@@ -12,7 +12,7 @@ import numpy as np
 from firth.inference.embedding import TokenizedTexts
 from firth.inference.lexicon import Lexicon
 from firth.inference.model import Model
-from firth.models import languages_of_model
+from firth.models import language_of, languages_of_model
 from firth.search.index import SearchIndex
 from firth.serving.batching import Batcher, BatchOperation, PayloadT, ResultT, UnsharedOperation
 from firth.serving.limits import Limits, raised_by
@@ -68,17 +68,25 @@ class ServerState:
             raise HttpError(404, "model_not_found", f"There is no such model here; there is {known}.")
         return name, self.models[name]
 
-    def find_able_model(self, name: str | None, route: str) -> tuple[str, Model]:
-        """The model that answers a route; raises if none was named, the first one cannot answer, and others can."""
+    def find_able_model(self, name: str | None, route: str, *, text: str = "") -> tuple[str, Model]:
+        """The model that answers a route; raises if none was named, the first one cannot answer, and others can.
+
+        With a text, if none was named and the first one is for another language, a model for the text's language.
+        """
         found, model = self.find_model(name)
-        if name is None and route not in self.abilities(found):
-            able = [other for other in self.models if route in self.abilities(other)]
-            if able:
-                raise unsupported(
-                    f"No 'model' is named, and the first one ({found}) cannot {route}; "
-                    f"name one that can: {', '.join(able)}."
-                )
-        return found, model
+        if name is not None:
+            return found, model
+        able = [other for other in self.models if route in self.abilities(other)]
+        if able and found not in able:
+            raise unsupported(
+                f"No 'model' is named, and the first one ({found}) cannot {route}; "
+                f"name one that can: {', '.join(able)}."
+            )
+        if text and len(able) > 1:
+            language = language_of(text)
+            # Of several that read the language, the first.
+            found = min(able, key=lambda other: language not in self.languages[other])
+        return found, self.models[found]
 
     def abilities(self, name: str) -> list[str]:
         """The routes that this model can answer."""

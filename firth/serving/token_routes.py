@@ -11,7 +11,7 @@ from firth.types import Fill
 
 
 async def fill(state: ServerState, request: schemas.FillRequest) -> schemas.FillResponse:
-    name, model = state.find_able_model(request.model, "fill")
+    name, model = state.find_able_model(request.model, "fill", text=request.text)
     state.check_texts([request.text])
     mask_filler = model.require_mask_filler()
     masked_text = await state.prepare([request.text], lambda: mask_filler.tokenize(request.text))
@@ -27,7 +27,8 @@ async def fill(state: ServerState, request: schemas.FillRequest) -> schemas.Fill
         first = number * per_mask
         candidates = [_fill_candidate(fill) for fill in fills[first : first + per_mask]]
         masks.append(schemas.FilledMask(start=start, end=end, candidates=candidates))
-    return schemas.FillResponse(model=name, masks=masks)
+    unknown = state.unknown_share(name, [masked_text.ids])
+    return schemas.FillResponse(model=name, masks=masks, unknown=unknown)
 
 
 def _fill_candidate(fill: Fill) -> schemas.FillCandidate:

@@ -40,12 +40,12 @@ def load():
 
 def predict(inputs):
     """What the model predicts for each input, in order."""
-    return load().predict(list(inputs))
+    return load().predict(inputs)
 
 
 def embed(texts):
     """One vector for each text."""
-    return load().embed(list(texts))
+    return load().embed(texts)
 
 
 def main():

@@ -40,12 +40,15 @@ The scorer (`task.scorer(config, labels)`, or `scorer_of(head)`) needs no networ
 A new task is one file and one line in `TABLE`; its law tests (tests/laws/test_tasks.py) ask for a small labelled file.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from firth.config import from_dict, has_field
 from firth.config import resolve as _resolve
+from firth.errors import BadConfig
 
 if TYPE_CHECKING:
-    from firth.tasks.task import Head, Reader, Scorer, Task
+    from firth.tasks.task import Head, Reader, Scorer, Task, TaskConfig
 
 TABLE = {
     "classify": "firth.tasks.classify:CLASSIFY",
@@ -62,6 +65,20 @@ def resolve(name: str) -> "Task":
     """A task by name; `classify-2` is a second one of its kind."""
     task: Task = _resolve(TABLE, name.partition("-")[0], "task")
     return task
+
+
+def make_config(name: str, options: Mapping[str, object]) -> "TaskConfig":
+    """The config of a task with these options; an option of another task is refused with the name of that task."""
+    config_class = resolve(name).Config
+    for option in options:
+        if has_field(config_class, option):
+            continue
+        owners = [f"`task='{task}'`" for task in TABLE if has_field(resolve(task).Config, option)]
+        if "`task='prompt'`" in owners:
+            owners.append("`few='prompt'`")
+        if owners:
+            raise BadConfig(f"`{option}=` is for {' or '.join(owners)}, not for `task='{name}'`.")
+    return from_dict(config_class, options)
 
 
 def reader_of(head: "Head") -> "Reader":

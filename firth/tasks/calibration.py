@@ -9,6 +9,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from firth.config import check_rates
 from firth.errors import BadConfig, Unsupported
 from firth.metrics.calibration import (
     abstain_threshold,
@@ -177,6 +178,7 @@ def saved_calibration(summary: CalibrationSummary) -> SavedCalibration:
 
 def threshold_for(notes: Mapping[str, object], task: str, wanted: float) -> float:
     """The confidence below which to abstain for a wanted precision, by the notes of a fine-tuned model."""
+    check_rates(precision=wanted)
     saved = notes.get(CALIBRATION)
     own = saved.get(task) if isinstance(saved, Mapping) else None
     if not isinstance(own, Mapping):

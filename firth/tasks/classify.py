@@ -62,6 +62,8 @@ class ClassifyConfig(TaskConfig):
     """The column of the text; a number counts the columns of a file without a header."""
     second_column: str = ""
     """The column of the second text, for pairs."""
+    num_texts: int = 0
+    """Texts of a row, 1 or 2; found on the training rows, and other files are refused; 0 takes both."""
     label_columns: tuple[str, ...] = ()
     """The column of the label; several columns are several questions about one text."""
     label_names: tuple[str, ...] = ()
@@ -146,14 +148,25 @@ class ClassifyReader(Reader):
         return replace(self.config, text_column=columns.text_column(path, self.config))
 
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
-        return columns.read(path, self.config, problems, labelled=labelled)
+        examples = columns.read(path, self.config, problems, labelled=labelled)
+        if examples and not self._suits(examples[0]):
+            raise BadInput(
+                f"The rows of {path} have {_texts(len(examples[0].texts))}, but the model was trained on rows with "
+                f"{_texts(self.config.num_texts)}; name the columns with `text_column=` and `second_column=`."
+            )
+        return examples
 
     def learn(self, examples: Examples) -> ClassifyConfig:
-        """Of numbers, the config with their mean and deviation."""
-        if self.config.kind != "number" or self.config.spread:
-            return self.config
+        """The config with the number of texts of a row; of numbers, with their mean and deviation."""
+        config = replace(self.config, num_texts=len(examples[0].texts))
+        if config.kind != "number" or config.spread:
+            return config
         golds = np.array(gold_labels(examples), np.float64)
-        return replace(self.config, centre=float(golds.mean()), spread=float(golds.std()) or 1.0)
+        return replace(config, centre=float(golds.mean()), spread=float(golds.std()) or 1.0)
+
+    def _suits(self, example: Example) -> bool:
+        """Whether it has as many texts as the training rows."""
+        return self.config.num_texts in (0, len(example.texts))
 
     def labels_of(self, examples: Examples) -> Labels:
         if self.config.kind == "number":
@@ -166,7 +179,17 @@ class ClassifyReader(Reader):
         for group, names in found.items():
             if len(names) < 2:
                 raise BadInput(f"All rows have the same {group} ({', '.join(names)}); there is nothing to learn.")
+            self._refuse_swapped(examples, num_labels=len(names))
         return {group: self._in_order(names) for group, names in found.items()}
+
+    def _refuse_swapped(self, examples: Examples, *, num_labels: int) -> None:
+        """Raises if the texts look like labels and the labels like texts: hardly a label occurs twice, but texts do."""
+        num_texts = len({example.texts for example in examples})
+        if self.config.kind == "one" and num_labels > 2 * num_texts and num_labels > len(examples) / 2:
+            raise BadInput(
+                f"There are {num_labels:,} labels for {len(examples):,} rows but only {num_texts:,} different texts: "
+                "are `text_column=` and `label_columns=` swapped?"
+            )
 
     def _in_order(self, names: Iterable[str]) -> Names:
         """The names in the order of `label_names`, then those that it does not have."""
@@ -195,7 +218,17 @@ class ClassifyReader(Reader):
         return {group: dict(sorted(counter.items())) for group, counter in counts.items()}
 
     def example(self, value: object) -> Example:
-        return columns.example(value, self.config)
+        example = columns.example(value, self.config)
+        if not self._suits(example):
+            raise BadInput(
+                f"An input has {_texts(len(example.texts))}, but the model was trained on rows with "
+                f"{_texts(self.config.num_texts)}."
+            )
+        return example
+
+
+def _texts(number: int) -> str:
+    return "one text" if number == 1 else f"{number} texts"
 
 
 def _names_by_group(gold: str | Names, config: ClassifyConfig) -> list[set[str]]:

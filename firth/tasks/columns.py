@@ -14,7 +14,7 @@ from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, BadInput
 from firth.tasks import glue
 from firth.tasks.glue import TextsAndLabels
-from firth.tasks.table_files import Rows, as_texts, read_rows
+from firth.tasks.table_files import JSON_ROW, Rows, as_texts, read_rows
 from firth.tasks.task import TaskConfig
 from firth.types import Example, Problem
 
@@ -111,15 +111,18 @@ def _only_reading(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, *,
     """The only possible reading; raises if there is none or several, and names the option that decides, if any."""
     if len(readings) == 1:
         return readings[0]
+    if not rows.columns:
+        raise BadInput(f"{rows.path} has no rows with named columns; write rows such as {JSON_ROW}, one on each line.")
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
     if rows.columns and all(_is_quoted(name) for name in rows.columns):
         raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
     if not option:
         raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
+    presets = [f"use `preset='{name}'`, " for name in glue.fitting_presets(rows)]
     raise BadInput(
-        f"{rows.path}: {found} {what}; name it with {option}, or count columns if the file has no header "
-        f"(the first row has {names})."
+        f"{rows.path}: {found} {what}; {''.join(presets[:1])}name it with {option}, or count columns if the file has "
+        f"no header (the first row has {names})."
     )
 
 
@@ -139,6 +142,7 @@ def read(path: Path, config: ColumnSettings, problems: list[Problem], *, labelle
     _check_named(rows, text_names[:1], "`text_column=`")
     _check_named(rows, text_names[1:], "`second_column=`")
     _check_named(rows, label_names, "`label_columns=`")
+    _refuse_counted_header(rows, text_names, label_names)
     examples: list[Example] = []
     for row, values in rows.take([*text_names, *label_names], problems):
         texts = [values[name] for name in text_names]
@@ -159,6 +163,27 @@ def _check_named(rows: Rows, names: Sequence[str], option: str) -> None:
             raise BadInput(
                 f"{rows.path} has no column '{name}'; its columns are {known}: name the right one with {option}."
             )
+
+
+def _refuse_counted_header(rows: Rows, text_names: Sequence[str], label_names: Sequence[str]) -> None:
+    """Raises if all columns are counted, which is for files without header, and the first row is one."""
+    texts = [_first_cell(rows, name) for name in text_names]
+    labels = [_first_cell(rows, name) for name in label_names]
+    is_counted = all((*texts, *labels))
+    is_header = any(label in glue.LABELS for label in labels) or all(cell in glue.KNOWN for cell in (*texts, *labels))
+    if is_counted and is_header:
+        raise BadInput(
+            f"{rows.path} has a header ({', '.join(rows.columns)}), and columns are counted only without one; "
+            "name them with `text_column=` and `label_columns=`."
+        )
+
+
+def _first_cell(rows: Rows, name: str) -> str:
+    """What the first row of a table has in a column that is counted; "" for a named column."""
+    is_table = bool(rows.lines) and isinstance(rows.lines[0][1], list)
+    if is_table and name.isdecimal() and 0 < int(name) <= len(rows.columns):
+        return rows.columns[int(name) - 1].lower()
+    return ""
 
 
 def example(value: object, config: ColumnSettings) -> Example:

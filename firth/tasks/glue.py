@@ -54,6 +54,8 @@ SINGLES = ("text", "sentence", "text_a")
 """Well-known names of the column of a single text."""
 LABELS = ("label", "labels", "score")
 """Well-known names of the column of the label."""
+KNOWN = {*SINGLES, *LABELS, *(name for pair in PAIRS for name in pair)}
+"""All of these names."""
 
 
 def preset(name: str) -> Preset:
@@ -74,6 +76,17 @@ def preset_columns(rows: Rows, name: str, *, labelled: bool) -> TextsAndLabels:
         f"{rows.path} does not look like {name}: it has no columns {', '.join(layouts[0])} "
         f"but {', '.join(rows.columns)}; name the columns instead of `preset=`."
     )
+
+
+def fitting_presets(rows: Rows) -> list[str]:
+    """The sets that have been published with columns of these names."""
+    found = []
+    for name, preset in PRESETS.items():
+        for layout in preset.layouts:
+            if set(layout) <= set(rows.columns):
+                found.append(name)
+                break
+    return found
 
 
 def known_columns(columns: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:

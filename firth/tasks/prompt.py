@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from firth.data.items import Item, pack_windows, shorten, window
 from firth.errors import BadConfig, Unsupported
+from firth.models import language_of
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
 from firth.tasks.classify import ClassifyConfig, ClassifyHead, ClassifyReader, ClassifyScorer
@@ -31,10 +32,16 @@ SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
 EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
 
 
+LabelWords = str | Mapping[str, str | Sequence[str]]
+"""The words of each label: `positive=great/good,negative=bad`, or the same as a dict."""
+USUAL_PATTERNS = {"en": "{text} It was [MASK].", "zh": "{text} 总之很[MASK]。"}
+
+
 @dataclass(frozen=True)
 class PromptConfig(ClassifyConfig):
-    pattern: str = "{text} It was [MASK]."
-    """The text with a question around it: {text} and {second} are the row's texts, [MASK] is the word to guess."""
+    pattern: str = ""
+    """The text with a question around it: {text} and {second} are the row's texts, [MASK] is the word to guess. By
+    default `{text} It was [MASK].`, or `{text} 总之很[MASK]。` if the labels' words are Chinese."""
     label_words: str = ""
     """The words of each label: positive=great,negative=terrible; several words of one label: positive=great/good."""
 
@@ -42,12 +49,20 @@ class PromptConfig(ClassifyConfig):
         super().__post_init__()
         if self.kind != "one" or len(self.label_columns) > 1 or self.head != "linear":
             raise BadConfig("A prompt chooses one name of one label column; it needs kind=one.")
-        slots = SLOT.findall(self.pattern)
+        slots = SLOT.findall(self.sentence)
         if slots.count(MASK) != 1 or slots.count(TEXT) != 1 or slots.count(SECOND) > 1:
             raise BadConfig(
                 f"A pattern has {TEXT} once, {MASK} once, and {SECOND} at most once; it is '{self.pattern}'."
             )
         words_by_label(self.label_words)
+
+    @property
+    def sentence(self) -> str:
+        """The pattern, or the usual one for the language of the labels' words."""
+        if self.pattern:
+            return self.pattern
+        words = " ".join(word for words in words_by_label(self.label_words).values() for word in words)
+        return USUAL_PATTERNS[language_of(words)]
 
 
 def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
@@ -60,6 +75,17 @@ def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
             raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
         found[label.strip()] = words
     return found
+
+
+def words_as_text(words: LabelWords) -> str:
+    """`{"positive": ["great", "good"]}` as `positive=great/good`; a text stays as it is."""
+    if isinstance(words, str):
+        return words
+    parts = []
+    for label, given in words.items():
+        joined = given if isinstance(given, str) else "/".join(given)
+        parts.append(f"{label}={joined}")
+    return ",".join(parts)
 
 
 @dataclass(frozen=True)
@@ -112,7 +138,7 @@ class PromptHead(ClassifyHead):
     @torch.no_grad()
     def calibrate_prompt(self, encoder: Encoder, tokenizer: Tokenizer) -> None:
         """Calibrates (Zhao et al. 2021): the scores of the pattern without a text are what its words get anyway."""
-        num_texts = 1 + (SECOND in self.config.pattern)
+        num_texts = 1 + (SECOND in self.config.sentence)
         empty = Example(("",) * num_texts)
         [item] = self.encode([empty], tokenizer, max_length=encoder.max_positions, training=False)
         batch = pack_windows(item.windows)
@@ -153,15 +179,15 @@ class PromptHead(ClassifyHead):
         num_literal = sum(len(piece) for piece in pieces if isinstance(piece, np.ndarray))
         room = max_length - tokenizer.vocab.frame.size(1) - num_literal
         if room < 1:
-            raise BadConfig(f"The pattern '{self.config.pattern}' leaves no room for a text in {max_length} tokens.")
+            raise BadConfig(f"The pattern '{self.config.sentence}' leaves no room for a text in {max_length} tokens.")
         return room
 
     def _kept(self, num_tokens: Sequence[int], *, room: int) -> dict[str, int]:
         """How many tokens of each text are read, by the text's place in the pattern."""
-        has_second = SECOND in self.config.pattern
+        has_second = SECOND in self.config.sentence
         if len(num_tokens) != 1 + has_second:
             needs = "two texts" if has_second else "one text"
-            raise BadConfig(f"The pattern '{self.config.pattern}' takes {needs}; a row has {len(num_tokens)}.")
+            raise BadConfig(f"The pattern '{self.config.sentence}' takes {needs}; a row has {len(num_tokens)}.")
         if not has_second:
             return {TEXT: min(num_tokens[0], room)}
         first, second = shorten(num_tokens[0], num_tokens[1], room)
@@ -187,7 +213,7 @@ class PromptHead(ClassifyHead):
     def _pattern_pieces(self, tokenizer: Tokenizer) -> list[np.ndarray | str]:
         """The pattern as tokens and the names of texts, in order."""
         pieces: list[np.ndarray | str] = []
-        for part in SLOT.split(self.config.pattern):
+        for part in SLOT.split(self.config.sentence):
             if part == MASK:
                 pieces.append(np.array([self._mask_id]))
             elif part in (TEXT, SECOND):

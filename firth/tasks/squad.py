@@ -65,7 +65,10 @@ def _questions(path: Path) -> Iterator[object]:
     try:
         whole = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path} is not valid JSON ({error}); correct it.") from None
+        raise BadInput(
+            f"{path} is not valid JSON ({error}); questions are a .json file as SQuAD's, or a .jsonl file with "
+            "question, context and answers on each line."
+        ) from None
     if isinstance(whole, list):
         yield from whole
         return

@@ -25,6 +25,8 @@ MAX_ROW = 1_000_000
 END_OF_FILE = "\x1e"
 """A mark after the last row of a comma file, which is a row of its own if all quotes are closed."""
 _JSON = (".json", ".jsonl")
+JSON_ROW = '{"text": "...", "label": "..."}'
+"""How a row of JSON is written."""
 
 Fields = list[str] | Mapping[str, object] | Problem
 """A row of a table, a JSON object, or what is wrong with the row."""
@@ -278,7 +280,7 @@ def _json_rows(path: Path, text: str) -> Rows:
         if isinstance(value, dict | Problem):
             lines.append((number, value))
         else:
-            remedy = 'write rows such as {"text": "...", "label": "..."}'
+            remedy = f"write rows such as {JSON_ROW}"
             lines.append((number, Problem(number, "not a JSON object", remedy)))
     return Rows(path, columns or [], lines)
 

@@ -37,6 +37,7 @@ def compared(*, size: int, speedup: float, score: float = 0.8) -> Comparison:
         (50, 2.0, "smaller and faster"),
         (50, 0.5, "smaller but slower"),
         (50, 1.02, "smaller and as fast"),
+        (50, 1.08, "smaller and as fast"),
         (100, 2.0, "not smaller but faster"),
         (100, 0.5, "not smaller and slower"),
     ],

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import firth
+from firth.errors import BadConfig, BadInput
 from firth.finetuning.checking import describe
 
 
@@ -52,6 +53,37 @@ def test_a_clean_file_has_no_warnings() -> None:
         for task, name in (("classify", "classify"), ("tag", "entities")):
             said = describe(firth.check(samples.labelled(name, language), task=task))
             assert not [line for line in said if "cannot be used" in line], said
+
+
+def test_swapped_columns_are_refused_and_sentences_stay_short(tmp_path: Path) -> None:
+    rows = [f"The sentence number {i} is quite long, but each of them is another one.\t{i % 2}" for i in range(40)]
+    path = write(tmp_path / "rows.tsv", ["text\tlabel", *rows])
+    with pytest.raises(BadInput, match="There are 40 labels for 40 rows but only 2 different texts: are"):
+        firth.check(path, task="classify", text_column="label", label_columns=("text",))
+    # Several labels of a text are a matter of opinion, up to a point; the sentences about them list the first.
+    doubtful = [f"text {i % 30}\t{'name ' * 20}{i}" for i in range(60)]
+    found = firth.check(write(tmp_path / "doubtful.tsv", ["text\tlabel", *doubtful]), task="classify")
+    assert max(len(line) for line in describe(found)) < 1000
+
+
+def test_a_header_is_no_row_when_columns_are_counted(tmp_path: Path) -> None:
+    rows = [f"sentence {i}\t{i % 2}" for i in range(8)]
+    headed = write(tmp_path / "headed.tsv", ["text\tlabel", *rows])
+    counted = {"text_column": "1", "label_columns": ("2",)}
+    with pytest.raises(BadInput, match=r"has a header \(text, label\), and columns are counted only without one"):
+        firth.check(headed, task="classify", **counted)
+    plain = write(tmp_path / "plain.tsv", rows)
+    assert firth.check(plain, task="classify", **counted)["parts"]["train"]["rows"] == 8
+
+
+def test_an_option_of_another_task_names_that_task() -> None:
+    from firth import samples
+
+    rows = samples.labelled("classify", "en")
+    with pytest.raises(BadConfig, match=r"^`tagger=` is for `task='tag'`, not for `task='classify'`\.$"):
+        firth.check(rows, task="classify", tagger="crf")
+    with pytest.raises(BadConfig, match=r"^`label_words=` is for `task='prompt'` or `few='prompt'`, not for"):
+        firth.check(rows, task="classify", label_words="positive=great")
 
 
 def test_illegal_tags_are_named(tmp_path: Path) -> None:

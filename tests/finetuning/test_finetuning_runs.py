@@ -323,6 +323,10 @@ def test_mistakes_get_one_sentence(finetune: Finetune, run: Path, split: tuple[P
         finetune(task="clasify", name="b")
     with pytest.raises(BadConfig, match="did you mean 'epochs'"):
         finetune("epoch=3", name="b")
+    with pytest.raises(BadConfig, match=r"did you mean 'train\.optim\.rate'"):
+        finetune("rate=1e-4", name="b")
+    with pytest.raises(BadConfig, match=r"'fasttext\.rate=1e-4' is for encoder=fasttext; this run has encoder=model\."):
+        finetune("fasttext.rate=1e-4", name="b")
     with pytest.raises(BadConfig, match="at most the model's 64"):
         finetune("max_length=512", name="b")
     with pytest.raises(BadInput, match="too few to hold some out"):

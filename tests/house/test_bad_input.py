@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 import firth
+from firth import samples
+from firth.errors import BadConfig, BadInput
+from firth.tasks.calibration import threshold_for
 
 Command = Callable[..., Any]
 WORDS = "The quick brown fox jumps over the lazy dog while the other dogs watch.\n"
@@ -76,13 +79,19 @@ def test_options_of_prepare(refused: Callable[..., str], tmp_path: Path, run: Pa
     assert "nowhere" in refused("prepare", path, "--out", tmp_path / "d", "--tokenizer", tmp_path / "nowhere")
     assert "documents" in refused("prepare", path, "--out", tmp_path / "d", "--documents", "page", "--vocab-size", 40)
     assert "processes" in refused("prepare", path, "--out", tmp_path / "d", "--processes", -1, "--vocab-size", 30)
+    assert "--field body is for JSON lines and Parquet" in refused(
+        "prepare", path, "--out", tmp_path / "d", "--field", "body", "--vocab-size", 40
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("batches.max_lenght=64",), "did you mean 'max_length'?"),
-        (("encoder.bert.widht=64",), "did you mean 'width'?"),
+        (("batches.max_lenght=64",), "did you mean 'batches.max_length'?"),
+        (("encoder.bert.widht=64",), "did you mean 'encoder.bert.width'?"),
+        (("batches.tokns=64",), "did you mean 'batches.tokens'?"),
+        (("tokens=2048",), "did you mean 'batches.tokens'?"),
+        (("batchs.tokens=2048",), "did you mean 'batches.tokens'?"),
         (("train.optim.rate=fast",), "'train.optim.rate' must be a number"),
         (("train.optim.schedule=wavy",), "linear, cosine, trapezoid, constant"),
         (("train.keep=0",), "train.keep must be at least 1"),
@@ -143,6 +152,11 @@ def test_a_corpus_of_too_few_documents(refused: Callable[..., str], tmp_path: Pa
     assert "too few to train on" in refused("pretrain", tmp_path / "data", "--out", tmp_path / "run", *changes)
 
 
+def test_a_text_that_a_model_cannot_read_is_filled_with_a_warning(command: Command, run: Path) -> None:
+    assert "unknown to this model" in command("fill", run, "ποιότητα ήταν [MASK]").err
+    assert "unknown to this model" not in command("fill", run, "The [MASK] is open.").err
+
+
 def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: Path, tmp_path: Path) -> None:
     assert "is not a folder with a model" in refused("info", tmp_path / "none")
     assert "no [MASK] to fill" in refused("fill", run, "There is no mask.")
@@ -164,6 +178,65 @@ def test_models_asked_for_what_they_have_not(refused: Callable[..., str], run: P
     assert "no pooling named 'sum'" in refused(
         "embed", run, "--file", lines, "--out", tmp_path / "v.npy", "--pooling", "sum"
     )
+
+
+def test_blank_lines_of_embed_are_told_once_and_rightly(command: Command, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "lines.txt").write_text("a text\n\n\nanother\n")
+    told = command("embed", run, "--file", tmp_path / "lines.txt", "--out", tmp_path / "v.npy").err
+    assert "2 blank lines have vectors of zeros" in told
+    assert "answered like the others" not in told
+
+
+def test_a_text_in_the_place_of_a_model_or_a_file(refused: Callable[..., str], run: Path, tmp_path: Path) -> None:
+    sentence = refused("embed", "some text", "--out", tmp_path / "v.npy")
+    assert "'some text' is not a model; write texts to a file, one on each line, and name it with --file" in sentence
+    # The file is looked for before the model, which takes seconds to load.
+    assert "nosuch does not exist" in refused("predict", run, "--file", tmp_path / "nosuch")
+    assert "nosuch does not exist" in refused("rewrite", run, "--file", tmp_path / "nosuch")
+
+
+def test_rows_of_another_task_say_which_form_is_wanted(refused: Callable[..., str], tmp_path: Path) -> None:
+    table = samples.labelled("classify", "en")
+    assert "a .json file as SQuAD's, or a .jsonl file with question" in refused("check", table, "--task", "answer")
+    questions = samples.labelled("answers", "en")
+    sentence = refused("check", questions, "--task", "classify")
+    assert 'write rows such as {"text": "...", "label": "..."}' in sentence
+    iob1 = tmp_path / "iob1.conll"
+    iob1.write_text("EU I-ORG\nrejects O\n\nPeter I-PER\n")
+    assert "tasks.tag.repair=true" in refused("check", iob1, "--task", "tag", "tasks.tag.scheme=BIO")
+    mrpc = tmp_path / "mrpc.tsv"
+    mrpc.write_text("Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tA day.\tOne day.\n")
+    assert "use --preset mrpc, name it with" in refused("check", mrpc, "--task", "classify")
+
+
+def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run: Path, tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    finetune = ("finetune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
+    assert "epochs must be above 0" in refused(*finetune, "epochs=0")
+    assert "epochs above 0" in refused(*finetune, "epochs=-3")
+    with pytest.raises(BadConfig, match="precision must be from 0 to 1; it is 2"):
+        threshold_for({}, "classify", 2)
+    assert "less than or equal to 1" in command("predict", run, "A day.", "--abstain-below", 5).err
+    for top in (0, 2.5):
+        with pytest.raises(BadConfig, match="top must be a whole number of at least 1"):
+            firth.load(run).fill("The [MASK].", top=top)  # type: ignore[arg-type]
+
+
+def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    model = firth.load(run)
+    texts = ["A day.", "Another day."]
+    assert (model.embed(text for text in texts) == model.embed(texts)).all()
+    assert {"load", "finetune", "Model"} <= set(dir(firth))
+    with pytest.raises(BadConfig, match="`out=` is the folder to write; it is None"):
+        firth.finetune(run, task="classify", train=rows, out=None)  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=r"epochs is a setting of the run.*; give it as changes=\['epochs=3'\]"):
+        firth.finetune(run, task="classify", train=rows, out=tmp_path / "run", epochs=3)
+    with pytest.raises(BadInput, match=r"take files of labelled rows, not {'text': 'a', 'label': 'b'}"):
+        firth.finetune(run, task="classify", train=[{"text": "a", "label": "b"}], out=tmp_path / "run")  # type: ignore[list-item]
+    for changes in ({"epochs": -1}, "epochs=-1", ["epochs=-1"]):
+        with pytest.raises(BadConfig, match="epochs above 0"):
+            firth.finetune(run, task="classify", train=rows, out=tmp_path / "run", changes=changes)
 
 
 def test_places_that_cannot_be_written(refused: Callable[..., str], run: Path, tmp_path: Path, data: Path) -> None:

@@ -132,6 +132,8 @@ def test_search_gives_what_the_index_gives(served: Any, models: dict[str, Model]
     assert answer["hits"][0]["line"] == expected[0].passage.line
     assert served.post("/search", {"query": "rain", "model": "classify"}).status_code == 422
     assert served.post("/search", {"query": "rain", "top": 0}).status_code == 422
+    assert served.post("/search", {"query": "ποιότητα"}).json()["unknown"] > 0.5
+    assert "'query' is empty" in served.post("/search", {"query": " "}).json()["error"]["message"]
 
 
 INPUTS: dict[str, list[Any]] = {

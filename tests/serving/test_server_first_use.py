@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from firth import checkpoint
 from firth.inference.model import Model
+from firth.models import TEXT_LANGUAGE
 
 GREEK = "ποιότητα ήταν εξαιρετική"
 
@@ -72,6 +75,7 @@ def test_answers_have_the_share_of_unknown_tokens_and_the_log_has_it_once(
             ("/similarity", {"texts": [GREEK, GREEK]}),
             ("/rerank", {"query": GREEK, "documents": [GREEK]}),
             ("/predict", {"inputs": [GREEK], "model": "classify"}),
+            ("/fill", {"text": f"{GREEK} [MASK]"}),
         ):
             assert server.post(route, body).json()["unknown"] > 0.5, route
         assert server.post("/embed", {"texts": ["a day"]}).json()["unknown"] == 0
@@ -89,3 +93,15 @@ def test_explanations_are_those_of_python(by: str, served: Any, models: dict[str
     assert [word["weight"] for word in found["words"]] == pytest.approx([w.weight for w in expected.words], abs=1e-5)
     refused = served.post("/explain", {"model": "tag", "input": text})
     assert (refused.status_code, "these can: classify" in refused.json()["error"]["message"]) == (422, True)
+
+
+def test_without_a_name_a_text_is_filled_by_the_model_for_its_language(
+    run: Path, tmp_path: Path, start: Callable[..., Any]
+) -> None:
+    plain = checkpoint.load(run)
+    for language in ("en", "zh"):
+        checkpoint.save(tmp_path / language, replace(plain, info={**plain.info, TEXT_LANGUAGE: language}))
+    with start(f"en={tmp_path / 'en'}", f"zh={tmp_path / 'zh'}") as server:
+        assert server.post("/fill", {"text": "今天的天气很[MASK]。"}).json()["model"] == "zh"
+        assert server.post("/fill", {"text": "The day is [MASK]."}).json()["model"] == "en"
+        assert server.post("/fill", {"text": "今天的天气很[MASK]。", "model": "en"}).json()["model"] == "en"

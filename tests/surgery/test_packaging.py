@@ -47,6 +47,11 @@ def test_a_wheel_installs_and_answers_as_the_folder_does(
     program = [sys.executable, "-m", "mood_of_texts", *TEXTS]
     found = subprocess.run(program, check=True, capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert found.stdout.splitlines() == [made.label for made in firth.load(tuned).predict(TEXTS)]
+    # One text in place of a list is refused, not read letter by letter.
+    for call in ("predict", "embed"):
+        one_text = [sys.executable, "-c", f"import mood_of_texts; mood_of_texts.{call}('A fine day.')"]
+        refused = subprocess.run(one_text, check=False, capture_output=True, text=True, env=environment, cwd=tmp_path)
+        assert "put the one text into a list" in refused.stderr
 
 
 def test_the_same_model_gives_the_same_bytes(tuned: Path, tmp_path: Path) -> None:

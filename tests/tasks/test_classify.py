@@ -194,6 +194,21 @@ def test_inputs_may_be_texts_pairs_or_rows(make: Make) -> None:
         ClassifyConfig(kind="number", label_columns=("a", "b"))
 
 
+def test_a_model_of_single_texts_refuses_pairs_and_the_other_way_round(tmp_path: Path) -> None:
+    single = ClassifyReader(ClassifyReader(ClassifyConfig()).learn(ROWS))
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("first\tsecond\tscore\nA cat.\tA mouse.\t3\n")
+    with pytest.raises(BadInput, match="have 2 texts, but the model was trained on rows with one text; name the col"):
+        single.read(pairs, [], labelled=False)
+    named = replace(single.config, text_column="first")
+    assert ClassifyReader(named).read(pairs, [], labelled=False)[0].texts == ("A cat.",)
+    with pytest.raises(BadInput, match="An input has 2 texts"):
+        single.example(["A cat.", "A mouse."])
+    pair = ClassifyReader(ClassifyReader(ClassifyConfig()).learn([Example(("a", "b"), "x", 1)]))
+    with pytest.raises(BadInput, match="An input has one text, but the model was trained on rows with 2 texts"):
+        pair.example("A cat.")
+
+
 def test_numbers_of_any_scale_are_learned(run: Path, tmp_path: Path) -> None:
     rows = [(f"{'long ' * 8 if i % 2 else 'short '}{i}", 1000.0 + 30 * (i % 2) + i % 3) for i in range(60)]
     path = tmp_path / "rows.tsv"
@@ -220,7 +235,7 @@ def test_scores_of_a_preset_are_standardised_and_come_back_in_their_own_units(ma
 
 def test_a_folder_from_before_keeps_its_raw_scores_and_its_one_order(make: Make, tokenizer: WordPiece) -> None:
     old = ClassifyConfig(preset="stsb", kind="number", centre=0.0, spread=1.0, both_orders=False)
-    assert ClassifyReader(old.with_preset()).learn(SCORED) == replace(old, metric="spearman")
+    assert ClassifyReader(old.with_preset()).learn(SCORED) == replace(old, metric="spearman", num_texts=2)
     task, _ = make(SCORED, **vars(old))
     (item, _) = task.encode(SCORED, tokenizer, max_length=64, training=False)
     assert len(item.windows) == 1

@@ -33,6 +33,18 @@ def test_words_are_read_by_label() -> None:
     assert words_by_label("") == {}
 
 
+def test_words_may_be_a_dict(run: Path) -> None:
+    model = firth.load(run)
+    by_text = model.zero_shot(["the end"], words="yes=the/of,no=in")
+    assert model.zero_shot(["the end"], words={"yes": ["the", "of"], "no": "in"}) == by_text
+
+
+def test_the_usual_pattern_is_in_the_language_of_the_words() -> None:
+    assert PromptConfig(label_words="yes=great,no=bad").sentence == "{text} It was [MASK]."
+    assert PromptConfig(label_words="正面=好/棒,负面=差").sentence == "{text} 总之很[MASK]。"
+    assert PromptConfig(label_words="正面=好,负面=差", pattern="{text} [MASK]").sentence == "{text} [MASK]"
+
+
 @pytest.mark.parametrize("text", ["great", "yes=", "yes=a,yes=b", "=a/"])
 def test_words_of_another_form_are_refused(text: str) -> None:
     if text == "=a/":
