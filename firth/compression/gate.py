@@ -44,7 +44,7 @@ INTERVAL = 95
 """Percent of the resampled differences that lie within the interval."""
 COSINE = "cosine"
 SAME_SPEED = 0.1
-"""Speeds that differ by a smaller share are called the same: two measurements of one model differ by as much."""
+"""Speeds that differ by a smaller share are called the same."""
 
 
 @dataclass(frozen=True)
