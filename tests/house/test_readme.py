@@ -45,13 +45,12 @@ GUIDES = [
         "python",
     )
 ]
-CHINESE_GUIDES = [
-    ROOT / f"docs/guides/{name}.zh.md"
-    for name in ("plan", "finetune", "few-labels", "tune", "rewrite", "trust", "serve", "search")
-]
+CHINESE_GUIDES = [page.with_suffix(".zh.md") for page in GUIDES]
+TRANSLATED = ("prepare", "evaluate", "taggers", "word-vectors", "senses", "import", "python")
+"""Guides whose Chinese page follows the English one command by command."""
 WALKS = {
     "en": [READMES["en"], ROOT / "docs/start/installation.md", START["en"], *GUIDES],
-    "zh": [READMES["zh"], START["zh"], *CHINESE_GUIDES],
+    "zh": [READMES["zh"], ROOT / "docs/start/installation.zh.md", START["zh"], *CHINESE_GUIDES],
 }
 """The pages in reading order. A later page finds what earlier ones made."""
 PAGES = [*READMES.values(), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -120,19 +119,47 @@ def test_a_first_page_is_short(page: Path) -> None:
     assert len(read(page).splitlines()) <= 200
 
 
+def shapes(text: str) -> list[list[str]]:
+    """The commands of a page without their texts and files."""
+    return [[name, *(word for word in words if word.startswith("--"))] for name, *words in commands(text)]
+
+
 @pytest.mark.parametrize("pair", [READMES, START], ids=["README", "first-minutes"])
 def test_both_languages_have_the_same_commands(pair: dict[str, Path]) -> None:
     english, chinese = (read(page) for page in pair.values())
-
-    def shapes(text: str) -> list[list[str]]:
-        return [[name, *(word for word in words if word.startswith("--"))] for name, *words in commands(text)]
-
     if pair is READMES:
         assert shapes(english) == shapes(chinese)
         assert heading_levels(english) == heading_levels(chinese)
         assert len(blocks(english)) == len(blocks(chinese))
     else:  # the Chinese page goes on with what English guides hold
         assert shapes(chinese)[: len(shapes(english))] == shapes(english)
+
+
+@pytest.mark.parametrize("name", ["start/installation", *(f"guides/{name}" for name in TRANSLATED)])
+def test_a_translated_page_has_the_parts_of_the_english_one(name: str) -> None:
+    english = read(ROOT / f"docs/{name}.md")
+    chinese = read(ROOT / f"docs/{name}.zh.md")
+    assert shapes(english) == shapes(chinese)
+    assert heading_levels(english) == heading_levels(chinese)
+    assert len(blocks(english)) == len(blocks(chinese))
+
+
+PAIRS = [page for page in PAGES if page.name.endswith(".zh.md")]
+
+
+@pytest.mark.parametrize("chinese", PAIRS, ids=name_of)
+def test_a_page_and_its_translation_link_each_other_at_the_top(chinese: Path) -> None:
+    english = chinese.with_name(chinese.name.replace(".zh.md", ".md"))
+    assert f"[English]({english.name})" in read(chinese).splitlines()[:4]
+    assert f"[中文]({chinese.name})" in read(english).splitlines()[:4]
+
+
+def test_the_readmes_list_every_guide() -> None:
+    guides = {page.name for page in (ROOT / "docs/guides").glob("*.md")}
+    english = {name for name in guides if not name.endswith(".zh.md")}
+    assert set(re.findall(r"\(docs/guides/([\w.-]+)\)", read(READMES["en"]).split("## Documentation")[1])) == english
+    chinese = set(re.findall(r"\(docs/guides/([\w.-]+)\)", read(READMES["zh"]).split("## 文档")[1]))
+    assert chinese == guides - english == {name.replace(".md", ".zh.md") for name in english}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
