@@ -3,9 +3,11 @@
 A batch is a pure function of (epoch, index): workers share nothing, and a resumed run continues at its place at once.
 """
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from types import TracebackType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -184,7 +186,7 @@ def load(
         prefetch_factor=4 if workers else None,
         pin_memory=torch.cuda.is_available(),
         multiprocessing_context="fork" if workers else None,
-        worker_init_fn=_use_one_thread,
+        worker_init_fn=_start_worker,
     )
     return iter(loader)
 
@@ -199,6 +201,13 @@ class _Addressed(Dataset[tuple[BatchAddress, Batch]]):
         return place, self.packs[place]
 
 
-def _use_one_thread(worker: int) -> None:
-    """Workers leave the other cores to training."""
+def _start_worker(worker: int) -> None:
+    """Workers leave the other cores to training, and say nothing if the training process ends before them."""
     torch.set_num_threads(1)
+    # The thread that hands over memory shows its errors by this function.
+    sys.excepthook = _show_unless_disconnected
+
+
+def _show_unless_disconnected(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+    if not isinstance(error, ConnectionError | EOFError):
+        sys.__excepthook__(kind, error, traceback)

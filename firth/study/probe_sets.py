@@ -23,7 +23,7 @@ LONGEST = 60
 
 
 @dataclass(frozen=True)
-class Sentence:
+class TaggedSentence:
     """Words with their tags; a tag that a set does not have is missing."""
 
     words: tuple[str, ...]
@@ -53,7 +53,7 @@ def probe_files(sources: Sources, task: str, language: str, *, seed: int) -> tup
 
 
 @cache
-def _sentences(sources: Sources, task: str, language: str) -> list[Sentence]:
+def _sentences(sources: Sources, task: str, language: str) -> list[TaggedSentence]:
     if sources.data is None:
         train, test = sources.labelled(f"entities-{language}")
         found = [*_read_columns(train, entity=-1), *_read_columns(test, entity=-1)]
@@ -66,7 +66,7 @@ def _sentences(sources: Sources, task: str, language: str) -> list[Sentence]:
     return [sentence for sentence in found if 4 <= len(sentence.words) <= LONGEST]
 
 
-def _read_columns(path: Path, *, entity: int, pos: int | None = None) -> list[Sentence]:
+def _read_columns(path: Path, *, entity: int, pos: int | None = None) -> list[TaggedSentence]:
     """A word on each line, with its tags in columns."""
     found = []
     for block in sets.read_rows(path, sets.SENTENCE):
@@ -74,11 +74,11 @@ def _read_columns(path: Path, *, entity: int, pos: int | None = None) -> list[Se
         words = tuple(row[0] for row in rows)
         # Two letters tell nouns from verbs; the rest of the tag is number and tense.
         tags = () if pos is None else tuple(row[pos][:2] for row in rows)
-        found.append(Sentence(words, tags, tuple(row[entity] for row in rows)))
+        found.append(TaggedSentence(words, tags, tuple(row[entity] for row in rows)))
     return found
 
 
-def _read_tagged(path: Path) -> list[Sentence]:
+def _read_tagged(path: Path) -> list[TaggedSentence]:
     """A sentence on each line, as word/tag."""
     found = []
     for line in sets.read_rows(path):
@@ -86,12 +86,12 @@ def _read_tagged(path: Path) -> list[Sentence]:
         pairs = [pair for pair in pairs if pair[0]]
         # The first letter is the part of speech; the others say what kind of name it is.
         found.append(
-            Sentence(tuple(pair[0] for pair in pairs), tuple(pair[2].strip("]")[:1].lower() for pair in pairs))
+            TaggedSentence(tuple(pair[0] for pair in pairs), tuple(pair[2].strip("]")[:1].lower() for pair in pairs))
         )
     return found
 
 
-def _line(sentence: Sentence, task: str, key: np.uint64) -> str:
+def _line(sentence: TaggedSentence, task: str, key: np.uint64) -> str:
     """The words and their labels; empty if there is nothing to ask about."""
     words = list(sentence.words)
     labels = [UNLABELLED] * len(words)

@@ -20,8 +20,8 @@ PACKAGE = Path(firth.__file__).parent
 OF_THE_COMMAND_LINE = {"cli.py", *(f"commands/{path.name}" for path in (PACKAGE / "commands").glob("*.py"))}
 NOT_MESSAGES = {"report/style.py", "report/pretraining.py", "serving/api_reference.py"}
 """Files with CSS variables, and with examples for curl."""
-SHELL = {" --runs ", " --limit ", " --index "}
-"""Parts of a command that a message of the demo spells out for the shell."""
+SHELL = {" --runs ", " --limit ", " --index ", " --data $FIRTH_DATA"}
+"""Parts of a command that a message or a page spells out for the shell."""
 
 
 def strings(tree: ast.AST) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What `embed` promises whatever its precision: one vector a text, in order, the same in any company."""
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -74,6 +75,7 @@ def test_batches_side_by_side_change_nothing(
 
     def watched(batch: Batch) -> States:
         seen.add((threading.current_thread().name, torch.get_num_threads()))
+        time.sleep(0.002)  # so that the other threads get a batch, however the system schedules them
         return quick(batch)
 
     monkeypatch.setitem(model.embedder.__dict__, "fast_encoder", watched)

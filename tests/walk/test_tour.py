@@ -137,7 +137,7 @@ def test_without_numba_the_table_has_no_crf(monkeypatch: pytest.MonkeyPatch, run
     settings = {"tag": (*starts.FEW_ROWS, "epochs=1")}
     (first, row) = starts.compare(tmp_path / "demo", {"en": run}, settings, seeds=2)
     assert first == starts.header()
-    assert row.count(" ± ") == 2
+    assert row.count(" ± ") == 1  # random weights have one seed, and no classic method ran
     assert row[first.index("classic") :].startswith("needs numba ")
 
 
