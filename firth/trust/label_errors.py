@@ -40,7 +40,7 @@ FOLDS = 5
 NEIGHBOURS = 5
 """Rows with similar vectors whose labels are shown as evidence."""
 FEWEST_ROWS = 20
-LEAST_CHANCE = 0.25
+LEAST_CHANCE = 0.2
 """A row is listed if its label is wrong with at least this chance."""
 LEAST_SKILL = 0.5
 """Predictions are reliable if they are right on this share of the rows that the most frequent label is not right on."""
