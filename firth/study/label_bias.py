@@ -14,8 +14,9 @@ from firth.study.design import Cell, Claim, Experiment, Setting, Study
 from firth.study.sets import Sources
 
 SEEDS = 5
-SHARES = (50, 60, 75, 90)
-"""Percent of the training words that are rib; of the test words it is half."""
+SHARES = (50, 60, 70, 80)
+"""Percent of the training words that are rib; of the test words it is half. With 90 and the noise, a word that is read
+as rob would be rib as often as not."""
 NUM_WORDS = 300
 NOISE = 0.1
 """How often the middle letter is that of the other word."""
@@ -98,7 +99,7 @@ STUDY = Study(
     cells=cells,
     claims=(
         _claim(
-            90.0, "With 90 % rib in training, the CRF is better than the MEMM", "训练中 90 % 是 rib 时 CRF 优于 MEMM"
+            90.0, "With 80 % rib in training, the CRF is better than the MEMM", "训练中 80 % 是 rib 时 CRF 优于 MEMM"
         ),
         _claim(
             60.0, "With 60 % rib in training, the CRF is better than the MEMM", "训练中 60 % 是 rib 时 CRF 优于 MEMM"

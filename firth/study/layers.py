@@ -87,7 +87,6 @@ STUDY = Study(
         *_claims("en-small", 6, 12),
         *_claims("zh-small", 6, 12),
         *_claims(sets.MINILM, 3, 6),
-        *_claims(ELMO, 1, 2),
     ),
     x_label="layer (0: embeddings)",
     score="accuracy",

@@ -77,8 +77,12 @@ def pictures(study: Study, rows: Sequence[Score]) -> list[Picture]:
     if len(datasets) > len(systems):
         # Many sets and few systems: a picture for each system is easier to read.
         return [_dots(study, system, [mean for mean in found if mean.system == system]) for system in systems]
-    shown = [_dots(study, dataset, [mean for mean in found if mean.dataset == dataset]) for dataset in datasets]
-    return [*shown, *_spreads(study, rows)]
+    spreads = _spreads(study, rows)
+    shown = []
+    for dataset in datasets:
+        own = [mean for mean in found if mean.dataset == dataset]
+        shown.append(spreads.get(dataset) or _dots(study, dataset, own))
+    return shown
 
 
 def _in_order(names: Sequence[str]) -> list[str]:
@@ -110,17 +114,17 @@ def _dots(study: Study, title: str, own: Sequence[Mean]) -> Picture:
     return Picture(f"{title}: {name}", dots(shown))
 
 
-def _spreads(study: Study, rows: Sequence[Score]) -> list[Picture]:
+def _spreads(study: Study, rows: Sequence[Score]) -> dict[str, Picture]:
     """For each set whose rows have the figures of a spread: a dot at the middle, a line from low to high."""
     by_dataset: dict[str, dict[str, Dot]] = {}
     for row in rows:
         if study.spread and set(study.spread) <= row.figures.keys():
             low, middle, high = (row.figures[name] for name in study.spread)
             by_dataset.setdefault(row.dataset, {})[row.system] = Dot(row.system, middle, low, high)
-    found = []
-    for dataset, own in sorted(by_dataset.items()):
+    found = {}
+    for dataset, own in by_dataset.items():
         ranked = sorted(own.values(), key=lambda dot: -dot.mean)
-        found.append(Picture(f"{dataset}: 5th, 50th and 95th percentile", dots(ranked)))
+        found[dataset] = Picture(f"{dataset}: 5th, 50th and 95th percentile", dots(ranked))
     return found
 
 

@@ -26,9 +26,9 @@ def cells(sources: Sources) -> list[Cell]:
         for way in (*WAYS, SIMHASH):
             run = _run(sources, model, way, pairs)
             for fold in range(1, sets.FOLDS + 1):
-                found.append(Cell(way, f"pairs, {model}", fold, run, f"spearman_{fold}"))
+                found.append(Cell(way, f"pairs by {model}", fold, run, f"spearman_{fold}"))
                 if way != SIMHASH:
-                    found.append(Cell(way, f"unrelated, {model}", fold, run, f"unrelated_{fold}", also=PERCENTILES))
+                    found.append(Cell(way, f"unrelated by {model}", fold, run, f"unrelated_{fold}", also=PERCENTILES))
     return found
 
 
@@ -76,8 +76,8 @@ def _unlabelled(sources: Sources, language: str) -> Path:
     return sets.write_rows(sources.folder / "pairs" / f"unlabelled.{language}.txt", texts[:UNLABELLED_TEXTS])
 
 
-PAIRS = tuple(f"pairs, {model}" for model in MODELS)
-UNRELATED = tuple(f"unrelated, {model}" for model in MODELS)
+PAIRS = tuple(f"pairs by {model}" for model in MODELS)
+UNRELATED = tuple(f"unrelated by {model}" for model in MODELS)
 
 
 def _claim(better: str, worse: str, english: str, chinese: str) -> Claim:

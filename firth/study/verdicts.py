@@ -66,20 +66,34 @@ WORDS: dict[str, dict[Outcome, str]] = {
 }
 
 
+@dataclass(frozen=True)
+class Marks:
+    """The punctuation of a language."""
+
+    colon: str
+    opening: str
+    closing: str
+    between_sets: str
+    between_outcomes: str
+    stop: str
+
+
+MARKS = {"en": Marks(": ", " (", ")", ", ", "; ", "."), "zh": Marks("：", "（", "）", "，", "；", "。")}
+NOT_MEASURED = {"en": "not measured", "zh": "未测量"}
+
+
 def verdict(claim: Claim, tests: Sequence[Test], language: str = "en") -> str:
     """One sentence about a claim: where it holds, where it is reversed, where the seeds cannot tell."""
+    marks = MARKS[language]
     own = [test for test in tests if test.claim is claim]
-    if not own:
-        return f"{claim.text[language]}: " + ("not measured." if language == "en" else "未测量。")
     parts = []
-    for name in ("holds", "reversed", "undecided"):
+    for name, word in WORDS[language].items():
         sets = [test for test in own if test.outcome == name]
         if sets:
-            shown = ", ".join(f"{test.dataset} {_signed(test.difference)}" for test in sets)
-            parts.append(f"{WORDS[language][name]} ({shown})")
-    separator = "; " if language == "en" else "；"
-    stop = "." if language == "en" else "。"
-    return f"{claim.text[language]}: {separator.join(parts)}{stop}"
+            shown = marks.between_sets.join(f"{test.dataset} {_signed(test.difference)}" for test in sets)
+            parts.append(f"{word}{marks.opening}{shown}{marks.closing}")
+    said = marks.between_outcomes.join(parts) or NOT_MEASURED[language]
+    return f"{claim.text[language]}{marks.colon}{said}{marks.stop}"
 
 
 def _signed(interval: Interval) -> str:

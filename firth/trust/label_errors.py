@@ -2,7 +2,7 @@
 
 Every row gets probabilities from a model that was trained without it (cross-validation), and `label_noise` turns them
 into the chance that its label is wrong. The evidence for each row is that chance, the probabilities, and the labels of
-the rows with the most similar vectors. If the predictions hardly beat the most frequent label, no row is doubted.
+the rows with the most similar vectors. If the predictions explain too little of the labels, no row is doubted.
 """
 
 import logging
@@ -42,8 +42,8 @@ NEIGHBOURS = 5
 FEWEST_ROWS = 20
 LEAST_CHANCE = 0.2
 """A row is listed if its label is wrong with at least this chance."""
-LEAST_SKILL = 0.5
-"""Predictions are reliable if they are right on this share of the rows that the most frequent label is not right on."""
+LEAST_KNOWN = 0.2
+"""Predictions are reliable if they remove this share of the uncertainty about the labels."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +112,20 @@ def find_label_errors(
     accuracy = float((rows.probabilities_NT.argmax(1) == rows.labels_N).mean())
     baseline = float(np.bincount(rows.labels_N).max() / len(rows.labels_N))
     noise = estimate_noise(rows.probabilities_NT, rows.labels_N)
-    is_reliable = accuracy - baseline >= LEAST_SKILL * (1 - baseline)
+    is_reliable = known_share(rows.probabilities_NT, rows.labels_N) >= LEAST_KNOWN
     errors: list[LabelError] = []
     if is_reliable:
         errors = [_label_error(rows, place, noise) for place in suspicious(noise)]
     return DeepFindings(
         accuracy=accuracy, baseline=baseline, reliable=is_reliable, noise_rate=noise.rate, errors=errors
     )
+
+
+def known_share(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> float:
+    """How much of the labels' entropy the predictions explain (McFadden 1974): 1 all of it, 0 or less nothing."""
+    shares_T = np.bincount(labels_N) / len(labels_N)
+    entropy = -float((shares_T * np.log(np.maximum(shares_T, 1e-12))).sum())
+    return 1 + mean_log_likelihood(probabilities_NT, labels_N) / entropy if entropy else 0.0
 
 
 def suspicious(noise: LabelNoise) -> list[int]:

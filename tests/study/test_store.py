@@ -113,7 +113,7 @@ def test_rows_and_verdicts(tmp_path: Path, calls: list[str]) -> None:
     # Three equal differences are too few for a verdict.
     assert [(test.outcome, test.difference.mean) for test in tests] == [("undecided", 4)]
     assert verdict(study.claims[0], tests) == "Long is longer: is not decided (letters +400.0 ± 0.0)."
-    assert verdict(study.claims[0], tests, "zh") == "长的更长: 未定 (letters +400.0 ± 0.0)。"
+    assert verdict(study.claims[0], tests, "zh") == "长的更长：未定（letters +400.0 ± 0.0）。"
     # With differences of 4, 4.1 and 3.9 they are enough.
     unequal = [replace(row, score=row.score + 0.1 * (row.seed - 2)) if row.system == "short" else row for row in rows]
     assert [test.outcome for test in judge(study, unequal)] == ["holds"]

@@ -93,7 +93,7 @@ def test_from_the_command_to_the_page(tmp_path: Path, command: Callable[..., Any
     assert "Vectors are better than SimHash" in text
     assert "向量优于 SimHash" in text
     assert "<svg" in text
-    picture = tmp_path / "one/similarity/pairs-en-small-spearman.svg"
+    picture = tmp_path / "one/similarity/pairs-by-en-small-spearman.svg"
     assert picture.name in (tmp_path / "one/similarity/page.md").read_text("utf-8")
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
     # The same study again, from nothing: the same figures.
