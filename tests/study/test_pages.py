@@ -44,4 +44,4 @@ def test_the_rows_are_whole(folder: Path) -> None:
 
 
 def test_there_are_pages() -> None:
-    assert {folder.name for folder in FOLDERS} >= {"chains", "layers", "similarity"}
+    assert {folder.name for folder in FOLDERS} >= {"heads", "senses", "similarity"}
