@@ -56,7 +56,7 @@ def lines(
 ) -> Html:
     """Named curves over horizontal reference lines. `smooth` draws a running mean over the faint raw values.
 
-    `ranges` are vertical lines through points of a curve; one that leaves the frame is cut.
+    `ranges` are vertical lines through points of a curve; one that is very long is cut.
     """
     curves = {name: _drawable(points, log_x) for name, points in series.items()}
     marks = {name: y for name, y in (references or {}).items() if _finite(y)}
@@ -65,7 +65,8 @@ def lines(
         return svg(message, width, 40, text(0, 24, message))
 
     x_axis = _x_axis(curves.values(), log_x=log_x, width=width)
-    y_axis = _y_axis(curves.values(), marks.values(), from_zero=percent)
+    ends_of_ranges = _moderate_ends(curves.values(), (ranges or {}).values())
+    y_axis = _y_axis(curves.values(), [*marks.values(), *ends_of_ranges], from_zero=percent)
     write: NumberFormat = _percent if percent else number
     ends = _end_values(curves, marks)
     end_width = widest(write(value, 3) for _, value in ends)
@@ -207,6 +208,22 @@ def _y_axis(curves: Iterable[Points], marks: Iterable[float], *, from_zero: bool
     if from_zero:
         low = min(low, 0.0)
     return axis(low, max(ys), round_ends=True)
+
+
+def _moderate_ends(curves: Iterable[Points], ranges: Iterable[Sequence[Range]]) -> list[float]:
+    """The ends of the ranges that are no wider than the curves are high; a wider one would flatten them."""
+    ys = [y for points in curves for _, y in points]
+    height = max(ys) - min(ys)
+    ends = []
+    for _, low, high in chain.from_iterable(ranges):
+        if high - low <= height:
+            ends += [low, high]
+    return ends
+
+
+def _widest(texts: Iterable[str]) -> float:
+    """The width of the longest text in pixels; 0 if there is none."""
+    return max(map(text_width, texts), default=0.0)
 
 
 def _tick_room(y_axis: Axis, write: NumberFormat) -> float:

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -98,8 +99,12 @@ def _area(heights: np.ndarray, places: np.ndarray) -> float:
     return float(((heights[1:] + heights[:-1]) / 2 * widths).sum())
 
 
+@cache
 def t_quantile(probability: float, freedom: int) -> float:
-    """The value that a value of Student's distribution is below with this probability, by bisection."""
+    """The value that a value of Student's distribution is below with this probability, by bisection.
+
+    A page has hundreds of intervals of the same few numbers of seeds, so values are kept.
+    """
     low = -1e4
     high = 1e4
     for _ in range(100):

@@ -55,7 +55,8 @@ def as_markdown(study: Study, rows: Sequence[Score], *, made: Made) -> str:
     parts.append(_listed(verdicts(study, rows, "en")))
     parts += ["## 摘要", study.question["zh"], study.design["zh"], _listed(verdicts(study, rows, "zh"))]
     parts.append("## Figures")
-    parts += [f"![{picture.heading}]({picture.file_name})" for picture in pictures(study, rows)]
+    for picture in pictures(study, rows):
+        parts += [f"**{picture.heading}**", f"![{picture.heading}]({picture.file_name})"]
     parts += ["## Table", _markdown_table(study, rows), NOTE["en"], NOTE["zh"]]
     failures = _failures(rows)
     if failures:
