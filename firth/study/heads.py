@@ -73,10 +73,10 @@ STUDY = Study(
         "en": "The share of attention that a head gives to one kind of token, over the tokens that have such a token. "
         f"The head is chosen on {LINES} lines of the embedded essays and measured on {sets.FOLDS} other parts. "
         "en-small and zh-small began their training with heads that look at neighbours "
-        "(`init=neighbours`); all-MiniLM-L6-v2 did not.",
+        "(neighbour initialisation); all-MiniLM-L6-v2 did not.",
         "zh": "注意力头给予某类词元的注意力份额，只计有这类词元的位置。"
         f"在自带文章的 {LINES} 行上选出注意力头，在另外 {sets.FOLDS} 份上测量。"
-        "en-small 和 zh-small 的初始权重里就有关注相邻词元的头（`init=neighbours`），all-MiniLM-L6-v2 没有。",
+        "en-small 和 zh-small 的初始权重里就有关注相邻词元的头（邻居初始化），all-MiniLM-L6-v2 没有。",
     },
     cells=cells,
     claims=tuple(_claim(pattern) for pattern in PATTERNS),

@@ -99,7 +99,7 @@ STUDY = Study(
     cells=cells,
     claims=(
         _claim(
-            90.0, "With 80 % rib in training, the CRF is better than the MEMM", "训练中 80 % 是 rib 时 CRF 优于 MEMM"
+            80.0, "With 80 % rib in training, the CRF is better than the MEMM", "训练中 80 % 是 rib 时 CRF 优于 MEMM"
         ),
         _claim(
             60.0, "With 60 % rib in training, the CRF is better than the MEMM", "训练中 60 % 是 rib 时 CRF 优于 MEMM"

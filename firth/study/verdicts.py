@@ -67,7 +67,7 @@ WORDS: dict[str, dict[Outcome, str]] = {
 
 
 @dataclass(frozen=True)
-class Marks:
+class VerdictMarks:
     """The punctuation of a language."""
 
     colon: str
@@ -78,7 +78,7 @@ class Marks:
     stop: str
 
 
-MARKS = {"en": Marks(": ", " (", ")", ", ", "; ", "."), "zh": Marks("：", "（", "）", "，", "；", "。")}
+MARKS = {"en": VerdictMarks(": ", " (", ")", ", ", "; ", "."), "zh": VerdictMarks("：", "（", "）", "，", "；", "。")}
 NOT_MEASURED = {"en": "not measured", "zh": "未测量"}
 
 
