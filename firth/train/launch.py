@@ -7,6 +7,7 @@ by processes that join.
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 STORE_TIMEOUT = timedelta(seconds=10)
 """For how long a process that ends with an error tries to find out whether another one has spoken."""
+FIRST_RANK_SECONDS = 10.0
+"""For how long a process with an error leaves the report to the first rank, as long as the two have not joined."""
 
 _claims: "Store | None" = None
 """Where ranks note that one of them has reported an error."""
@@ -116,7 +119,10 @@ def speaks_first() -> bool:
     Errors of one cause come to all ranks, or make the others lose a rank: the first report says what happened.
     """
     if _claims is None:
-        return launched_rank() == 0
+        if launched_rank() > 0:
+            # At the first process that ends, torchrun ends the others. So the one that speaks has to end first.
+            time.sleep(FIRST_RANK_SECONDS)
+        return True
     try:
         num_reports: int = _claims.add("errors", 1)
         return num_reports == 1

@@ -233,7 +233,12 @@ def test_rows_are_counted_once(mode: str, rows: Path, plain: Path, tmp_path: Pat
     assert f'"accuracy": {plain_figures["accuracy"]}' in measured.stdout
 
 
-def test_commands_that_work_alone_say_so(tmp_path: Path) -> None:
+def test_commands_that_work_alone_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first rank starts late here, and still it is the one that speaks."""
+    late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"
+    (tmp_path / "sitecustomize.py").write_text(late, "utf-8")
+    search_path = [str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(search_path))
     done = _run(2, "info", tmp_path)
     said = [line for line in done.stderr.splitlines() if line.startswith("firth: ")]
     assert said == ["firth: torchrun can start pretrain, finetune, compress, evaluate; run `firth info` without it."]
