@@ -3,9 +3,9 @@
     python -m bench.generate_cpu [--model FOLDER] [--sources FILE] [--repeats 3]
 
 Prints seconds for 100 sentences, greedy and with 4 beams, how many times as fast firth is, and by how many MB memory
-grew at most while texts were written. firth comes first, so what it frees is there for transformers. Without a folder the
-model has random weights in the shape of a small translator, which ends its texts after about as many tokens as Multi30k
-has. The texts of both are compared.
+grew at most while texts were written. firth comes first, so what it frees is there for transformers. Without a folder
+the model has random weights in the shape of a small translator, which ends its texts after about as many tokens as
+Multi30k has. The texts of both are compared.
 """
 
 import argparse
