@@ -127,7 +127,12 @@ def entropy(counts: np.ndarray) -> float:
 
 def warnings(h: Health, *, fresh: bool = False) -> list[str]:
     """One plain sentence for each thing that is off; `fresh`: the vocabulary was trained on this very text."""
-    return [*_quality_warnings(h, fresh=fresh), *_document_warnings(h), *_size_warnings(h), *_reading_warnings(h)]
+    return [
+        *_quality_warnings(h, fresh=fresh),
+        *_document_warnings(h),
+        *_size_warnings(h, fresh=fresh),
+        *_reading_warnings(h),
+    ]
 
 
 def _quality_warnings(h: Health, *, fresh: bool) -> list[str]:
@@ -137,7 +142,7 @@ def _quality_warnings(h: Health, *, fresh: bool) -> list[str]:
         if fresh:
             remedy = "a lower `min_count=` or a larger `vocab_size=` lets more into the vocabulary"
         else:
-            remedy = "train the vocabulary on this text, or on more of it"
+            remedy = "train a vocabulary on this text, or give the model tokens for it with `firth extend`"
         found.append(f"{h['unknown_rate']:.1%} of the tokens are unknown: {remedy}.")
     duplicate_lines = h["duplicate_lines"] / max(h["lines_read"], 1)
     if duplicate_lines > 0.1:
@@ -160,13 +165,13 @@ def _document_warnings(h: Health) -> list[str]:
     return []
 
 
-def _size_warnings(h: Health) -> list[str]:
-    """Too little text, or sentences that are too long."""
+def _size_warnings(h: Health, *, fresh: bool) -> list[str]:
+    """Too little text, a vocabulary that is too large for it, or sentences that are too long."""
     found = []
     if h["tokens"] < 100_000:
         found.append(f"Only {h['tokens']:,} tokens: enough to try things out, too few to learn much from.")
     used = h["vocab_used"] / max(h["vocab_size"], 1)
-    if used < 0.5:
+    if fresh and used < 0.5:  # that of a model is what it is
         found.append(f"Only {used:.0%} of the vocabulary occurs: a smaller one would do, or more text.")
     # The largest sequence length is not known yet; 128 is the default of recipes.
     long = h["long_sentences"] / max(h["sentences"], 1)

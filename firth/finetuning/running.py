@@ -159,7 +159,7 @@ def _rehearse(job: FinetuneJob) -> None:
 
 
 def _check_adapter(job: FinetuneJob, model: SeedModel) -> None:
-    """Raises if the thin matrices of LoRA could not be saved without the model they were made beside."""
+    """Raises if the low-rank matrices of LoRA could not be saved without the model they were made beside."""
     if not job.source.model or job.source.random:
         raise BadConfig("transfer.merge=false needs a model that the small folder belongs to; name one or merge.")
     checkpoint = Checkpoint(
@@ -182,8 +182,9 @@ def _run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
     model = _build(job, seed)
     items = {part: _encode(job, model.heads, part) for part in PARTS}
     for name, head in model.heads.items():
-        labelled.report_cuts(f"{name}, train", items["train"][name])
-        _report_unknown(job, name, items["train"][name])
+        if seed == job.config.train.seed:  # all seeds read the same rows
+            labelled.report_cuts(f"{name}, train", items["train"][name])
+            _report_unknown(job, name, items["train"][name])
         head.before_training(job.data[name].examples["train"])
     if any(job.backbone.is_solved(head) for head in model.heads.values()):
         result = _solve_seed(job, folder, seed, model, items)

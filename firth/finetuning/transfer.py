@@ -33,17 +33,17 @@ from firth.train.loop import Learner
 @dataclass(frozen=True)
 class TransferConfig:
     mode: Literal["full", "features", "adapters", "lora", "bitfit", "prefix"] = "full"
-    """What learns besides the head: everything, nothing of the encoder, adapters and norms, thin matrices beside those
-    of the blocks, biases, or keys and values before each text."""
+    """What learns besides the head: everything, nothing of the encoder, adapters and norms, low-rank matrices beside
+    those of the blocks, biases, or keys and values before each text."""
     features: Features.Config = field(default_factory=Features.Config)
     """Which layers of the frozen encoder are read, with mode=features."""
     adapter_width: int = 64
     """Bottleneck of the adapters, with mode=adapters."""
     lora: LoraConfig = field(default_factory=LoraConfig)
-    """The thin matrices, with mode=lora."""
+    """The low-rank matrices, with mode=lora."""
     merge: bool = True
-    """With mode=lora, whether the thin matrices are added to the model's own when it is saved; false keeps them as a
-    small folder in peft's layout, which needs the model it was made from."""
+    """With mode=lora, whether the low-rank matrices are added to the model's own when it is saved; false keeps them as
+    a small folder in peft's layout, which needs the model it was made from."""
     prefix_length: int = 16
     """Keys and values before each text, with mode=prefix."""
     layer_decay: float = 0.0

@@ -1,4 +1,4 @@
-"""LoRA (Hu et al. 2021): a matrix W stays fixed, and a product of two thin ones beside it learns.
+"""LoRA (Hu et al. 2021): a matrix W stays fixed, and a product of two low-rank ones beside it learns.
 
     W x + (alpha / rank) B A x
 

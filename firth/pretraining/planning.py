@@ -10,7 +10,7 @@ from firth import encoders, lineage
 from firth.config import from_dict, load_toml, override
 from firth.errors import BadConfig
 from firth.lineage import Recipe
-from firth.train.settings import TrainConfig
+from firth.train.settings import OPTIMIZER, OptimConfig, TrainConfig
 
 if TYPE_CHECKING:
     from firth.checkpoint import Checkpoint
@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 MASKED_LM = "roberta"
 """The recipe that has no objective but masked LM."""
+CONTINUED_RATE = 0.2
+"""Share of a recipe's rate for AdamW if a trained model continues: at the whole rate it forgets what it knows."""
+CONTINUED_MUON_RATE = 5e-4
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,7 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
     else:
         name = request.recipe or _own_recipe(start)
         recipe = named_recipe(replace(request, recipe=name, size=_nearest_size(encoder)))
+        recipe = replace(recipe, train=replace(recipe.train, optim=_continued_optim(recipe.train.optim, start)))
     config = encoder.config
     pretraining_dropout = _dropout_of(recipe.encoder)
     if recipe.finetune_dropout is not None and pretraining_dropout is not None:
@@ -98,6 +102,13 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
         config = replace(config, dropout=pretraining_dropout)
     objectives = _with_generator_of(start, recipe.objectives)
     return replace(recipe, size=size, encoder={encoders.name_of(encoder): config}, objectives=objectives)
+
+
+def _continued_optim(optim: OptimConfig, start: "Checkpoint") -> OptimConfig:
+    """The optimizer that made the model's weights, at a rate for weights that have learned."""
+    if start.info.get(OPTIMIZER) == "muon":
+        return replace(optim, optimizer="muon", rate=CONTINUED_MUON_RATE)
+    return replace(optim, rate=CONTINUED_RATE * optim.rate)
 
 
 def _nearest_size(encoder: "Encoder") -> str:

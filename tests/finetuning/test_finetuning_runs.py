@@ -63,6 +63,17 @@ def test_a_model_measured_on_its_own_rows_is_told(
         assert messages() == (said if wanted else "")
 
 
+def test_rows_that_a_model_cannot_read_are_told_once(
+    finetune: Finetune, messages: Callable[[], str], tmp_path: Path
+) -> None:
+    rows = tmp_path / "rows.tsv"
+    lines = [f"ничего не понятно {number}\t{'yes' if number % 2 else 'no'}" for number in range(12)]
+    rows.write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
+    messages()
+    finetune("epochs=1", train=rows, seeds=2)
+    assert messages().count("of the tokens are unknown") == 1
+
+
 def test_a_run_leaves_a_measured_and_documented_model(finetune: Finetune, split: tuple[Path, Path]) -> None:
     folder = finetune("epochs=2", train=split[0], dev=split[1], test=split[1], seeds=3)
     results = read_json(folder / "results.json")

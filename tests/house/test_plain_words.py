@@ -125,8 +125,8 @@ def test_the_remedy_for_unknown_words_of_a_vocabulary_trained_here(text: Path, t
     health = firth.prepare(text, out=tmp_path / "data", tokenizer="words", min_count=3, processes=0)
     [told] = [line for line in health["warnings"] if "unknown" in line]
     assert "a lower `min_count=`" in told
-    assert "train the vocabulary" not in told
-    assert "train the vocabulary on this text" in warnings(health)[0]
+    assert "train a vocabulary" not in told
+    assert "train a vocabulary on this text" in warnings(health)[0]
 
 
 def test_a_missing_file_to_import(command: Command, tmp_path: Path) -> None:

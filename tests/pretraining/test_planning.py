@@ -1,6 +1,7 @@
 """What a person asks of pre-training becomes a run's numbers: a model that is trained on keeps its own shape."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 
 import firth
 from firth import checkpoint as checkpoints
-from firth import lineage
+from firth import lineage, samples
 from firth.config import load_toml
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig
-from firth.pretraining.planning import PretrainRequest, resolve_config
+from firth.pretraining.planning import CONTINUED_MUON_RATE, CONTINUED_RATE, PretrainRequest, resolve_config
+from firth.train.settings import OptimConfig
 
 
 @pytest.mark.parametrize("size", ["mini", "base"])
@@ -39,9 +41,44 @@ def test_a_shape_without_a_name_is_told_by_its_numbers(run: Path) -> None:
     unnamed = checkpoints.Checkpoint(loaded.encoder, loaded.goals, loaded.tokenizer)
     plan = resolve_config(PretrainRequest(), None, start=unnamed, vocab_size=0)
     assert plan.size == f"{loaded.encoder.num_layers} x 32"
-    assert plan.train.optim.rate == lineage.make("bert", "tiny").train.optim.rate  # that of the nearest width
+    # A share of that of the nearest width.
+    assert plan.train.optim.rate == CONTINUED_RATE * lineage.make("bert", "tiny").train.optim.rate
     with pytest.raises(BadConfig, match="leave out `size='tiny'`"):
         resolve_config(PretrainRequest(size="tiny"), None, start=unnamed, vocab_size=0)
+
+
+def test_a_trained_model_continues_with_its_optimizer_at_a_rate_that_it_survives(run: Path) -> None:
+    loaded = checkpoints.load(run)
+
+    def plan(optimizer: str, *changes: str) -> OptimConfig:
+        start = replace(loaded, info={**loaded.info, "optimizer": optimizer})
+        return resolve_config(PretrainRequest(changes=changes), None, start=start, vocab_size=0).train.optim
+
+    whole_rate = lineage.make("bert", "tiny").train.optim.rate
+    assert (plan("adamw").optimizer, plan("adamw").rate) == ("adamw", CONTINUED_RATE * whole_rate)
+    assert (plan("muon").optimizer, plan("muon").rate) == ("muon", CONTINUED_MUON_RATE)
+    assert plan("muon", "train.optim.optimizer=adamw", "train.optim.rate=1e-5").rate == 1e-5
+
+
+@pytest.mark.parametrize("name", ["en-small", "zh-small"])
+def test_a_default_model_that_continues_keeps_what_it_knows(name: str, tmp_path: Path) -> None:
+    """Eight steps at the recipe's own rate bring AdamW's loss from 3.5 to above 6."""
+    language = name.partition("-")[0]
+    firth.prepare(samples.prose(language), tokenizer=name, out=tmp_path / "data", processes=0)
+    batches = ("batches.tokens=512", "batches.max_length=64", "batches.held_out_rate=0.2")
+
+    def loss_after(steps: int, *changes: str) -> float:
+        result = firth.pretrain(
+            tmp_path / "data",
+            start_from=name,
+            steps=steps,
+            changes=(*batches, *changes),
+            out=tmp_path / f"{steps}",
+            device="cpu",
+        )
+        return float(result["masked_lm"])
+
+    assert loss_after(8) < loss_after(1, "train.optim.rate=1e-9") + 0.3
 
 
 def test_a_generator_of_another_shape_than_the_recipes_is_trained_further(
