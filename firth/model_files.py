@@ -97,6 +97,7 @@ def compress(
     train: str | Path | None = None,
     keep: float | None = None,
     faster: float | None = None,
+    then: str | Sequence[str] = (),
     vocabulary_from: str | Path | Sequence[str | Path] = (),
     task: str = "",
     changes: Sequence[str] = (),
@@ -109,8 +110,9 @@ def compress(
 
     `data` are labelled rows of the model's task, or lines of text for a model without one: both models are measured on
     them. Methods that look at rows take those of `train`. With `keep` (share of the score) or `faster` (multiple of the
-    speed) the method's strength is searched; `reached` in the result says whether one was found. `changes` are
-    `key=value` settings of the method.
+    speed) the method's strength is searched; `reached` in the result says whether one was found. Methods in `then` do
+    not train and follow the first one, such as `then=["int8"]`. `changes` are `key=value` settings of the method; those
+    of a method that follows begin with its name, such as `weights.bits=4`.
     """
     from firth.compression import compressing
     from firth.compression.strength_search import Wanted
@@ -126,6 +128,7 @@ def compress(
         vocabulary_from=tuple(Path(text) for text in texts),
         task=task,
         wanted=Wanted(keep, faster),
+        then=(then,) if isinstance(then, str) else tuple(then),
         changes=tuple(changes),
         skip_bad=skip_bad,
         seed=seed,

@@ -37,8 +37,15 @@ def compress(
     faster: Annotated[
         float | None, typer.Option(help="Search the mildest setting that is so many times as fast, such as 1.5.")
     ] = None,
+    then: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A method without training that follows, such as int8 or weights; repeat for more. Its settings begin "
+            "with its name: weights.bits=4."
+        ),
+    ] = None,
     vocabulary_from: Annotated[
-        list[Path] | None, typer.Option(help="For --by vocabulary: text whose tokens are kept.")
+        list[Path] | None, typer.Option(help="For the method vocabulary: text whose tokens are kept.")
     ] = None,
     task: Annotated[str, typer.Option(help="Which task, where the model has several.")] = "",
     skip_bad: Annotated[bool, typer.Option(help="Leave out rows that cannot be used.")] = False,
@@ -58,6 +65,7 @@ def compress(
         train=train,
         keep=keep,
         faster=faster,
+        then=then or (),
         vocabulary_from=vocabulary_from or (),
         task=task,
         changes=changes or (),

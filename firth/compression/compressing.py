@@ -18,6 +18,7 @@ from firth import checkpoint as checkpoints
 from firth import compression
 from firth.checkpoint import Checkpoint
 from firth.compression import table
+from firth.compression.method_chain import Chain, FollowUp, read_follow_ups
 from firth.compression.gate import Comparison, Gate, Subject
 from firth.compression.job_rows import read_rows
 from firth.compression.method import CompressionJob, Method, MethodConfig
@@ -59,8 +60,10 @@ class CompressionRequest:
     vocabulary_from: tuple[Path, ...] = ()
     task: str = ""
     wanted: Wanted = field(default_factory=Wanted)
+    then: tuple[str, ...] = ()
+    """Methods without training that follow."""
     changes: tuple[str, ...] = ()
-    """Settings of the method as `key=value`."""
+    """Settings of the method as `key=value`; those of a method that follows begin with its name and a dot."""
     skip_bad: bool = False
     seed: int = 1
 
@@ -77,15 +80,19 @@ class CompressionNumbers:
     skip_bad: bool
     settings: JsonObject
     """The method's config."""
+    then: list[JsonObject]
+    """The methods that follow, with their configs."""
 
 
 class CompressionSummary(TypedDict):
     """The figures of a compression."""
 
     method: str
+    """Its name, and those of the methods that followed."""
     strength: str
     """The settings that were taken, in a few words."""
     settings: JsonObject
+    """Of the first method."""
     reached: bool
     """Whether the model is what was asked for; true if nothing was."""
     verdict: str
@@ -111,50 +118,39 @@ class CompressionSummary(TypedDict):
 class Candidate:
     """A compressed model that is saved, and how it was made."""
 
-    method: Method
+    chain: Chain
     subject: Subject
 
 
 class Candidates:
     """Compressed models of one original. Each is made and saved once; memory holds only those that are in use."""
 
-    def __init__(self, method_class: type[Method], job: CompressionJob, root: Path) -> None:
+    def __init__(
+        self, method_class: type[Method], follow_ups: Sequence[FollowUp], job: CompressionJob, root: Path
+    ) -> None:
         self.method_class = method_class
+        self.follow_ups = follow_ups
         self.job = job
         self.root = root
-        self.methods: dict[int, Method] = {}
-        """By the number of the strength; a method remembers what it has to say about its model."""
+        self.chains: dict[int, Chain] = {}
+        """By the number of the strength; the methods of a chain remember what they have to say about its model."""
 
     def open(self, number: int, config: MethodConfig) -> Candidate:
         """The model of a strength. One that an earlier process saved is not made again."""
-        method = self.methods.setdefault(number, self.method_class(config))
+        chain = self.chains.setdefault(number, Chain(self.method_class(config), self.follow_ups))
         folder = self.root / f"strength-{number}"
         saved = folder / MODEL
         if not (saved / MANIFEST).exists():
             with current_world().main_first():
                 folder.mkdir(exist_ok=True)
-            made = method.compress(replace(self.job, folder=folder))
+            made = chain.compress(replace(self.job, folder=folder))
 
             def write() -> None:
                 with atomic_folder(saved, replace=True) as temporary:
-                    method.write(temporary, self._with_notes(made, method))
+                    chain.write(temporary, made)
 
             current_world().on_main(write)
-        return Candidate(method, Subject(method.open(saved), saved, self.job.task))
-
-    def _with_notes(self, made: Checkpoint, method: Method) -> Checkpoint:
-        """The model whose notes say what it is a compressed form of."""
-        note = {
-            "from": self.job.model.resolve().name,
-            "method": method.name,
-            "settings": to_dict(method.config),
-        }
-        # A model may be compressed several times.
-        before = list(made.info.get("compressed", ()))
-        info = {**made.info, "compressed": [*before, note]}
-        if "held_out" in info:
-            info["held_out_before_compression"] = info.pop("held_out")
-        return replace(made, info=info)
+        return Candidate(chain, Subject(chain.open(saved), saved, self.job.task))
 
 
 def compress(
@@ -162,20 +158,21 @@ def compress(
 ) -> CompressionSummary:
     """Compresses, measures and writes; returns the figures."""
     method_class = compression.resolve(request.method)
-    config = override(method_class.Config(), request.changes)
+    follow_ups, changes = read_follow_ups(request.then, request.changes)
+    config = override(method_class.Config(), changes)
     if method_class.trains:
-        return _train(method_class, config, request, out, resume=resume, device=device)
+        return _train(method_class, config, follow_ups, request, out, resume=resume, device=device)
     if current_world().size > 1:
         raise BadConfig(f"{request.method} has no training that several processes can share; run it without torchrun.")
     if resume:
         raise BadConfig(f"{request.method} has no training that could be continued; leave out `resume=True`.")
     check_is_new(out)
     check_writable(out)
-    job = _job(method_class, request)
+    job = _job(method_class, follow_ups, request)
     # Next to OUT, so that the chosen one only has to be renamed.
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
-        candidate, summary = _choose(Candidates(method_class, job, Path(name)), config, request)
+        candidate, summary = _choose(Candidates(method_class, follow_ups, job, Path(name)), config, request)
         _add_card(candidate, summary, job.original)
         candidate.subject.folder.replace(out)
     return summary
@@ -184,6 +181,7 @@ def compress(
 def _train(
     method_class: type[Method],
     config: MethodConfig,
+    follow_ups: Sequence[FollowUp],
     request: CompressionRequest,
     out: Path,
     *,
@@ -195,15 +193,15 @@ def _train(
         raise BadConfig(f"{request.method} learns from labelled rows; give them with `train=`.")
     with RunFolder(out, command="compress", resume=resume) as run:
         source = _source(request)
-        numbers = _numbers(request, config)
+        numbers = _numbers(request, config, follow_ups)
         if run.begun:
             _refuse_other_run(run, source, numbers)
         if run.finished:
             run.say_finished()
             return read_summary(out)
-        job = replace(_job(method_class, request), device=str(chosen_device(device)), run=run)
+        job = replace(_job(method_class, follow_ups, request), device=str(chosen_device(device)), run=run)
         run.begin(source, numbers, leftovers=[RESULTS])
-        candidate, summary = _choose(Candidates(method_class, job, out), config, request)
+        candidate, summary = _choose(Candidates(method_class, follow_ups, job, out), config, request)
         run.on_main(lambda: _finish(candidate, summary, out, job.original))
     return summary
 
@@ -224,11 +222,14 @@ def read_summary(out: Path) -> CompressionSummary:
     return summary
 
 
-def _job(method_class: type[Method], request: CompressionRequest) -> CompressionJob:
-    """What the method works with: the original and its rows."""
+def _job(method_class: type[Method], follow_ups: Sequence[FollowUp], request: CompressionRequest) -> CompressionJob:
+    """What the methods work with: the original and its rows."""
     original = checkpoints.load(request.model)
-    if request.vocabulary_from and request.method != "vocabulary":
-        raise BadConfig(f"`vocabulary_from=` is for `by='vocabulary'`; {request.method} does not read it.")
+    if request.vocabulary_from and "vocabulary" not in (request.method, *request.then):
+        raise BadConfig(
+            f"`vocabulary_from=` is for `by='vocabulary'` or `then=['vocabulary']`; {request.method} does not read it."
+        )
+    method_classes = [method_class, *(follow_up.method_class for follow_up in follow_ups)]
     rows = read_rows(
         original,
         request.model,
@@ -236,7 +237,7 @@ def _job(method_class: type[Method], request: CompressionRequest) -> Compression
         train=request.train,
         task=request.task,
         skip_bad=request.skip_bad,
-        learns=method_class.needs_rows or method_class.trains,
+        learns=any(each.needs_rows or each.trains for each in method_classes),
         seed=request.seed,
     )
     return CompressionJob(
@@ -267,13 +268,13 @@ def _choose(
             # The clocks of ranks differ, and the search must not.
             trial = current_world().from_main(gate.try_out(candidate.subject))
             log.info(
-                f"{candidate.method.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
+                f"{candidate.chain.described}: {trial.kept:.4f} of the score, {trial.speedup:.2f} times the speed."
             )
             return trial
 
         chosen = search(len(strengths), measure, wanted)
     candidate = candidates.open(chosen.number, strengths[chosen.number])
-    comparison = current_world().from_main(gate.compare(candidate.subject, request.method))
+    comparison = current_world().from_main(gate.compare(candidate.subject, candidate.chain.name))
     reached = chosen.reached
     sentence = ""
     if wanted.is_searched:
@@ -281,17 +282,17 @@ def _choose(
         trial = comparison.trial
         reached = reached and trial.keeps_score(wanted)
         sentence = table.searched_sentence(wanted, reached=reached)
-    return candidate, _summary(candidate.method, comparison, reached=reached, sentence=sentence)
+    return candidate, _summary(candidate.chain, comparison, reached=reached, sentence=sentence)
 
 
-def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence: str) -> CompressionSummary:
-    sentences = [*method.remarks]
+def _summary(chain: Chain, comparison: Comparison, *, reached: bool, sentence: str) -> CompressionSummary:
+    sentences = chain.remarks
     if sentence:
         sentences.append(sentence)
     return CompressionSummary(
-        method=method.name,
-        strength=method.described,
-        settings=to_dict(method.config),
+        method=chain.name,
+        strength=chain.described,
+        settings=to_dict(chain.first.config),
         reached=reached,
         verdict=comparison.verdict,
         kept=comparison.trial.kept,
@@ -303,7 +304,7 @@ def _summary(method: Method, comparison: Comparison, *, reached: bool, sentence:
         difference=comparison.difference,
         interval=[comparison.low, comparison.high],
         lines=[*table.lines(comparison), *sentences],
-        card=table.section(comparison, title=f"{method.name}: {method.described}", sentences=sentences),
+        card=table.section(comparison, title=f"{chain.name}: {chain.described}", sentences=sentences),
     )
 
 
@@ -357,7 +358,7 @@ def _source(request: CompressionRequest) -> CompressionSource:
     return CompressionSource(str(request.model), model_sha256(request.model), request.method, hashes)
 
 
-def _numbers(request: CompressionRequest, config: MethodConfig) -> CompressionNumbers:
+def _numbers(request: CompressionRequest, config: MethodConfig, follow_ups: Sequence[FollowUp]) -> CompressionNumbers:
     return CompressionNumbers(
         method=request.method,
         task=request.task,
@@ -366,6 +367,7 @@ def _numbers(request: CompressionRequest, config: MethodConfig) -> CompressionNu
         seed=request.seed,
         skip_bad=request.skip_bad,
         settings=to_dict(config),
+        then=[follow_up.note for follow_up in follow_ups],
     )
 
 
