@@ -18,10 +18,10 @@ from firth import checkpoint as checkpoints
 from firth import compression
 from firth.checkpoint import Checkpoint
 from firth.compression import table
-from firth.compression.method_chain import Chain, FollowUp, read_follow_ups
 from firth.compression.gate import Comparison, Gate, Subject
 from firth.compression.job_rows import read_rows
 from firth.compression.method import CompressionJob, Method, MethodConfig
+from firth.compression.method_chain import Chain, FollowUp, read_follow_ups
 from firth.compression.strength_search import Chosen, Trial, Wanted, search
 from firth.config import load_toml, override, to_dict, to_toml
 from firth.errors import BadConfig, BadInput
