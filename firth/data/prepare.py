@@ -30,6 +30,7 @@ from firth.corpus.sentences import split
 from firth.data.health import Health, Measures, health
 from firth.data.shards import TOKENIZER, ShardWriter, id_dtype, write_shards
 from firth.data.simhash import drop_near_duplicates
+from firth.engines.interpreter import package_path
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import ending
 from firth.tokenizers import Tokenizer
@@ -438,17 +439,13 @@ class _Worker:
 
 def _worker_environment() -> dict[str, str]:
     """One thread for each worker, and this very package on its path."""
-    python_path = str(Path(__file__).parents[2])
-    inherited_path = os.environ.get("PYTHONPATH")
-    if inherited_path:
-        python_path += os.pathsep + inherited_path
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
         "RAYON_NUM_THREADS": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "PYTHONPATH": python_path,
+        "PYTHONPATH": package_path(),
     }
 
 

@@ -27,7 +27,9 @@ from prometheus_client.multiprocess import mark_process_dead
 from firth import console
 from firth.config import from_dict, to_dict
 from firth.cpu import num_cores
+from firth.engines.interpreter import package_path
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
+from firth.files import trouble
 from firth.interrupts import Interrupts
 from firth.serving import server
 from firth.serving.limits import Limits
@@ -39,8 +41,9 @@ METRICS = "PROMETHEUS_MULTIPROC_DIR"
 STALLED_SECONDS = 30.0
 """A worker that has not reported for so long is replaced."""
 EARLY_SECONDS = 10.0
+"""A worker that ends before it serves, or within so many seconds of its start, has ended early."""
 MAX_EARLY_ENDS = 3
-"""A server whose workers end so often within so many seconds of their start gives up."""
+"""A server gives up if workers end early so often, before all of them have served for that long."""
 LOOK_SECONDS = 0.2
 REPORT = b"."
 ERROR = b"!"
@@ -103,14 +106,12 @@ class _ServingProcess:
     def __init__(self, spec: WorkerSpec, listener: socket.socket, threads: int) -> None:
         self.reports, reports_end = os.pipe()
         os.set_blocking(self.reports, False)
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, METRICS: str(Path(spec.shared) / "metrics")}
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         numbers = [str(listener.fileno()), str(reports_end)]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from firth.serving.workers import work; work()", *numbers],
             stdin=subprocess.PIPE,
             pass_fds=(listener.fileno(), reports_end),
-            env=environment,
+            env=_worker_environment(spec.shared, threads),
         )
         os.close(reports_end)
         assert self.process.stdin is not None
@@ -121,20 +122,32 @@ class _ServingProcess:
         self.last_report = self.started
         self.is_ready = False
         self.error = b""
+        """What it said of its end, after the mark of an error; empty if it said nothing."""
 
     def look(self) -> None:
         """Takes what the worker has reported."""
         with suppress(BlockingIOError):
             while data := os.read(self.reports, 4096):
-                if self.error or data.startswith(ERROR):
-                    self.error += data
-                    continue
-                self.is_ready = True
-                self.last_report = time.monotonic()
+                if not self.error:
+                    data = self._without_reports(data)
+                self.error += data
+
+    def _without_reports(self, data: bytes) -> bytes:
+        """Takes the reports that come before an error; what is left is the error."""
+        rest = data.lstrip(REPORT)
+        if len(rest) < len(data):
+            self.is_ready = True
+            self.last_report = time.monotonic()
+        return rest
 
     @property
     def has_ended(self) -> bool:
         return self.process.poll() is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has served for some time."""
+        return self.is_ready and time.monotonic() - self.started > EARLY_SECONDS
 
     @property
     def is_stalled(self) -> bool:
@@ -176,6 +189,8 @@ class _Supervisor:
             if not has_announced and self.workers and self.workers[0].is_ready:
                 server.announce(self.listener)
                 has_announced = True
+            if len(self.workers) == self.num_workers and all(worker.is_settled for worker in self.workers):
+                self.num_early_ends = 0
             # A report every second is enough; select returns at once for a worker that has ended.
             time.sleep(LOOK_SECONDS / 4)
 
@@ -189,12 +204,12 @@ class _Supervisor:
         mark_process_dead(worker.process.pid, str(Path(self.spec.shared) / "metrics"))  # type: ignore[no-untyped-call]
         if worker.error:
             raise _as_error(worker.error)
-        age = time.monotonic() - worker.started
-        self.num_early_ends = self.num_early_ends + 1 if age < EARLY_SECONDS else 0
+        if not worker.is_settled:
+            self.num_early_ends += 1
         if self.num_early_ends >= MAX_EARLY_ENDS:
             raise Unsupported(
-                f"A worker ended {MAX_EARLY_ENDS} times soon after its start (exit code {worker.process.returncode}), "
-                "perhaps because memory ran out; use fewer `workers=`."
+                f"Workers ended {MAX_EARLY_ENDS} times before they served or soon after (exit code "
+                f"{worker.process.returncode}), perhaps because memory ran out; use fewer `workers=`."
             )
         what = "ended" if worker.process.returncode != -signal.SIGKILL else "was killed or did not answer"
         log.warning(f"Worker {worker.process.pid} {what}; another one takes its place.")
@@ -209,6 +224,16 @@ class _Supervisor:
             with suppress(subprocess.TimeoutExpired):
                 worker.process.wait(max(0.1, deadline - time.monotonic()))
             worker.forget()
+
+
+def _worker_environment(shared: str, threads: int) -> dict[str, str]:
+    """The environment of a worker; the user's own number of threads comes first."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        **os.environ,
+        METRICS: str(Path(shared) / "metrics"),
+        "PYTHONPATH": package_path(),
+    }
 
 
 def _as_error(message: bytes) -> FirthError:
@@ -252,5 +277,13 @@ def work() -> None:
                 shared=Path(spec.shared),
             )
     except FirthError as error:
-        os.write(reports, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+        _report_error(reports, error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        _report_error(reports, BadInput(trouble(error)))
+        sys.exit(BadInput.exit_code)
+
+
+def _report_error(reports: int, error: FirthError) -> None:
+    """Sends an error to the supervisor, which raises it."""
+    os.write(reports, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
