@@ -61,8 +61,7 @@ class BlockArray:
         self.num_blocks = -(-size // self.block_size)  # rounded up
         self.num_slots = min(limit_bytes // block_bytes, self.num_blocks)
         if self.num_slots < min(_MIN_SLOTS, self.num_blocks):
-            least = _MIN_SLOTS * block_bytes
-            raise BadConfig(f"A cache of {limit_bytes:,} bytes is too small for {url}; give it at least {least:,}.")
+            raise BadConfig(f"A cache of {limit_bytes:,} bytes is too small for {url}; FIRTH_CACHE_GB=0.01 is enough.")
         self.counts = CacheCounts()
         self._slots: _Slots | None = None
 
@@ -186,8 +185,6 @@ class _Slots:
                 raise BadInput(f"{array.url} ends before its {array.size:,} values; prepare the text again.")
             with self.lock:
                 self._store(block, values)
-        except OSError as error:
-            raise BadInput(f"{array.url} could not be read ({error}); check the network and try again.") from None
         finally:
             with self.lock:
                 self.under_way.pop(block, None)
