@@ -171,6 +171,8 @@ def _warnings(result: Estimate, recipe: Recipe, cluster: Cluster) -> Iterator[st
             f"A step has {accumulate} micro-batches (train.accumulate), which {cluster.size} devices cannot share "
             f"equally; the run would stop. The plan has {result.tokens_per_step // recipe.batches.tokens}."
         )
+    if recipe.train.parallel == "fsdp" and recipe.train.optim.optimizer == "muon" and cluster.size > 1:
+        yield "Muon needs whole matrices, so the run would refuse train.parallel=fsdp; use train.parallel=ddp."
     if result.waiting_share > 0.3:
         yield (
             f"Devices wait for each other {result.waiting_share:.0%} of the time; fewer of them, or more micro-batches "
