@@ -6,6 +6,7 @@ Ray sends arguments and results between machines and computes again what a lost 
 import logging
 import os
 from collections.abc import Callable
+from textwrap import shorten
 from typing import TypeVar, cast
 
 from firth.engines.engine import Handle
@@ -34,6 +35,8 @@ SETTINGS = {
 }
 """Settings of a local cluster, unless the environment has others."""
 LOCAL = "local"
+MAX_REASON = 300
+"""Characters of what Ray says about a cluster that cannot be reached."""
 
 
 class RayCluster:
@@ -72,7 +75,8 @@ class RayCluster:
         try:
             return cast(T, ray.get(handle.value))
         except RayTaskError as error:
-            if isinstance(error.cause, FirthError):
+            # A sentence for the user, or a file that this worker cannot read: what one process would raise.
+            if isinstance(error.cause, FirthError | OSError):
                 raise error.cause from None
             raise
         except (WorkerCrashedError, OutOfMemoryError):
@@ -103,8 +107,9 @@ def _connect(num_workers: int) -> None:
             )
         else:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RayError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+        # A RuntimeError says in several lines which versions of Python and Ray do not fit, or what did not start.
+        reason = shorten(str(error), MAX_REASON, placeholder=" ...")
         raise BadConfig(f"The Ray cluster {address} cannot be reached: {reason}") from None
 
 
