@@ -5,6 +5,7 @@ Ray sends arguments and results between machines and computes again what a lost 
 
 import logging
 import os
+import socket
 from collections.abc import Callable
 from textwrap import shorten
 from typing import TypeVar, cast
@@ -35,6 +36,8 @@ SETTINGS = {
 }
 """Settings of a local cluster, unless the environment has others."""
 LOCAL = "local"
+ANSWER_SECONDS = 20.0
+"""For how long a cluster may take to accept a connection."""
 MAX_REASON = 300
 """Characters of what Ray says about a cluster that cannot be reached."""
 
@@ -106,11 +109,23 @@ def _connect(num_workers: int) -> None:
                 configure_logging=False,
             )
         else:
+            _check_answers(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RayError, RuntimeError, ValueError) as error:
         # A RuntimeError says in several lines which versions of Python and Ray do not fit, or what did not start.
         reason = shorten(str(error), MAX_REASON, placeholder=" ...")
         raise BadConfig(f"The Ray cluster {address} cannot be reached: {reason}") from None
+
+
+def _check_answers(address: str) -> None:
+    """Raises ConnectionError if nobody answers at HOST:PORT: Ray itself would try for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{error}.") from None
 
 
 def _references(arguments: tuple[object, ...]) -> list[object]:

@@ -76,11 +76,17 @@ def test_a_cluster_of_another_version_is_one_sentence(monkeypatch):
     def refuse(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9\n    Python: 3.10")
 
-    monkeypatch.setenv("RAY_ADDRESS", "cluster:6379")
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
     monkeypatch.setattr(ray, "init", refuse)
-    with pytest.raises(
-        BadConfig, match=r"cluster:6379 cannot be reached: Version .*: Ray: 2\.9 Python: 3\.10$"
-    ):
+    with pytest.raises(BadConfig, match=r"auto cannot be reached: Version .*: Ray: 2\.9 Python: 3\.10$"):
+        _connect(1)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_told_at_once(monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would wait"))
+    with pytest.raises(BadConfig, match=f"The Ray cluster {address} cannot be reached: "):
         _connect(1)
 
 
