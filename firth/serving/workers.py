@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -246,22 +247,8 @@ def _as_error(message: bytes) -> FirthError:
 def work() -> None:
     """The main function of a worker. Its arguments are the numbers of the socket and of the pipe for its reports."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    reports = int(sys.argv[2])
+    reporter = _Reporter(int(sys.argv[2]))
     spec = from_dict(WorkerSpec, json.load(sys.stdin))
-    ticks = 0
-
-    def is_alone() -> bool:
-        """Reports about once a second; returns whether the supervisor is gone."""
-        nonlocal ticks
-        ticks += 1
-        if ticks % 10 != 1:
-            return False
-        try:
-            os.write(reports, REPORT)
-        except BrokenPipeError:
-            return True
-        return False
-
     try:
         with console.shown():
             server.answer(
@@ -273,17 +260,39 @@ def work() -> None:
                 runs=Path(spec.runs) if spec.runs else None,
                 index=Path(spec.index) if spec.index else None,
                 precision=spec.precision,
-                is_over=is_alone,
+                is_over=reporter.tick,
                 shared=Path(spec.shared),
             )
     except FirthError as error:
-        _report_error(reports, error)
+        reporter.report_error(error)
         sys.exit(error.exit_code)
     except OSError as error:
-        _report_error(reports, BadInput(trouble(error)))
+        reporter.report_error(BadInput(trouble(error)))
         sys.exit(BadInput.exit_code)
+    if reporter.is_alone:
+        # A supervisor that was killed could not remove it.
+        shutil.rmtree(spec.shared, ignore_errors=True)
 
 
-def _report_error(reports: int, error: FirthError) -> None:
-    """Sends an error to the supervisor, which raises it."""
-    os.write(reports, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+class _Reporter:
+    """A worker's end of the pipe to its supervisor."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+        self.num_ticks = 0
+        self.is_alone = False
+        """Whether the supervisor is gone: nobody reads the reports."""
+
+    def tick(self) -> bool:
+        """Called ten times a second; reports once a second, and returns whether the supervisor is gone."""
+        if self.num_ticks % 10 == 0:
+            try:
+                os.write(self.pipe, REPORT)
+            except BrokenPipeError:
+                self.is_alone = True
+        self.num_ticks += 1
+        return self.is_alone
+
+    def report_error(self, error: FirthError) -> None:
+        """Sends an error to the supervisor, which raises it."""
+        os.write(self.pipe, ERROR + json.dumps([type(error).__name__, str(error)]).encode())

@@ -108,13 +108,14 @@ def test_a_stopped_worker_is_replaced(run, tmp_path):
 
 
 @pytest.mark.long
-def test_workers_end_with_their_supervisor(start, run):
-    with start(f"m={run}", "--workers", "2") as server:
+def test_workers_end_with_their_supervisor_and_leave_nothing(start, run, tmp_path):
+    with start(f"m={run}", "--workers", "2", environment={"TMPDIR": str(tmp_path)}) as server:
         wait_for(lambda: len(children(server.process.pid)) == 2)
         workers = children(server.process.pid)
         server.process.kill()
         server.process.wait()
         wait_for(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
+    assert not list(tmp_path.glob("firth-serve-*"))
 
 
 def test_sigterm_ends_all_and_leaves_nothing(start, run):
