@@ -74,7 +74,7 @@ def test_every_document_has_its_language(mixed: Shards) -> None:
 
 def test_the_bytes_do_not_depend_on_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small chunks, so that documents are spread over several and other processes encode them.
-    monkeypatch.setattr("firth.data.prepare.CHUNK", 2000)
+    monkeypatch.setattr("firth.data.encoding.CHUNK", 2000)
     texts = [f"en={folder}/en.txt", f"de={folder}/de.txt", f"de+en={folder}/pairs.de,{folder}/pairs.en"]
     firth.prepare(texts, out=tmp_path / "again", tokenizer=folder / "data" / "tokenizer", processes=2)
     for name in ("ids", "sentences", "documents", "languages"):
