@@ -77,7 +77,7 @@ def _expand_remote(path: Path, tally: Counter[str]) -> list[Path]:
     if glob.has_magic(str(path)):
         files = remote.matches(path)
         if not files:
-            raise BadInput(f"{path} matches no file; check the pattern.")
+            raise BadInput(f"{remote.url_of(path)} matches no file; check the pattern.")
         return files
     raise BadInput(f"{remote.url_of(path)} does not exist; check the path.")
 

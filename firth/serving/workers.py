@@ -9,7 +9,6 @@ supervisor dies, the workers stop, because nobody reads their reports.
 import json
 import logging
 import os
-import select
 import shutil
 import signal
 import socket
@@ -21,7 +20,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
+from threading import Event, current_thread, main_thread
 
 from prometheus_client.multiprocess import mark_process_dead
 
@@ -31,7 +30,6 @@ from firth.cpu import num_cores
 from firth.engines.interpreter import package_path
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 from firth.files import trouble
-from firth.interrupts import Interrupts
 from firth.serving import server
 from firth.serving.limits import Limits
 
@@ -45,7 +43,8 @@ EARLY_SECONDS = 10.0
 """A worker that ends before it serves, or within so many seconds of its start, has ended early."""
 MAX_EARLY_ENDS = 3
 """A server gives up if workers end early so often, before all of them have served for that long."""
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.1
+"""Between two looks at the workers, which report every second."""
 REPORT = b"."
 ERROR = b"!"
 
@@ -94,11 +93,34 @@ def serve_many(
             shared=shared,
         )
         supervisor = _Supervisor(spec, listener, workers)
-        with Interrupts() as interrupts, interrupts.deferred():
+        with _StopSignals() as signals:
             try:
-                supervisor.run(lambda: bool(interrupts.requested) or (stop is not None and stop.is_set()))
+                supervisor.run(lambda: signals.came or (stop is not None and stop.is_set()))
             finally:
                 supervisor.end(limits.drain_seconds)
+
+
+class _StopSignals:
+    """Inside `with`, SIGTERM and Ctrl-C only set `came`; outside the main thread they are not looked at."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "_StopSignals":
+        if current_thread() is main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # as whoever started this process wants it
+                before = signal.signal(number, self._note)
+                self._stack.callback(signal.signal, number, before)
+        return self
+
+    def _note(self, *_: object) -> None:
+        self.came = True
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 class _ServingProcess:
@@ -183,7 +205,7 @@ class _Supervisor:
             num_wanted = self.num_workers if has_announced else 1
             while len(self.workers) < num_wanted:
                 self.workers.append(_ServingProcess(self.spec, self.listener, self.threads))
-            select.select([worker.reports for worker in self.workers], [], [], LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
             for worker in list(self.workers):
                 worker.look()
                 self._replace_if_lost(worker)
@@ -192,8 +214,6 @@ class _Supervisor:
                 has_announced = True
             if len(self.workers) == self.num_workers and all(worker.is_settled for worker in self.workers):
                 self.num_early_ends = 0
-            # A report every second is enough; select returns at once for a worker that has ended.
-            time.sleep(LOOK_SECONDS / 4)
 
     def _replace_if_lost(self, worker: _ServingProcess) -> None:
         """Forgets a worker that has ended or stalled; the next round starts another one."""

@@ -125,6 +125,8 @@ def test_sigterm_ends_all_and_leaves_nothing(start, run):
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        # Nothing is said about steps, which a server does not have.
+        assert server.log.read_text().splitlines()[1:] == []
 
 
 def test_mistakes_are_one_sentence(command, run, tmp_path):
