@@ -4,7 +4,9 @@ The package passes files around as `Path`, which keeps one slash of `s3://`. Thi
 opens, lists and writes what they name. fsspec is imported here only, and only for such a path.
 """
 
+import io
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,12 +15,15 @@ from typing import IO, TYPE_CHECKING
 from firth.errors import BadInput, Unsupported
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from fsspec import AbstractFileSystem
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 _LOCAL = ("file", "local")
 BLOCK_BYTES = 1 << 22
 """Bytes of one request to a store while a file is read from beginning to end."""
+BUFFER_BYTES = 1 << 17
+"""Bytes that are taken at once from those of a request, where a reader asks for fewer."""
 
 
 def is_remote(path: str | Path) -> bool:
@@ -102,7 +107,40 @@ def open_remote(path: str | Path) -> IO[bytes]:
     store, name = file_system(path)
     with _errors_about(path):
         opened: IO[bytes] = store.open(name, "rb", block_size=BLOCK_BYTES)
-    return opened
+    return io.BufferedReader(_StoreFile(path, opened), BUFFER_BYTES)
+
+
+class _StoreFile(io.RawIOBase):
+    """An open file of a store. A network may also be lost while the file is read: that is one sentence, too."""
+
+    def __init__(self, path: str | Path, file: IO[bytes]) -> None:
+        self.path = path
+        self.file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self.file.seekable()
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Fills the buffer; returns how many bytes were read, 0 at the end of the file."""
+        target = memoryview(buffer).cast("B")
+        with _errors_about(self.path):
+            data = self.file.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _errors_about(self.path):
+            return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
 
 
 def read_range(path: str | Path, start: int, end: int) -> bytes:
@@ -164,15 +202,4 @@ def download(path: str | Path, target: Path) -> None:
     """Copies a file to a local path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_remote(path) as source, target.open("wb") as file:
-        for block in _blocks(path, source):
-            file.write(block)
-
-
-def _blocks(path: str | Path, file: IO[bytes]) -> Iterator[bytes]:
-    """The bytes of an open file of a store."""
-    while True:
-        with _errors_about(path):
-            block = file.read(BLOCK_BYTES)
-        if not block:
-            return
-        yield block
+        shutil.copyfileobj(source, file, BLOCK_BYTES)

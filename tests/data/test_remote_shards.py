@@ -3,6 +3,8 @@
 `memory://` and `file://` stand in for a store; with s3fs and moto installed, a local S3 server too.
 """
 
+import gzip
+import lzma
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ import pytest
 
 import firth
 from firth import remote, tokenizers
-from firth.corpus.readers import find_files
+from firth.corpus.readers import find_files, read_documents
 from firth.data import block_cache, remote_shards
 from firth.data.block_cache import BlockArray
 from firth.data.shards import Shards, write_shards
@@ -170,6 +172,40 @@ def test_errors_of_a_store_are_one_sentence(data, tmp_path, monkeypatch):
     for read in (lambda: remote.size_of(url), lambda: remote.open_remote(url), lambda: shards.ids[:5]):
         with pytest.raises(BadInput, match=r"\(The token has expired\.\); check the address, the credentials"):
             read()
+
+
+def test_a_network_that_is_lost_while_a_file_is_read_is_one_sentence(tmp_path, monkeypatch):
+    url = f"memory://{tmp_path.name}/text.txt"
+    store, name = remote.file_system(url)
+    store.pipe_file(name, b"A line.\n" * 1000)
+
+    def fail(self: object, size: int = -1) -> bytes:
+        raise RuntimeError("The endpoint cannot be reached.")
+
+    monkeypatch.setattr(type(store.store[name]), "read", fail)
+    with pytest.raises(BadInput, match=r"text\.txt could not be read or written \(The endpoint cannot be reached"):
+        list(read_documents(url))
+
+
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".txt.xz", ".txt.zst", ".parquet"])
+def test_files_of_all_kinds_are_read_from_a_store(tmp_path, ending):
+    lines = [f"This is line {number} of a text." for number in range(50_000)]
+    data = ("\n".join(lines) + "\n").encode()
+    path = tmp_path / f"text{ending}"
+    if ending == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"text": lines}), path)
+    elif ending == ".txt.zst":
+        path.write_bytes(pytest.importorskip("zstandard").compress(data))
+    else:
+        compress = {".txt": bytes, ".txt.gz": gzip.compress, ".txt.xz": lzma.compress}[ending]
+        path.write_bytes(compress(data))
+    url = f"memory://{tmp_path.name}/text{ending}"
+    store, name = remote.file_system(url)
+    store.pipe_file(name, path.read_bytes())
+    documents = read_documents(url, documents="line")
+    assert [document.lines for document in documents] == [(line,) for line in lines]
 
 
 def test_a_local_copy_that_lost_a_file_is_made_again(data, tmp_path):
