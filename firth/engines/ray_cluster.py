@@ -10,7 +10,7 @@ from collections.abc import Callable
 from textwrap import shorten
 from typing import TypeVar, cast
 
-from firth.engines.engine import Handle
+from firth.engines.engine import Handle, known_values
 from firth.errors import BadConfig, FirthError, Unsupported
 
 try:
@@ -66,12 +66,13 @@ class RayCluster:
         return Handle(ray.put(value))
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Handle[T]:
-        return Handle(self.task.remote(function, *_references(arguments)))
+        # Ray replaces its own references by their values where a function is called.
+        return Handle(self.task.remote(function, *known_values(arguments)))
 
     def submit_pair(
         self, function: Callable[..., tuple[First, Second]], *arguments: object
     ) -> tuple[Handle[First], Handle[Second]]:
-        first, second = self.task_of_two.remote(function, *_references(arguments))
+        first, second = self.task_of_two.remote(function, *known_values(arguments))
         return Handle(first), Handle(second)
 
     def result(self, handle: Handle[T]) -> T:
@@ -126,11 +127,6 @@ def _check_answers(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
     except (OSError, OverflowError) as error:
         raise ConnectionError(f"{error}.") from None
-
-
-def _references(arguments: tuple[object, ...]) -> list[object]:
-    """Ray replaces its own references by their values where a function is called."""
-    return [argument.value if isinstance(argument, Handle) else argument for argument in arguments]
 
 
 def _call(function: Callable[..., T], *arguments: object) -> T:

@@ -143,6 +143,14 @@ def test_a_file_whose_name_has_an_equals_sign_is_a_file(tmp_path: Path, monkeypa
     assert find_sources(["en=text.txt"])[0].languages == ()
 
 
+def test_empty_files_of_two_languages_are_one_sentence(tmp_path: Path) -> None:
+    for name in ("en.txt", "de.txt"):
+        (tmp_path / name).touch()
+    paths = [f"en={tmp_path}/en.txt", f"de={tmp_path}/de.txt"]
+    with pytest.raises(BadInput, match=r"en\.txt holds no text"):
+        firth.prepare(paths, out=tmp_path / "data")
+
+
 def test_a_vocabulary_is_learned_from_smoothed_shares(folder: Path) -> None:
     texts = [f"en={folder}/en.txt", f"de={folder}/de.txt"]
     sizes = [(folder / f"{language}.txt").stat().st_size for language in ("en", "de")]
