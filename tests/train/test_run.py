@@ -314,6 +314,8 @@ def test_a_plan_shorter_than_what_is_done_begins_the_last_phase_at_once(
         ("batches.last_length=100000", "last_length=100000 is more than"),
         ("batches.last_share=1", "last_share"),
         ("train.optim.beta1=1.5", "beta1"),
+        ("train.optim.weight_decay=-0.1", "weight_decay must be at least 0"),
+        ("train.minutes=-1", "minutes must be at least 0"),
         ("batches.workers=-1", "workers"),
         ("encoder.bert.num_heads=0", "at least 1"),
         ("encoder.bert.dropout=2", "dropout"),
