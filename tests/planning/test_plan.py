@@ -140,6 +140,11 @@ def test_tokens_of_a_sample_and_of_prepared_text(data: Path, texts: list[Path]) 
     assert larger.tokens == pytest.approx(1e9 * info["tokens"] / info["health"]["bytes_read"])
 
 
+def test_a_sample_with_half_a_character_is_planned_with(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "\\ud800 Half of a character stands before this."}\n' * 3)
+    assert firth.plan(text=tmp_path / "rows.jsonl", size="mini", gpu="cpu").text.tokens > 20
+
+
 @pytest.mark.parametrize(("written", "expected"), [("20GB", 2e10), ("1.5 tb", 1.5e12), ("300M", 3e8), ("12", 12.0)])
 def test_sizes(written: str, expected: float) -> None:
     assert parse_size(written) == expected
