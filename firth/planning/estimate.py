@@ -105,7 +105,7 @@ def estimate(
 
 
 @dataclass(frozen=True)
-class _Step:
+class _PlannedStep:
     """A step of all devices together."""
 
     tokens: int
@@ -119,16 +119,16 @@ class _Step:
         return self.computing + self.waiting
 
 
-def _step(recipe: Recipe, work: Work, cluster: Cluster, mode: Mode | None) -> _Step:
+def _step(recipe: Recipe, work: Work, cluster: Cluster, mode: Mode | None) -> _PlannedStep:
     micro_batches = _micro_batches(recipe, cluster)
     computing = step_seconds(work, cluster.device, micro_batches=micro_batches, shares=_shares(mode, cluster))
     waiting = 0.0
     if mode:
         waiting = exposed_seconds(work.parameters, cluster, mode, computing=computing, micro_batches=micro_batches)
-    return _Step(work.tokens * micro_batches * cluster.size, computing, waiting)
+    return _PlannedStep(work.tokens * micro_batches * cluster.size, computing, waiting)
 
 
-def _hours(num_steps: int, step: _Step, device: Device) -> float:
+def _hours(num_steps: int, step: _PlannedStep, device: Device) -> float:
     """Of the whole run, with its evaluations, its states and its start."""
     seconds_of_steps = num_steps * step.seconds * (1 + cost.EVALUATION_SHARE)
     start = cost.START_SECONDS["cpu" if device.name == CPU else "gpu"]
@@ -162,7 +162,7 @@ def _disk(recipe: Recipe, work: Work, text: TextSize) -> float:
     return SHARD_BYTES * text.tokens + states + model
 
 
-def _bottleneck(work: Work, cluster: Cluster, step: _Step) -> str:
+def _bottleneck(work: Work, cluster: Cluster, step: _PlannedStep) -> str:
     """What takes most of a step's time."""
     if step.waiting > step.computing:
         return "the network between machines" if cluster.machines > 1 else "the links between GPUs"
