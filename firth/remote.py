@@ -4,20 +4,26 @@ The package passes files around as `Path`, which keeps one slash of `s3://`. Thi
 opens, lists and writes what they name. fsspec is imported here only, and only for such a path.
 """
 
+import io
 import re
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from firth.errors import BadInput, Unsupported
 
 if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
     from fsspec import AbstractFileSystem
 
 _URL = re.compile(r"([a-z][a-z0-9+.-]+):/+(.*)", re.DOTALL)
 _LOCAL = ("file", "local")
 BLOCK_BYTES = 1 << 22
 """Bytes of one request to a store while a file is read from beginning to end."""
+BUFFER_BYTES = 1 << 17
+"""Bytes that are taken at once from those of a request, where a reader asks for fewer."""
 
 
 def is_remote(path: str | Path) -> bool:
@@ -48,92 +54,152 @@ def file_system(path: str | Path) -> "tuple[AbstractFileSystem, str]":
         raise Unsupported(f"{url}: {error}.") from None
     except ValueError as error:
         raise BadInput(f"{url}: {error}.") from None
+    except Exception as error:
+        raise _unreachable(path, error) from None
     return store, name
+
+
+@contextmanager
+def _errors_about(path: str | Path) -> Iterator[None]:
+    """What a store raises inside becomes one sentence. Each store has classes of its own for lost networks and keys."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise BadInput(f"{url_of(path)} does not exist.") from None
+    except Exception as error:
+        raise _unreachable(path, error) from None
+
+
+def _unreachable(path: str | Path, error: Exception) -> BadInput:
+    reason = str(error).partition("\n")[0] or type(error).__name__
+    return BadInput(
+        f"{url_of(path)} could not be read or written ({reason}); check the address, the credentials and the network."
+    )
 
 
 def exists(path: str | Path) -> bool:
     store, name = file_system(path)
-    return bool(store.exists(name))
+    with _errors_about(path):
+        return bool(store.exists(name))
 
 
 def is_file(path: str | Path) -> bool:
     store, name = file_system(path)
-    return bool(store.isfile(name))
+    with _errors_about(path):
+        return bool(store.isfile(name))
 
 
 def is_folder(path: str | Path) -> bool:
     store, name = file_system(path)
-    return bool(store.isdir(name))
+    with _errors_about(path):
+        return bool(store.isdir(name))
 
 
 def size_of(path: str | Path) -> int:
     """The number of bytes of a file."""
     store, name = file_system(path)
-    try:
+    with _errors_about(path):
         return int(store.info(name)["size"])
-    except FileNotFoundError:
-        raise BadInput(f"{url_of(path)} does not exist.") from None
 
 
 def open_remote(path: str | Path) -> IO[bytes]:
     """Opens a file for reading; requests are for `BLOCK_BYTES` at least."""
     store, name = file_system(path)
-    try:
+    with _errors_about(path):
         opened: IO[bytes] = store.open(name, "rb", block_size=BLOCK_BYTES)
-    except FileNotFoundError:
-        raise BadInput(f"{url_of(path)} does not exist.") from None
-    return opened
+    return io.BufferedReader(_StoreFile(path, opened), BUFFER_BYTES)
+
+
+class _StoreFile(io.RawIOBase):
+    """An open file of a store. A network may also be lost while the file is read: that is one sentence, too."""
+
+    def __init__(self, path: str | Path, file: IO[bytes]) -> None:
+        self.path = path
+        self.file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return self.file.seekable()
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Fills the buffer; returns how many bytes were read, 0 at the end of the file."""
+        target = memoryview(buffer).cast("B")
+        with _errors_about(self.path):
+            data = self.file.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        with _errors_about(self.path):
+            return self.file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self.file.tell()
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
 
 
 def read_range(path: str | Path, start: int, end: int) -> bytes:
     """The bytes from `start` to `end`, in one request."""
     store, name = file_system(path)
-    # By name: their places differ between stores.
-    return bytes(store.cat_file(name, start=start, end=end))
+    with _errors_about(path):
+        # By name: their places differ between stores.
+        return bytes(store.cat_file(name, start=start, end=end))
 
 
 def files_below(folder: str | Path) -> list[Path]:
-    """All files below a folder, sorted."""
-    return _paths(folder, "/**")
+    """All files below a folder, sorted. Its name may have characters that mean something in a glob."""
+    store, name = file_system(folder)
+    with _errors_about(folder):
+        names: list[str] = store.find(name)
+    return _as_paths(folder, names)
 
 
 def matches(pattern: str | Path) -> list[Path]:
     """The files that a glob names, sorted."""
-    return _paths(pattern, "")
+    store, name = file_system(pattern)
+    with _errors_about(pattern):
+        found: dict[str, dict[str, object]] = store.glob(name, detail=True)
+    names = [file for file, row in found.items() if row["type"] == "file"]
+    return _as_paths(pattern, names)
 
 
-def _paths(path: str | Path, ending: str) -> list[Path]:
-    """The files of a store that match a path with this ending, sorted."""
-    store, name = file_system(path)
+def _as_paths(path: str | Path, names: Iterable[str]) -> list[Path]:
+    """The names of files in the store of `path` as paths of the package, sorted."""
     scheme = url_of(path).partition("://")[0]
-    pattern = name.rstrip("/") + ending
-    found: dict[str, dict[str, object]] = store.glob(pattern, detail=True)
-    files = []
-    for file, row in sorted(found.items()):
-        if row["type"] == "file":
-            files.append(Path(f"{scheme}:/{file.lstrip('/')}"))
-    return files
+    paths = []
+    for name in sorted(names):
+        # The names of some stores are URLs already.
+        is_url = name.startswith(f"{scheme}://")
+        paths.append(Path(name if is_url else f"{scheme}:/{name.lstrip('/')}"))
+    return paths
 
 
 def upload_folder(folder: Path, target: str | Path, *, last: str) -> None:
-    """Copies all files of a folder to a store; the file named `last` comes last, so that its presence means all."""
+    """Copies all files of a folder to a store; the file named `last` comes last, so that its presence means all.
+
+    One that is there already is removed first, so that nobody takes its files and new ones for a whole.
+    """
     store, name = file_system(target)
+    root = name.rstrip("/")
     files = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    files.sort(key=lambda path: path.name == last)
-    for path in files:
-        remote_name = f"{name.rstrip('/')}/{path.relative_to(folder).as_posix()}"
-        store.makedirs(remote_name.rpartition("/")[0], exist_ok=True)
-        store.put_file(str(path), remote_name)
+    # Files of this name in subfolders are like any others.
+    files.sort(key=lambda path: path == folder / last)
+    with _errors_about(target):
+        if store.exists(f"{root}/{last}"):
+            store.rm_file(f"{root}/{last}")
+        for path in files:
+            remote_name = f"{root}/{path.relative_to(folder).as_posix()}"
+            store.makedirs(remote_name.rpartition("/")[0], exist_ok=True)
+            store.put_file(str(path), remote_name)
 
 
 def download(path: str | Path, target: Path) -> None:
     """Copies a file to a local path."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with open_remote(path) as source, target.open("wb") as file:
-        for block in _blocks(source):
-            file.write(block)
-
-
-def _blocks(file: IO[bytes]) -> Iterator[bytes]:
-    while block := file.read(BLOCK_BYTES):
-        yield block
+        shutil.copyfileobj(source, file, BLOCK_BYTES)

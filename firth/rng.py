@@ -17,6 +17,8 @@ _FIRST_FACTOR = np.uint64(0xBF58476D1CE4E5B9)
 _SECOND_FACTOR = np.uint64(0x94D049BB133111EB)
 _FLOAT_BITS = 53
 """Bits of a float64's mantissa."""
+_UNIT = 1.0 / (1 << _FLOAT_BITS)
+"""The distance between two uniform numbers."""
 
 
 def key(*parts: int | str) -> np.uint64:
@@ -39,7 +41,7 @@ def bits(k: np.uint64, *counters: CounterLike) -> np.ndarray:
 def uniform(k: np.uint64, *counters: CounterLike) -> np.ndarray:
     """Uniform numbers in [0, 1) with 53 random bits, as many as a float64 has."""
     top_bits = bits(k, *counters) >> np.uint64(64 - _FLOAT_BITS)
-    return np.asarray(top_bits * (1.0 / (1 << _FLOAT_BITS)))
+    return np.asarray(top_bits * _UNIT)
 
 
 def normal(k: np.uint64, *counters: CounterLike) -> np.ndarray:
@@ -66,6 +68,12 @@ def permutation(k: np.uint64, size: int) -> np.ndarray:
 
 def _mix(x: np.ndarray) -> np.ndarray:
     """The finaliser of splitmix64: every bit of the input changes about half of the output's bits."""
-    x = (x ^ (x >> np.uint64(30))) * _FIRST_FACTOR
-    x = (x ^ (x >> np.uint64(27))) * _SECOND_FACTOR
-    return np.asarray(x ^ (x >> np.uint64(31)))
+    x = _folded(x, 30) * _FIRST_FACTOR
+    x = _folded(x, 27) * _SECOND_FACTOR
+    return _folded(x, 31)
+
+
+def _folded(x: np.ndarray, count: int) -> np.ndarray:
+    """The numbers xor themselves without their last `count` bits, so that high bits change low ones."""
+    high_bits = x >> np.uint64(count)
+    return np.asarray(x ^ high_bits)

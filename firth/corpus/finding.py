@@ -67,15 +67,18 @@ def _files_of_folder(folder: Path, tally: Counter[str]) -> list[Path]:
 
 def _expand_remote(path: Path, tally: Counter[str]) -> list[Path]:
     """The files that a URL of a file, folder or glob names."""
-    if glob.has_magic(str(path)):
-        files = remote.matches(path)
-        if not files:
-            raise BadInput(f"{path} matches no file; check the pattern.")
-        return files
+    # A name may have characters that mean something in a glob.
     if remote.is_file(path):
         return [path]
     if remote.is_folder(path):
-        return _text_files(path, remote.files_below(path), tally)
+        depth = len(path.parts)
+        all_files = [file for file in remote.files_below(path) if not _hidden(Path(*file.parts[depth:]))]
+        return _text_files(path, all_files, tally)
+    if glob.has_magic(str(path)):
+        files = remote.matches(path)
+        if not files:
+            raise BadInput(f"{remote.url_of(path)} matches no file; check the pattern.")
+        return files
     raise BadInput(f"{remote.url_of(path)} does not exist; check the path.")
 
 

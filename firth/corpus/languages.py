@@ -135,12 +135,21 @@ def _columns(path: Path, tally: Counter[str]) -> Iterator[tuple[str, str, str]]:
 def _aligned(files: tuple[Path, ...], tally: Counter[str]) -> Iterator[tuple[str, str, str]]:
     """The lines of two files, each with its counterpart and their place."""
     first_path, second_path = files
-    lines = zip_longest(text_lines(first_path, tally=tally), text_lines(second_path, tally=tally))
-    for row, (first, second) in enumerate(lines, 1):
-        if first is None or second is None:
-            longer, shorter = (second_path, first_path) if first is None else (first_path, second_path)
-            raise BadInput(
-                f"{longer}, line {row:,} has no counterpart: {shorter} has only {row - 1:,} lines; "
-                "give both files the same lines."
-            )
-        yield f"{first_path}, line {row:,}", first[1], second[1]
+    first_lines = text_lines(first_path, tally=tally)
+    second_lines = text_lines(second_path, tally=tally)
+    for row, (first, second) in enumerate(zip_longest(first_lines, second_lines), 1):
+        if first is None:
+            raise _without_counterpart(second_path, first_path, row)
+        if second is None:
+            raise _without_counterpart(first_path, second_path, row)
+        _, first_text = first
+        _, second_text = second
+        yield f"{first_path}, line {row:,}", first_text, second_text
+
+
+def _without_counterpart(longer: Path, shorter: Path, row: int) -> BadInput:
+    """The error for two files of which one has more lines."""
+    return BadInput(
+        f"{longer}, line {row:,} has no counterpart: {shorter} has only {row - 1:,} lines; "
+        "give both files the same lines."
+    )

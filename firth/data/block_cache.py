@@ -61,8 +61,7 @@ class BlockArray:
         self.num_blocks = -(-size // self.block_size)  # rounded up
         self.num_slots = min(limit_bytes // block_bytes, self.num_blocks)
         if self.num_slots < min(_MIN_SLOTS, self.num_blocks):
-            least = _MIN_SLOTS * block_bytes
-            raise BadConfig(f"A cache of {limit_bytes:,} bytes is too small for {url}; give it at least {least:,}.")
+            raise BadConfig(f"A cache of {limit_bytes:,} bytes is too small for {url}; FIRTH_CACHE_GB=0.01 is enough.")
         self.counts = CacheCounts()
         self._slots: _Slots | None = None
 
@@ -88,13 +87,15 @@ class BlockArray:
         offsets = places - blocks * self.block_size
         needed = _different(blocks)
         # More blocks than half of the cache are read in several rounds, so that none of a round makes room for another.
-        step = max(1, self.num_slots // 2)
-        if len(needed) <= step:
+        round_size = max(1, self.num_slots // 2)
+        if len(needed) <= round_size:
             return self._cache().read(blocks, offsets, needed)
         found = np.empty(places.shape, self.dtype)
-        for start in range(0, len(needed), step):
-            round_blocks = needed[start : start + step]
-            is_here = (blocks >= round_blocks[0]) & (blocks <= round_blocks[-1])
+        for start in range(0, len(needed), round_size):
+            round_blocks = needed[start : start + round_size]
+            first = round_blocks[0]
+            last = round_blocks[-1]
+            is_here = (blocks >= first) & (blocks <= last)
             found[is_here] = self._cache().read(blocks[is_here], offsets[is_here], round_blocks)
         return found
 
@@ -152,7 +153,8 @@ class _Slots:
                 if (slots != _ABSENT).all():
                     self.clock += 1
                     self.last_use[slots] = self.clock
-                    return np.asarray(self.values[self.slot_of_block[blocks] * self.array.block_size + offsets])
+                    first_values = self.slot_of_block[blocks] * self.array.block_size
+                    return np.asarray(self.values[first_values + offsets])
             missing = needed[slots == _ABSENT].tolist()
             if is_first_look:
                 self.array.counts.waited += len(missing)
@@ -186,8 +188,6 @@ class _Slots:
                 raise BadInput(f"{array.url} ends before its {array.size:,} values; prepare the text again.")
             with self.lock:
                 self._store(block, values)
-        except OSError as error:
-            raise BadInput(f"{array.url} could not be read ({error}); check the network and try again.") from None
         finally:
             with self.lock:
                 self.under_way.pop(block, None)

@@ -20,6 +20,7 @@ from firth import tokenizers
 from firth.corpus.cleaning import Seen
 from firth.corpus.languages import TextSource, find_sources, language_names
 from firth.corpus.readers import Paths, check_documents, find_files, no_text
+from firth.data.encoding import Chunk, encode_documents
 from firth.data.health import Health
 from firth.data.pieces import (
     Draw,
@@ -35,7 +36,7 @@ from firth.data.pieces import (
     kept_documents,
     read_piece,
 )
-from firth.data.prepare import Chunk, Progress, encode_documents, write_text
+from firth.data.prepare import Progress, write_text
 from firth.data.simhash import NearIndex, fingerprint
 from firth.data.vocabulary_sample import SAMPLE_BYTES
 from firth.engines.engine import Engine, Handle, ahead, window

@@ -28,17 +28,24 @@ class Joined:
 
     def read(self, shards: Shards, places: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The ids at these positions, which of them are tokens of the text, and which start a word."""
-        document = np.searchsorted(self.bounds_D1, places, side="right") - 1
-        is_end = places + 1 == self.bounds_D1[document + 1]
-        tokens = self.tokens(places)
+        document, is_end = self._documents(places)
+        tokens = self._tokens(places, document, is_end)
         ids = np.where(is_end, self.end, shards.ids[tokens])
         is_word_start = shards.word_starts(tokens) | is_end
         return ids, ~is_end, is_word_start
 
     def tokens(self, places: np.ndarray) -> np.ndarray:
         """The tokens of the shards at these positions; at an end-of-text token the one before it."""
+        document, is_end = self._documents(places)
+        return self._tokens(places, document, is_end)
+
+    def _documents(self, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The document at each position, and whether its end-of-text token is there."""
         document = np.searchsorted(self.bounds_D1, places, side="right") - 1
-        is_end = places + 1 == self.bounds_D1[document + 1]
+        next_start = self.bounds_D1[document + 1]
+        return document, places + 1 == next_start
+
+    def _tokens(self, places: np.ndarray, document: np.ndarray, is_end: np.ndarray) -> np.ndarray:
         offset = places - self.bounds_D1[document]
         return np.asarray(self.starts_D[document] + offset - is_end)
 

@@ -36,8 +36,8 @@ def cut_by_language(stream: CorpusView, cut: Cut, *, alpha: float, key: np.uint6
     if alpha != 1.0:
         shares = np.array(sizes) / sum(sizes)
         rates = smoothed_shares(sizes, alpha) / shares
-        numbered = enumerate(zip(plans, rates, strict=True))
-        plans = [_resampled(plan, float(rate), key=key, number=number) for number, (plan, rate) in numbered]
+        for number, rate in enumerate(rates.tolist()):
+            plans[number] = _resampled(plans[number], rate, key=key, number=number)
     return _concatenated(plans)
 
 
@@ -107,16 +107,23 @@ def _one_line(parts: list[Joined]) -> tuple[Joined | None, list[int]]:
     """Several lines of joined documents as one, and where each begins in it."""
     if not parts:
         return None, []
-    shifts = np.cumsum([0, *(len(part) for part in parts)]).tolist()
-    bounds = [part.bounds_D1[:-1] + shift for part, shift in zip(parts, shifts[:-1], strict=True)]
+    shifts: list[int] = []
+    bounds: list[np.ndarray] = []
+    num_before = 0
+    for part in parts:
+        shifts.append(num_before)
+        bounds.append(part.bounds_D1[:-1] + num_before)
+        num_before += len(part)
     starts_D = np.concatenate([part.starts_D for part in parts])
-    bounds_D1 = np.concatenate([*bounds, shifts[-1:]])
-    return Joined(starts_D, bounds_D1, parts[0].end), shifts[:-1]
+    bounds_D1 = np.concatenate([*bounds, [num_before]])
+    return Joined(starts_D, bounds_D1, parts[0].end), shifts
 
 
 def _joined_labels(labels: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    names = labels[0].keys()
-    return {name: np.concatenate([values[name] for values in labels]) for name in names}
+    joined: dict[str, np.ndarray] = {}
+    for name in labels[0]:
+        joined[name] = np.concatenate([values[name] for values in labels])
+    return joined
 
 
 def _joined_groups(plans: list[Plan]) -> np.ndarray | None:

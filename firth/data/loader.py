@@ -21,7 +21,7 @@ from firth.data.packing import Pack, Plan, Specials, finish, lay_out, token_rang
 from firth.data.settings import BatchConfig
 from firth.data.sources import PackSizes, pack_sizes, room_taken
 from firth.data.stream import CorpusView
-from firth.errors import BadInput
+from firth.errors import BadInput, FirthError
 from firth.tensors import Batch
 
 PREFETCH = 16
@@ -178,7 +178,7 @@ def load(
     packs: Batches, addresses: Iterator[BatchAddress] | Sequence[BatchAddress], *, workers: int
 ) -> Iterator[tuple[BatchAddress, Batch]]:
     """The batches at these addresses with their addresses, in order."""
-    loader: DataLoader[tuple[BatchAddress, Batch]] = DataLoader(
+    loader: DataLoader[tuple[BatchAddress, Batch | FirthError]] = DataLoader(
         _Addressed(packs),
         batch_size=None,
         sampler=addresses,  # type: ignore[arg-type]
@@ -188,17 +188,36 @@ def load(
         multiprocessing_context="fork" if workers else None,
         worker_init_fn=_start_worker,
     )
-    return iter(loader)
+    return _without_errors(iter(loader))
 
 
-class _Addressed(Dataset[tuple[BatchAddress, Batch]]):
-    """Batches together with their addresses."""
+class _Addressed(Dataset[tuple[BatchAddress, Batch | FirthError]]):
+    """Batches together with their addresses.
+
+    An error of ours is given in place of a batch: what a worker raises comes with its traceback as the text.
+    """
 
     def __init__(self, packs: Batches) -> None:
         self.packs = packs
 
-    def __getitem__(self, place: BatchAddress) -> tuple[BatchAddress, Batch]:  # type: ignore[override]
-        return place, self.packs[place]
+    def __getitem__(self, place: BatchAddress) -> tuple[BatchAddress, Batch | FirthError]:  # type: ignore[override]
+        try:
+            return place, self.packs[place]
+        except FirthError as error:
+            return place, error
+
+
+def _without_errors(loaded: Iterator[tuple[BatchAddress, Batch | FirthError]]) -> Iterator[tuple[BatchAddress, Batch]]:
+    """The batches; raises an error that came in place of one."""
+    for place, batch in loaded:
+        if isinstance(batch, FirthError):
+            raise batch
+        yield place, batch
+
+
+def is_lost_worker(error: RuntimeError) -> bool:
+    """Whether an error of torch says that a worker has died. It comes by a signal, so it is raised anywhere."""
+    return str(error).startswith("DataLoader worker (pid")
 
 
 def _start_worker(worker: int) -> None:

@@ -46,46 +46,64 @@ def near_texts(
     if not 0.5 <= alike <= 1:
         raise BadConfig(f"The share of equal words must be from 0.5 to 1; it is {alike}.")
     words = [words_of(text) for text in texts]
-    short = [place for place, found in enumerate(words) if 0 < len(found) <= SHORT_WORDS]
-    long = [place for place, found in enumerate(words) if len(found) >= LONG_WORDS]
-    found: dict[tuple[int, int], NearTexts] = {}
-    for first, second in _sharing_rare_words(words, short, alike):
-        likeness = _likeness(words[first], words[second], alike)
-        if likeness >= alike:
-            found[first, second] = NearTexts(first, second, likeness)
+    pairs = _near_short(words, alike)
+    long = [place for place, own in enumerate(words) if len(own) >= LONG_WORDS]
     if len(long) < 2:
-        return list(found.values())
+        return pairs
     if fingerprints is None:
         marks = [fingerprint(texts[place], shingle=shingle) for place in long]
     else:
         marks = [fingerprints[place] for place in long]
+    known = {(pair.first, pair.second) for pair in pairs}
     for one, other, _ in near_pairs(marks, within=within):
         first = long[one]
         second = long[other]
-        if (first, second) not in found:
+        if (first, second) not in known:
             # Word by word would take too long here, so the order does not count.
-            found[first, second] = NearTexts(first, second, _shared_words(words[first], words[second]))
-    return list(found.values())
+            likeness = _shared_words(words[first], words[second])
+            pairs.append(NearTexts(first, second, likeness))
+    return pairs
+
+
+def _near_short(words: Sequence[list[str]], alike: float) -> list[NearTexts]:
+    """The pairs of short texts that are nearly the same, word by word."""
+    short = [place for place, own in enumerate(words) if 0 < len(own) <= SHORT_WORDS]
+    pairs = []
+    for first, second in _sharing_rare_words(words, short, alike):
+        likeness = _likeness(words[first], words[second], alike)
+        if likeness >= alike:
+            pairs.append(NearTexts(first, second, likeness))
+    return pairs
 
 
 def _sharing_rare_words(words: Sequence[list[str]], places: Sequence[int], alike: float) -> Iterator[tuple[int, int]]:
     """Pairs of texts of similar length that share one of the rarest words of both, each pair once."""
-    counts = Counter(word for place in places for word in words[place])
+    counts: Counter[str] = Counter()
+    for place in places:
+        counts.update(words[place])
     with_word: dict[tuple[str, int], list[int]] = defaultdict(list)
     for place in places:
         own = words[place]
         # Of n words at least `alike` are in a similar text, so one of the rarest n - alike * n + 1 is.
         num_rarest = len(own) - math.ceil(alike * len(own)) + 1
+        rarest_first = sorted(own, key=lambda word: (counts[word], word))
         # A word that occurs twice is told apart from itself.
-        numbered = _numbered(sorted(own, key=lambda word: (counts[word], word)))
+        numbered = _numbered(rarest_first)
         candidates: set[int] = set()
         for key in numbered[:num_rarest]:
             for other in with_word[key]:
-                if len(words[other]) >= alike * len(own) and len(own) >= alike * len(words[other]):
+                if _are_of_similar_length(own, words[other], alike):
                     candidates.add(other)
             with_word[key].append(place)
         for other in sorted(candidates):
             yield other, place
+
+
+def _are_of_similar_length(one: list[str], other: list[str], alike: float) -> bool:
+    """Whether neither text has so few words that the share of equal ones must be below `alike`."""
+    shorter = min(len(one), len(other))
+    longer = max(len(one), len(other))
+    return shorter >= alike * longer
 
 
 def _numbered(words: Sequence[str]) -> list[tuple[str, int]]:

@@ -203,65 +203,65 @@ def lay_out(
     Where they become sources and targets, `num_tokens` is the size of the targets and `source_tokens` of the sources.
     """
     pieces_BP2 = plan.pieces_SP2[rows_B]
-    sizes_BP = pieces_BP2[:, :, 1] - pieces_BP2[:, :, 0]
+    first_tokens_BP = pieces_BP2[:, :, 0]
+    end_tokens_BP = pieces_BP2[:, :, 1]
+    sizes_BP = end_tokens_BP - first_tokens_BP
     frame = plan.frame or specials.frame
     lengths_B = sizes_BP.sum(1) + _num_specials(frame, sizes_BP)
     bounds_B1 = np.concatenate([[0], np.cumsum(lengths_B)])
-    sequence_N = np.repeat(np.arange(len(rows_B)), np.diff(bounds_B1))
+    sequence_N = np.repeat(np.arange(len(rows_B)), lengths_B)
     positions_N = np.arange(bounds_B1[-1]) - bounds_B1[sequence_N]
     begins_BP = _piece_starts(frame, bounds_B1, sizes_BP)
     ends_BP = begins_BP + sizes_BP
-    ids_N = _special_ids(frame, bounds_B1, ends_BP, has_next_BP=sizes_BP[:, 1:] > 0)
-
-    # Copy the text: `places` are positions in the pack, `tokens` the same tokens in the shards.
-    places = ranges(begins_BP.ravel(), ends_BP.ravel())
-    first_tokens = pieces_BP2[:, :, 0].ravel()
-    end_tokens = pieces_BP2[:, :, 1].ravel()
-    tokens = ranges(first_tokens, end_tokens)
-    ordinary_N = np.zeros(len(ids_N), bool)
-    word_starts_N = np.ones(len(ids_N), bool)
-    text_ids, is_ordinary, is_word_start = _read_text(shards, plan.joined, tokens)
-    ids_N[places] = text_ids
-    ordinary_N[places] = is_ordinary
-    word_starts_N[places] = is_word_start
-    sentence_starts_N = None
-    if plan.has_sentences:
-        sentence_starts_N = np.ones(len(ids_N), bool)
-        sentence_starts_N[places] = shards.sentence_starts(tokens)
-    segments_N = _segments(frame, sizes_BP, sequence_N, positions_N)
-    if plan.segment_of_language is not None:
-        segments_N[places] = plan.segment_of_language[shards.token_languages(tokens)]
-        _segment_specials(segments_N, ordinary_N, opening_N=positions_N < len(frame.opening))
-    groups_B = None
-    if plan.groups_S is not None:
-        groups_B = plan.groups_S[rows_B]
-    return Pack(
-        ids_N=ids_N,
+    pack = Pack(
+        ids_N=_special_ids(frame, bounds_B1, ends_BP, has_next_BP=sizes_BP[:, 1:] > 0),
         positions_N=positions_N,
-        segments_N=segments_N,
+        segments_N=_segments(frame, sizes_BP, sequence_N, positions_N),
         bounds_B1=bounds_B1,
         rows_B=rows_B,
-        ordinary_N=ordinary_N,
-        word_starts_N=word_starts_N,
+        ordinary_N=np.zeros(len(positions_N), bool),
+        word_starts_N=np.ones(len(positions_N), bool),
         labels={name: values[rows_B] for name, values in plan.labels.items()},
         num_tokens=num_tokens,
         max_sequences=max(max_sequences, len(rows_B)),
         max_length=max_length,
-        groups_B=groups_B,
+        groups_B=plan.groups_S[rows_B] if plan.groups_S is not None else None,
         source_tokens=source_tokens,
         max_target=plan.pair_lengths.max_target if plan.pair_lengths else 0,
-        sentence_starts_N=sentence_starts_N,
     )
+    places = ranges(begins_BP.ravel(), ends_BP.ravel())
+    tokens = ranges(first_tokens_BP.ravel(), end_tokens_BP.ravel())
+    _copy_text(pack, shards, plan, places=places, tokens=tokens)
+    if plan.segment_of_language is not None:
+        _segment_specials(pack, num_opening=len(frame.opening))
+    return pack
+
+
+def _copy_text(pack: Pack, shards: Shards, plan: Plan, *, places: np.ndarray, tokens: np.ndarray) -> None:
+    """Copies these tokens of the shards to these places of a pack that has only its special tokens."""
+    text_ids, is_ordinary, is_word_start = _read_text(shards, plan.joined, tokens)
+    pack.ids_N[places] = text_ids
+    pack.ordinary_N[places] = is_ordinary
+    pack.word_starts_N[places] = is_word_start
+    if plan.has_sentences:
+        pack.sentence_starts_N = np.ones(len(pack.ids_N), bool)
+        pack.sentence_starts_N[places] = shards.sentence_starts(tokens)
+    if plan.segment_of_language is not None:
+        pack.segments_N[places] = plan.segment_of_language[shards.token_languages(tokens)]
 
 
 def token_ranges(plan: Plan, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The first token in the shards, and the end, of every piece of these sequences."""
     pieces = plan.pieces_SP2[rows_B].reshape(-1, 2)
-    pieces = pieces[pieces[:, 1] > pieces[:, 0]]
+    starts = pieces[:, 0]
+    ends = pieces[:, 1]
+    has_tokens = ends > starts
+    starts = starts[has_tokens]
+    ends = ends[has_tokens]
     if plan.joined is None:
-        return pieces[:, 0], pieces[:, 1]
-    first = plan.joined.tokens(pieces[:, 0])
-    last = plan.joined.tokens(pieces[:, 1] - 1)
+        return starts, ends
+    first = plan.joined.tokens(starts)
+    last = plan.joined.tokens(ends - 1)
     return first, last + 1
 
 
@@ -304,13 +304,16 @@ def _segments(frame: Frame, sizes_BP: np.ndarray, sequence_N: np.ndarray, positi
     return segments_N
 
 
-def _segment_specials(segments_N: np.ndarray, ordinary_N: np.ndarray, *, opening_N: np.ndarray) -> None:
+def _segment_specials(pack: Pack, *, num_opening: int) -> None:
     """Gives special tokens the segment of the text before them; those that open a sequence that of the text after."""
-    place_N = np.arange(len(segments_N))
-    before_N = np.maximum.accumulate(np.where(ordinary_N, place_N, 0))
-    last_place = len(segments_N) - 1
-    after_N = np.minimum.accumulate(np.where(ordinary_N, place_N, last_place)[::-1])[::-1]
-    segments_N[:] = segments_N[np.where(opening_N, after_N, before_N)]
+    num_tokens = len(pack.segments_N)
+    place_N = np.arange(num_tokens)
+    # For each token the nearest one of the text that is not behind it, and that is not before it.
+    before_N = np.maximum.accumulate(np.where(pack.ordinary_N, place_N, 0))
+    places_of_text_N = np.where(pack.ordinary_N, place_N, num_tokens - 1)
+    after_N = np.minimum.accumulate(places_of_text_N[::-1])[::-1]
+    is_opening_N = pack.positions_N < num_opening
+    pack.segments_N = pack.segments_N[np.where(is_opening_N, after_N, before_N)]
 
 
 def _num_specials(frame: Frame, sizes_SP: np.ndarray) -> np.ndarray:

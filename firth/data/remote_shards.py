@@ -5,7 +5,9 @@ the tokenizer, the borders of sentences and documents), and two arrays that fetc
 folder for both, FIRTH_CACHE_GB limits the blocks.
 """
 
+import json
 import os
+import shutil
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +16,7 @@ import numpy as np
 from firth import remote
 from firth.data.block_cache import BLOCK_BYTES, BlockArray
 from firth.errors import BadConfig, BadInput, Damaged
-from firth.files import MANIFEST, atomic_folder, read_json
+from firth.files import MANIFEST, atomic_folder, check_manifest
 
 FOLDER = "FIRTH_CACHE"
 LIMIT = "FIRTH_CACHE_GB"
@@ -49,16 +51,53 @@ def local_copy(url: str | Path) -> Path:
         manifest = file.read()
     key = sha256(url.encode() + manifest).hexdigest()[:16]
     folder = cache_folder() / key
-    if (folder / MANIFEST).exists():
+    if _is_whole(folder):
         return folder
-    cache_folder().mkdir(parents=True, exist_ok=True)
-    with atomic_folder(folder, replace=True, with_manifest=False) as temporary:
+    # What is left of a copy whose files someone has removed.
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        _copy(url, manifest, folder)
+    except OSError:
+        # Another process may have made the same copy meanwhile, and two folders cannot have one name.
+        if not _is_whole(folder):
+            raise
+    return folder
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether a copy is there with all its files."""
+    try:
+        check_manifest(folder, hashes=False, without=is_blockwise)
+    except Damaged:
+        return False
+    return True
+
+
+def _copy(url: str, manifest: bytes, folder: Path) -> None:
+    """Copies the small files of the folder at `url`, and compares them with its manifest."""
+    with atomic_folder(folder, with_manifest=False) as temporary:
         (temporary / MANIFEST).write_bytes(manifest)
-        for name in read_json(temporary / MANIFEST)["files"]:
+        for name in _names(url, manifest):
             if not is_blockwise(name):
                 remote.download(f"{url}/{name}", temporary / name)
+        try:
+            check_manifest(temporary, without=is_blockwise)
+        except Damaged:
+            raise Damaged(f"The files of {url} are not those of its {MANIFEST}; prepare the text again.") from None
         (temporary / ORIGIN).write_text(url)
-    return folder
+
+
+def _names(url: str, manifest: bytes) -> list[str]:
+    """The files that a manifest lists."""
+    try:
+        names = list(json.loads(manifest)["files"])
+    except (ValueError, KeyError, TypeError):
+        raise Damaged(f"{url}/{MANIFEST} does not list files; prepare the text again.") from None
+    for name in names:
+        is_inside = not Path(name).is_absolute() and ".." not in Path(name).parts
+        if not is_inside:
+            raise Damaged(f"{url}/{MANIFEST} lists {name}, which is not a file of this folder; prepare the text again.")
+    return names
 
 
 def is_blockwise(name: str) -> bool:

@@ -28,7 +28,7 @@ from firth import remote
 from firth.data import remote_shards
 from firth.data.block_cache import BlockArray
 from firth.errors import BadInput, Damaged
-from firth.files import MANIFEST, atomic_folder, check_manifest, read_json, write_json
+from firth.files import MANIFEST, atomic_folder, check_is_new, check_manifest, read_json, write_json
 from firth.tokenizers import Tokenizer
 
 FORMAT = 1
@@ -211,6 +211,8 @@ def write_shards(
     A folder in an object store is first written on this machine; its manifest is copied last.
     """
     if remote.is_remote(folder):
+        if not replace:
+            check_is_new(folder)
         with TemporaryDirectory() as temporary:
             local = Path(temporary) / "shards"
             with write_shards(local, tokenizer, languages=languages) as writer:
@@ -278,8 +280,7 @@ class ShardWriter:
         """Adds sentences of these lengths (none 0); a document ends after each number of sentences in `ends`.
 
         `starts` says for each token whether it starts a word, and `languages` the language of each sentence, where the
-        texts have any. Returns the lengths in tokens of the documents that are
-        now complete.
+        texts have any. Returns the lengths in tokens of the documents that are now complete.
         """
         offsets = self.num_tokens + np.concatenate([[0], np.cumsum(lengths)])
         # A document without sentences ends where another one does: it is none.

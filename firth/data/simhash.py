@@ -121,14 +121,23 @@ def _stretch_masks(within: int) -> list[np.uint64]:
 def _equal_pairs(values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """All pairs of positions with the same value, some at a time."""
     order = np.argsort(values, kind="stable")
-    cuts = np.flatnonzero(np.diff(values[order])) + 1
-    for bucket in np.split(order, cuts):
-        step = max(1, _PAIRS_AT_ONCE // len(bucket))
-        for start in range(0, len(bucket) - 1, step):
-            rows = np.arange(start, min(start + step, len(bucket) - 1))
-            columns = np.arange(len(bucket))
-            first, second = np.nonzero(columns[None] > rows[:, None])
-            yield bucket[rows[first]], bucket[second]
+    is_border = np.diff(values[order]) != 0
+    # A bucket: the positions of one value, in order.
+    for bucket in np.split(order, np.flatnonzero(is_border) + 1):
+        yield from _pairs_of(bucket)
+
+
+def _pairs_of(bucket: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All pairs of a bucket, of some first positions at a time."""
+    columns = np.arange(len(bucket))
+    num_rows = len(bucket) - 1
+    step = max(1, _PAIRS_AT_ONCE // len(bucket))
+    for start in range(0, num_rows, step):
+        rows = np.arange(start, min(start + step, num_rows))
+        # A table of rows x columns, of which the pairs above the diagonal are taken.
+        is_later = columns[None] > rows[:, None]
+        first, second = np.nonzero(is_later)
+        yield bucket[rows[first]], bucket[second]
 
 
 @lru_cache(1 << 18)

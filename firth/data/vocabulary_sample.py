@@ -11,7 +11,8 @@ import numpy as np
 from firth import rng
 from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.languages import TextSource, find_sources, language_names, read_sources
-from firth.corpus.readers import Documents, Paths
+from firth.corpus.readers import Documents, Paths, no_text
+from firth.data.pieces import Reading
 from firth.types import Document
 
 SAMPLE_BYTES = 64_000_000
@@ -37,14 +38,16 @@ def sample_texts(
     """
     sources = find_sources(paths)
     languages = language_names(sources)
+    reading = Reading(documents=documents, field=field, repair=repair)
     if len(languages) > 1:
         for language, budget, rate in _smoothed_budgets(sources, languages, budget_bytes):
             own = [source for source in sources if language in source.languages]
-            lines = _repeated(own, rate, seed=seed, documents=documents, field=field, repair=repair, language=language)
+            lines = _repeated(own, rate, reading, seed=seed, language=language)
             yield from _up_to(lines, 2 * budget)
         return
-    rate = budget_bytes / max(sum(source.expected_bytes() for source in sources), 1)
-    lines = _lines(sources, rate, seed=seed, documents=documents, field=field, repair=repair)
+    expected_bytes = sum(source.expected_bytes() for source in sources)
+    rate = budget_bytes / max(expected_bytes, 1)
+    lines = _lines(sources, rate, reading, seed=seed)
     yield from _up_to(lines, 2 * budget_bytes)
 
 
@@ -61,6 +64,8 @@ def _smoothed_budgets(
     sizes = []
     for language in languages:
         sizes.append(sum(source.bytes_in(language) for source in sources))
+    if not any(sizes):
+        raise no_text(sources[0].files[0])
     total = min(budget_bytes, sum(sizes))
     for language, size, share in zip(languages, sizes, smoothed_shares(sizes, ALPHA), strict=True):
         budget = int(total * share)
@@ -68,36 +73,22 @@ def _smoothed_budgets(
 
 
 def _repeated(
-    sources: Sequence[TextSource],
-    rate: float,
-    *,
-    seed: int,
-    documents: Documents,
-    field: str,
-    repair: bool,
-    language: str,
+    sources: Sequence[TextSource], rate: float, reading: Reading, *, seed: int, language: str
 ) -> Iterator[str]:
     """The lines in one language, read as often as the rate says: all of them, and at last a part of them."""
     while rate > 0:
-        yield from _lines(sources, rate, seed=seed, documents=documents, field=field, repair=repair, language=language)
+        yield from _lines(sources, rate, reading, seed=seed, language=language)
         rate -= 1
 
 
 def _lines(
-    sources: Sequence[TextSource],
-    rate: float,
-    *,
-    seed: int,
-    documents: Documents,
-    field: str,
-    repair: bool,
-    language: str = "",
+    sources: Sequence[TextSource], rate: float, reading: Reading, *, seed: int, language: str = ""
 ) -> Iterator[str]:
     """The clean lines of documents, each document drawn with probability `rate`; of pairs, those in the language."""
-    found: Iterable[Document] = read_sources(sources, documents=documents, field=field)
+    found: Iterable[Document] = read_sources(sources, documents=reading.documents, field=reading.field)
     if rate < 1:
         found = _drawn(found, rate, seed=seed)
-    for document in drop_duplicates(clean_documents(found, repair=repair)):
+    for document in drop_duplicates(clean_documents(found, repair=reading.repair)):
         if document.is_pair:
             yield document.lines[document.languages.index(language)]
         else:

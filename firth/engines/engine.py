@@ -60,19 +60,20 @@ class InProcess:
         return Handle(value)
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Handle[T]:
-        return Handle(function(*_values(arguments)))
+        return Handle(function(*known_values(arguments)))
 
     def submit_pair(
         self, function: Callable[..., tuple[First, Second]], *arguments: object
     ) -> tuple[Handle[First], Handle[Second]]:
-        first, second = function(*_values(arguments))
+        first, second = function(*known_values(arguments))
         return Handle(first), Handle(second)
 
     def result(self, handle: Handle[T]) -> T:
         return cast(T, handle.value)
 
 
-def _values(arguments: Iterable[object]) -> list[object]:
+def known_values(arguments: Iterable[object]) -> list[object]:
+    """The arguments; in the place of a handle, what the engine knows it by."""
     return [argument.value if isinstance(argument, Handle) else argument for argument in arguments]
 
 

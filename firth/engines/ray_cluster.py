@@ -5,10 +5,12 @@ Ray sends arguments and results between machines and computes again what a lost 
 
 import logging
 import os
+import socket
 from collections.abc import Callable
+from textwrap import shorten
 from typing import TypeVar, cast
 
-from firth.engines.engine import Handle
+from firth.engines.engine import Handle, known_values
 from firth.errors import BadConfig, FirthError, Unsupported
 
 try:
@@ -34,6 +36,10 @@ SETTINGS = {
 }
 """Settings of a local cluster, unless the environment has others."""
 LOCAL = "local"
+ANSWER_SECONDS = 20.0
+"""For how long a cluster may take to accept a connection."""
+MAX_REASON = 300
+"""Characters of what Ray says about a cluster that cannot be reached."""
 
 
 class RayCluster:
@@ -60,19 +66,21 @@ class RayCluster:
         return Handle(ray.put(value))
 
     def submit(self, function: Callable[..., T], *arguments: object) -> Handle[T]:
-        return Handle(self.task.remote(function, *_references(arguments)))
+        # Ray replaces its own references by their values where a function is called.
+        return Handle(self.task.remote(function, *known_values(arguments)))
 
     def submit_pair(
         self, function: Callable[..., tuple[First, Second]], *arguments: object
     ) -> tuple[Handle[First], Handle[Second]]:
-        first, second = self.task_of_two.remote(function, *_references(arguments))
+        first, second = self.task_of_two.remote(function, *known_values(arguments))
         return Handle(first), Handle(second)
 
     def result(self, handle: Handle[T]) -> T:
         try:
             return cast(T, ray.get(handle.value))
         except RayTaskError as error:
-            if isinstance(error.cause, FirthError):
+            # A sentence for the user, or a file that this worker cannot read: what one process would raise.
+            if isinstance(error.cause, FirthError | OSError):
                 raise error.cause from None
             raise
         except (WorkerCrashedError, OutOfMemoryError):
@@ -102,15 +110,23 @@ def _connect(num_workers: int) -> None:
                 configure_logging=False,
             )
         else:
+            _check_answers(address)
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-    except (ConnectionError, RayError, ValueError) as error:
-        reason = str(error).partition("\n")[0]
+    except (ConnectionError, RayError, RuntimeError, ValueError) as error:
+        # A RuntimeError says in several lines which versions of Python and Ray do not fit, or what did not start.
+        reason = shorten(str(error), MAX_REASON, placeholder=" ...")
         raise BadConfig(f"The Ray cluster {address} cannot be reached: {reason}") from None
 
 
-def _references(arguments: tuple[object, ...]) -> list[object]:
-    """Ray replaces its own references by their values where a function is called."""
-    return [argument.value if isinstance(argument, Handle) else argument for argument in arguments]
+def _check_answers(address: str) -> None:
+    """Raises ConnectionError if nobody answers at HOST:PORT: Ray itself would try for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{error}.") from None
 
 
 def _call(function: Callable[..., T], *arguments: object) -> T:

@@ -31,51 +31,62 @@ class ClippedLSTM(nn.Module):
         self.project_2FD = nn.Parameter(torch.empty(2, cell_width, out_width))
         # The bias is flat because weight decay spares flat parameters.
         self.bias = nn.Parameter(torch.zeros(8 * cell_width))
-        # There is no norm here, so weights are scaled by the number of terms they sum. The projection's input is halved
-        # by its half-open gate, which the gain of 2 makes up for.
-        for weights, gain in ((self.input_2DF, 1), (self.recurrent_2DF, 1), (self.project_2FD, 2)):
-            num_terms = weights.shape[1]
-            nn.init.normal_(weights, std=gain * num_terms**-0.5)
+        # There is no norm here, so weights are scaled by the number of terms they sum.
+        _scale_by_terms(self.input_2DF)
+        _scale_by_terms(self.recurrent_2DF)
+        # The projection's input is halved by its half-open gate, which the gain makes up for.
+        _scale_by_terms(self.project_2FD, gain=2)
         # The forget gates start open.
         bias_24F = self.bias.data.view(2, 4, -1)
         bias_24F[:, 1] = 1.0
 
     def forward(self, x_2ND: Tensor, walk: Walk, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """Every token's output, and the memory of each sequence at its end."""
-        gates_2NF = torch.baddbmm(self.bias.view(2, 1, -1), x_2ND, self.input_2DF)
-        if memory:
-            out, cell = memory
-        else:
-            _, cell_width, out_width = self.project_2FD.shape
-            out = x_2ND.new_zeros(2, walk.sizes[0], out_width)
-            cell = x_2ND.new_zeros(2, walk.sizes[0], cell_width)
+        bias_21F = self.bias.view(2, 1, -1)
+        gates_2NF = torch.baddbmm(bias_21F, x_2ND, self.input_2DF)
+        out_2BD, cell_2BF = memory or self._empty_memory(x_2ND, walk.sizes[0])
         outs = []
         last_outs = []
         last_cells = []
-        for gates, alive in zip(gates_2NF.split_with_sizes(walk.sizes, 1), walk.sizes, strict=True):
+        steps = gates_2NF.split_with_sizes(walk.sizes, 1)
+        for gates_2BF, alive in zip(steps, walk.sizes, strict=True):
             # Sequences are sorted by length: those behind the first `alive` have ended.
-            last_outs.append(out[:, alive:])
-            last_cells.append(cell[:, alive:])
-            out, cell = self._step(gates, out[:, :alive], cell[:, :alive])
-            outs.append(out)
-        last_outs.append(out)
-        last_cells.append(cell)
+            last_outs.append(out_2BD[:, alive:])
+            last_cells.append(cell_2BF[:, alive:])
+            out_2BD, cell_2BF = self._step(gates_2BF, out_2BD[:, :alive], cell_2BF[:, :alive])
+            outs.append(out_2BD)
+        last_outs.append(out_2BD)
+        last_cells.append(cell_2BF)
         # The longest sequences ended last and come first.
-        last_out = torch.cat(last_outs[::-1], 1)
-        last_cell = torch.cat(last_cells[::-1], 1)
-        return torch.cat(outs, 1), (last_out, last_cell)
+        last_out_2BD = torch.cat(last_outs[::-1], 1)
+        last_cell_2BF = torch.cat(last_cells[::-1], 1)
+        return torch.cat(outs, 1), (last_out_2BD, last_cell_2BF)
 
-    def _step(self, gates: Tensor, out: Tensor, cell: Tensor) -> Memory:
+    def _empty_memory(self, x_2ND: Tensor, num_sequences: int) -> Memory:
+        """The memory before the first token: zeros."""
+        _, cell_width, out_width = self.project_2FD.shape
+        out_2BD = x_2ND.new_zeros(2, num_sequences, out_width)
+        cell_2BF = x_2ND.new_zeros(2, num_sequences, cell_width)
+        return out_2BD, cell_2BF
+
+    def _step(self, gates_2BF: Tensor, out_2BD: Tensor, cell_2BF: Tensor) -> Memory:
         """The next output and cell, from the inputs' part of the gates and the previous output and cell."""
-        gates = torch.baddbmm(gates, out, self.recurrent_2DF)
+        gates_2BF = torch.baddbmm(gates_2BF, out_2BD, self.recurrent_2DF)
         # One sigmoid for all gates; that of the candidate, which needs tanh, is not used.
-        input_gate, forget_gate, _, output_gate = gates.sigmoid().chunk(4, -1)
-        candidate = gates.chunk(4, -1)[2].tanh()
-        cell = forget_gate * cell + input_gate * candidate
+        opened_2BF = gates_2BF.sigmoid()
+        input_gate, forget_gate, _, output_gate = opened_2BF.chunk(4, -1)
+        candidate = gates_2BF.chunk(4, -1)[2].tanh()
+        cell = forget_gate * cell_2BF + input_gate * candidate
         cell = cell.clamp(-self.clip, self.clip)
         hidden = output_gate * cell.tanh()
         out = torch.bmm(hidden, self.project_2FD)
         return out.clamp(-self.clip, self.clip), cell
+
+
+def _scale_by_terms(weights_2DF: Tensor, *, gain: float = 1.0) -> None:
+    """Draws weights whose sums of D terms have a standard deviation of `gain`, for terms of 1."""
+    num_terms = weights_2DF.shape[1]
+    nn.init.normal_(weights_2DF, std=gain * num_terms**-0.5)
 
 
 class DroppedLSTM(nn.Module):
@@ -95,10 +106,12 @@ class DroppedLSTM(nn.Module):
     def forward(self, x_ND: Tensor, walk: Walk) -> Tensor:
         recurrent = F.dropout(self.recurrent_weight, self.rate, self.training)
         weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
-        start = x_ND.new_zeros(1, walk.sizes[0], recurrent.shape[1])
+        out_width = recurrent.shape[1]
+        start = x_ND.new_zeros(1, walk.sizes[0], out_width)
+        memory = (start, start)
         sizes = torch.tensor(walk.sizes)
         # With biases, 1 layer, no dropout between layers, in one direction.
-        out_ND, _, _ = torch.lstm(x_ND, sizes, (start, start), weights, True, 1, 0.0, self.training, False)
+        out_ND, _, _ = torch.lstm(x_ND, sizes, memory, weights, True, 1, 0.0, self.training, False)
         return out_ND
 
 
@@ -125,16 +138,18 @@ def bidirectional(lstm: nn.LSTM, x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
         packed = PackedSequence(x_ND[walk.rows_N], torch.tensor(walk.sizes))
         out_ND: Tensor = lstm(packed)[0].data
         return out_ND[walk.place_N]
-    # The second direction reads the mirrored sequences.
     bias_2F = _both_directions(lstm, "bias_ih") + _both_directions(lstm, "bias_hh")
     input_2DF = _both_directions(lstm, "weight_ih").mT
     recurrent_2DF = _both_directions(lstm, "weight_hh").mT.contiguous()
-    x_2ND = torch.stack([x_ND, x_ND[walk.mirror_N]])[:, walk.rows_N]
-    gates_2NF = torch.baddbmm(bias_2F[:, None], x_2ND, input_2DF)
-    walked_2ND = _steps(gates_2NF, recurrent_2DF, walk.sizes)
+    # The second direction reads the mirrored sequences.
+    both_2ND = torch.stack([x_ND, x_ND[walk.mirror_N]])
+    walked_in_2ND = both_2ND[:, walk.rows_N]
+    gates_2NF = torch.baddbmm(bias_2F[:, None], walked_in_2ND, input_2DF)
+    walked_out_2ND = _steps(gates_2NF, recurrent_2DF, walk.sizes)
     # Back to the tokens' own order.
-    forward_ND, mirrored_ND = walked_2ND[:, walk.place_N]
-    return torch.cat([forward_ND, mirrored_ND[walk.mirror_N]], 1)
+    forward_ND, mirrored_ND = walked_out_2ND[:, walk.place_N]
+    backward_ND = mirrored_ND[walk.mirror_N]
+    return torch.cat([forward_ND, backward_ND], 1)
 
 
 def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
@@ -146,13 +161,18 @@ def _both_directions(lstm: nn.LSTM, name: str) -> Tensor:
 
 def _steps(gates_2NF: Tensor, recurrent_2DF: Tensor, sizes: list[int]) -> Tensor:
     """The outputs of all steps, from the inputs' part of the gates."""
-    out = gates_2NF.new_zeros(2, sizes[0], recurrent_2DF.shape[1])
-    cell = out
+    width = recurrent_2DF.shape[1]
+    out_2BD = gates_2NF.new_zeros(2, sizes[0], width)
+    cell_2BD = out_2BD
     outs = []
-    for step_gates, alive in zip(gates_2NF.split_with_sizes(sizes, 1), sizes, strict=True):
-        gates = torch.baddbmm(step_gates, out[:, :alive], recurrent_2DF)
-        input_gate, forget_gate, candidate, output_gate = gates.chunk(4, 2)
-        cell = forget_gate.sigmoid() * cell[:, :alive] + input_gate.sigmoid() * candidate.tanh()
-        out = output_gate.sigmoid() * cell.tanh()
-        outs.append(out)
+    steps = gates_2NF.split_with_sizes(sizes, 1)
+    for step_gates_2BF, alive in zip(steps, sizes, strict=True):
+        # Sequences are sorted by length: those behind the first `alive` have ended.
+        gates_2BF = torch.baddbmm(step_gates_2BF, out_2BD[:, :alive], recurrent_2DF)
+        input_gate, forget_gate, candidate, output_gate = gates_2BF.chunk(4, 2)
+        kept = forget_gate.sigmoid() * cell_2BD[:, :alive]
+        added = input_gate.sigmoid() * candidate.tanh()
+        cell_2BD = kept + added
+        out_2BD = output_gate.sigmoid() * cell_2BD.tanh()
+        outs.append(out_2BD)
     return torch.cat(outs, 1)

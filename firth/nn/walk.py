@@ -18,23 +18,23 @@ class Walk:
 
     def __init__(self, bounds_B1: Tensor, device: torch.device) -> None:
         bounds = bounds_B1.cpu().numpy().astype(np.int64)
-        num_tokens = bounds[-1]
+        first_tokens = bounds[:-1]
+        last_tokens = bounds[1:] - 1
         lengths = np.diff(bounds)
+        tokens = np.arange(bounds[-1])
         order = np.argsort(-lengths, kind="stable")
-        rank = np.argsort(order, kind="stable")
-
-        # Step l has as many rows as there are sequences longer than l.
-        longest = int(lengths.max(initial=0))
-        sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(longest), side="right")
+        sizes = _alive(lengths)
         starts = np.concatenate([[0], np.cumsum(sizes)])
 
-        position = np.arange(num_tokens) - np.repeat(bounds[:-1], lengths)
+        # Of each token: its step, and the rank of its sequence in the order.
+        position = tokens - np.repeat(first_tokens, lengths)
+        rank = np.argsort(order, kind="stable")
         place = starts[position] + np.repeat(rank, lengths)
-        mirror = np.repeat(bounds[:-1] + bounds[1:] - 1, lengths) - np.arange(num_tokens)
+        mirror = np.repeat(first_tokens + last_tokens, lengths) - tokens
         last = order
         if len(place):
-            last_token = np.maximum(bounds[1:] - 1, 0)
-            last = place[last_token[order]]
+            # An empty sequence at the beginning has no token before it, either.
+            last = place[np.maximum(last_tokens, 0)[order]]
 
         self.sizes: list[int] = sizes.tolist() or [0]
         """How many sequences are alive at each step."""
@@ -62,10 +62,20 @@ class Walk:
 
     def slices(self) -> list[slice]:
         """The rows of each step."""
-        return [slice(start, start + size) for start, size in zip(self.starts, self.sizes, strict=False)]
+        # The last of the starts is the end of all rows.
+        steps = zip(self.starts, self.sizes, strict=False)
+        return [slice(start, start + size) for start, size in steps]
 
     def steps(self) -> Iterator[tuple[slice, slice]]:
         """For each step from the second on: the rows of its sequences one step before, and its rows."""
         for before, now in pairwise(self.slices()):
             size = now.stop - now.start
             yield slice(before.start, before.start + size), now
+
+
+def _alive(lengths: np.ndarray) -> np.ndarray:
+    """For each step the number of sequences that are longer than the steps before it."""
+    longest = int(lengths.max(initial=0))
+    steps = np.arange(longest)
+    num_ended = np.searchsorted(np.sort(lengths), steps, side="right")
+    return np.asarray(len(lengths) - num_ended)

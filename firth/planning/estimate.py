@@ -73,42 +73,66 @@ def estimate(
 ) -> Estimate:
     """The plan of a pre-training run. Without steps and epochs it has the recipe's own number of steps."""
     work = work_of(recipe, length=length)
-    micro_batches = _micro_batches(recipe, cluster)
-    tokens_per_step = work.tokens * micro_batches * cluster.size
-    if epochs is not None:
-        steps = max(1, round(epochs * text.tokens / tokens_per_step))
-    num_steps = steps or recipe.train.steps
     mode = _mode(recipe, work, cluster)
+    step = _step(recipe, work, cluster, mode)
+    if epochs is not None:
+        steps = max(1, round(epochs * text.tokens / step.tokens))
+    num_steps = steps or recipe.train.steps
+    hours = _hours(num_steps, step, cluster.device)
+    device_hours = hours * cluster.size
+    memory = memory_bytes(work, cluster.device, shares=_shares(mode, cluster))
+    result = Estimate(
+        tokens=text.tokens,
+        epochs=num_steps * step.tokens / text.tokens,
+        steps=num_steps,
+        tokens_per_step=step.tokens,
+        tokens_per_second=step.tokens / step.seconds,
+        hours=hours,
+        device_hours=device_hours,
+        price=device_hours * cluster.price if cluster.price else None,
+        preparing_hours=text.num_bytes / PREPARED_PER_SECOND / 2 / 3600,
+        parameters=work.parameters,
+        memory=memory,
+        fits=memory < USABLE_MEMORY * cluster.device.memory,
+        parallel=mode,
+        disk=_disk(recipe, work, text),
+        sent_per_step=sent_bytes(work.parameters, cluster, mode) if mode else 0.0,
+        waiting_share=step.waiting / step.seconds,
+        bottleneck=_bottleneck(work, cluster, step),
+    )
+    warnings = tuple(_warnings(result, recipe, cluster))
+    return replace(result, warnings=warnings, assumptions=tuple(_assumptions(result, text, cluster)))
+
+
+@dataclass(frozen=True)
+class _PlannedStep:
+    """A step of all devices together."""
+
+    tokens: int
+    computing: float
+    """Seconds in which a device computes."""
+    waiting: float
+    """Seconds in which it waits for others."""
+
+    @property
+    def seconds(self) -> float:
+        return self.computing + self.waiting
+
+
+def _step(recipe: Recipe, work: Work, cluster: Cluster, mode: Mode | None) -> _PlannedStep:
+    micro_batches = _micro_batches(recipe, cluster)
     computing = step_seconds(work, cluster.device, micro_batches=micro_batches, shares=_shares(mode, cluster))
     waiting = 0.0
     if mode:
         waiting = exposed_seconds(work.parameters, cluster, mode, computing=computing, micro_batches=micro_batches)
-    seconds_of_steps = num_steps * (computing + waiting) * (1 + cost.EVALUATION_SHARE)
-    hours = (seconds_of_steps + _start_seconds(cluster.device)) / 3600
-    memory = memory_bytes(work, cluster.device, shares=_shares(mode, cluster))
-    fits = memory < USABLE_MEMORY * cluster.device.memory
-    passes = num_steps * tokens_per_step / text.tokens
-    result = Estimate(
-        tokens=text.tokens,
-        epochs=passes,
-        steps=num_steps,
-        tokens_per_step=tokens_per_step,
-        tokens_per_second=tokens_per_step / (computing + waiting),
-        hours=hours,
-        device_hours=hours * cluster.size,
-        price=hours * cluster.size * cluster.price if cluster.price else None,
-        preparing_hours=text.num_bytes / PREPARED_PER_SECOND / 2 / 3600,
-        parameters=work.parameters,
-        memory=memory,
-        fits=fits,
-        parallel=mode,
-        disk=_disk(recipe, work, text),
-        sent_per_step=sent_bytes(work.parameters, cluster, mode) if mode else 0.0,
-        waiting_share=waiting / (computing + waiting),
-        bottleneck=_bottleneck(work, cluster, computing=computing, waiting=waiting),
-    )
-    warnings = tuple(_warnings(result, recipe, cluster))
-    return replace(result, warnings=warnings, assumptions=tuple(_assumptions(result, text, cluster)))
+    return _PlannedStep(work.tokens * micro_batches * cluster.size, computing, waiting)
+
+
+def _hours(num_steps: int, step: _PlannedStep, device: Device) -> float:
+    """Of the whole run, with its evaluations, its states and its start."""
+    seconds_of_steps = num_steps * step.seconds * (1 + cost.EVALUATION_SHARE)
+    start = cost.START_SECONDS["cpu" if device.name == CPU else "gpu"]
+    return (seconds_of_steps + start) / 3600
 
 
 def _micro_batches(recipe: Recipe, cluster: Cluster) -> int:
@@ -131,10 +155,6 @@ def _shares(mode: Mode | None, cluster: Cluster) -> int:
     return cluster.size if mode == "fsdp" else 1
 
 
-def _start_seconds(device: Device) -> float:
-    return cost.START_SECONDS["cpu" if device.name == CPU else "gpu"]
-
-
 def _disk(recipe: Recipe, work: Work, text: TextSize) -> float:
     # A new state is complete before the oldest is deleted.
     states = (recipe.train.keep + 1) * STATE_FILE_BYTES * work.parameters
@@ -142,9 +162,9 @@ def _disk(recipe: Recipe, work: Work, text: TextSize) -> float:
     return SHARD_BYTES * text.tokens + states + model
 
 
-def _bottleneck(work: Work, cluster: Cluster, *, computing: float, waiting: float) -> str:
+def _bottleneck(work: Work, cluster: Cluster, step: _PlannedStep) -> str:
     """What takes most of a step's time."""
-    if waiting > computing:
+    if step.waiting > step.computing:
         return "the network between machines" if cluster.machines > 1 else "the links between GPUs"
     device = cluster.device
     # At the measured rate of large products, which is the least they can take.
@@ -171,6 +191,8 @@ def _warnings(result: Estimate, recipe: Recipe, cluster: Cluster) -> Iterator[st
             f"A step has {accumulate} micro-batches (train.accumulate), which {cluster.size} devices cannot share "
             f"equally; the run would stop. The plan has {result.tokens_per_step // recipe.batches.tokens}."
         )
+    if recipe.train.parallel == "fsdp" and recipe.train.optim.optimizer == "muon" and cluster.size > 1:
+        yield "Muon needs whole matrices, so the run would refuse train.parallel=fsdp; use train.parallel=ddp."
     if result.waiting_share > 0.3:
         yield (
             f"Devices wait for each other {result.waiting_share:.0%} of the time; fewer of them, or more micro-batches "

@@ -4,6 +4,7 @@ The H200 and two cores of a CPU were measured. Other GPUs have the figures of th
 its own the H200 reaches.
 """
 
+import math
 import os
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -114,7 +115,10 @@ class Cluster:
     """Of one device for an hour; 0 if it is not known."""
 
     def __post_init__(self) -> None:
-        if self.machines < 1 or self.devices < 1 or self.network <= 0 or self.price < 0:
+        # Written so that NaN and infinity are refused too.
+        has_network = 0 < self.network < math.inf
+        has_price = 0 <= self.price < math.inf
+        if self.machines < 1 or self.devices < 1 or not has_network or not has_price:
             raise BadConfig("A plan needs at least one machine and GPU, network above 0 and price at least 0.")
 
     @property

@@ -16,7 +16,8 @@ from firth.pretraining.planning import PretrainRequest, resolve_config
 TABLE_BYTES = (1e9, 1e10, 1e11, 1e12)
 TABLE_DEVICES = (1, 8, 64, 1000)
 MACHINE_DEVICES = 8
-"""Of the machines in the table."""
+"""Of the machines in the table, at most."""
+MAX_EPOCHS = 1e9
 
 
 @dataclass(frozen=True)
@@ -29,14 +30,14 @@ class PlannedRun:
     estimate: Estimate
 
     def table(self, sizes: Sequence[float] = TABLE_BYTES, devices: Sequence[int] = TABLE_DEVICES) -> list["TableRow"]:
-        """One pass over texts of these bytes on so many devices, in machines of eight."""
+        """One pass over texts of these bytes on so many devices, in machines of up to eight."""
         bytes_per_token = self.text.num_bytes / self.text.tokens
         rows: list[TableRow] = []
         for num_bytes in sizes:
             text = TextSize(num_bytes, num_bytes / bytes_per_token, self.text.counted)
             for count in devices:
-                in_machine = min(count, MACHINE_DEVICES)
-                larger = replace(self.cluster, devices=in_machine, machines=-(-count // in_machine))
+                in_machine = _devices_of_machine(count)
+                larger = replace(self.cluster, devices=in_machine, machines=count // in_machine)
                 rows.append(TableRow(num_bytes, count, estimate(self.recipe, text, larger, epochs=1.0)))
         return rows
 
@@ -48,6 +49,11 @@ class TableRow:
     num_bytes: float
     devices: int
     estimate: Estimate
+
+
+def _devices_of_machine(count: int) -> int:
+    """How many devices each machine has, so that machines of one kind have `count` in all."""
+    return max(size for size in range(1, MACHINE_DEVICES + 1) if count % size == 0)
 
 
 def plan(
@@ -74,8 +80,11 @@ def plan(
     """
     if steps is not None and epochs is not None:
         raise BadConfig("Give one of `steps=` and `epochs=`, not both.")
-    if vocab_size < 1 or (steps is not None and steps < 1) or (epochs is not None and epochs <= 0):
-        raise BadConfig("`steps=`, `epochs=` and `vocab_size=` must be above zero.")
+    # Written so that NaN is refused too.
+    has_epochs = epochs is None or 0 < epochs <= MAX_EPOCHS
+    has_steps = steps is None or steps >= 1
+    if vocab_size < 1 or not has_steps or not has_epochs:
+        raise BadConfig("`steps=`, `epochs=` and `vocab_size=` must be above zero, and the epochs at most a billion.")
     request = PretrainRequest(recipe=recipe, size=size, changes=tuple(changes))
     named = resolve_config(request, None, start=None, vocab_size=vocab_size)
     paths = [text] if isinstance(text, str | Path) else text

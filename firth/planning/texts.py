@@ -72,8 +72,10 @@ def _bytes_per_token(files: Sequence[Path]) -> float:
     num_bytes = 0
     for document in read_documents(files):
         for line in document.lines:
-            lines.append(line)
-            num_bytes += len(line.encode()) + 1
+            # A row of JSON may hold half of a surrogate pair, which is not text.
+            encoded = line.encode("utf-8", "replace")
+            lines.append(encoded.decode())
+            num_bytes += len(encoded) + 1
         if num_bytes > SAMPLE_BYTES:
             break
     if not lines:

@@ -135,6 +135,7 @@ class Batcher:
         with self.condition:
             self._check_load(tokens)
             self.queue.append(request)
+            self.metrics.queued.set(len(self.queue))
             self.condition.notify()
         try:
             result: ResultT = await request.result
@@ -143,6 +144,7 @@ class Batcher:
                 # The worker may already have taken it.
                 if request in self.queue:
                     self.queue.remove(request)
+                    self.metrics.queued.set(len(self.queue))
                     self.metrics.dropped.inc()
             raise
         return result
@@ -195,6 +197,7 @@ class Batcher:
                 room -= request.tokens
         taken = set(batch)
         self.queue = [request for request in self.queue if request not in taken]
+        self.metrics.queued.set(len(self.queue))
         return batch
 
     def _record(self, batch: Sequence[QueuedRequest], start: float, end: float) -> None:

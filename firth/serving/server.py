@@ -300,7 +300,9 @@ def _raise_open_files_limit() -> None:
     # A negative hard limit means that there is none.
     if hard > 0:
         wanted = max(soft, min(hard, MAX_OPEN_FILES))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    # Some systems allow fewer files than their own hard limit says; then the usual limit stays.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _warm_up(model: Model) -> None:

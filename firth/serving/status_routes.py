@@ -47,7 +47,6 @@ async def health(state: ServerState, request: None) -> schemas.HealthResponse:
 
 
 async def metrics(state: ServerState, request: None) -> HttpResponse:
-    state.metrics.queued.set(len(state.batcher.queue))
     return HttpResponse(state.metrics.text(), content_type="text/plain; version=0.0.4; charset=utf-8")
 
 

@@ -9,7 +9,7 @@ supervisor dies, the workers stop, because nobody reads their reports.
 import json
 import logging
 import os
-import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,15 +20,16 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from threading import Event
+from threading import Event, current_thread, main_thread
 
 from prometheus_client.multiprocess import mark_process_dead
 
 from firth import console
 from firth.config import from_dict, to_dict
 from firth.cpu import num_cores
+from firth.engines.interpreter import package_path
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
-from firth.interrupts import Interrupts
+from firth.files import trouble
 from firth.serving import server
 from firth.serving.limits import Limits
 
@@ -39,9 +40,11 @@ METRICS = "PROMETHEUS_MULTIPROC_DIR"
 STALLED_SECONDS = 30.0
 """A worker that has not reported for so long is replaced."""
 EARLY_SECONDS = 10.0
+"""A worker that ends before it serves, or within so many seconds of its start, has ended early."""
 MAX_EARLY_ENDS = 3
-"""A server whose workers end so often within so many seconds of their start gives up."""
-LOOK_SECONDS = 0.2
+"""A server gives up if workers end early so often, before all of them have served for that long."""
+LOOK_SECONDS = 0.1
+"""Between two looks at the workers, which report every second."""
 REPORT = b"."
 ERROR = b"!"
 
@@ -90,11 +93,34 @@ def serve_many(
             shared=shared,
         )
         supervisor = _Supervisor(spec, listener, workers)
-        with Interrupts() as interrupts, interrupts.deferred():
+        with _StopSignals() as signals:
             try:
-                supervisor.run(lambda: bool(interrupts.requested) or (stop is not None and stop.is_set()))
+                supervisor.run(lambda: signals.came or (stop is not None and stop.is_set()))
             finally:
                 supervisor.end(limits.drain_seconds)
+
+
+class _StopSignals:
+    """Inside `with`, SIGTERM and Ctrl-C only set `came`; outside the main thread they are not looked at."""
+
+    def __init__(self) -> None:
+        self.came = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "_StopSignals":
+        if current_thread() is main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                if signal.getsignal(number) is signal.SIG_IGN:
+                    continue  # as whoever started this process wants it
+                before = signal.signal(number, self._note)
+                self._stack.callback(signal.signal, number, before)
+        return self
+
+    def _note(self, *_: object) -> None:
+        self.came = True
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 class _ServingProcess:
@@ -103,14 +129,12 @@ class _ServingProcess:
     def __init__(self, spec: WorkerSpec, listener: socket.socket, threads: int) -> None:
         self.reports, reports_end = os.pipe()
         os.set_blocking(self.reports, False)
-        environment = {"OMP_NUM_THREADS": str(threads), **os.environ, METRICS: str(Path(spec.shared) / "metrics")}
-        environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
         numbers = [str(listener.fileno()), str(reports_end)]
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-c", "from firth.serving.workers import work; work()", *numbers],
             stdin=subprocess.PIPE,
             pass_fds=(listener.fileno(), reports_end),
-            env=environment,
+            env=_worker_environment(spec.shared, threads),
         )
         os.close(reports_end)
         assert self.process.stdin is not None
@@ -121,20 +145,32 @@ class _ServingProcess:
         self.last_report = self.started
         self.is_ready = False
         self.error = b""
+        """What it said of its end, after the mark of an error; empty if it said nothing."""
 
     def look(self) -> None:
         """Takes what the worker has reported."""
         with suppress(BlockingIOError):
             while data := os.read(self.reports, 4096):
-                if self.error or data.startswith(ERROR):
-                    self.error += data
-                    continue
-                self.is_ready = True
-                self.last_report = time.monotonic()
+                if not self.error:
+                    data = self._without_reports(data)
+                self.error += data
+
+    def _without_reports(self, data: bytes) -> bytes:
+        """Takes the reports that come before an error; what is left is the error."""
+        rest = data.lstrip(REPORT)
+        if len(rest) < len(data):
+            self.is_ready = True
+            self.last_report = time.monotonic()
+        return rest
 
     @property
     def has_ended(self) -> bool:
         return self.process.poll() is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has served for some time."""
+        return self.is_ready and time.monotonic() - self.started > EARLY_SECONDS
 
     @property
     def is_stalled(self) -> bool:
@@ -169,15 +205,15 @@ class _Supervisor:
             num_wanted = self.num_workers if has_announced else 1
             while len(self.workers) < num_wanted:
                 self.workers.append(_ServingProcess(self.spec, self.listener, self.threads))
-            select.select([worker.reports for worker in self.workers], [], [], LOOK_SECONDS)
+            time.sleep(LOOK_SECONDS)
             for worker in list(self.workers):
                 worker.look()
                 self._replace_if_lost(worker)
             if not has_announced and self.workers and self.workers[0].is_ready:
                 server.announce(self.listener)
                 has_announced = True
-            # A report every second is enough; select returns at once for a worker that has ended.
-            time.sleep(LOOK_SECONDS / 4)
+            if len(self.workers) == self.num_workers and all(worker.is_settled for worker in self.workers):
+                self.num_early_ends = 0
 
     def _replace_if_lost(self, worker: _ServingProcess) -> None:
         """Forgets a worker that has ended or stalled; the next round starts another one."""
@@ -189,12 +225,12 @@ class _Supervisor:
         mark_process_dead(worker.process.pid, str(Path(self.spec.shared) / "metrics"))  # type: ignore[no-untyped-call]
         if worker.error:
             raise _as_error(worker.error)
-        age = time.monotonic() - worker.started
-        self.num_early_ends = self.num_early_ends + 1 if age < EARLY_SECONDS else 0
+        if not worker.is_settled:
+            self.num_early_ends += 1
         if self.num_early_ends >= MAX_EARLY_ENDS:
             raise Unsupported(
-                f"A worker ended {MAX_EARLY_ENDS} times soon after its start (exit code {worker.process.returncode}), "
-                "perhaps because memory ran out; use fewer `workers=`."
+                f"Workers ended {MAX_EARLY_ENDS} times before they served or soon after (exit code "
+                f"{worker.process.returncode}), perhaps because memory ran out; use fewer `workers=`."
             )
         what = "ended" if worker.process.returncode != -signal.SIGKILL else "was killed or did not answer"
         log.warning(f"Worker {worker.process.pid} {what}; another one takes its place.")
@@ -211,6 +247,16 @@ class _Supervisor:
             worker.forget()
 
 
+def _worker_environment(shared: str, threads: int) -> dict[str, str]:
+    """The environment of a worker; the user's own number of threads comes first."""
+    return {
+        "OMP_NUM_THREADS": str(threads),
+        **os.environ,
+        METRICS: str(Path(shared) / "metrics"),
+        "PYTHONPATH": package_path(),
+    }
+
+
 def _as_error(message: bytes) -> FirthError:
     """The error that a worker has sent."""
     kind, text = json.loads(message.removeprefix(ERROR))
@@ -221,22 +267,8 @@ def _as_error(message: bytes) -> FirthError:
 def work() -> None:
     """The main function of a worker. Its arguments are the numbers of the socket and of the pipe for its reports."""
     listener = socket.socket(fileno=int(sys.argv[1]))
-    reports = int(sys.argv[2])
+    reporter = _Reporter(int(sys.argv[2]))
     spec = from_dict(WorkerSpec, json.load(sys.stdin))
-    ticks = 0
-
-    def is_alone() -> bool:
-        """Reports about once a second; returns whether the supervisor is gone."""
-        nonlocal ticks
-        ticks += 1
-        if ticks % 10 != 1:
-            return False
-        try:
-            os.write(reports, REPORT)
-        except BrokenPipeError:
-            return True
-        return False
-
     try:
         with console.shown():
             server.answer(
@@ -248,9 +280,39 @@ def work() -> None:
                 runs=Path(spec.runs) if spec.runs else None,
                 index=Path(spec.index) if spec.index else None,
                 precision=spec.precision,
-                is_over=is_alone,
+                is_over=reporter.tick,
                 shared=Path(spec.shared),
             )
     except FirthError as error:
-        os.write(reports, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+        reporter.report_error(error)
         sys.exit(error.exit_code)
+    except OSError as error:
+        reporter.report_error(BadInput(trouble(error)))
+        sys.exit(BadInput.exit_code)
+    if reporter.is_alone:
+        # A supervisor that was killed could not remove it.
+        shutil.rmtree(spec.shared, ignore_errors=True)
+
+
+class _Reporter:
+    """A worker's end of the pipe to its supervisor."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+        self.num_ticks = 0
+        self.is_alone = False
+        """Whether the supervisor is gone: nobody reads the reports."""
+
+    def tick(self) -> bool:
+        """Called ten times a second; reports once a second, and returns whether the supervisor is gone."""
+        if self.num_ticks % 10 == 0:
+            try:
+                os.write(self.pipe, REPORT)
+            except BrokenPipeError:
+                self.is_alone = True
+        self.num_ticks += 1
+        return self.is_alone
+
+    def report_error(self, error: FirthError) -> None:
+        """Sends an error to the supervisor, which raises it."""
+        os.write(self.pipe, ERROR + json.dumps([type(error).__name__, str(error)]).encode())

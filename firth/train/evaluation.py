@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from firth.data.loader import BatchAddress, Packs, load
+from firth.tensors import Loss
 from firth.train.limit import EvaluationExtent
 from firth.train.loop import Learner
 from firth.train.parallel import current_world, in_precision, reseed
@@ -25,25 +26,19 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Evaluati
     was_training = learner.training
     learner.eval()
     forward = in_precision(learner, precision)
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}
+    totals = _Totals()
     num_packs = packs.num_packs(0)
     # Longer sequences fall into another number of packs, which may be fewer than the extent has.
     num_read = min(extent.packs or num_packs, num_packs)
     began = time.perf_counter()
     own_addresses = [BatchAddress(0, index) for index in range(world.rank, num_read, world.size)]
-    batches = iter(load(packs, own_addresses, workers=0))
+    batches = load(packs, own_addresses, workers=0)
     for first in range(0, num_read, world.size):
         # One pack for each rank; in the last round there may be fewer packs than ranks.
         if first + world.rank < num_read:
             place, batch = next(batches)
             reseed("evaluation", place.index)  # a generator's samples are the same each time
-            for name, count in learner.counts(batch).items():
-                counts[name] = counts.get(name, 0) + count
-            loss = forward(batch.to(device))
-            for name, total in {**loss.sums, **loss.tallies}.items():
-                sum_before = sums.get(name, torch.zeros((), device=device))
-                sums[name] = sum_before + total.double()
+            totals.add(forward(batch.to(device)), learner.counts(batch))
         num_done = first + world.size
         if num_done < num_read and _takes_too_long(began, extent):
             num_read = num_done
@@ -51,10 +46,26 @@ def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: Evaluati
             break
     extent.share = num_read / num_packs
     learner.train(was_training)
-    if world.size > 1:
-        own_sums = {name: float(total) for name, total in sums.items()}
-        return means(world.total(own_sums), world.total(counts))
-    return means(sums, counts)
+    own_sums = {name: float(total) for name, total in totals.sums.items()}
+    return means(world.total(own_sums), world.total(totals.counts))
+
+
+class _Totals:
+    """Losses and tallies of all packs that this rank has read, on the device, and their denominators."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def add(self, loss: Loss, counts: Mapping[str, int]) -> None:
+        """Adds those of a pack; nothing waits for the device."""
+        for name, total in {**loss.sums, **loss.tallies}.items():
+            exact = total.double()
+            if name in self.sums:
+                exact = self.sums[name] + exact
+            self.sums[name] = exact
+        for name, count in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
 
 
 def _takes_too_long(began: float, extent: EvaluationExtent) -> bool:
@@ -74,7 +85,8 @@ def means(sums: Mapping[str, SupportsFloat], counts: Mapping[str, int]) -> dict[
     for name, total in sorted(sums.items()):
         if name.endswith("_of"):
             continue
-        values[name.replace("_correct", "_accuracy")] = float(total) / max(1, _denominator(name, sums, counts))
+        figure = name.replace("_correct", "_accuracy")
+        values[figure] = float(total) / max(1, _denominator(name, sums, counts))
     return values
 
 

@@ -87,8 +87,9 @@ def read_rows(path: Path) -> list[Row]:
     """The rows of a log; none if there is no such file."""
     if not path.exists():
         return []
-    lines = path.read_text("utf-8").splitlines()
-    return [json.loads(line) for line in lines]
+    # The last line may not be complete: the run is writing it, or the disk was full.
+    complete, _, _ = path.read_text("utf-8").rpartition("\n")
+    return [json.loads(line) for line in complete.splitlines()]
 
 
 def _rounded(values: Mapping[str, float]) -> dict[str, float]:

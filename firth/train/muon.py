@@ -85,14 +85,18 @@ class Muon(torch.optim.Optimizer):
         """One step for parameters of one shape."""
         updates = [self._momentum(parameter, group["momentum"]) for parameter in parameters]
         rows, columns = updates[0].shape
-        stacked = torch.stack(updates).view(-1, rows // group["pieces"], columns)
-        made = orthogonal(stacked.to(_product_dtype(stacked))).to(stacked.dtype)
+        piece_rows = rows // group["pieces"]
+        # All pieces of all parameters, R rows and C columns each.
+        stacked_BRC = torch.stack(updates).view(-1, piece_rows, columns)
+        product_dtype = _product_dtype(stacked_BRC)
+        made_BRC = orthogonal(stacked_BRC.to(product_dtype)).to(stacked_BRC.dtype)
         # An orthogonal matrix of R x C has a root mean square of 1 / sqrt(max(R, C)).
-        size = UPDATE_SIZE * max(made.shape[1:]) ** 0.5
-        made = made.view(len(parameters), rows, columns)
+        size = UPDATE_SIZE * max(piece_rows, columns) ** 0.5
+        made = made_BRC.view(len(parameters), rows, columns)
+        rate: float = group["lr"]
         for parameter, update in zip(parameters, made, strict=True):
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.add_(update, alpha=-group["lr"] * size)
+            parameter.mul_(1 - rate * group["weight_decay"])
+            parameter.add_(update, alpha=-rate * size)
 
     def _momentum(self, parameter: nn.Parameter, momentum: float) -> Tensor:
         """Nesterov's momentum: the running mean of gradients, one step ahead."""

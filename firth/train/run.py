@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from firth.console import bar
-from firth.data.loader import BatchAddress, Batches, load, places
-from firth.errors import FirthError, Interrupted, LostRank
+from firth.data.loader import BatchAddress, Batches, is_lost_worker, load, places
+from firth.errors import FirthError, Interrupted, LostRank, Resumable
 from firth.files import write_json
 from firth.interrupts import Interrupts
 from firth.tensors import Goal
@@ -144,16 +144,20 @@ class TrainingRun:
             if self.trained.is_sharded:
                 copy_whole(self.trained, self.learner)
         except RuntimeError as error:
+            if is_lost_worker(error):
+                lost = "A process that makes batches was lost, perhaps for lack of memory (batches.workers),"
+                raise Resumable(f"{lost} {self._where()}.") from None
             if self.world.size > 1 and is_lost_rank(error):
-                raise self._lost_rank() from None
+                raise LostRank(f"A process of the run was lost {self._where()}.") from None
             raise
         finally:
             self.journal.close()
 
-    def _lost_rank(self) -> LostRank:
+    def _where(self) -> str:
+        """How far the run came, and which state is saved."""
         last = state.newest_step(self.folder / CHECKPOINTS)
         kept = f"the state of step {last} is saved" if last else "no state was saved before"
-        return LostRank(f"A process of the run was lost after step {self.progress.step}; {kept}.")
+        return f"after step {self.progress.step}; {kept}"
 
     def _train(self) -> None:
         with self.interrupts.deferred(), bar(self.label, self.progress.steps, unit="steps") as self._advance:

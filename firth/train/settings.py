@@ -53,8 +53,9 @@ class OptimConfig:
             raise BadConfig(
                 "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, momentum, warmup_rate in [0, 1)."
             )
-        if self.adamw_share < 0:
-            raise BadConfig(f"train.optim.adamw_share must be at least 0; it is {self.adamw_share}.")
+        for name in ("adamw_share", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise BadConfig(f"train.optim.{name} must be at least 0; it is {getattr(self, name)}.")
         if not 0 < self.decay_rate <= 1:
             raise BadConfig("train.optim.decay_rate must be above 0 and at most 1.")
 
@@ -94,3 +95,5 @@ class TrainConfig:
         for name in ("steps", "accumulate", "log_every", "evaluate_every", "checkpoint_every", "keep"):
             if getattr(self, name) < 1:
                 raise BadConfig(f"train.{name} must be at least 1; it is {getattr(self, name)}.")
+        if self.minutes < 0:
+            raise BadConfig(f"train.minutes must be at least 0, which is no limit; it is {self.minutes}.")

@@ -167,7 +167,21 @@ def save_shares(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save
 
-    save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+    with _first_failure():
+        save(dict(tensors), storage_writer=HuggingFaceStorageWriter(str(folder), save_distributed=True))
+
+
+@contextmanager
+def _first_failure() -> Iterator[None]:
+    """Raises the error of the first rank that failed: torch raises a collection of them, which is no `Exception`."""
+    from torch.distributed.checkpoint.api import CheckpointException
+
+    try:
+        yield
+    except CheckpointException as error:
+        first_rank = min(error.failures)
+        failure, _ = error.failures[first_rank]
+        raise failure from None
 
 
 def load_shares(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -176,7 +190,7 @@ def load_shares(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     from torch.distributed.checkpoint.state_dict_loader import load
 
     is_alone = not torch.distributed.is_initialized()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _first_failure():
         # That one process reads alone is meant.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         load(dict(tensors), storage_reader=HuggingFaceStorageReader(str(folder)), no_dist=is_alone)

@@ -170,11 +170,16 @@ def restore(
 
     Gives the progress and the sizes that the logs had; None if there is no state.
     """
-    current_world().on_main(partial(_clean, folder, report))
-    step = newest_step(folder)
+    world = current_world()
+    world.on_main(partial(_clean, folder, report))
+    # Rank 0 decides: a rank that found no state, or another one, would train other weights than the rest.
+    step = world.from_main(newest_step(folder))
     if step is None:
         return None
-    return _load(folder / f"step-{step}", learner, optimizer, report)
+    source = folder / f"step-{step}"
+    if not source.is_dir():
+        raise BadInput(f"{source} is not there for rank {world.rank}; all machines of a run must share its folder.")
+    return _load(source, learner, optimizer, report)
 
 
 def _clean(folder: Path, report: Report) -> None:
@@ -328,5 +333,6 @@ def _moments(learner: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, 
 
 
 def _steps(folder: Path) -> list[int]:
-    """The steps whose states are in a folder, in order."""
-    return sorted(int(path.name.removeprefix("step-")) for path in folder.glob("step-*"))
+    """The steps whose states are in a folder, in order; a copy that someone named `step-40-good` is none of them."""
+    numbers = [path.name.removeprefix("step-") for path in folder.glob("step-*")]
+    return sorted(int(number) for number in numbers if number.isdecimal())

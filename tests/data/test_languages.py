@@ -74,7 +74,7 @@ def test_every_document_has_its_language(mixed: Shards) -> None:
 
 def test_the_bytes_do_not_depend_on_workers(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Small chunks, so that documents are spread over several and other processes encode them.
-    monkeypatch.setattr("firth.data.prepare.CHUNK", 2000)
+    monkeypatch.setattr("firth.data.encoding.CHUNK", 2000)
     texts = [f"en={folder}/en.txt", f"de={folder}/de.txt", f"de+en={folder}/pairs.de,{folder}/pairs.en"]
     firth.prepare(texts, out=tmp_path / "again", tokenizer=folder / "data" / "tokenizer", processes=2)
     for name in ("ids", "sentences", "documents", "languages"):
@@ -141,6 +141,14 @@ def test_a_file_whose_name_has_an_equals_sign_is_a_file(tmp_path: Path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "en=text.txt").write_text("some text")
     assert find_sources(["en=text.txt"])[0].languages == ()
+
+
+def test_empty_files_of_two_languages_are_one_sentence(tmp_path: Path) -> None:
+    for name in ("en.txt", "de.txt"):
+        (tmp_path / name).touch()
+    paths = [f"en={tmp_path}/en.txt", f"de={tmp_path}/de.txt"]
+    with pytest.raises(BadInput, match=r"en\.txt holds no text"):
+        firth.prepare(paths, out=tmp_path / "data")
 
 
 def test_a_vocabulary_is_learned_from_smoothed_shares(folder: Path) -> None:

@@ -132,3 +132,29 @@ def test_a_corpus_without_a_sequence_is_named(make: Maker) -> None:
     packs.objectives[0].sequences = lambda stream, epoch: []  # type: ignore[assignment]
     with pytest.raises(BadInput, match="too small"):
         packs.num_packs(0)
+
+
+class Faulty:
+    """Batches that cannot be made."""
+
+    workers = 1
+
+    def __init__(self, fault: Callable[[], None]) -> None:
+        self.fault = fault
+
+    def num_packs(self, epoch: int) -> int:
+        return 1
+
+    def __getitem__(self, place: BatchAddress) -> Batch:
+        self.fault()
+        raise AssertionError
+
+
+def network_is_down() -> None:
+    raise BadInput("The network is down.")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_of_a_worker_is_its_sentence(workers: int) -> None:
+    with pytest.raises(BadInput, match=r"^The network is down\.$"):
+        next(load(Faulty(network_is_down), [START], workers=workers))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from firth.corpus.sentences import split
-from firth.data import prepare as preparation
+from firth.data import encoding
 from firth.data.health import describe, entropy
 from firth.data.prepare import prepare
 from firth.data.shards import Shards
@@ -61,14 +61,14 @@ def test_shards_hold_the_sentences_of_the_text(tmp_path, corpus, tokenizer):
 
 def test_the_bytes_do_not_depend_on_the_number_of_processes(tmp_path, corpus, tokenizer, monkeypatch):
     prepare(corpus, tmp_path / "whole", tokenizer=tokenizer, processes=0)
-    monkeypatch.setattr(preparation, "CHUNK", 300)  # so that documents go over several chunks
+    monkeypatch.setattr(encoding, "CHUNK", 300)  # so that documents go over several chunks
     for processes in (0, 1, 2, 4):
         prepare(corpus, tmp_path / f"{processes}", tokenizer=tokenizer, processes=processes)
         assert files(tmp_path / f"{processes}") == files(tmp_path / "whole")
 
 
 def test_a_document_over_several_chunks_is_one(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr(preparation, "CHUNK", 10)
+    monkeypatch.setattr(encoding, "CHUNK", 10)
     (tmp_path / "a.txt").write_text("\n".join(["The fox sleeps."] * 5) + "\n\nIt jumps.")
     prepare(tmp_path / "a.txt", tmp_path / "out", tokenizer=tokenizer, processes=0)
     assert Shards.open(tmp_path / "out").documents.tolist() == [0, 5, 6]
@@ -78,12 +78,12 @@ def test_workers_import_no_torch_and_need_no_main_guard(tmp_path, corpus, tokeni
     tokenizer.save(tmp_path / "tokenizer")
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys\nfrom pathlib import Path\nfrom firth import tokenizers\nfrom firth.data import prepare\n"
-        f"prepare.CHUNK = 300\ntokenizer = tokenizers.load(Path({str(tmp_path / 'tokenizer')!r}))\n"
+        "import sys\nfrom pathlib import Path\nfrom firth import tokenizers\nfrom firth.data import encoding, prepare\n"
+        f"encoding.CHUNK = 300\ntokenizer = tokenizers.load(Path({str(tmp_path / 'tokenizer')!r}))\n"
         f"prepare.prepare({str(corpus)!r}, Path({str(tmp_path / 'out')!r}), tokenizer=tokenizer, processes=2)\n"
         "assert 'torch' not in sys.modules\n"
     )
-    root = str(Path(preparation.__file__).parents[2])
+    root = str(Path(encoding.__file__).parents[2])
     subprocess.run(
         [sys.executable, script], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": root}, timeout=60
     )
@@ -91,15 +91,15 @@ def test_workers_import_no_torch_and_need_no_main_guard(tmp_path, corpus, tokeni
 
 
 def test_a_worker_that_dies_is_one_sentence(tmp_path, corpus, tokenizer, monkeypatch):
-    monkeypatch.setattr(preparation, "CHUNK", 300)
-    monkeypatch.setattr(preparation.sys, "executable", "/bin/false")
+    monkeypatch.setattr(encoding, "CHUNK", 300)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(Unsupported, match="preparation process ended"):
         prepare(corpus, tmp_path / "out", tokenizer=tokenizer, processes=2)
     assert not (tmp_path / "out").exists()
 
 
 def test_mistakes_leave_nothing_behind(tmp_path, tokenizer, corpus, monkeypatch):
-    monkeypatch.setattr(preparation, "CHUNK", 300)
+    monkeypatch.setattr(encoding, "CHUNK", 300)
     bad = tmp_path / "zz.txt"
     bad.write_bytes(corpus.read_bytes() + b"\n\xff\n")
     marks = tmp_path / "marks.txt"
@@ -117,7 +117,7 @@ def test_mistakes_leave_nothing_behind(tmp_path, tokenizer, corpus, monkeypatch)
 
 
 def test_progress_ends_at_the_size_of_the_text(tmp_path, corpus, tokenizer, monkeypatch):
-    monkeypatch.setattr(preparation, "CHUNK", 300)
+    monkeypatch.setattr(encoding, "CHUNK", 300)
     seen = []
     report = prepare(corpus, tmp_path / "out", tokenizer=tokenizer, processes=0, progress=lambda *x: seen.append(x))
     size = corpus.stat().st_size

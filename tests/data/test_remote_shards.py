@@ -3,6 +3,8 @@
 `memory://` and `file://` stand in for a store; with s3fs and moto installed, a local S3 server too.
 """
 
+import gzip
+import lzma
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +13,11 @@ import numpy as np
 import pytest
 
 import firth
-from firth import remote
-from firth.corpus.readers import find_files
+from firth import remote, tokenizers
+from firth.corpus.readers import find_files, read_documents
 from firth.data import block_cache, remote_shards
 from firth.data.block_cache import BlockArray
-from firth.data.shards import Shards
+from firth.data.shards import Shards, write_shards
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 
 fsspec = pytest.importorskip("fsspec", reason="fsspec is an extra")
@@ -109,6 +111,141 @@ def test_globs_and_missing_files_in_a_store(store, tmp_path):
         find_files(f"{store}/none.txt")
 
 
+def test_names_with_signs_of_globs_and_hidden_files_in_a_store(store, tmp_path):
+    folder = tmp_path / "wiki [1]"
+    (folder / ".old").mkdir(parents=True)
+    for name in ("a[2].txt", "b.txt", ".old/c.txt", ".d.txt"):
+        (folder / name).write_text(f"The text of {name} is short.")
+    upload(folder, f"{store}/wiki [1]")
+    assert [path.name for path in find_files(f"{store}/wiki [1]")] == ["a[2].txt", "b.txt"]
+    assert [path.name for path in find_files(f"{store}/wiki [1]/a[2].txt")] == ["a[2].txt"]
+    assert [path.name for path in find_files(folder)] == ["a[2].txt", "b.txt"]
+
+
+def test_names_that_are_urls_stay_urls():
+    """As those of HTTP servers are."""
+    paths = remote._as_paths("https://host/texts/*.txt", ["https://host/texts/a.txt"])
+    assert [remote.url_of(path) for path in paths] == ["https://host/texts/a.txt"]
+
+
+@pytest.fixture
+def uploads(monkeypatch) -> list[str]:
+    """The names of files in the order in which they come to a store in memory; one named `lost` does not arrive."""
+    names: list[str] = []
+
+    def put_file(self: object, local: str, name: str) -> None:
+        if name.endswith("lost"):
+            raise RuntimeError("NoCredentials: nobody may write this.\nMore lines.")
+        names.append(name.rpartition("new/")[2])
+        put(self, local, name)
+
+    put = fsspec.get_filesystem_class("memory").put_file
+    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "put_file", put_file)
+    return names
+
+
+def test_the_manifest_comes_last_and_goes_first(uploads, tmp_path):
+    folder = tmp_path / "new"
+    (folder / "tokenizer").mkdir(parents=True)
+    for name in ("manifest.json", "ids.bin", "tokenizer/manifest.json"):
+        (folder / name).write_text("{}")
+    url = f"memory://{tmp_path.name}/new"
+    upload(folder, url)
+    assert uploads == ["ids.bin", "tokenizer/manifest.json", "manifest.json"]
+    # The second upload fails: then its files and the old manifest are not taken for a whole.
+    (folder / "lost").touch()
+    with pytest.raises(BadInput, match=r"new could not be read or written \(NoCredentials: nobody may write this\.\);"):
+        upload(folder, url)
+    assert not remote.exists(f"{url}/manifest.json")
+
+
+def test_errors_of_a_store_are_one_sentence(data, tmp_path, monkeypatch):
+    url = f"memory://{tmp_path.name}/data"
+    upload(data, url)
+    shards = Shards.open(url)
+
+    def fail(self: object, *_: object, **__: object) -> None:
+        raise RuntimeError("The token has expired.")
+
+    for name in ("info", "cat_file", "open"):
+        monkeypatch.setattr(fsspec.get_filesystem_class("memory"), name, fail)
+    for read in (lambda: remote.size_of(url), lambda: remote.open_remote(url), lambda: shards.ids[:5]):
+        with pytest.raises(BadInput, match=r"\(The token has expired\.\); check the address, the credentials"):
+            read()
+
+
+def test_a_network_that_is_lost_while_a_file_is_read_is_one_sentence(tmp_path, monkeypatch):
+    url = f"memory://{tmp_path.name}/text.txt"
+    store, name = remote.file_system(url)
+    store.pipe_file(name, b"A line.\n" * 1000)
+
+    def fail(self: object, size: int = -1) -> bytes:
+        raise RuntimeError("The endpoint cannot be reached.")
+
+    monkeypatch.setattr(type(store.store[name]), "read", fail)
+    with pytest.raises(BadInput, match=r"text\.txt could not be read or written \(The endpoint cannot be reached"):
+        list(read_documents(url))
+
+
+@pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".txt.xz", ".txt.zst", ".parquet"])
+def test_files_of_all_kinds_are_read_from_a_store(tmp_path, ending):
+    lines = [f"This is line {number} of a text." for number in range(50_000)]
+    data = ("\n".join(lines) + "\n").encode()
+    path = tmp_path / f"text{ending}"
+    if ending == ".parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        parquet = pytest.importorskip("pyarrow.parquet")
+        parquet.write_table(pyarrow.table({"text": lines}), path)
+    elif ending == ".txt.zst":
+        path.write_bytes(pytest.importorskip("zstandard").compress(data))
+    else:
+        compress = {".txt": bytes, ".txt.gz": gzip.compress, ".txt.xz": lzma.compress}[ending]
+        path.write_bytes(compress(data))
+    url = f"memory://{tmp_path.name}/text{ending}"
+    store, name = remote.file_system(url)
+    store.pipe_file(name, path.read_bytes())
+    documents = read_documents(url, documents="line")
+    assert [document.lines for document in documents] == [(line,) for line in lines]
+
+
+def test_a_local_copy_that_lost_a_file_is_made_again(data, tmp_path):
+    url = f"memory://{tmp_path.name}/data"
+    upload(data, url)
+    folder = Shards.open(url).folder
+    (folder / "sentences.bin").unlink()
+    assert Shards.open(url).num_sentences == Shards.open(data).num_sentences
+
+
+def test_two_processes_may_copy_at_once(data, tmp_path, monkeypatch):
+    url = f"memory://{tmp_path.name}/data"
+    upload(data, url)
+    download = remote.download
+
+    def copied_by_another(path: str | Path, target: Path) -> None:
+        monkeypatch.setattr(remote, "download", download)
+        others.append(Shards.open(url))
+        (others[0].folder / "mark").touch()
+        download(path, target)
+
+    others: list[Shards] = []
+    monkeypatch.setattr(remote, "download", copied_by_another)
+    # The copy that was first stays: the other process reads it.
+    assert (Shards.open(url).folder / "mark").exists()
+
+
+def test_a_folder_that_is_not_that_of_its_manifest_is_refused(data, tmp_path):
+    url = f"memory://{tmp_path.name}/data"
+    upload(data, url)
+    store, name = remote.file_system(f"{url}/sentences.bin")
+    store.pipe_file(name, bytes(store.size(name)))
+    with pytest.raises(Damaged, match=f"The files of {url} are not those of its manifest"):
+        Shards.open(url)
+    for text in ("[]", "no JSON", '{"files": {"../../outside": {}}}'):
+        store.pipe_file(name.replace("sentences.bin", "manifest.json"), text.encode())
+        with pytest.raises(Damaged, match=f"{url}/manifest.json"):
+            Shards.open(url)
+
+
 def make_array(tmp_path: Path, size: int, limit_blocks: int) -> tuple[np.ndarray, BlockArray]:
     values = np.random.default_rng(1).integers(0, 60_000, size).astype("<u2")
     (tmp_path / "values.bin").write_bytes(values.tobytes())
@@ -173,8 +310,11 @@ def test_mistakes_are_one_sentence(data, tmp_path, monkeypatch):
         np.asarray(Shards.open("memory://good").ids)
     monkeypatch.setattr(remote_shards, "BLOCK_BYTES", 256)
     monkeypatch.setenv(remote_shards.LIMIT, "0.000001")
-    with pytest.raises(BadConfig, match="too small"):
+    with pytest.raises(BadConfig, match=r"too small.* FIRTH_CACHE_GB"):
         Shards.open("memory://good")
+    tokenizer = tokenizers.load(data / "tokenizer")
+    with pytest.raises(BadInput, match="already exists"), write_shards(Path("memory://good"), tokenizer):
+        pass
     for wrong in ("much", "nan", "inf"):
         monkeypatch.setenv(remote_shards.LIMIT, wrong)
         with pytest.raises(BadConfig, match="not a number"):

@@ -83,7 +83,7 @@ def test_a_tokenizer_that_keeps_spaces_gives_the_same_bytes(tmp_path, corpus, pi
     bpe = BPE.train([corpus_text()], BPE.Config(vocab_size=400, min_count=1), fewer=True)
     prepare(corpus, tmp_path / "one", tokenizer=bpe, processes=0)
     # Chunks that end in the middle of a document.
-    monkeypatch.setattr("firth.data.prepare.CHUNK", 100)
+    monkeypatch.setattr("firth.data.encoding.CHUNK", 100)
     prepare(corpus, tmp_path / "chunks", tokenizer=bpe, processes=0)
     distributed.prepare(InProcess(), corpus, tmp_path / "pieces", tokenizer=bpe, reading=Reading())
     assert contents(tmp_path / "chunks") == contents(tmp_path / "one")

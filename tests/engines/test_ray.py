@@ -18,11 +18,12 @@ import firth
 from firth import samples
 from firth.engines import open_engine
 from firth.engines.engine import Engine
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import trouble
 from firth.words import duplicates
 
 ray = pytest.importorskip("ray", reason="ray is an extra")
-from firth.engines.ray_cluster import _call  # noqa: E402 - it needs ray
+from firth.engines.ray_cluster import _call, _connect  # noqa: E402 - it needs ray
 
 pytestmark = pytest.mark.filterwarnings("default::ResourceWarning", "default::FutureWarning")
 
@@ -60,6 +61,33 @@ def test_results_come_back_and_errors_are_sentences(engine):
     assert engine.result(engine.submit(divide, six, 3)) == 2
     with pytest.raises(BadInput, match="cannot divide"):
         engine.result(engine.submit(divide, 1, 0))
+
+
+def test_a_file_that_a_worker_cannot_read_is_the_error_of_one_process(engine):
+    def read() -> None:
+        raise PermissionError(13, "Permission denied", "texts/a.txt")
+
+    with pytest.raises(PermissionError) as caught:
+        engine.result(engine.submit(read))
+    assert trouble(caught.value).startswith("texts/a.txt could not be read or written (Permission denied)")
+
+
+def test_a_cluster_of_another_version_is_one_sentence(monkeypatch):
+    def refuse(**_: object) -> None:
+        raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9\n    Python: 3.10")
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(BadConfig, match=r"auto cannot be reached: Version .*: Ray: 2\.9 Python: 3\.10$"):
+        _connect(1)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_cluster_that_does_not_answer_is_told_at_once(monkeypatch, address):
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    monkeypatch.setattr(ray, "init", lambda **_: pytest.fail("Ray would wait"))
+    with pytest.raises(BadConfig, match=f"The Ray cluster {address} cannot be reached: "):
+        _connect(1)
 
 
 def test_work_of_a_killed_process_is_done_again(engine, tmp_path):

@@ -1,6 +1,7 @@
 """`firth plan`: close to runs that were measured, right in its arithmetic, and clear about what will not fit."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_hours_price_and_table() -> None:
     assert {(row.num_bytes, row.devices) for row in rows} >= {(1e12, 1000), (1e9, 1)}
     hours = {row.devices: row.estimate.hours for row in rows if row.num_bytes == 1e12}
     assert hours[1000] < hours[64] < hours[8] < hours[1]
+    # Twelve devices are two machines of six, and eleven are eleven machines.
+    for row in plan.table(devices=(3, 11, 12)):
+        assert row.estimate.device_hours == pytest.approx(row.devices * row.estimate.hours)
+
+
+def test_what_the_run_would_refuse_is_said() -> None:
+    changes = ["train.parallel=fsdp", "train.optim.optimizer=muon"]
+    refused = firth.plan(text_size="20GB", gpus=8, changes=changes).estimate
+    assert any("refuse train.parallel=fsdp" in warning for warning in refused.warnings)
 
 
 def test_tokens_of_a_sample_and_of_prepared_text(data: Path, texts: list[Path]) -> None:
@@ -130,6 +140,11 @@ def test_tokens_of_a_sample_and_of_prepared_text(data: Path, texts: list[Path]) 
     assert larger.tokens == pytest.approx(1e9 * info["tokens"] / info["health"]["bytes_read"])
 
 
+def test_a_sample_with_half_a_character_is_planned_with(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text('{"text": "\\ud800 Half of a character stands before this."}\n' * 3)
+    assert firth.plan(text=tmp_path / "rows.jsonl", size="mini", gpu="cpu").text.tokens > 20
+
+
 @pytest.mark.parametrize(("written", "expected"), [("20GB", 2e10), ("1.5 tb", 1.5e12), ("300M", 3e8), ("12", 12.0)])
 def test_sizes(written: str, expected: float) -> None:
     assert parse_size(written) == expected
@@ -143,6 +158,11 @@ def test_sizes(written: str, expected: float) -> None:
         ({"text_size": "1GB", "gpu": "H20O"}, "did you mean H200?"),
         ({"text_size": "1GB", "steps": 1, "epochs": 1}, "Give one of `steps=` and `epochs=`"),
         ({"text_size": "1GB", "gpus": 0}, "at least one machine"),
+        ({"text_size": "1GB", "epochs": math.nan}, "must be above zero"),
+        ({"text_size": "1GB", "epochs": math.inf}, "at most a billion"),
+        ({"text_size": "1GB", "epochs": 1e300}, "at most a billion"),
+        ({"text_size": "1GB", "network": math.nan}, "network above 0"),
+        ({"text_size": "1GB", "price": math.inf}, "price at least 0"),
     ],
 )
 def test_mistakes_get_a_sentence(options: dict[str, object], sentence: str) -> None:

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import resource
 import time
 from pathlib import Path
 from threading import Event, Thread
@@ -12,6 +13,7 @@ import torch
 
 import firth
 from firth.errors import BadConfig
+from firth.serving import server
 
 
 def address(caplog: pytest.LogCaptureFixture) -> str:
@@ -56,3 +58,12 @@ def test_gradients_still_work_after_serving(run: Path) -> None:
 def test_names_are_checked(run: Path) -> None:
     with pytest.raises(BadConfig, match="'a b' cannot be a model's name"):
         firth.serve({"a b": run})
+
+
+def test_a_server_starts_where_the_limit_of_open_files_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("current limit exceeds maximum limit")
+
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    with server.listen("127.0.0.1", 0) as listener:
+        assert listener.getsockname()[1]

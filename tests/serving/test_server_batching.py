@@ -131,12 +131,15 @@ def test_work_nobody_awaits_is_dropped(make: Make) -> None:
         rest[2].cancel()
         await asyncio.sleep(0.05)
         assert len(batcher.queue) == 2
+        # Counted where the queue changes: of several processes only one answers a request for the metrics.
+        assert b"firth_queued 2.0" in batcher.metrics.text()
         lane.may.set()
         await asyncio.gather(first, rest[0], rest[3])
 
     asyncio.run(main())
     assert lane.batches == [["first"], [0, 3]]
     assert b"firth_dropped_total 2.0" in batcher.metrics.text()
+    assert b"firth_queued 0.0" in batcher.metrics.text()
 
 
 def test_a_full_queue_turns_away(make: Make) -> None:

@@ -1,12 +1,15 @@
 """Several processes on one port: the same answers, added metrics, shared weights, and a lost one is replaced."""
 
+import io
+import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,14 @@ import numpy as np
 import pytest
 import torch
 
+from firth.config import to_dict
+from firth.errors import Unsupported
 from firth.inference.model import load
+from firth.serving import server as server_module
+from firth.serving import workers
+from firth.serving.limits import Limits
 from firth.serving.shared_weights import SMALLEST, share_weights
+from firth.serving.workers import WorkerSpec
 
 
 def children(pid: int) -> list[int]:
@@ -99,13 +108,14 @@ def test_a_stopped_worker_is_replaced(run, tmp_path):
 
 
 @pytest.mark.long
-def test_workers_end_with_their_supervisor(start, run):
-    with start(f"m={run}", "--workers", "2") as server:
+def test_workers_end_with_their_supervisor_and_leave_nothing(start, run, tmp_path):
+    with start(f"m={run}", "--workers", "2", environment={"TMPDIR": str(tmp_path)}) as server:
         wait_for(lambda: len(children(server.process.pid)) == 2)
         workers = children(server.process.pid)
         server.process.kill()
         server.process.wait()
         wait_for(lambda: not any(Path(f"/proc/{worker}/cmdline").exists() for worker in workers))
+    assert not list(tmp_path.glob("firth-serve-*"))
 
 
 def test_sigterm_ends_all_and_leaves_nothing(start, run):
@@ -115,6 +125,8 @@ def test_sigterm_ends_all_and_leaves_nothing(start, run):
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
         assert not any(Path(f"/proc/{worker}").exists() for worker in workers)
+        # Nothing is said about steps, which a server does not have.
+        assert server.log.read_text().splitlines()[1:] == []
 
 
 def test_mistakes_are_one_sentence(command, run, tmp_path):
@@ -151,3 +163,105 @@ def test_other_weights_stay_private(run, tmp_path):
     before = changed.clone()
     share_weights(second, tmp_path / "weights")
     assert torch.equal(changed, before)
+
+
+class FakeProcess:
+    """A process that has ended with an exit code, or runs."""
+
+    pid = 1 << 30
+
+    def __init__(self, returncode: int | None = None) -> None:
+        self.returncode = returncode
+        self.stdin = io.BytesIO()
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        self.returncode = -number
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def spec(tmp_path) -> WorkerSpec:
+    return WorkerSpec({}, "127.0.0.1", Limits(), None, None, None, None, shared=str(tmp_path))
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as opened:
+        yield opened
+
+
+def test_a_worker_does_not_import_from_the_current_folder(spec, listener, monkeypatch):
+    environments = []
+
+    def start(*_: object, env: dict[str, str], **__: object) -> FakeProcess:
+        environments.append(env)
+        return FakeProcess(0)
+
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    workers._ServingProcess(spec, listener, 1).forget()
+    folders = environments[0]["PYTHONPATH"].split(os.pathsep)
+    assert "" not in folders
+    assert str(Path(workers.__file__).parents[2]) in folders
+
+
+def test_an_error_after_reports_is_not_lost(spec, listener, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: FakeProcess(0))
+    worker = workers._ServingProcess(spec, listener, 1)
+    os.close(worker.reports)
+    worker.reports, sender = os.pipe()
+    os.set_blocking(worker.reports, False)
+    os.write(sender, b'..!["BadInput", "..."]')
+    worker.look()
+    os.close(sender)
+    worker.forget()
+    assert worker.is_ready
+    assert str(workers._as_error(worker.error)) == "..."
+
+
+def test_workers_that_die_while_they_load_end_the_server(spec, listener, monkeypatch):
+    """However long loading takes: a worker that memory does not suffice for would be started again for ever."""
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: FakeProcess(-signal.SIGKILL))
+    monkeypatch.setattr(workers, "EARLY_SECONDS", 0.0)
+    with pytest.raises(Unsupported, match="memory ran out"):
+        workers._Supervisor(spec, listener, 1).run(lambda: False)
+
+
+def test_early_ends_are_forgotten_once_all_workers_serve(spec, listener, monkeypatch):
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: FakeProcess())
+    monkeypatch.setattr(workers, "EARLY_SECONDS", 0.0)
+    supervisor = workers._Supervisor(spec, listener, 1)
+    supervisor.num_early_ends = workers.MAX_EARLY_ENDS - 1
+
+    def is_over() -> bool:
+        for worker in supervisor.workers:
+            worker.is_ready = True
+        return supervisor.num_early_ends == 0
+
+    supervisor.run(is_over)
+    supervisor.end(0.0)
+
+
+def test_a_file_that_a_worker_cannot_read_is_one_sentence(spec, listener, monkeypatch):
+    def answer(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", "index/vectors.bin")
+
+    receiver, sender = os.pipe()
+    monkeypatch.setattr(server_module, "answer", answer)
+    monkeypatch.setattr(socket, "socket", lambda fileno: listener)
+    monkeypatch.setattr(sys, "argv", ["-c", str(listener.fileno()), str(sender)])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(to_dict(spec))))
+    with pytest.raises(SystemExit):
+        workers.work()
+    os.close(sender)
+    error = workers._as_error(os.read(receiver, 4096))
+    os.close(receiver)
+    assert "index/vectors.bin could not be read" in str(error)

@@ -22,6 +22,15 @@ def test_rows_are_appended_and_read_back(tmp_path: Path) -> None:
     assert read_rows(tmp_path / "nothing.jsonl") == []
 
 
+def test_a_line_that_is_not_complete_is_left_out(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.metrics(1, "train", {"loss": 2.0})
+    journal.close()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 2, "spl')
+    assert [row["step"] for row in read_rows(tmp_path / "metrics.jsonl")] == [1]
+
+
 def test_a_resumed_run_cuts_back_what_came_after_its_state(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.metrics(1, "train", {"loss": 1.0})

@@ -301,7 +301,7 @@ def _reads_of_one(data: Path, changes: tuple[str, ...], out: Path) -> list[tuple
 
 
 def _read_packs(rank: int, folder: Path, data: Path, changes: tuple[str, ...]) -> list[tuple[int, int]]:
-    training.Packs = _Recorded  # type: ignore[misc]
+    building.Packs = _Recorded  # type: ignore[misc]
     firth.pretrain(data, out=folder / "run", steps=6, changes=changes, device="cpu")
     return _Recorded.read
 

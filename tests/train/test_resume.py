@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import firth
 from firth import rng
@@ -21,6 +23,8 @@ from firth.convert import huggingface
 from firth.data.shards import Shards
 from firth.errors import BadConfig, BadInput, FirthError
 from firth.files import write_manifest
+from firth.train import state
+from firth.train.parallel import World
 
 Command = Callable[..., Any]
 STEPS = 240
@@ -181,6 +185,31 @@ def test_a_damaged_state_is_reported_and_the_one_before_used(
     assert str(path if name != "manifest.json" else path.parent) in said
     assert "Using the state before it" in said
     assert files(unfinished) == files(run)
+
+
+def test_a_copy_of_a_state_under_another_name_is_left_alone(tmp_path: Path) -> None:
+    for name in ("step-30", "step-40", "step-40-good"):
+        (tmp_path / name).mkdir()
+    assert state.newest_step(tmp_path) == 40
+
+
+def test_a_rank_without_the_state_of_rank_0_does_not_start_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine does not share the run's folder: it would train other weights."""
+
+    class Second(World):
+        def on_main(self, work: Callable[[], object]) -> None:
+            """Rank 0 does it."""
+
+        def from_main(self, value: Any) -> Any:
+            return 40
+
+    monkeypatch.setattr(state, "current_world", lambda: Second(1, 2))
+    learner = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(learner.parameters())
+    with pytest.raises(BadInput, match="must share its folder"):
+        state.restore(tmp_path, learner, optimizer=optimizer, report=print)
 
 
 def test_resume_without_a_state_starts_at_0(

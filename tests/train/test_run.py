@@ -1,6 +1,7 @@
 """What happens around the steps: logs, evaluation, saved states, time limits, warnings."""
 
 import json
+import multiprocessing
 import shutil
 import time
 import tomllib
@@ -14,14 +15,14 @@ import firth
 from firth.config import from_dict, load_toml
 from firth.data.loader import BatchAddress, Batches
 from firth.data.shards import Shards
-from firth.errors import BadConfig, BadInput, FirthError
+from firth.errors import BadConfig, BadInput, FirthError, Resumable
 from firth.lineage import Recipe
 from firth.pretraining.training import build
 from firth.tensors import Batch
 from firth.train.evaluation import evaluate
 from firth.train.journal import read_rows
 from firth.train.limit import EvaluationExtent, TimeLimit
-from firth.train.loop import Learner
+from firth.train.loop import Learner, Progress
 from firth.train.run import TrainingRun, floor_step
 
 
@@ -175,6 +176,25 @@ def test_a_loss_that_is_not_a_number_stops_the_run(data: Path, tiny: tuple[str, 
         firth.load(tmp_path / "run")
 
 
+def test_a_lost_process_that_makes_batches_ends_the_run_with_a_sentence(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch tells of it by a signal, wherever the training process is."""
+    on_step = TrainingRun.on_step
+
+    def kill_after_step_20(run: TrainingRun, progress: Progress, norm: torch.Tensor) -> None:
+        on_step(run, progress, norm)
+        if progress.step == 20:
+            for worker in multiprocessing.active_children():
+                worker.kill()
+                worker.join()
+
+    monkeypatch.setattr(TrainingRun, "on_step", kill_after_step_20)
+    with pytest.raises(Resumable, match=r"lost, .* after step 2\d; the state of step \d+ is saved.*resume") as caught:
+        firth.pretrain(data, out=tmp_path / "run", steps=40, changes=[*tiny, "batches.workers=1"])
+    assert "\n" not in str(caught.value)
+
+
 def test_parts_can_be_named_but_not_left_out(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
     for change in ("objectives={}", "encoder={}"):
         with pytest.raises(BadConfig, match="one encoder and at least one objective"):
@@ -294,6 +314,8 @@ def test_a_plan_shorter_than_what_is_done_begins_the_last_phase_at_once(
         ("batches.last_length=100000", "last_length=100000 is more than"),
         ("batches.last_share=1", "last_share"),
         ("train.optim.beta1=1.5", "beta1"),
+        ("train.optim.weight_decay=-0.1", "weight_decay must be at least 0"),
+        ("train.minutes=-1", "minutes must be at least 0"),
         ("batches.workers=-1", "workers"),
         ("encoder.bert.num_heads=0", "at least 1"),
         ("encoder.bert.dropout=2", "dropout"),

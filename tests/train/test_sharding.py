@@ -1,6 +1,7 @@
 """FSDP2 changes nothing but where weights are: every recipe learns the same, in fp32 and with bf16 copies."""
 
 import multiprocessing
+import resource
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,12 @@ from firth import lineage
 from firth.config import override
 from firth.data.loader import BatchAddress, load, places
 from firth.data.shards import Shards
-from firth.errors import BadConfig
+from firth.errors import BadConfig, FirthError
 from firth.lineage import Recipe
 from firth.pretraining.planning import num_sentinels, with_vocab_size
 from firth.pretraining.solving import is_solved
 from firth.pretraining.training import build
+from firth.train import state
 from firth.train.loop import Progress, train
 from firth.train.optim import make_optimizer
 from firth.train.settings import OptimConfig, TrainConfig
@@ -123,3 +125,33 @@ def test_what_is_not_possible_is_said(data: Path, tmp_path: Path) -> None:
         "train.parallel=fsdp is not possible: a reason; use train.parallel=ddp.",
     ]
     assert modes == ["ddp", "ddp", "fsdp"]
+
+
+def _save_to_a_full_disk(folder: Path, data: Path, answers: Any) -> None:
+    """Saves a learner whose weights are divided, in a process group of one, where no file may have 1,000 bytes."""
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=0, world_size=1)
+    shards = Shards.open(data)
+    recipe = _small("bert", shards, "fp32")
+    learner = sharded_copy(build(recipe, shards, device="cpu").learner, recipe.train)
+    optimizer = make_optimizer(learner, recipe.train.optim)
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        state.save(folder / "states", learner, optimizer=optimizer, progress=Progress(9, 3), files={}, keep=1)
+    except FirthError as error:
+        answers.put(str(error))
+    except BaseException as error:
+        answers.put(repr(error))
+    torch.distributed.destroy_process_group()
+
+
+def test_shares_that_cannot_be_saved_are_one_sentence(data: Path, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    answers: Any = context.Queue()
+    process = context.Process(target=_save_to_a_full_disk, args=(tmp_path, data, answers))
+    process.start()
+    said = answers.get(timeout=120)
+    process.join(timeout=30)
+    assert said.startswith(f"Step 3 could not be saved in {tmp_path / 'states'} (File too large); no state was saved")
+    assert not list((tmp_path / "states").iterdir())
