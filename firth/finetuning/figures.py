@@ -35,7 +35,7 @@ class Spread(TypedDict):
     mean: float | None
     """None if the figure is undefined."""
     deviation: float | None
-    """Standard deviation; None with one seed."""
+    """Standard deviation; None with one seed, or if the figure is undefined."""
 
 
 class Mistake(TypedDict):
@@ -183,8 +183,12 @@ def _spreads(figures: Sequence[Figures]) -> dict[str, Spread]:
     spreads: dict[str, Spread] = {}
     for name in figures[0]:
         values = np.array([row[name] for row in figures], float)  # None becomes NaN
+        mean = float(values.mean())
+        if math.isnan(mean):
+            spreads[name] = Spread(mean=None, deviation=None)
+            continue
         deviation = float(values.std(ddof=1)) if len(values) > 1 else None
-        spreads[name] = Spread(mean=float(values.mean()), deviation=deviation)
+        spreads[name] = Spread(mean=mean, deviation=deviation)
     return spreads
 
 
@@ -226,7 +230,7 @@ def format_spread(figure: Spread) -> str:
     """`0.8710 ± 0.0040`, or without a deviation if only one seed ran."""
     mean = figure["mean"]
     deviation = figure["deviation"]
-    if mean is None or math.isnan(mean):
+    if mean is None:
         return "undefined"
     if deviation is None:
         return f"{mean:.4f}"
