@@ -95,7 +95,11 @@ def bootstrap_interval(
     values = []
     for sample in range(samples):
         rows = rng.below(key, num_rows, np.arange(num_rows), sample)
-        values.append(difference(np.asarray(rows)))
+        value = difference(np.asarray(rows))
+        if np.isfinite(value):  # the AUC of a draw in which all rows have one label is undefined
+            values.append(value)
+    if not values:
+        return float("nan"), float("nan")
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 

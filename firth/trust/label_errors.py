@@ -73,6 +73,11 @@ def held_out_rows(
     fold_count = min(folds, len(examples))
     groups = [reader.group(example) for example in examples]
     folds_N = fold_of_rows(labels_N.tolist(), groups, count=fold_count, seed=seed)
+    if not folds_N.any():
+        raise Unsupported(
+            "No label has two different texts, so there is nothing to learn from while others are judged; give more "
+            "rows to find label errors."
+        )
     loaded = load(model or models.suiting(text for example in examples for text in example.texts))
     vectors_ND, probabilities_NT = _from_vectors(loaded, examples, labels_N, folds_N)
     if way == "finetune":
