@@ -201,6 +201,12 @@ class SearchIndex:
         scores_QT = np.empty((len(questions_QD), top), np.float32)
         for i, numbers_C in enumerate(numbers_QC):
             found_C = numbers_C[numbers_C >= 0]
+            if len(found_C) < top:
+                # From where the graph was entered, too few passages can be reached.
+                numbers_1T, scores_1T = self._nearest_of_all(questions_QD[i : i + 1], top)
+                numbers_QT[i] = numbers_1T[0]
+                scores_QT[i] = scores_1T[0]
+                continue
             cosines_C = self.cosines(questions_QD[i], found_C)
             [best_T] = _best(cosines_C[None], top)
             numbers_QT[i] = found_C[best_T]
@@ -257,7 +263,7 @@ class SearchIndex:
 
 
 def _best(scores_QN: np.ndarray, top: int) -> np.ndarray:
-    """The columns of the `top` highest scores of each row, best first; of equal ones the first."""
+    """The columns of the `top` highest scores of each row, best first, and in their order if scores are equal."""
     if scores_QN.shape[1] > top:
         # A partition is faster than sorting everything, but does not say which of equal scores it keeps.
         some_QT = np.argpartition(-scores_QN, top - 1, axis=1)[:, :top]
