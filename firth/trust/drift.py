@@ -19,6 +19,7 @@ from firth.corpus.readers import read_texts
 from firth.data.spoken import words_of
 from firth.errors import BadInput
 from firth.files import ending
+from firth.finetuning.figures import readable
 from firth.finetuning.folds import fold_of_rows
 from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
@@ -150,7 +151,7 @@ def _side(model: Model, rows: Sequence[Row]) -> Side:
     confidence = None
     predictions = _predictions(model, rows)
     if predictions:
-        counts = Counter(str(prediction.label) for prediction in predictions)
+        counts = Counter(readable(prediction.label) for prediction in predictions)
         labels = {name: count / len(texts) for name, count in sorted(counts.items())}
         confidence = float(np.mean([prediction.probability for prediction in predictions]))
     return Side(

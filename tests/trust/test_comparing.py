@@ -180,6 +180,16 @@ def test_drift_reads_pairs_as_a_classifier_of_pairs_does(run: Path, tmp_path: Pa
     assert sum(found["old"]["labels"].values()) == pytest.approx(1.0)
 
 
+def test_several_names_of_a_row_are_shown_as_they_are_written(run: Path, tmp_path: Path) -> None:
+    from firth.trust.drift import find_drift
+
+    rows = tmp_path / "names.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"day {i}\t{'warm,dry' if i % 2 else 'warm'}\n" for i in range(12)))
+    firth.finetune(run, task="classify", kind="many", train=rows, out=tmp_path / "model", changes=["epochs=1"])
+    found = find_drift(rows, rows, model=tmp_path / "model")
+    assert set(found["old"]["labels"]) <= {"(none)", "warm", "dry", "dry, warm"}
+
+
 def test_numbers_are_no_labels_of_drift(run: Path, tmp_path: Path) -> None:
     from firth.trust.drift import find_drift
 
