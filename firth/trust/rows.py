@@ -48,6 +48,6 @@ def answer_file(
         )
     path = Path(data)
     rows = labelled.read(name, with_columns(head.config, columns or {}), {"data": path}, labels=head.labels)
-    labelled.refuse_bad(rows, {"data": path})
+    labelled.refuse_bad(rows, {"data": path}, can_skip=False)
     examples = rows.examples["data"]
     return AnsweredRows(model, name, examples, model.predict_examples(examples, task=name), scorer_of(head))

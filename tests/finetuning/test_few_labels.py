@@ -226,6 +226,17 @@ def test_self_training_that_keeps_nothing_is_plain(learn: Callable[..., Any], fe
         learn("contrast", name="known", unlabelled=unlabelled)
 
 
+def test_pairs_are_refused_before_anything_is_tried(learn: Callable[..., Any], tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    lines = [f"day {number}\tnight {number}\t{number % 2}" for number in range(12)]
+    pairs.write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n", "utf-8")
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("one more text\n", "utf-8")
+    with pytest.raises(BadInput, match="these rows are pairs"):
+        learn("choose", train=pairs, test=pairs, unlabelled=unlabelled)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_was_tried_counts_for_the_same_rows_only(
     learn: Callable[..., Any], tmp_path: Path, few_rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

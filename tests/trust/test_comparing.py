@@ -120,6 +120,15 @@ def test_comparing_needs_rows_that_are_right_or_wrong(run: Path, tmp_path: Path)
         answer_file(tmp_path / "pairs", pairs)
 
 
+def test_a_bad_row_is_named_without_an_option_that_is_not_there(bags: dict[str, Path], tmp_path: Path) -> None:
+    from firth.trust.rows import answer_file
+
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\ngood day\tpos\n\tneg\n")
+    with pytest.raises(BadInput, match=r"row 3: an empty text; fill it in or remove the row\.$"):
+        answer_file(bags["full"], rows)
+
+
 def test_draws_without_a_figure_do_not_count() -> None:
     """The AUC of rows that all have one label is undefined."""
     is_alike = np.arange(8) == 0

@@ -68,8 +68,6 @@ def labelled_by_teacher(
     path = folder / PSEUDO
     if path.exists():
         return PseudoRows(path, len(read_table(path)))
-    if any(len(row.texts) > 1 for row in rows):
-        raise BadInput("Self-training reads single texts; these rows are pairs, so leave out `unlabelled=`.")
     known = {row.texts for row in rows}
     texts = [example for example in unlabelled if example.texts not in known]
     if not texts:
