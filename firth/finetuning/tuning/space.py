@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from firth import rng
+from firth.finetuning.usual_settings import NEW_PARTS_RATE
 
 RATE_OCTAVES = 2.0
 """Rates are drawn between the usual one divided and multiplied by 2 to this power."""
@@ -20,8 +21,6 @@ LAYER_DECAYS = (0.7, 0.8, 0.9, 1.0)
 WARMUPS = (0.06, 0.1, 0.3)
 REINIT_LAYERS = (0, 0, 1, 2)
 METHODS = ("full", "full", "full", "adapters")
-NEW_PARTS_RATE = 1e-3
-"""The usual rate of adapters."""
 FULL_ONLY = ("transfer.reinit_layers", "transfer.frozen_layers", "transfer.unfreeze_every")
 """Settings that go with method=full alone."""
 
