@@ -68,7 +68,7 @@ class TaskSummary(TypedDict):
     per_label: NotRequired[list[list[str | float]]]
     mistakes: list[Mistake]
     calibration: NotRequired[CalibrationSummary]
-    """How far the probabilities can be trusted, of a classifier with one label column."""
+    """How far the probabilities can be trusted, of a classifier with one label column that had rows to tell."""
     data: dict[str, str]
     """The sha256 of each file."""
 
@@ -95,13 +95,16 @@ def summarise(
     source: FinetuningSource,
     temperatures: Mapping[str, float],
 ) -> FinetuningSummary:
-    """The summary of a run; `predictions` are those of the kept model, whose scores have these `temperatures`."""
+    """The summary of a run; `predictions` are those of the kept model, whose scores have these `temperatures`.
+
+    A task without a temperature was not calibrated.
+    """
     tasks: dict[str, TaskSummary] = {}
     for name, head in heads.items():
         hashes = {part: file.sha256 for part, file in source.files[name].items()}
         tasks[name] = _task_summary(name, data[name], head, results, predictions=predictions, hashes=hashes)
         own = {part: found[name] for part, found in predictions.items() if name in found}
-        if is_calibrated(own["dev"], data[name].examples["dev"]):
+        if name in temperatures and is_calibrated(own["dev"], data[name].examples["dev"]):
             tasks[name]["calibration"] = summarise_calibration(
                 own,
                 data[name].examples,

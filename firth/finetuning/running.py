@@ -98,9 +98,14 @@ def _delete_other_weights(out: Path, results: Sequence[SeedResult]) -> None:
 
 
 def _calibrate(job: FinetuneJob, model: SeedModel) -> dict[str, float]:
-    """Calibrates the heads on the rows for picking; returns their temperatures."""
+    """Calibrates the heads on the rows for picking; returns their temperatures.
+
+    Rows that were learned from say nothing about how sure a model should be of others, so they calibrate none.
+    """
     temperatures: dict[str, float] = {}
     for name, items in encode_part(job, model.heads, "dev").items():
+        if job.data[name].learned_from:
+            continue
         head = model.heads[name]
         predictions = predict_together(model.encoder, head, items)
         temperatures[name] = head.calibrate(predictions, job.data[name].examples["dev"])
