@@ -101,7 +101,9 @@ def _from_vectors(
         probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
         likelihood = mean_log_likelihood(probabilities_NT, labels_N)
         if likelihood > best_likelihood:
-            best_vectors_ND, best_NT, best_likelihood = vectors_ND, probabilities_NT, likelihood
+            best_likelihood = likelihood
+            best_vectors_ND = vectors_ND
+            best_NT = probabilities_NT
     return best_vectors_ND, best_NT
 
 

@@ -15,7 +15,7 @@ from firth.errors import BadInput, Unsupported
 from firth.metrics.paired import false_discovery, mcnemar, upper_tail
 from firth.trust.comparing import bootstrap_interval
 from firth.trust.drift import _auc_error, _changed_words
-from firth.trust.slices import weak_groups
+from firth.trust.slices import groups_of, weak_groups
 from firth.types import Example
 
 stats = pytest.importorskip("scipy.stats")
@@ -103,6 +103,17 @@ def test_slices_name_the_words_on_which_a_model_is_weak(bags: dict[str, Path], c
     assert found["slices"][0]["name"] in shown
     clean = command("evaluate", bags["full"], "--data", bags["rows"], "--slices").out
     assert "No group of rows has more errors than chance explains." in clean
+
+
+def test_groups_are_found_in_the_same_order_each_time(bags: dict[str, Path], tmp_path: Path) -> None:
+    from firth.trust.rows import answer_file
+
+    rows = tmp_path / "rows.tsv"
+    lines = ["six five four three two one\tpos" if number % 2 else "good\tneg" for number in range(40)]
+    rows.write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    names = list(groups_of(answer_file(bags["full"], rows)))
+    words = [name.split("'")[1] for name in names if name.startswith("has the word")]
+    assert words == ["good", "five", "four", "one", "six", "three", "two"]
 
 
 def test_comparing_needs_rows_that_are_right_or_wrong(run: Path, tmp_path: Path) -> None:
