@@ -356,7 +356,9 @@ def _source(request: CompressionRequest) -> CompressionSource:
         if not path.is_file():
             raise BadInput(f"{path} does not exist or is not a file.")
         hashes[part] = SourceFile(str(path.resolve()), sha256(path))
-    return CompressionSource(str(request.model), model_sha256(request.model), request.method, hashes)
+    # A run may be resumed from another folder.
+    model = request.model.resolve()
+    return CompressionSource(str(model), model_sha256(model), request.method, hashes)
 
 
 def _numbers(request: CompressionRequest, config: MethodConfig, follow_ups: Sequence[FollowUp]) -> CompressionNumbers:

@@ -79,7 +79,9 @@ class Subject:
         return self.model.predict_items(items, task=self.task)
 
     def embed(self, examples: Sequence[Example]) -> np.ndarray:
-        return self.model.embed([example.texts[0] for example in examples])
+        """The pooled states of the encoder, which is what is compressed: a vector head would not read it."""
+        texts = [example.texts[0] for example in examples]
+        return self.model.embed(texts, pooling=self.model.checkpoint.embedding.pooling)
 
     def answer(self, examples: Sequence[Example]) -> None:
         """What is timed."""

@@ -108,6 +108,7 @@ class CopiedVectors(StudentMethod):
             )
         if "train" not in job.files:
             raise BadConfig("`by='vectors'` trains, so it needs text: give a `train=` file.")
+        _refuse_other_vectors(job)
         lines = _lines(job.files["train"])
         student = self._written_student(job)
         vectors_ED = _teacher_vectors(job, [line[0] for line in lines])
@@ -167,6 +168,17 @@ class CopiedVectors(StudentMethod):
         return (self.run_path(job) / CHECKPOINTS).exists()
 
 
+def _refuse_other_vectors(job: CompressionJob) -> None:
+    """Raises for a model whose vectors are more than pooled states, which are all that a student learns."""
+    if job.original.vector_head is not None:
+        raise Unsupported(
+            f"The vectors of {job.model} come from its vector head, which is fast already: `by='vectors'` would make "
+            "them no faster."
+        )
+    if job.original.vector_layers:
+        raise Unsupported(f"{job.model} has layers over its pooled vectors, which `by='vectors'` does not know.")
+
+
 def _lines(path: Path) -> list[tuple[str, ...]]:
     """The texts of each line: one, or one and its translation."""
     lines: list[tuple[str, ...]] = []
@@ -186,6 +198,6 @@ def _teacher_vectors(job: CompressionJob, texts: Sequence[str]) -> np.ndarray:
     for text in texts:
         digest.update(text.encode() + b"\n")
     model = Model(job.original)
-    shape = (len(texts), job.original.encoder.width)
+    shape = (len(texts), model.width)
     cache = RowCache(job.folder / TEACHER, fingerprint=digest.hexdigest(), shape=shape)
     return cache.filled(lambda rows: model.embed([texts[row] for row in rows]))

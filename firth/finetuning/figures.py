@@ -35,7 +35,7 @@ class Spread(TypedDict):
     mean: float | None
     """None if the figure is undefined."""
     deviation: float | None
-    """Standard deviation; None with one seed."""
+    """Standard deviation; None with one seed, or if the figure is undefined."""
 
 
 class Mistake(TypedDict):
@@ -68,7 +68,7 @@ class TaskSummary(TypedDict):
     per_label: NotRequired[list[list[str | float]]]
     mistakes: list[Mistake]
     calibration: NotRequired[CalibrationSummary]
-    """How far the probabilities can be trusted, of a classifier with one label column."""
+    """How far the probabilities can be trusted, of a classifier with one label column that had rows to tell."""
     data: dict[str, str]
     """The sha256 of each file."""
 
@@ -95,13 +95,16 @@ def summarise(
     source: FinetuningSource,
     temperatures: Mapping[str, float],
 ) -> FinetuningSummary:
-    """The summary of a run; `predictions` are those of the kept model, whose scores have these `temperatures`."""
+    """The summary of a run; `predictions` are those of the kept model, whose scores have these `temperatures`.
+
+    A task without a temperature was not calibrated.
+    """
     tasks: dict[str, TaskSummary] = {}
     for name, head in heads.items():
         hashes = {part: file.sha256 for part, file in source.files[name].items()}
         tasks[name] = _task_summary(name, data[name], head, results, predictions=predictions, hashes=hashes)
         own = {part: found[name] for part, found in predictions.items() if name in found}
-        if is_calibrated(own["dev"], data[name].examples["dev"]):
+        if name in temperatures and is_calibrated(own["dev"], data[name].examples["dev"]):
             tasks[name]["calibration"] = summarise_calibration(
                 own,
                 data[name].examples,
@@ -183,8 +186,12 @@ def _spreads(figures: Sequence[Figures]) -> dict[str, Spread]:
     spreads: dict[str, Spread] = {}
     for name in figures[0]:
         values = np.array([row[name] for row in figures], float)  # None becomes NaN
+        mean = float(values.mean())
+        if math.isnan(mean):
+            spreads[name] = Spread(mean=None, deviation=None)
+            continue
         deviation = float(values.std(ddof=1)) if len(values) > 1 else None
-        spreads[name] = Spread(mean=float(values.mean()), deviation=deviation)
+        spreads[name] = Spread(mean=mean, deviation=deviation)
     return spreads
 
 
@@ -226,7 +233,7 @@ def format_spread(figure: Spread) -> str:
     """`0.8710 ± 0.0040`, or without a deviation if only one seed ran."""
     mean = figure["mean"]
     deviation = figure["deviation"]
-    if mean is None or math.isnan(mean):
+    if mean is None:
         return "undefined"
     if deviation is None:
         return f"{mean:.4f}"

@@ -21,7 +21,14 @@ from firth.finetuning.few.extension import FewExtension
 from firth.finetuning.labelled import PARTS, Labelled, texts_of
 from firth.finetuning.settings import PARTS_OF_ENCODERS, FinetuneConfig
 from firth.finetuning.start import Start
-from firth.finetuning.transfer import TransferConfig
+from firth.finetuning.usual_settings import (
+    MUON_ADAMW_SHARE,
+    resolve_train,
+    usual_epochs,
+    usual_layer_decay,
+    usual_optimizer,
+    usual_rate,
+)
 from firth.finetuning.writer_start import as_writer, needs_source, with_way
 from firth.run_folder import RunFolder
 from firth.run_source import FinetuningSource, SourceFile, input_file, model_sha256
@@ -29,38 +36,8 @@ from firth.tasks import make_config, resolve
 from firth.tasks.task import TaskConfig
 from firth.tasks.writers import can_write
 from firth.train.parallel import chosen_device, micro_batches_of_rank, with_micro_batches
-from firth.train.settings import Optimizer, TrainConfig
 
 log = logging.getLogger(__name__)
-
-USUAL_EPOCHS = 3.0
-"""Passes over the training rows if the user does not say."""
-FEWEST_STEPS = 150
-"""More passes are made if the usual ones would be fewer steps than this ..."""
-MOST_EPOCHS = 20.0
-"""... but not more than this."""
-RATES = {128: 5e-4, 256: 3e-4, 384: 1e-4, 512: 1e-4, 768: 5e-5}
-"""Learning rate by the width of a pre-trained model: 768 is BERT's own, 384 and 512 did well on the sets of
-docs/results.md (at 2e-4 and width 384 RTE, CoLA and GoEmotions diverged in some seeds)."""
-WIDE_RATE = 3e-5
-"""Learning rate of wider models."""
-DEEP = 10
-"""A narrow model of at least so many layers is fine-tuned as `DEEP_RATE` and `DEEP_DECAY` say."""
-DEEP_WIDTH = 384
-DEEP_RATE = 2e-4
-DEEP_DECAY = 0.8
-"""Chosen for 12 layers of width 256 on parts of CoLA's, QNLI's and QQP's labelled rows that no figure is reported on,
-and on STS-B's development set (docs/speedrun.md). Without layer decay such models fall back at rates above 1e-4."""
-MUON_RATE = 1e-3
-SHORT_RUN = 200
-MUON_SHORT_RATE = 2e-3
-"""Runs of fewer steps have this rate: tagging with 44 steps learned nothing at 1e-3."""
-MUON_DECAY = 0.9
-MUON_ADAMW_SHARE = 0.2
-"""For models that Muon pre-trained and fine-tunes, chosen on rows that no figure is reported on (docs/speedrun.md).
-Their weights are large, and AdamW, whose updates have few and large singular values, damages them."""
-NEW_PARTS_RATE = 1e-3
-"""Learning rate if only adapters or layers over frozen features learn."""
 
 VECTORS = "transfer.features.vectors"
 """The setting that names a model of word vectors."""
@@ -285,7 +262,7 @@ def _resolve_config(
         num_batches += math.ceil(len(rows.examples["train"]) / config.batch_size)
     steps_of_epoch = num_batches / config.train.accumulate
     # 0 means that it was not said.
-    epochs = config.epochs or BACKBONES[config.encoder].epochs or _usual_epochs(steps_of_epoch)
+    epochs = config.epochs or BACKBONES[config.encoder].epochs or usual_epochs(steps_of_epoch)
     optimizer = usual_optimizer(start, config)
     layer_decay = config.transfer.layer_decay or usual_layer_decay(start, optimizer)
     rate = usual_rate(start, config.transfer, optimizer, steps=epochs * steps_of_epoch)
@@ -296,7 +273,7 @@ def _resolve_config(
         config,
         epochs=epochs,
         transfer=replace(config.transfer, layer_decay=layer_decay),
-        train=_resolve_train(replace(config.train, optim=optim), epochs, steps_of_epoch),
+        train=resolve_train(replace(config.train, optim=optim), epochs, steps_of_epoch),
         tasks={name: rows.config for name, rows in data.items()},
     )
     # Applied again, because a changed rate or number of steps was just overwritten.
@@ -305,67 +282,6 @@ def _resolve_config(
     if resolved.max_length and not 8 <= resolved.max_length <= positions:
         raise BadConfig(f"max_length={resolved.max_length} must be at least 8 and at most the model's {positions}.")
     return resolved
-
-
-def _usual_epochs(steps_of_epoch: float) -> float:
-    enough = math.ceil(FEWEST_STEPS / steps_of_epoch)
-    return min(MOST_EPOCHS, max(USUAL_EPOCHS, enough))
-
-
-def _resolve_train(train: TrainConfig, epochs: float, steps_of_epoch: float) -> TrainConfig:
-    """The loop's settings: an evaluation after each epoch, about 50 rows of metrics or more."""
-    steps = max(1, round(epochs * steps_of_epoch))
-    whole_steps_of_epoch = max(1, round(steps_of_epoch))
-    return replace(
-        train,
-        steps=steps,
-        evaluate_every=min(whole_steps_of_epoch, steps),
-        checkpoint_every=min(whole_steps_of_epoch, 500),
-        log_every=max(1, min(20, steps // 50)),
-    )
-
-
-def usual_optimizer(start: Start, config: FinetuneConfig) -> Optimizer:
-    """The optimizer that the user chose, or the one that pre-trained the weights if all of them learn."""
-    chosen = config.train.optim.optimizer
-    if chosen != "auto":
-        return chosen
-    # New parts have no past, and ranks that share matrices cannot make their updates orthogonal.
-    do_whole_weights_learn = config.transfer.mode == "full" and config.train.parallel != "fsdp"
-    if start.optimizer == "muon" and start.trained is not None and do_whole_weights_learn:
-        return "muon"
-    return "adamw"
-
-
-def usual_rate(start: Start, transfer: TransferConfig, optimizer: Optimizer, *, steps: float) -> float:
-    """The rate that did well on small sets: higher for smaller models, for random weights and for new parts."""
-    if transfer.mode != "full":
-        return NEW_PARTS_RATE
-    if optimizer == "muon":
-        return MUON_SHORT_RATE if steps < SHORT_RUN else MUON_RATE
-    if is_deep_and_narrow(start) and start.trained is not None:
-        return DEEP_RATE
-    rate = WIDE_RATE
-    for width, rate_of_width in RATES.items():
-        if start.shape.width <= width:
-            rate = rate_of_width
-            break
-    if start.trained is None:
-        return 2 * rate
-    return rate
-
-
-def usual_layer_decay(start: Start, optimizer: Optimizer) -> float:
-    """Lower layers of deep and narrow models learn slowly; all layers of other models learn alike."""
-    if optimizer == "muon" and start.trained is not None:
-        return MUON_DECAY
-    if is_deep_and_narrow(start) and start.trained is not None:
-        return DEEP_DECAY
-    return 1.0
-
-
-def is_deep_and_narrow(start: Start) -> bool:
-    return start.num_blocks >= DEEP and start.shape.width <= DEEP_WIDTH
 
 
 # What the run is made from

@@ -140,10 +140,18 @@ def freeze_bottom(encoder: Encoder, count: int) -> None:
             parameter.requires_grad_(False)
 
 
-def _blocks(encoder: Encoder, count: int, *, setting: str) -> nn.ModuleList:
-    """The blocks of an encoder, of which there are more than `count`."""
+def own_blocks(encoder: Encoder) -> nn.ModuleList | None:
+    """The blocks of an encoder in which every layer has its own; None for others, such as ALBERT and ELMo."""
     blocks = getattr(encoder, "blocks", None)
     if not isinstance(blocks, nn.ModuleList) or len(blocks) != encoder.num_layers:
+        return None
+    return blocks
+
+
+def _blocks(encoder: Encoder, count: int, *, setting: str) -> nn.ModuleList:
+    """The blocks of an encoder, of which there are more than `count`."""
+    blocks = own_blocks(encoder)
+    if blocks is None:
         raise BadConfig(f"transfer.{setting} needs a model with blocks of their own weights; this one has none.")
     if count >= len(blocks):
         raise BadConfig(f"transfer.{setting} must be below the model's {len(blocks)} blocks; it is {count}.")

@@ -6,31 +6,28 @@ A server answers in two steps: what prepares one request (`embedder.tokenize`, `
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from firth import checkpoint as checkpoints
 from firth import models
 from firth.checkpoint import Checkpoint, only_task
-from firth.config import to_dict
 from firth.console import bar
 from firth.data.items import Item
-from firth.data.packing import pack_tokens
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
-from firth.files import JsonObject
 from firth.finetuning.labelled import report_cuts, unknown_share_of
+from firth.inference.attention import read_attention
 from firth.inference.embedding import Embedder
 from firth.inference.explaining import Explainer, Explanation, Method
 from firth.inference.filling import MaskFiller
 from firth.inference.generation import GenerationOptions, generate
 from firth.inference.inputs_file import read_inputs
 from firth.inference.lexicon import Lexicon, open_lexicon
+from firth.inference.model_info import ModelInfo, model_info, num_parameters
 from firth.inference.rewriting import Rewriter, RewriteSettings, WrittenAttention
 from firth.inference.saved_precision import ServingEncoder, saved_precision
 from firth.inference.zero_shot import with_prompt
@@ -45,33 +42,13 @@ from firth.tasks.rewrite import RewriteHead
 from firth.tasks.segmenting import segment
 from firth.tasks.tag import TagHead
 from firth.tasks.task import Head
-from firth.tensors import Encoder, parameter_count
+from firth.tensors import Encoder
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 from firth.types import Example, Fill, Generated, Prediction, Rewritten, TaskInput
 
 if TYPE_CHECKING:
     from firth.inference.word_senses import Senses
-
-
-@dataclass(frozen=True)
-class ModelInfo:
-    """What a model consists of and where it comes from."""
-
-    encoder: JsonObject
-    """The encoder's config."""
-    parameters: int
-    encoder_parameters: int
-    vocabulary: int
-    """Number of tokens."""
-    heads: list[str]
-    """The names of its pre-training objectives."""
-    tasks: dict[str, JsonObject]
-    """For each task it was fine-tuned for, its labels and its config."""
-    embedding: JsonObject
-    """How it embeds texts."""
-    training: JsonObject
-    """How it was trained, as `firth.json` has it."""
 
 
 class Model:
@@ -102,23 +79,11 @@ class Model:
 
     @property
     def num_parameters(self) -> int:
-        return parameter_count([self.encoder, *self.checkpoint.goals.values()])
+        return num_parameters(self.checkpoint)
 
     def info(self) -> ModelInfo:
         """What the model consists of and where it comes from."""
-        tasks: dict[str, JsonObject] = {}
-        for name, task in self.checkpoint.tasks.items():
-            tasks[name] = {"labels": to_dict(task.labels), "config": to_dict(task.config)}
-        return ModelInfo(
-            encoder=to_dict(self.encoder.config),
-            parameters=self.num_parameters,
-            encoder_parameters=parameter_count([self.encoder]),
-            vocabulary=len(self.tokenizer.vocab),
-            heads=list(self.checkpoint.goals),
-            tasks=tasks,
-            embedding=to_dict(self.checkpoint.embedding),
-            training=dict(self.checkpoint.info),
-        )
+        return model_info(self.checkpoint)
 
     def save(self, folder: str | Path) -> None:
         """Writes the model as a folder that firth and transformers open."""
@@ -126,6 +91,7 @@ class Model:
 
     def tokens(self, text: str, *, specials: bool = False) -> list[str]:
         """The tokens of a text, as strings."""
+        _check_is_text(text)
         encoding = self.tokenizer.encode(text, specials=specials)
         return list(encoding.tokens)
 
@@ -172,6 +138,7 @@ class Model:
         A temperature of 0 takes the most likely tokens. `top_k` and `top_p` draw from the most likely tokens only; 0
         and 1 draw from all. No `no_repeat_ngram` tokens in a row occur twice, if that is not 0.
         """
+        _check_is_text(text)
         choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, no_repeat_ngram=no_repeat_ngram)
         options = GenerationOptions(max_tokens, choice, seed)
         [generated] = generate(self.checkpoint, [text], options)
@@ -385,32 +352,27 @@ class Model:
 
     def neighbours(self, word: str, *, top: int = 10) -> list[tuple[str, float]]:
         """The words nearest to a word, with the cosines of their vectors."""
+        _check_is_text(word)
         return self.lexicon.neighbours(word, top=top)
 
     def analogy(self, first: str, second: str, third: str, *, top: int = 10) -> list[tuple[str, float]]:
         """The words nearest to first - second + third: king, man, woman should give queen."""
+        for word in (first, second, third):
+            _check_is_text(word)
         return self.lexicon.analogy(first, second, third, top=top)
 
     def senses(self, word: str, lines: Sequence[str], *, groups: int | None = None, layer: int = -1) -> "Senses":
         """The occurrences of a word in lines of text, grouped by what it means there."""
+        _check_is_text(word)
         # That module imports this one.
         from firth.inference.word_senses import find_senses
 
         return find_senses(self, word, lines, count=groups, layer=layer)
 
-    @torch.inference_mode()
     def attention(self, text: str) -> tuple[list[str], np.ndarray]:
         """The tokens of a text with its special ones, and the attention weights: layers x H x L x L."""
-        if not (self.encoder.shows_attention and self.encoder.num_layers):
-            raise Unsupported("This model has no attention to show.")
-        vocab = self.tokenizer.vocab
-        ids = vocab.frame.join(self.tokenizer.encode(text).ids)
-        ids = ids[: self.encoder.max_positions]
-        states = self.encoder(pack_tokens([ids]), attention=True)
-        tokens = [vocab.tokens[token] for token in ids]
-        # Each layer's weights are those of one batch with one sequence.
-        weights = np.stack([layer[0].numpy() for layer in states.attention])
-        return tokens, weights
+        _check_is_text(text)
+        return read_attention(self.encoder, self.tokenizer, text)
 
     def _head(self, task: str) -> Head:
         """The head of the task with this name; without a name, of the model's only task."""

@@ -1,6 +1,7 @@
 """A text's tokens in, its words out: where each is in the text, and which tokens it is made of."""
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -20,10 +21,13 @@ class WordSpan:
 def word_spans(encoding: Encoding, text: str) -> list[WordSpan]:
     """The words of a text by its tokens: a word begins where a token begins one."""
     starts = np.flatnonzero(encoding.word_starts).tolist()
-    if len(encoding) and (not starts or starts[0] != 0):
+    if starts[:1] != [0]:
         starts.insert(0, 0)
     spans: list[WordSpan] = []
-    for first_token, end_token in zip(starts, [*starts[1:], len(encoding)], strict=True):
+    # An empty text has no tokens, so its only stretch is empty.
+    for first_token, end_token in pairwise([*starts, len(encoding)]):
+        if first_token == end_token:
+            continue
         start = int(encoding.offsets[first_token, 0])
         end = int(encoding.offsets[end_token - 1, 1])
         # A piece of a byte-level tokenizer may hold the space before the word.

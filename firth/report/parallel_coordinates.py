@@ -4,6 +4,7 @@ Every row is a line over all axes. The best row is drawn over the others, wider 
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from firth.report.axes import number
 from firth.report.markup import Html, tag
@@ -18,20 +19,32 @@ _SIDE = 60.0
 Row = Mapping[str, object]
 
 
+@dataclass(frozen=True)
+class Axis:
+    """The axis of one setting."""
+
+    x: float
+    heights: Mapping[object, float]
+    """Where each value is on it, counted from the top."""
+
+
 def parallel_coordinates(rows: Sequence[Row], *, best: int) -> Html:
     """The chart; `best` is the index of the row to point out. All rows have the same keys, which name the axes."""
     names = list(rows[0])
     gap = (WIDTH - 2 * _SIDE) / max(1, len(names) - 1)
-    places: dict[str, dict[object, float]] = {}
+    axes: dict[str, Axis] = {}
     parts: list[Html] = []
     for index, name in enumerate(names):
-        x = _SIDE + index * gap
-        places[name] = _heights([row[name] for row in rows])
-        parts += _axis(name, x, places[name])
-    order = [index for index in range(len(rows)) if index != best] + [best]
-    for index in order:
-        parts.append(_line(rows[index], names, places, gap=gap, is_best=index == best))
-    spoken = ", ".join(f"{name} {_written(rows[best][name])}" for name in names)
+        values = [row[name] for row in rows]
+        axes[name] = Axis(_SIDE + index * gap, _heights(values))
+        parts += _drawn_axis(name, axes[name])
+    for index, row in enumerate(rows):
+        if index != best:
+            parts.append(_line(row, axes, class_="line s0 faint"))
+    # The best row lies over all others.
+    best_row = rows[best]
+    parts.append(_line(best_row, axes, class_="line s1"))
+    spoken = ", ".join(f"{name} {_written(best_row[name])}" for name in names)
     return svg(f"{len(rows)} trials; the best: {spoken}", WIDTH, HEIGHT, *parts)
 
 
@@ -39,13 +52,17 @@ def _heights(values: Sequence[object]) -> dict[object, float]:
     """Where each value is on its axis: numbers in proportion, low ones at the bottom; names at equal distances."""
     different = sorted(set(values), key=_order)
     numbers = [value for value in different if isinstance(value, int | float)]
+    if len(different) == 1:
+        shares = [0.5]
+    elif len(numbers) == len(different):
+        lowest = numbers[0]
+        reach = numbers[-1] - lowest
+        shares = [(value - lowest) / reach for value in numbers]
+    else:
+        last = len(different) - 1
+        shares = [rank / last for rank in range(len(different))]
     heights: dict[object, float] = {}
-    for rank, value in enumerate(different):
-        share = 0.5
-        if len(different) > 1:
-            share = rank / (len(different) - 1)
-            if len(numbers) == len(different) and isinstance(value, int | float):
-                share = (value - numbers[0]) / (numbers[-1] - numbers[0])
+    for value, share in zip(different, shares, strict=True):
         heights[value] = _BOTTOM - share * (_BOTTOM - _TOP)
     return heights
 
@@ -57,26 +74,26 @@ def _order(value: object) -> tuple[int, float, str]:
     return 1, 0.0, str(value)
 
 
-def _axis(name: str, x: float, heights: Mapping[object, float]) -> list[Html]:
+def _drawn_axis(name: str, axis: Axis) -> list[Html]:
     """An axis with its name above, and its lowest and highest value."""
-    ends = sorted(heights.items(), key=lambda entry: entry[1])
+    # The top of a picture has the lowest height.
+    from_top = sorted(axis.heights, key=lambda value: axis.heights[value])
     parts = [
-        tag("line", class_="rule", x1=x, x2=x, y1=_TOP, y2=_BOTTOM),
-        text(x, 18, name, class_="axis", anchor="middle"),
-        text(x, _TOP - 10, _written(ends[0][0]), anchor="middle"),
+        tag("line", class_="rule", x1=axis.x, x2=axis.x, y1=_TOP, y2=_BOTTOM),
+        text(axis.x, 18, name, class_="axis", anchor="middle"),
+        text(axis.x, _TOP - 10, _written(from_top[0]), anchor="middle"),
     ]
-    if len(ends) > 1:
-        parts.append(text(x, _BOTTOM + 20, _written(ends[-1][0]), anchor="middle"))
+    if len(from_top) > 1:
+        parts.append(text(axis.x, _BOTTOM + 20, _written(from_top[-1]), anchor="middle"))
     return parts
 
 
-def _line(
-    row: Row, names: Sequence[str], places: Mapping[str, Mapping[object, float]], *, gap: float, is_best: bool
-) -> Html:
+def _line(row: Row, axes: Mapping[str, Axis], *, class_: str) -> Html:
     points = []
-    for index, name in enumerate(names):
-        points.append(f"{_SIDE + index * gap:.1f},{places[name][row[name]]:.1f}")
-    return tag("polyline", points=" ".join(points), class_="line s1" if is_best else "line s0 faint")
+    for name, axis in axes.items():
+        height = axis.heights[row[name]]
+        points.append(f"{axis.x:.1f},{height:.1f}")
+    return tag("polyline", points=" ".join(points), class_=class_)
 
 
 def _written(value: object) -> str:

@@ -183,8 +183,9 @@ class SearchIndex:
 
     def passage(self, number: int) -> Passage:
         """The passage with this number."""
-        start, end = self._bounds[number : number + 2].tolist()
-        text = self._texts[start:end].tobytes().decode()
+        begin = int(self._bounds[number])
+        end = int(self._bounds[number + 1])
+        text = self._texts[begin:end].tobytes().decode()
         file, line, first, last = self._places[number].tolist()
         return Passage(text, self.files[file], line, first, last)
 
@@ -201,6 +202,12 @@ class SearchIndex:
         scores_QT = np.empty((len(questions_QD), top), np.float32)
         for i, numbers_C in enumerate(numbers_QC):
             found_C = numbers_C[numbers_C >= 0]
+            if len(found_C) < top:
+                # From where the graph was entered, too few passages can be reached.
+                numbers_1T, scores_1T = self._nearest_of_all(questions_QD[i : i + 1], top)
+                numbers_QT[i] = numbers_1T[0]
+                scores_QT[i] = scores_1T[0]
+                continue
             cosines_C = self.cosines(questions_QD[i], found_C)
             [best_T] = _best(cosines_C[None], top)
             numbers_QT[i] = found_C[best_T]
@@ -210,22 +217,27 @@ class SearchIndex:
     def _nearest_of_all(self, questions_QD: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
         numbers_QT = np.empty((len(questions_QD), 0), np.int64)
         scores_QT = np.empty((len(questions_QD), 0), np.float32)
+        # A cosine is that of the codes, scaled, and that of the centre, which all passages share.
+        centre_scores_Q1 = (questions_QD @ self.centre_D)[:, None]
         for start in range(0, len(self), BLOCK_ROWS):
-            codes_BD = np.asarray(self.codes_ND[start : start + BLOCK_ROWS], np.float32)
-            scores_QB = (questions_QD @ codes_BD.T) * self.scales_N[start : start + BLOCK_ROWS]
-            scores_QB += (questions_QD @ self.centre_D)[:, None]
+            end = min(start + BLOCK_ROWS, len(self))
+            codes_BD = np.asarray(self.codes_ND[start:end], np.float32)
+            scales_B = self.scales_N[start:end]
+            scores_QB = (questions_QD @ codes_BD.T) * scales_B
+            scores_QB += centre_scores_Q1
+            numbers_QB = np.broadcast_to(np.arange(start, end), scores_QB.shape)
             # The best of this block and of those before it.
-            block_numbers = np.broadcast_to(np.arange(start, start + len(codes_BD)), scores_QB.shape)
-            numbers_QT = np.concatenate([numbers_QT, block_numbers], 1)
-            scores_QT = np.concatenate([scores_QT, scores_QB], 1)
-            kept_QT = _best(scores_QT, top)
-            numbers_QT = np.take_along_axis(numbers_QT, kept_QT, 1)
-            scores_QT = np.take_along_axis(scores_QT, kept_QT, 1)
+            found_QC = np.concatenate([numbers_QT, numbers_QB], 1)
+            scores_QC = np.concatenate([scores_QT, scores_QB], 1)
+            kept_QT = _best(scores_QC, top)
+            numbers_QT = np.take_along_axis(found_QC, kept_QT, 1)
+            scores_QT = np.take_along_axis(scores_QC, kept_QT, 1)
         return numbers_QT, scores_QT
 
     def cosines(self, question_D: np.ndarray, numbers_C: np.ndarray) -> np.ndarray:
         """The cosines of a question to some passages."""
-        products_C = self.codes_ND[numbers_C].astype(np.float32) @ question_D
+        codes_CD = self.codes_ND[numbers_C].astype(np.float32)
+        products_C = codes_CD @ question_D
         return np.asarray(products_C * self.scales_N[numbers_C] + question_D @ self.centre_D)
 
     def ask(self, model: Model, question: str, *, top: int = 5, by: By = By.both) -> list[Hit]:
@@ -247,17 +259,18 @@ class SearchIndex:
             nearest_1T, cosines_1T = self.nearest(vector_D[None], top=count)
             return nearest_1T[0], cosines_1T[0]
         word_scores_N = self.words.scores(question)
-        [by_words] = _best(word_scores_N[None], count)
+        [by_words_T] = _best(word_scores_N[None], count)
         if by is By.words:
-            return by_words, word_scores_N[by_words]
+            return by_words_T, word_scores_N[by_words_T]
         nearest_1T, _ = self.nearest(vector_D[None], top=count)
-        numbers = np.union1d(nearest_1T[0], by_words)
-        cosines = self.cosines(vector_D, numbers)
-        return numbers, WORDS_SHARE * word_scores_N[numbers] + (1 - WORDS_SHARE) * cosines
+        numbers_C = np.union1d(nearest_1T[0], by_words_T)
+        cosines_C = self.cosines(vector_D, numbers_C)
+        word_scores_C = word_scores_N[numbers_C]
+        return numbers_C, WORDS_SHARE * word_scores_C + (1 - WORDS_SHARE) * cosines_C
 
 
 def _best(scores_QN: np.ndarray, top: int) -> np.ndarray:
-    """The columns of the `top` highest scores of each row, best first; of equal ones the first."""
+    """The columns of the `top` highest scores of each row, best first, and in their order if scores are equal."""
     if scores_QN.shape[1] > top:
         # A partition is faster than sorting everything, but does not say which of equal scores it keeps.
         some_QT = np.argpartition(-scores_QN, top - 1, axis=1)[:, :top]

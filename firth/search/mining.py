@@ -41,14 +41,22 @@ def mine_triplets(
     candidate_CD = model.embed(candidates, normalise=True)
     triplets: list[Triplet] = []
     for start in range(0, len(pairs), BLOCK):
+        block = pairs[start : start + BLOCK]
         cosines_BC = first_ND[start : start + BLOCK] @ candidate_CD.T
-        for pair, cosines_C in zip(pairs[start : start + BLOCK], cosines_BC, strict=True):
-            first, second = pair
+        for (first, second), cosines_C in zip(block, cosines_BC, strict=True):
             limit = cosines_C[place[second]] - margin
-            cosines_C[[place[second], *partners[first]]] = np.inf
+            refused = set(partners[first])
             if first in place:
-                cosines_C[place[first]] = np.inf
-            allowed = np.flatnonzero(cosines_C <= limit)
-            hardest = allowed[np.argsort(-cosines_C[allowed], kind="stable")][:negatives]
-            triplets += [Triplet(first, second, candidates[number]) for number in hardest.tolist()]
+                refused.add(place[first])
+            for number in _hardest(cosines_C, limit=limit, refused=refused)[:negatives]:
+                triplets.append(Triplet(first, second, candidates[number]))
     return triplets
+
+
+def _hardest(cosines_C: np.ndarray, *, limit: float, refused: set[int]) -> list[int]:
+    """The candidates up to the limit, the most similar first."""
+    is_allowed_C = cosines_C <= limit
+    is_allowed_C[list(refused)] = False
+    allowed = np.flatnonzero(is_allowed_C)
+    order = np.argsort(-cosines_C[allowed], kind="stable")
+    return [int(number) for number in allowed[order]]

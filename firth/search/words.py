@@ -17,6 +17,7 @@ added to a cosine. The folder of an index holds
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -30,35 +31,66 @@ MOST_COUNTED = 255
 """A word counts at most so often in a passage: it must fit into a byte."""
 
 
+@dataclass(frozen=True)
+class WordCounts:
+    """What the passages hold: M entries of a word in a passage, passage by passage, and N lengths."""
+
+    words: Sequence[str]
+    """All different words, in the order in which they occur first."""
+    words_M: np.ndarray
+    """The number of each entry's word ..."""
+    passages_M: np.ndarray
+    """... that of its passage ..."""
+    counts_M: np.ndarray
+    """... and how often the passage holds the word."""
+    lengths_N: np.ndarray
+
+
 def write_words(folder: Path, texts: Sequence[str]) -> None:
     """Writes the words of passages into the folder of their index."""
+    counted = _count_words(texts)
+    keys_W = fingerprints([word.encode() for word in counted.words])
+    order_W = np.argsort(keys_W)
+    # The place of each word in the order of the fingerprints.
+    places_W = np.empty(len(keys_W), np.int32)
+    places_W[order_W] = np.arange(len(keys_W), dtype=np.int32)
+
+    # The entries word by word; those of one word stay in the order of the passages.
+    places_M = places_W[counted.words_M]
+    order_M = np.argsort(places_M, kind="stable")
+    num_entries_W = np.bincount(places_M, minlength=len(keys_W))
+    bounds_W1 = np.concatenate([[0], np.cumsum(num_entries_W)])
+
+    np.save(folder / "words.npy", keys_W[order_W])
+    np.save(folder / "word_bounds.npy", bounds_W1)
+    np.save(folder / "word_passages.npy", counted.passages_M[order_M])
+    np.save(folder / "word_counts.npy", counted.counts_M[order_M])
+    np.save(folder / "word_lengths.npy", counted.lengths_N)
+
+
+def _count_words(texts: Sequence[str]) -> WordCounts:
     numbers: dict[str, int] = {}
     passage_words: list[np.ndarray] = []
     passage_counts: list[np.ndarray] = []
-    lengths = np.zeros(len(texts), np.int32)
-    for i, text in enumerate(texts):
+    lengths_N = np.zeros(len(texts), np.int32)
+    for passage, text in enumerate(texts):
         counted = Counter(words_of(text))
-        lengths[i] = counted.total()
-        words = [numbers.setdefault(word, len(numbers)) for word in counted]
-        counts = [min(count, MOST_COUNTED) for count in counted.values()]
+        words = []
+        counts = []
+        for word, count in counted.items():
+            words.append(numbers.setdefault(word, len(numbers)))
+            counts.append(min(count, MOST_COUNTED))
         passage_words.append(np.array(words, np.int32))
         passage_counts.append(np.array(counts, np.uint8))
-    sizes = [len(words) for words in passage_words]
-    passages = np.repeat(np.arange(len(texts), dtype=np.int32), sizes)
-
-    keys = fingerprints([word.encode() for word in numbers])
-    order_W = np.argsort(keys)
-    # The place of each word in the order of the fingerprints.
-    places_W = np.empty(len(keys), np.int32)
-    places_W[order_W] = np.arange(len(keys), dtype=np.int32)
-    entry_words = places_W[np.concatenate(passage_words)]
-    order = np.argsort(entry_words, kind="stable")
-    counts_W = np.bincount(entry_words, minlength=len(keys))
-    np.save(folder / "words.npy", keys[order_W])
-    np.save(folder / "word_bounds.npy", np.concatenate([[0], np.cumsum(counts_W)]))
-    np.save(folder / "word_passages.npy", passages[order])
-    np.save(folder / "word_counts.npy", np.concatenate(passage_counts)[order])
-    np.save(folder / "word_lengths.npy", lengths)
+        lengths_N[passage] = counted.total()
+    num_entries = [len(words) for words in passage_words]
+    return WordCounts(
+        words=list(numbers),
+        words_M=np.concatenate(passage_words),
+        passages_M=np.repeat(np.arange(len(texts), dtype=np.int32), num_entries),
+        counts_M=np.concatenate(passage_counts),
+        lengths_N=lengths_N,
+    )
 
 
 class WordIndex:
@@ -67,29 +99,36 @@ class WordIndex:
     def __init__(self, folder: Path) -> None:
         self._keys_W: np.ndarray = np.load(folder / "words.npy", mmap_mode="r")
         self._bounds_W1: np.ndarray = np.load(folder / "word_bounds.npy", mmap_mode="r")
-        self._passages: np.ndarray = np.load(folder / "word_passages.npy", mmap_mode="r")
-        self._counts: np.ndarray = np.load(folder / "word_counts.npy", mmap_mode="r")
+        self._passages_M: np.ndarray = np.load(folder / "word_passages.npy", mmap_mode="r")
+        self._counts_M: np.ndarray = np.load(folder / "word_counts.npy", mmap_mode="r")
         lengths_N = np.load(folder / "word_lengths.npy").astype(np.float32)
         mean_length = max(1.0, float(lengths_N.mean()))
         self._norms_N = K1 * (1 - B + B * lengths_N / mean_length)
 
     def scores(self, question: str) -> np.ndarray:
         """The score of every passage, from 0 (it has none of the question's words) to 1."""
-        scores_N = np.zeros(len(self._norms_N), np.float32)
+        num_passages = len(self._norms_N)
+        scores_N = np.zeros(num_passages, np.float32)
         best_possible = 0.0
         for word in sorted(set(words_of(question))):
-            passages, counts = self._entries(word)
-            idf = math.log(1 + (len(scores_N) - len(passages) + 0.5) / (len(passages) + 0.5))
-            best_possible += idf * (K1 + 1)
+            passages_P, counts_P = self._entries(word)
+            num_holding = len(passages_P)
+            idf = math.log(1 + (num_passages - num_holding + 0.5) / (num_holding + 0.5))
+            highest = idf * (K1 + 1)
+            best_possible += highest
             # No passage occurs twice among a word's entries.
-            scores_N[passages] += idf * (K1 + 1) * counts / (counts + self._norms_N[passages])
+            scores_N[passages_P] += highest * counts_P / (counts_P + self._norms_N[passages_P])
         return scores_N / max(best_possible, 1e-12)
 
     def _entries(self, word: str) -> tuple[np.ndarray, np.ndarray]:
-        """The passages that hold a word, and how often each does."""
+        """The P passages that hold a word, and how often each does."""
         [key] = fingerprints([word.encode()])
         place = int(np.searchsorted(self._keys_W, key))
-        if place == len(self._keys_W) or self._keys_W[place] != key:
+        is_known = place < len(self._keys_W) and self._keys_W[place] == key
+        if not is_known:
             return np.empty(0, np.int32), np.empty(0, np.float32)
-        start, end = self._bounds_W1[place : place + 2].tolist()
-        return np.asarray(self._passages[start:end]), self._counts[start:end].astype(np.float32)
+        start = int(self._bounds_W1[place])
+        end = int(self._bounds_W1[place + 1])
+        passages_P = np.asarray(self._passages_M[start:end])
+        counts_P = self._counts_M[start:end].astype(np.float32)
+        return passages_P, counts_P

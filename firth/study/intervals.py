@@ -16,6 +16,8 @@ import numpy as np
 
 LEVEL = 0.05
 """The chance of a false verdict."""
+SMALLEST_ERROR = 1e-9
+"""A standard error below this comes from the rounding of floats: scores have six digits."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,9 @@ def p_value(differences: Sequence[float]) -> float:
         return 1.0
     mean = statistics.fmean(differences)
     error = statistics.stdev(differences) / math.sqrt(count)
-    if error == 0:
+    if error < SMALLEST_ERROR:
         # Equal differences, such as one row of a small set: only their sign says something (sign test).
-        return 1.0 if mean == 0 else 2.0 ** (1 - count)
+        return 1.0 if abs(mean) < SMALLEST_ERROR else 2.0 ** (1 - count)
     return 2 * (1 - t_probability(abs(mean) / error, count - 1))
 
 

@@ -81,23 +81,33 @@ def _cells(study: Study, found: Sequence[Mean]) -> tuple[list[str], list[list[st
     """The header and the rows of the table: a line for each system and place, a column for each set."""
     datasets = sorted({mean.dataset for mean in found})
     has_axis = any(mean.x is not None for mean in found)
-    header = ["system", *([study.x_label] if has_axis else []), *datasets, "seeds"]
-    by_line: dict[tuple[str, float], dict[str, Interval]] = {}
+    header = ["system"]
+    if has_axis:
+        header.append(study.x_label)
+    header += [*datasets, "seeds"]
+    # Systems in the order of the rows, each with its places from low to high.
+    by_system: dict[str, dict[float, dict[str, Interval]]] = {}
     for mean in found:
-        by_line.setdefault((mean.system, mean.x or 0.0), {})[mean.dataset] = mean.interval
-    systems = list(dict.fromkeys(mean.system for mean in found))
+        places = by_system.setdefault(mean.system, {})
+        places.setdefault(mean.x or 0.0, {})[mean.dataset] = mean.interval
     table_rows = []
-    for system, x in sorted(by_line, key=lambda line: (systems.index(line[0]), line[1])):
-        intervals = by_line[system, x]
-        line = [system]
-        if has_axis:
-            line.append(f"{x:g}")
-        for dataset in datasets:
-            line.append(_written(intervals.get(dataset)))
-        counts = sorted({interval.count for interval in intervals.values()})
-        line.append("–".join(str(count) for count in dict.fromkeys((counts[0], counts[-1]))))
-        table_rows.append(line)
+    for system, places in by_system.items():
+        for x, intervals in sorted(places.items()):
+            line = [system]
+            if has_axis:
+                line.append(f"{x:g}")
+            for dataset in datasets:
+                line.append(_written(intervals.get(dataset)))
+            line.append(_counted([interval.count for interval in intervals.values()]))
+            table_rows.append(line)
     return header, table_rows
+
+
+def _counted(counts: Sequence[int]) -> str:
+    """How many seeds the sets have: `5`, or `3–5` if they differ."""
+    fewest = min(counts)
+    most = max(counts)
+    return str(fewest) if fewest == most else f"{fewest}–{most}"
 
 
 def _written(interval: Interval | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from firth.study.sets import find_model
+from firth.study.sets import find_model, read_rows
 from firth.study.states import read_layers
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def _word_states(model: "Model", path: Path, between: str) -> tuple[np.ndarray, 
     """The states of the labelled words, K x W x D, each the mean over its tokens, and their labels."""
     sentences = []
     labels_of = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in read_rows(path):
         text, _, tags = line.partition("\t")
         sentences.append(text.split(" "))
         labels_of.append(tags.split(" "))
@@ -114,15 +114,17 @@ def heads(
     import firth
 
     loaded = firth.load(find_model(model))
-    shares_of = [_pattern_shares(loaded, path) for path in (*chosen, *texts)]
+    chosen_shares = _pattern_shares(loaded, chosen[0])
+    measured_shares = [_pattern_shares(loaded, path) for path in texts]
     figures = {}
     for pattern in PATTERNS:
-        best = np.unravel_index(shares_of[0][pattern].argmax(), shares_of[0][pattern].shape)
-        figures[f"{pattern}_layer"] = float(best[0] + 1)
-        figures[f"{pattern}_head"] = float(best[1] + 1)
-        figures[f"{pattern}_heads"] = float((shares_of[0][pattern] >= ENOUGH).sum())
-        for fold, shares in enumerate(shares_of[1:], start=1):
-            figures[f"{pattern}_best_{fold}"] = float(shares[pattern][best])
+        shares_KH = chosen_shares[pattern]
+        layer, head = np.unravel_index(shares_KH.argmax(), shares_KH.shape)
+        figures[f"{pattern}_layer"] = float(layer + 1)
+        figures[f"{pattern}_head"] = float(head + 1)
+        figures[f"{pattern}_heads"] = float((shares_KH >= ENOUGH).sum())
+        for fold, shares in enumerate(measured_shares, start=1):
+            figures[f"{pattern}_best_{fold}"] = float(shares[pattern][layer, head])
             figures[f"{pattern}_mean_{fold}"] = float(shares[pattern].mean())
     return figures
 
@@ -131,11 +133,12 @@ def _pattern_shares(model: "Model", path: Path) -> dict[str, np.ndarray]:
     """For each pattern and head the mean share of attention, over the tokens for which the pattern exists."""
     sums: dict[str, np.ndarray] = {}
     counts = dict.fromkeys(PATTERNS, 0)
-    for line in path.read_text("utf-8").splitlines():
+    for line in read_rows(path):
         tokens, weights_KHLL = model.attention(line)
         for pattern, mask_LL in _masks(tokens).items():
             rows = np.flatnonzero(mask_LL.any(1))
-            given_KH = (weights_KHLL * mask_LL).sum(-1)[:, :, rows].sum(-1)
+            given_KHL = (weights_KHLL * mask_LL).sum(-1)
+            given_KH = given_KHL[:, :, rows].sum(-1)
             sums[pattern] = sums.get(pattern, 0) + given_KH
             counts[pattern] += len(rows)
     return {pattern: total / max(counts[pattern], 1) for pattern, total in sums.items()}

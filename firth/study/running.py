@@ -34,7 +34,7 @@ class Score:
     seed: int
     figure: str
     score: float | None
-    """None where the run failed."""
+    """None where the run failed, or the figure is undefined."""
     key: str
     """Of the run."""
     seconds: float
@@ -76,7 +76,8 @@ def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | 
     num_left = 0
     for number, cell in enumerate(cells, start=1):
         missing = list(store.missing(cell.run))
-        if not clock.fits(missing):
+        # What earlier times have done is shown, even when no time is left.
+        if missing and not clock.fits(missing):
             num_left += 1
             continue
         if missing:
@@ -93,8 +94,8 @@ def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | 
 
 def _row(cell: Cell, store: Store) -> Score:
     result = store.do(cell.run)
-    rounded = {name: round(value, DIGITS) for name, value in result.figures.items()}
-    figure = cell.figure or next(iter(rounded), "")
+    rounded = {name: round(value, DIGITS) for name, value in result.defined.items()}
+    figure = cell.figure or next(iter(result.figures), "")
     kept = rounded
     if cell.figure:
         # A run that fills many cells has the figures of all of them.

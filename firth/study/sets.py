@@ -81,9 +81,12 @@ class Sources:
             raise BadInput(f"{packed} is missing; `data=` must be a folder with that archive.")
         path.parent.mkdir(parents=True, exist_ok=True)
         with tarfile.open(packed) as tar, atomic_file(path) as file:
-            source = tar.extractfile(member)
+            try:
+                source = tar.extractfile(member)
+            except KeyError:
+                source = None
             if source is None:
-                raise BadInput(f"{packed} has no file {member}.")
+                raise BadInput(f"{packed} has no file {member}; `data=` must be a folder with the archive that has it.")
             shutil.copyfileobj(source, file)
         return path
 

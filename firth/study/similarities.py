@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from firth.errors import BadConfig
-from firth.study.sets import find_model
+from firth.study.sets import find_model, read_rows
 from firth.study.states import read_layers
 
 Figures = Mapping[str, float]
@@ -47,7 +47,7 @@ def similarity(
     vectors = _vectors(model, texts, pooling)
     if change:
         # The change is learned from other texts than those compared, where there are some.
-        others = sample[0].read_text("utf-8").splitlines() if sample else texts
+        others = read_rows(sample[0]) if sample else texts
         learned_from = _vectors(model, [text for text in others if text.strip()], pooling)
         vectors = _changed(vectors, learned_from, change)
     firsts = vectors[0::2]
@@ -86,7 +86,7 @@ def _split(values: np.ndarray, rows_of_files: Sequence[Rows]) -> list[np.ndarray
 def _read_pairs(path: Path) -> Rows:
     """Rows of first, second and score."""
     rows = []
-    for line in path.read_text("utf-8").splitlines():
+    for line in read_rows(path):
         first, second, score = line.split("\t")[:3]
         rows.append((first, second, float(score)))
     return rows

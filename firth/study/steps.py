@@ -13,7 +13,8 @@ from firth.study.probing import heads, probe, senses
 from firth.study.sets import find_model
 from firth.study.similarities import similarity
 
-Figures = Mapping[str, float]
+Figures = Mapping[str, float | None]
+"""By name; None where a figure is undefined."""
 
 
 def prepare(
@@ -105,12 +106,12 @@ def finetune(
     )
     found = summary["tasks"][task]
     spreads = found["figures"]["test"]
+    # The main figure is the first.
     figures = {found["main"]: spreads[found["main"]]["mean"]}
     for name, spread in spreads.items():
-        if isinstance(spread, dict):
-            figures[name] = spread["mean"]
+        figures[name] = spread["mean"]
     figures["majority"] = found["baseline"]["test"][found["main"]] or 0.0
-    return {name: float(value) for name, value in figures.items() if value is not None}
+    return figures
 
 
 def compress(

@@ -5,6 +5,7 @@ figures or the sentence of its failure.
 """
 
 import logging
+import math
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -32,10 +33,19 @@ class Result:
 
     seconds: float
     """Of the process that finished it; earlier ones that were cut off are not counted."""
-    figures: Mapping[str, float] = field(default_factory=dict)
-    """The first one is that which the run is judged by."""
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """The first one is that which the run is judged by; None where one is undefined."""
     failed: str = ""
     """The sentence of a failure."""
+
+    @property
+    def defined(self) -> dict[str, float]:
+        """The figures without undefined ones, such as the correlation with a constant."""
+        found = {}
+        for name, value in self.figures.items():
+            if value is not None and math.isfinite(value):
+                found[name] = value
+        return found
 
 
 class Store:

@@ -183,7 +183,8 @@ def threshold_for(notes: Mapping[str, object], task: str, wanted: float) -> floa
     own = saved.get(task) if isinstance(saved, Mapping) else None
     if not isinstance(own, Mapping):
         raise Unsupported(
-            "This model has no thresholds: only classifiers with one label column have them, found in fine-tuning."
+            "This model has no thresholds: only classifiers with one label column have them, found in fine-tuning on "
+            "rows that were not learned from."
         )
     for reached, above in sorted(own["thresholds"]):
         if reached >= wanted:

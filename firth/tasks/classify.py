@@ -7,7 +7,7 @@ overlapping windows; the scores of its windows are averaged, in training as in p
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
@@ -24,7 +24,7 @@ from firth.nn.blocks import initialise
 from firth.nn.heads import scoring_layer
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
-from firth.tasks import classify_scores, columns, glue
+from firth.tasks import classify_labels, classify_scores, columns, glue
 from firth.tasks.calibration import best_temperature_of
 from firth.tasks.classify_scores import Names
 from firth.tasks.task import (
@@ -173,7 +173,7 @@ class ClassifyReader(Reader):
             return {}
         found: dict[str, set[str]] = {group: set() for group in self.config.groups}
         for example in examples:
-            golds = _names_by_group(example.gold, self.config)
+            golds = classify_labels.names_by_group(example.gold, kind=self.config.kind)
             for names, gold in zip(found.values(), golds, strict=True):
                 names |= gold
         for group, names in found.items():
@@ -200,7 +200,7 @@ class ClassifyReader(Reader):
         if not labels:
             return
         for example in examples:
-            golds = _names_by_group(example.gold, self.config)
+            golds = classify_labels.names_by_group(example.gold, kind=self.config.kind)
             for (group, known), gold in zip(labels.items(), golds, strict=True):
                 unknown = sorted(gold - {*known})
                 if unknown:
@@ -212,7 +212,7 @@ class ClassifyReader(Reader):
             return {}
         counts: dict[str, Counter[str]] = {group: Counter() for group in self.config.groups}
         for example in examples:
-            golds = _names_by_group(example.gold, self.config)
+            golds = classify_labels.names_by_group(example.gold, kind=self.config.kind)
             for counter, names in zip(counts.values(), golds, strict=True):
                 counter.update(names)
         return {group: dict(sorted(counter.items())) for group, counter in counts.items()}
@@ -229,15 +229,6 @@ class ClassifyReader(Reader):
 
 def _texts(number: int) -> str:
     return "one text" if number == 1 else f"{number} texts"
-
-
-def _names_by_group(gold: str | Names, config: ClassifyConfig) -> list[set[str]]:
-    """The names that a row has in each label column."""
-    if isinstance(gold, str):
-        return [{gold}]
-    if config.kind == "many":
-        return [set(gold)]
-    return [{name} for name in gold]
 
 
 class ClassifyHead(Head):
@@ -275,37 +266,12 @@ class ClassifyHead(Head):
         packed, owners_B = pack_items(items)
         golds = [item.example.gold for item in items]
         if self.config.kind == "number":
-            gold = self._number_targets(golds)
+            gold = classify_labels.number_targets(golds, centre=self.config.centre, scale=self.config.scale)
         elif self.config.kind == "many":
-            gold = self._many_targets(golds)
+            gold = classify_labels.many_targets(golds, self.labels)
         else:
-            gold = self._one_targets(golds)
+            gold = classify_labels.one_targets(golds, self.labels)
         return replace(packed, targets={"owners_B": owners_B, "gold_E": gold})
-
-    def _number_targets(self, golds: Sequence[float]) -> Tensor:
-        """E standardised numbers."""
-        golds_E = np.array(golds, np.float64)
-        values_E = (golds_E - self.config.centre) / self.config.scale
-        return torch.from_numpy(values_E).float()
-
-    def _many_targets(self, golds: Sequence[Names]) -> Tensor:
-        """E x T: 1 for each name that a row has."""
-        (names,) = self.labels.values()
-        index = index_of(names)
-        targets_ET = torch.zeros(len(golds), len(names))
-        for row, gold in enumerate(golds):
-            targets_ET[row, [index[name] for name in gold]] = 1
-        return targets_ET
-
-    def _one_targets(self, golds: Sequence[str | Names]) -> Tensor:
-        """E x groups: the index of a row's name within each group."""
-        indices = [index_of(names) for names in self.labels.values()]
-        # One name for each label column.
-        rows = []
-        for gold in golds:
-            names = (gold,) if isinstance(gold, str) else gold
-            rows.append([index[name] for index, name in zip(indices, names, strict=True)])
-        return torch.tensor(rows)
 
     # Learning
 
@@ -315,18 +281,9 @@ class ClassifyHead(Head):
             (names,) = self.labels.values()
             counts = Counter(example.gold for example in examples)
             self.head.plant(np.array([counts[name] for name in names]))
-        if self.config.class_weights == "none":
-            return
-        weights: list[float] = []
-        for group, names in enumerate(self.labels.values()):
-            counts = Counter()
-            for example in examples:
-                counts.update(_names_by_group(example.gold, self.config)[group])
-            # Every name gets the same total; the mean weight over the rows is 1.
-            total = sum(counts.values())
-            for name in names:
-                weights.append(total / (len(names) * max(counts[name], 1)))
-        self.weights_T.copy_(torch.tensor(weights))
+        if self.config.class_weights == "balanced":
+            weights = classify_labels.balanced_weights(gold_labels(examples), self.labels, kind=self.config.kind)
+            self.weights_T.copy_(torch.tensor(weights))
 
     def loss(self, states: States, batch: Batch) -> Loss:
         return self.loss_from_scores(self.example_scores(states, batch), batch)
@@ -399,38 +356,8 @@ class ClassifyHead(Head):
             # The head learned standardised numbers.
             return Prediction(float(scores_T[0]) * self.config.scale + self.config.centre)
         if self.config.kind == "many":
-            return self._decide_many(scores_T)
-        return self._decide_one(scores_T)
-
-    def _decide_many(self, scores_T: np.ndarray) -> Prediction:
-        """The names whose probability is above the threshold; the confidence is that of all these choices together."""
-        (names,) = self.labels.values()
-        probabilities_T = 1 / (1 + np.exp(-scores_T.astype(np.float64)))
-        probabilities = dict(zip(names, probabilities_T.tolist(), strict=True))
-        chosen = tuple(name for name in names if probabilities[name] > self.config.threshold)
-        confidence = 1.0
-        for name, probability in probabilities.items():
-            confidence *= probability if name in chosen else 1 - probability
-        return Prediction(chosen, confidence, probabilities)
-
-    def _decide_one(self, scores_T: np.ndarray) -> Prediction:
-        """The likeliest name of each group."""
-        has_groups = len(self.labels) > 1
-        chosen = []
-        confidence = 1.0
-        probabilities: dict[str, float] = {}
-        for (group, names), part in zip(self.labels.items(), self.slices, strict=True):
-            # A softmax within the group.
-            group_T = scores_T[part]
-            probabilities_T = np.exp(group_T - group_T.max(), dtype=np.float64)
-            probabilities_T /= probabilities_T.sum()
-            chosen.append(names[int(probabilities_T.argmax())])
-            confidence *= float(probabilities_T.max())
-            for name, probability in zip(names, probabilities_T.tolist(), strict=True):
-                shown = f"{group}={name}" if has_groups else name
-                probabilities[shown] = probability
-        label = tuple(chosen) if has_groups else chosen[0]
-        return Prediction(label, confidence, probabilities)
+            return classify_labels.decide_many(scores_T, self.labels, threshold=self.config.threshold)
+        return classify_labels.decide_one(scores_T, self.labels, self.slices)
 
 
 def means_of_windows(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> Tensor:

@@ -132,6 +132,8 @@ class CompareConfig(TaskConfig):
             raise BadConfig("whiten and pooling=first-last go with way=pooled.")
         if len(self.label_columns) > 1:
             raise BadConfig("compare reads one label column.")
+        if self.highest and self.highest == self.lowest:
+            raise BadConfig(f"tasks.compare.lowest and highest must differ; both are {self.highest:g}.")
         if self.matryoshka and (self.way != "siamese" or min(self.matryoshka) < 1):
             raise BadConfig("matryoshka is a list of widths from 1 on and goes with way=siamese.")
         check_shares(dropout=self.dropout)
@@ -454,6 +456,9 @@ class CompareScorer(Scorer):
         return compare_scores.ranking_figures(vectors, examples, _are_alike(examples, self.config))
 
     def baseline(self, train: Examples, examples: Examples) -> list[Prediction]:
+        if self.config.kind == "positives":
+            # A direction of its own for each text finds partners by chance.
+            return [_in_random_directions(example) for example in examples]
         mean = float(np.mean([_target(example, self.config) for example in train]))
         label = 0.0
         if self.config.kind == "number":
@@ -479,6 +484,11 @@ class CompareScorer(Scorer):
         if self.config.kind == "one" and is_right:
             return 0.0
         return abs(predicted - gold)
+
+
+def _in_random_directions(example: Example) -> Similarity:
+    vectors = [compare_scores.random_direction(text) for text in example.texts]
+    return with_vectors(0.0, tuple(vectors))
 
 
 COMPARE = Task(CompareConfig, CompareReader, CompareHead, CompareScorer, untrained={"way": "pooled"})

@@ -143,7 +143,9 @@ def _answers(found: object) -> list[GivenAnswer] | None:
     if isinstance(found, Mapping) and isinstance(found.get("text"), list):
         texts = found["text"]
         starts = found.get("answer_start") or [None] * len(texts)
-        found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
+        if not isinstance(starts, list) or len(starts) != len(texts):
+            return None
+        found = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=True)]
     if not isinstance(found, list):
         return None
     answers: list[GivenAnswer] = []

@@ -12,7 +12,7 @@ import numpy as np
 
 from firth import rng
 from firth.errors import BadConfig
-from firth.metrics.paired import mcnemar
+from firth.metrics.paired import mcnemar, only_one_right
 from firth.tasks.task import Figures
 from firth.trust.rows import AnsweredRows, answer_file
 
@@ -68,6 +68,7 @@ def compare_models(
     low, high = bootstrap_interval(difference, num_rows, samples=samples, seed=seed)
     one_right = one.is_right
     other_right = other.is_right
+    only_first, only_second = only_one_right(one_right, other_right)
     p_value = mcnemar(one_right, other_right)
     gain = first_figures[main] - second_figures[main]
     return ModelComparison(
@@ -77,8 +78,8 @@ def compare_models(
         second=second_figures,
         difference=gain,
         interval=(low, high),
-        only_first_right=sum(a and not b for a, b in zip(one_right, other_right, strict=True)),
-        only_second_right=sum(b and not a for a, b in zip(one_right, other_right, strict=True)),
+        only_first_right=only_first,
+        only_second_right=only_second,
         p_value=p_value,
         verdict=_verdict(gain, (low, high), p_value),
     )
@@ -95,7 +96,11 @@ def bootstrap_interval(
     values = []
     for sample in range(samples):
         rows = rng.below(key, num_rows, np.arange(num_rows), sample)
-        values.append(difference(np.asarray(rows)))
+        value = difference(np.asarray(rows))
+        if np.isfinite(value):  # the AUC of a draw in which all rows have one label is undefined
+            values.append(value)
+    if not values:
+        return float("nan"), float("nan")
     low, high = np.quantile(values, [0.025, 0.975])
     return float(low), float(high)
 

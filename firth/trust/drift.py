@@ -19,6 +19,7 @@ from firth.corpus.readers import read_texts
 from firth.data.spoken import words_of
 from firth.errors import BadInput
 from firth.files import ending
+from firth.finetuning.figures import readable
 from firth.finetuning.folds import fold_of_rows
 from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
@@ -28,15 +29,20 @@ from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
 from firth.tokenizers.unknown import unknown_share
 from firth.trust.held_out import held_out_probabilities
+from firth.types import Prediction
 
 MOST_TEXTS = 2000
 """Texts of each side that are compared; more are drawn from."""
 FOLDS = 5
+FEWEST_TEXTS = 2 * FOLDS
 SHOWN_WORDS = 10
 SHOWN_TEXTS = 5
 SURE_DEVIATIONS = 3.0
 """The AUC must lie so many standard errors above 0.5 to be called drift."""
 TABLES = (".tsv", ".csv", ".json", ".jsonl")
+
+Row = tuple[str, ...]
+"""One text, or the two texts of a pair."""
 
 
 class Side(TypedDict):
@@ -77,11 +83,17 @@ def find_drift(
     `model` gives the vectors, and the labels if it was fine-tuned to classify; without it, the model that comes with
     firth for the language of the old texts.
     """
-    old_texts = _sample(_texts(Path(old), columns), rng.key(seed, "old texts"))
-    new_texts = _sample(_texts(Path(new), columns), rng.key(seed, "new texts"))
-    for path, texts in ((old, old_texts), (new, new_texts)):
-        if len(texts) < 2 * FOLDS:
-            raise BadInput(f"{path} has {len(texts)} texts; it takes at least {2 * FOLDS} to see drift.")
+    old_rows = _sample(_read_rows(Path(old), columns), rng.key(seed, "old texts"))
+    new_rows = _sample(_read_rows(Path(new), columns), rng.key(seed, "new texts"))
+    for path, rows in ((old, old_rows), (new, new_rows)):
+        # Copies of a text are in one fold, so they count once.
+        num_different = len(set(rows))
+        if num_different < FEWEST_TEXTS:
+            raise BadInput(
+                f"{path} has {num_different} different texts; it takes at least {FEWEST_TEXTS} to see drift."
+            )
+    old_texts = [" ".join(row) for row in old_rows]
+    new_texts = [" ".join(row) for row in new_rows]
     loaded = load(model or models.suiting(old_texts))
     texts = [*old_texts, *new_texts]
     is_new_N = np.repeat([0, 1], [len(old_texts), len(new_texts)])
@@ -97,28 +109,31 @@ def find_drift(
         auc=auc,
         standard_error=error,
         drifted=auc - 0.5 > SURE_DEVIATIONS * error,
-        old=_side(loaded, old_texts),
-        new=_side(loaded, new_texts),
+        old=_side(loaded, old_rows),
+        new=_side(loaded, new_rows),
         more_frequent=risen,
         less_frequent=fallen,
         most_unlike=[new_texts[place] for place in unlike],
     )
 
 
-def _texts(path: Path, columns: Mapping[str, object] | None) -> list[str]:
+def _read_rows(path: Path, columns: Mapping[str, object] | None) -> list[Row]:
     """The texts of a table's text columns, or the lines of a text file that are not blank."""
     if ending(path) not in TABLES:
-        return [line for line in read_texts(path) if line.strip()]
-    rows = read_rows(path)
-    named, _ = find_columns(rows, ClassifyConfig(**(columns or {})), labelled=False)  # type: ignore[arg-type]
-    return [" ".join(str(values[name]) for name in named) for _, values in rows.take(named, [])]
+        return [(line,) for line in read_texts(path) if line.strip()]
+    table = read_rows(path)
+    named, _ = find_columns(table, ClassifyConfig(**(columns or {})), labelled=False)  # type: ignore[arg-type]
+    found = []
+    for _, values in table.take(named, []):
+        found.append(tuple(str(values[name]) for name in named))
+    return found
 
 
-def _sample(texts: Sequence[str], key: np.uint64) -> list[str]:
-    if len(texts) <= MOST_TEXTS:
-        return list(texts)
-    order = rng.permutation(key, len(texts))[:MOST_TEXTS]
-    return [texts[place] for place in sorted(order.tolist())]
+def _sample(rows: Sequence[Row], key: np.uint64) -> list[Row]:
+    if len(rows) <= MOST_TEXTS:
+        return list(rows)
+    order = rng.permutation(key, len(rows))[:MOST_TEXTS]
+    return [rows[place] for place in sorted(order.tolist())]
 
 
 def _auc_error(auc: float, num_old: int, num_new: int) -> float:
@@ -129,23 +144,34 @@ def _auc_error(auc: float, num_old: int, num_new: int) -> float:
     return math.sqrt(max(variance, 0.0) / (num_old * num_new))
 
 
-def _side(model: Model, texts: Sequence[str]) -> Side:
+def _side(model: Model, rows: Sequence[Row]) -> Side:
+    texts = [" ".join(row) for row in rows]
     lengths = [len(words_of(text)) for text in texts]
     labels: dict[str, float] = {}
     confidence = None
-    if any(name.startswith("classify") for name in model.checkpoint.tasks):
-        task = next(name for name in model.checkpoint.tasks if name.startswith("classify"))
-        predictions = model.predict(list(texts), task=task)
-        counts = Counter(str(prediction.label) for prediction in predictions)
+    predictions = _predictions(model, rows)
+    if predictions:
+        counts = Counter(readable(prediction.label) for prediction in predictions)
         labels = {name: count / len(texts) for name, count in sorted(counts.items())}
         confidence = float(np.mean([prediction.probability for prediction in predictions]))
     return Side(
         texts=len(texts),
         mean_words=float(np.mean(lengths)),
-        unknown_share=unknown_share(model.tokenizer, model.tokenizer.ids_batch(list(texts))),
+        unknown_share=unknown_share(model.tokenizer, model.tokenizer.ids_batch(texts)),
         labels=labels,
         confidence=confidence,
     )
+
+
+def _predictions(model: Model, rows: Sequence[Row]) -> list[Prediction]:
+    """What a classifier says about the rows; nothing from a model that does not give names."""
+    for name, head in model.checkpoint.tasks.items():
+        config = head.config
+        if isinstance(config, ClassifyConfig) and name.startswith("classify") and config.kind != "number":
+            reads_pairs = config.num_texts == 2
+            inputs = [row if reads_pairs else " ".join(row) for row in rows]
+            return model.predict(inputs, task=name)
+    return []
 
 
 def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:

@@ -73,6 +73,11 @@ def held_out_rows(
     fold_count = min(folds, len(examples))
     groups = [reader.group(example) for example in examples]
     folds_N = fold_of_rows(labels_N.tolist(), groups, count=fold_count, seed=seed)
+    if not folds_N.any():
+        raise Unsupported(
+            "No label has two different texts, so there is nothing to learn from while others are judged; give more "
+            "rows to find label errors."
+        )
     loaded = load(model or models.suiting(text for example in examples for text in example.texts))
     vectors_ND, probabilities_NT = _from_vectors(loaded, examples, labels_N, folds_N)
     if way == "finetune":
@@ -96,7 +101,9 @@ def _from_vectors(
         probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
         likelihood = mean_log_likelihood(probabilities_NT, labels_N)
         if likelihood > best_likelihood:
-            best_vectors_ND, best_NT, best_likelihood = vectors_ND, probabilities_NT, likelihood
+            best_likelihood = likelihood
+            best_vectors_ND = vectors_ND
+            best_NT = probabilities_NT
     return best_vectors_ND, best_NT
 
 

@@ -38,10 +38,16 @@ def answer_file(
     """What a fine-tuned model says about the rows of a labelled file; bad rows are refused."""
     model = load(models.find(folder))
     name, head = only_task(model.checkpoint, str(folder), task)
-    if getattr(head.config, "kind", "") == "number":
+    kind = getattr(head.config, "kind", "")
+    if kind == "number":
         raise Unsupported("Rows with numbers are neither right nor wrong; `firth evaluate` measures correlations.")
+    if kind == "positives":
+        raise Unsupported(
+            "Pairs that belong together are neither right nor wrong; `firth evaluate` measures how early texts find "
+            "their partners."
+        )
     path = Path(data)
     rows = labelled.read(name, with_columns(head.config, columns or {}), {"data": path}, labels=head.labels)
-    labelled.refuse_bad(rows, {"data": path})
+    labelled.refuse_bad(rows, {"data": path}, can_skip=False)
     examples = rows.examples["data"]
     return AnsweredRows(model, name, examples, model.predict_examples(examples, task=name), scorer_of(head))

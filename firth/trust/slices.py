@@ -5,7 +5,7 @@ group is weak if it has more errors than chance gives as many rows (Fisher's exa
 groups (Benjamini & Hochberg 1995).
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypedDict
@@ -23,6 +23,9 @@ FEWEST_ROWS = 10
 SURE = 0.05
 MOST_WORDS = 2000
 """Words that are looked at, the most frequent ones."""
+MOST_SHARE = 0.9
+"""A word in a larger share of the rows makes no group."""
+QUARTERS = ("shortest", "second", "third", "longest")
 
 
 class Slice(TypedDict):
@@ -91,38 +94,42 @@ def weak_groups(groups: Mapping[str, Sequence[int]], right_N: np.ndarray, exampl
 def groups_of(answered: AnsweredRows) -> dict[str, list[int]]:
     """Positions of rows, by what the rows of a group have in common."""
     groups: dict[str, list[int]] = defaultdict(list)
-    words = [words_of(" ".join(example.texts)) for example in answered.examples]
-    lengths = [len(found) for found in words]
-    edges = np.quantile(lengths, [0.25, 0.5, 0.75]) if lengths else np.zeros(3)
+    texts = [" ".join(example.texts) for example in answered.examples]
+    words = [set(words_of(text)) for text in texts]
+    quarters = _quarters(texts)
     tokenizer = answered.model.tokenizer
     frequent = _frequent_words(words)
-    for place, example in enumerate(answered.examples):
-        gold = readable(example.gold)
+    for place, (example, text) in enumerate(zip(answered.examples, texts, strict=True)):
         if isinstance(example.gold, str):
-            groups[f"label {gold}"].append(place)
-        quarter = int(np.searchsorted(edges, lengths[place]))
-        groups[("shortest", "second", "third", "longest")[quarter] + " quarter by words"].append(place)
-        text = " ".join(example.texts)
+            groups[f"label {readable(example.gold)}"].append(place)
+        groups[f"{quarters[place]} quarter by words"].append(place)
         if any(character.isdigit() for character in text):
             groups["has digits"].append(place)
         if "?" in text or "？" in text:
             groups["has a question mark"].append(place)
         if tokenizer.vocab.unk in tokenizer.encode(text).ids:
             groups["has unknown tokens"].append(place)
-        for word in {*words[place]} & frequent:
+        for word in sorted(words[place] & frequent):
             groups[f"has the word '{word}'"].append(place)
     return groups
 
 
-def _frequent_words(words: Sequence[Sequence[str]]) -> set[str]:
+def _quarters(texts: Sequence[str]) -> list[str]:
+    """Which quarter of the texts each belongs to, by its number of words."""
+    lengths = [len(words_of(text)) for text in texts]
+    edges = np.quantile(lengths, [0.25, 0.5, 0.75])
+    return [QUARTERS[int(np.searchsorted(edges, length))] for length in lengths]
+
+
+def _frequent_words(words: Sequence[set[str]]) -> set[str]:
     """Words in enough rows, but not in nearly all."""
-    counts: dict[str, int] = defaultdict(int)
+    counts: Counter[str] = Counter()
     for own in words:
-        for word in {*own}:
-            counts[word] += 1
-    useful = [word for word, count in counts.items() if FEWEST_ROWS <= count <= 0.9 * len(words)]
+        counts.update(own)
+    most_rows = MOST_SHARE * len(words)
+    useful = [word for word, count in counts.items() if FEWEST_ROWS <= count <= most_rows]
     useful.sort(key=lambda word: (-counts[word], word))
-    return {*useful[:MOST_WORDS]}
+    return set(useful[:MOST_WORDS])
 
 
 def describe(findings: SliceFindings) -> list[str]:

@@ -15,6 +15,7 @@ from firth.compression import compressing
 from firth.compression.gate import Comparison, Gate, Measured, Speed, Subject, bootstrap, kept_share
 from firth.compression.strength_search import Trial, Wanted
 from firth.compression.table import lines, searched_sentence
+from firth.convert.vector_head import VectorHead
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.model import Model
 from firth.types import Example
@@ -101,6 +102,30 @@ def test_without_a_task_vectors_are_compared(run: Path, tmp_path: Path, quick: N
     gate.vectors_ED = gate.vectors_ED[:, :5]
     with pytest.raises(Unsupported, match="The vectors have 32 numbers and the original's 5"):
         gate.try_out(narrow)
+
+
+def test_a_vector_head_does_not_hide_what_became_of_the_encoder(run: Path, tmp_path: Path, quick: None) -> None:
+    """The head reads the input embedding alone, so its vectors are the same whatever is done to the blocks."""
+    original = checkpoints.load(run)
+    width = original.encoder.width
+    head = VectorHead(
+        np.ones(len(original.tokenizer.vocab), np.float32),
+        np.eye(width, dtype=np.float32),
+        np.zeros(width, np.float32),
+        np.ones(8, np.float32),
+    )
+    checkpoints.save(tmp_path / "model", replace(original, vector_head=head))
+    text = tmp_path / "text.txt"
+    text.write_text("One text.\nAnother text, which is longer.\n")
+    figures = firth.compress(
+        tmp_path / "model", by="layers", data=text, out=tmp_path / "small", changes=["num_layers=1"]
+    )
+    assert figures["compressed"]["score"] < 0.9999
+    # With other tokens the head does not fit any more; states can still be compared.
+    figures = firth.compress(
+        tmp_path / "model", by="vocabulary", data=text, vocabulary_from=[text], out=tmp_path / "fewer"
+    )
+    assert figures["compressed"]["score"] == pytest.approx(1.0)
 
 
 def by_size(gate: Gate, subject: Subject) -> Trial:

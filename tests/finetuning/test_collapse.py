@@ -62,3 +62,19 @@ def test_a_collapsed_seed_is_told_of_and_marked(
     assert [found["seed"] for found in marked] == ([1] if collapses else [])
     assert any("collapsed" in line for line in headlines(summary)) is collapses
     assert ("collapsed; it gives every row" in report) is collapses
+
+
+def test_an_undefined_figure_has_no_mean(run: Path, tmp_path: Path) -> None:
+    """A dev file with one number for all rows has no order, so its correlation is undefined."""
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"day {number}\t{number}\n" for number in range(12)), "utf-8")
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("text\tlabel\n" + "".join(f"night {number}\t1\n" for number in range(4)), "utf-8")
+    summary = firth.finetune(
+        run, task="classify", kind="number", train=rows, dev=dev, out=tmp_path / "out", changes=["epochs=1"]
+    )
+    assert summary["tasks"]["classify"]["figures"]["dev"]["spearman"] == {"mean": None, "deviation": None}
+    # In memory as on disk.
+    written = read_json(tmp_path / "out/results.json")["tasks"]["classify"]
+    assert summary["tasks"]["classify"]["figures"] == written["figures"]
+    assert "spearman undefined" in headlines(summary)[0]

@@ -11,10 +11,11 @@ import torch
 
 import firth
 from firth import samples
-from firth.errors import BadConfig, BadInput, Interrupted
+from firth.errors import BadConfig, BadInput, Damaged, Interrupted
 from firth.files import read_json
+from firth.finetuning.few.choosing import _num_folds
 from firth.finetuning.few.contrast import supervised_contrast
-from firth.finetuning.few.self_training import read_unlabelled, surest
+from firth.finetuning.few.self_training import PseudoRows, read_unlabelled, surest
 from firth.finetuning.few.table import read_table, write_table
 from firth.finetuning.few.ways import WAYS, usual_epochs
 from firth.train import logistic
@@ -108,6 +109,28 @@ def test_rows_of_self_training_survive_their_file(tmp_path: Path) -> None:
     assert read_table(tmp_path / "rows.jsonl") == rows
 
 
+def test_rows_of_self_training_are_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [change] = PseudoRows(Path("out/pseudo.jsonl"), 1).changes
+    assert change == f"few.pseudo_rows={tmp_path / 'out/pseudo.jsonl'}"
+
+
+def test_a_file_without_rows_is_read_and_a_missing_one_named(tmp_path: Path) -> None:
+    """Of very few unlabelled texts, self-training may keep none."""
+    write_table(tmp_path / "none.jsonl", [])
+    assert read_table(tmp_path / "none.jsonl") == []
+    with pytest.raises(Damaged, match=r"absent\.jsonl does not exist any more; begin the run again"):
+        read_table(tmp_path / "absent.jsonl")
+
+
+def test_there_are_as_many_folds_as_the_rarest_label_has_texts() -> None:
+    rows = [Example((f"text {number}",), "a", number) for number in range(8)]
+    twice = [Example(("the same",), "b", number) for number in (9, 10)]
+    assert _num_folds([*rows, *twice, Example(("another",), "b", 11)]) == 2
+    with pytest.raises(BadInput, match="The label 'b' has one text"):
+        _num_folds([*rows, *twice])
+
+
 def test_unlabelled_texts_count_once(tmp_path: Path) -> None:
     path = tmp_path / "texts.txt"
     path.write_text("one\n\ntwo\none\n", "utf-8")
@@ -189,6 +212,29 @@ def test_self_training_adds_the_rows_that_a_teacher_labelled(learn: Callable[...
     assert 0 < len(pseudo) <= 10
     num_labelled = len((tmp_path / "few.tsv").read_text("utf-8").splitlines()) - 1
     assert summary["tasks"]["classify"]["rows"]["train"] == num_labelled + len(pseudo)
+
+
+def test_self_training_that_keeps_nothing_is_plain(learn: Callable[..., Any], few_rows: Path, tmp_path: Path) -> None:
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("one more text\n", "utf-8")
+    summary = learn("contrast", unlabelled=unlabelled)
+    num_labelled = len(few_rows.read_text("utf-8").splitlines()) - 1
+    assert summary["tasks"]["classify"]["rows"]["train"] == num_labelled
+    known = few_rows.read_text("utf-8").splitlines()[1].split("\t")[0]
+    unlabelled.write_text(f"{known}\n", "utf-8")
+    with pytest.raises(BadInput, match="labelled rows, too"):
+        learn("contrast", name="known", unlabelled=unlabelled)
+
+
+def test_pairs_are_refused_before_anything_is_tried(learn: Callable[..., Any], tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    lines = [f"day {number}\tnight {number}\t{number % 2}" for number in range(12)]
+    pairs.write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n", "utf-8")
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("one more text\n", "utf-8")
+    with pytest.raises(BadInput, match="these rows are pairs"):
+        learn("choose", train=pairs, test=pairs, unlabelled=unlabelled)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_was_tried_counts_for_the_same_rows_only(

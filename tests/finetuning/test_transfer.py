@@ -11,10 +11,10 @@ from firth.config import override
 from firth.encoders.awd_lstm import AwdLstm
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
-from firth.finetuning.jobs import usual_layer_decay, usual_optimizer, usual_rate
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig, adapt, unfreeze
+from firth.finetuning.usual_settings import usual_layer_decay, usual_optimizer, usual_rate
 from firth.nn.features import Features
 from firth.tokenizers.wordpiece import WordPiece
 from firth.train.layer_rates import rate_share

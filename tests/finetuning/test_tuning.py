@@ -1,6 +1,7 @@
 """The search for settings: its space, its tournament, whole searches, and their page."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ from firth.config import override
 from firth.errors import BadConfig
 from firth.files import read_json
 from firth.finetuning.settings import FinetuneConfig
-from firth.finetuning.tuning.halving import RUNGS, TuningTrial, bracket_size, search, share_of
-from firth.finetuning.tuning.space import UsualSettings, draw
+from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, bracket_size, search, share_of
+from firth.finetuning.tuning.space import TrialSettings, UsualSettings, draw
 from firth.report.parallel_coordinates import parallel_coordinates
 
 USUAL = UsualSettings(rate=1e-4, epochs=4.0, batch_size=32, layer_decay=1.0, warmup_rate=0.1, num_layers=12)
@@ -52,6 +53,23 @@ def test_a_method_that_the_user_sets_is_not_searched() -> None:
     assert {settings.method for settings in drawn} == {"full"}
 
 
+def test_what_the_user_sets_is_the_same_in_all_trials() -> None:
+    """Also in what a search shows of its trials: the usual settings hold the user's own."""
+    usual = replace(USUAL, rate=3e-4, epochs=5.0, batch_size=4, reinit_layers=2)
+    fixed = {"train.optim.rate": "3e-4", "epochs": "5", "batch_size": "4", "transfer.reinit_layers": "2"}
+    for number in range(20):
+        settings = draw(number, usual, seed=1, fixed=fixed)
+        assert (settings.rate, settings.epochs, settings.batch_size, settings.reinit_layers) == (3e-4, 5.0, 4, 2)
+        override(FinetuneConfig(), settings.changes())  # reinit_layers goes with method=full alone
+
+
+@pytest.mark.parametrize("key", ["transfer.frozen_layers", "transfer.unfreeze_every"])
+def test_adapters_are_not_drawn_where_they_cannot_be(key: str) -> None:
+    assert {draw(number, USUAL, seed=1, fixed={key: "1"}).method for number in range(40)} == {"full"}
+    without = replace(USUAL, has_blocks=False)
+    assert {draw(number, without, seed=1, fixed={}).method for number in range(40)} == {"full"}
+
+
 def test_the_better_half_goes_on() -> None:
     tournament = Tournament()
     # A bracket of eight takes 8/4 + 4/2 + 2 seconds.
@@ -80,6 +98,12 @@ def test_a_longer_trial_outranks_a_lucky_short_one() -> None:
     lucky = TuningTrial(1, 0, {}, 1.0, 0.9, 1.0)
     whole = TuningTrial(2, RUNGS - 1, {}, 4.0, 0.8, 4.0)
     assert max([lucky, whole], key=lambda trial: trial.rank) is whole
+
+
+def test_a_trial_without_a_figure_outranks_nothing() -> None:
+    failed = TuningTrial(1, RUNGS - 1, {}, 4.0, UNDEFINED, 4.0)
+    short = TuningTrial(2, 0, {}, 1.0, 0.3, 1.0)
+    assert max([failed, short], key=lambda trial: trial.rank) is short
 
 
 def test_parallel_coordinates_show_every_row_and_the_best_on_top() -> None:
@@ -130,6 +154,35 @@ def test_a_search_that_was_stopped_goes_on(run: Path, rows: Path, tmp_path: Path
     (out / "manifest.json").unlink()
     again = firth.tune(run, changes=["epochs=1"], resume=True, **settings)
     assert again == summary  # all its trials are there
+
+
+def test_a_search_survives_trials_that_diverge(
+    run: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Callable[[], str]
+) -> None:
+    def draw_wild(number: int, usual: UsualSettings, *, seed: int, fixed: dict[str, str]) -> TrialSettings:
+        settings = draw(0, usual, seed=seed, fixed=fixed)
+        return replace(settings, rate=1e30) if number else settings
+
+    monkeypatch.setattr("firth.finetuning.tuning.running.draw", draw_wild)
+    out = tmp_path / "tuned"
+    summary = firth.tune(run, task="classify", train=rows, out=out, minutes=0.05, device="cpu", changes=["epochs=1"])
+    wild = [trial for trial in summary["trials"] if trial["number"]]
+    assert wild
+    assert {trial["figure"] for trial in wild} == {UNDEFINED}
+    assert summary["best"]["number"] == 0
+    assert "The loss diverged" in messages()
+    [prediction] = firth.load(out).predict(["a text"])
+    assert prediction.label in ("positive", "negative")
+
+
+def test_a_search_shows_the_epochs_that_its_trials_had(run: Path, rows: Path, tmp_path: Path) -> None:
+    changes = ["epochs=1", "batch_size=8"]
+    summary = firth.tune(
+        run, task="classify", train=rows, out=tmp_path / "x", minutes=0.02, device="cpu", changes=changes
+    )
+    assert {trial["epochs"] for trial in summary["trials"]} == {1.0}
+    assert {trial["settings"]["batch_size"] for trial in summary["trials"]} == {8}
+    assert sum(change.startswith("epochs=") for change in summary["changes"]) == 1
 
 
 def test_a_test_file_is_no_option(run: Path, rows: Path, tmp_path: Path, command: Callable[..., Any]) -> None:

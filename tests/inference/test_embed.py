@@ -6,11 +6,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import firth
 from firth import samples
 from firth.checkpoint import Checkpoint
 from firth.encoders.bert import Bert
@@ -214,3 +216,18 @@ def test_a_length_without_room_for_a_token_is_refused(max_length: int, make: Mak
     with pytest.raises(BadConfig, match="max_length must be at least 3"):
         make().embed(["a text of several words"], max_length=max_length)
     assert make().embed(["a text of several words"], max_length=3).any()
+
+
+@pytest.mark.parametrize("call", ["tokens", "fill", "generate", "attention", "neighbours"])
+def test_what_is_no_text_is_named(call: str, run: Path) -> None:
+    with pytest.raises(BadInput, match="A text must be a string; it is 5"):
+        getattr(firth.load(run), call)(5)
+
+
+def test_words_that_are_no_texts_are_named(run: Path) -> None:
+    model = firth.load(run)
+    wrong: Any = None
+    with pytest.raises(BadInput, match="A text must be a string; it is None"):
+        model.analogy("day", wrong, "night")
+    with pytest.raises(BadInput, match="A text must be a string; it is None"):
+        model.senses(wrong, ["a day"])

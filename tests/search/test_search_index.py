@@ -112,6 +112,25 @@ def test_a_large_index_has_a_graph_that_finds_what_the_exact_search_finds(
     np.testing.assert_allclose(cosines, exact_cosines, atol=1e-6)
 
 
+def test_a_question_that_the_graph_finds_too_little_for_is_searched_exactly(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(index_module, "GRAPH_FROM", 50)
+    index = build_index([samples.prose("en")], tmp_path / "index", model=run)
+    questions = firth.load(run).embed(["Why does it rain?", "Where do rivers end?"], normalise=True)
+    expected, _ = index.nearest(questions, top=5, exact=True)
+
+    def almost_unconnected(questions_QD: np.ndarray, count: int) -> np.ndarray:
+        numbers_QC = np.full((len(questions_QD), count), -1)
+        numbers_QC[1, :5] = expected[1]
+        return numbers_QC
+
+    monkeypatch.setattr(index.graph, "candidates", almost_unconnected)
+    numbers, _ = index.nearest(questions, top=5)
+    np.testing.assert_array_equal(numbers, expected)
+
+
 def test_without_faiss_a_large_index_is_searched_exactly(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

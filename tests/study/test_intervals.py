@@ -35,6 +35,9 @@ def test_p_values_are_those_of_scipy() -> None:
     # Three times the same: a coin shows one side three times in a row with the probability 2 / 8.
     assert p_value([0.1, 0.1, 0.1]) == 0.25
     assert p_value([0.0, 0.0]) == 1.0
+    # So are differences that are equal but for the rounding of floats.
+    assert p_value([0.9 - 0.8, 0.4 - 0.3, 0.7 - 0.6]) == 0.25
+    assert p_value([0.3 - 0.1 - 0.2, 0.0, 0.0]) == 1.0
 
 
 def test_holms_correction() -> None:

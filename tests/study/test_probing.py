@@ -9,6 +9,7 @@ from firth.study import sets
 from firth.study.probe_sets import probe_files
 from firth.study.probing import _masks, _ridge, heads, probe, senses
 from firth.study.sets import Sources
+from firth.study.similarities import SIMHASH, similarity
 
 
 def test_ridge_finds_a_linear_border() -> None:
@@ -58,3 +59,12 @@ def test_equal_lines_have_the_same_sense(word: str, tmp_path: Path) -> None:
     sets.write_rows(lines, [*sentences[:2], sentences[2], sentences[2]])
     figures = senses(tmp_path, model="en-small", words=(word,), lines=[lines])
     assert figures["layer_12_1"] == 1.0
+
+
+def test_a_text_may_hold_other_line_separators(tmp_path: Path) -> None:
+    """Sets are written with a line feed after each row; Unicode has more separators, which texts contain."""
+    pairs = tmp_path / "pairs.tsv"
+    rows = ["a river\u2028runs\tthe river\x85runs\t5", "a mill\tthe sea\t1", "old houses\told mills\t2"]
+    sets.write_rows(pairs, rows)
+    figures = similarity(tmp_path / "out", pairs=[pairs], way=SIMHASH)
+    assert -1 <= figures["spearman"] <= 1

@@ -36,7 +36,11 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     def stop(out: Path) -> Mapping[str, float]:
         raise Interrupted("Stopped.", number=2)
 
-    for name, function in (("write", write), ("read", read), ("fail", fail), ("stop", stop)):
+    def constant(out: Path) -> Mapping[str, float]:
+        return {"spearman": float("nan"), "pairs": 3.0}
+
+    made = (("write", write), ("read", read), ("fail", fail), ("stop", stop), ("constant", constant))
+    for name, function in made:
         monkeypatch.setitem(steps.TABLE, name, function)
     return done
 
@@ -118,6 +122,25 @@ def test_rows_and_verdicts(tmp_path: Path, calls: list[str]) -> None:
     unequal = [replace(row, score=row.score + 0.1 * (row.seed - 2)) if row.system == "short" else row for row in rows]
     assert [test.outcome for test in judge(study, unequal)] == ["holds"]
     assert verdict(study.claims[1], tests) == "Longer than nothing: not measured."
+
+
+def test_rows_of_earlier_times_are_kept_when_no_time_is_left(tmp_path: Path, calls: list[str]) -> None:
+    study = _study()
+    store = Store(tmp_path / "runs")
+    rows = run_study(study, Sources(tmp_path), store, minutes=None)
+    assert run_study(study, Sources(tmp_path), store, minutes=-1.0) == rows
+
+
+def test_an_undefined_figure_is_no_score(tmp_path: Path, calls: list[str]) -> None:
+    def cells(sources: Sources) -> list[Cell]:
+        return [Cell("vectors", "pairs", 1, Experiment("constant"))]
+
+    texts = {"en": "?", "zh": "？"}
+    study = Study("test", texts, texts, cells)
+    # The second time, the figures come from the file.
+    for _ in range(2):
+        [row] = run_study(study, Sources(tmp_path), Store(tmp_path / "runs"), minutes=None)
+        assert (row.figure, row.score, row.figures) == ("spearman", None, {"pairs": 3.0})
 
 
 def test_what_decides_a_claim_comes_first() -> None:

@@ -69,6 +69,8 @@ def test_public_sets_are_read_from_archives(tmp_path: Path) -> None:
     assert sources.public("en/words", "words/train.txt").read_text() == "one\n"
     with pytest.raises(BadInput, match=r"absent\.tar\.xz is missing"):
         sources.public("en/absent", "train.txt")
+    with pytest.raises(BadInput, match=r"words\.tar\.xz has no file words/test\.txt"):
+        sources.public("en/words", "words/test.txt")
     with pytest.raises(BadInput, match="name their folder"):
         Sources(tmp_path).public("en/words", "words/train.txt")
 

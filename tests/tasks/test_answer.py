@@ -104,6 +104,16 @@ def test_rows_of_json_may_have_two_lists_and_need_no_answers_for_prediction(tmp_
     assert read(path)[1][0].row == 1
 
 
+@pytest.mark.parametrize("starts", [54, [54], [54, 3, 7]])
+def test_two_lists_of_different_lengths_are_a_bad_row(starts: object, tmp_path: Path) -> None:
+    row = {"question": "When?", "context": PASSAGE, "answers": {"text": ["1820", "in 1820"], "answer_start": starts}}
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n", "utf-8")
+    found, problems = read(path)
+    assert found == []
+    assert [problem.what for problem in problems] == ["its answers are not texts with an answer_start"]
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [("", "is empty"), ("{", "not valid JSON"), ('{"rows": []}', "no list 'data'"), ('{"data": [{}]}', "article 1")],

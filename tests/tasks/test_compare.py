@@ -300,6 +300,24 @@ def test_inputs_are_pairs_triplets_or_rows(make: Make) -> None:
         CompareReader(named).example("a")
 
 
+def test_pairs_that_belong_together_are_learned_and_ranked(run: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.tsv"
+    lines = [f"day {number}\tnight {number}" for number in range(12)]
+    pairs.write_text("\n".join(["anchor\tpositive", *lines]) + "\n", "utf-8")
+    summary = firth.finetune(
+        run, task="compare", train=pairs, dev=pairs, out=tmp_path / "out", changes=["epochs=1"], device="cpu"
+    )
+    task = summary["tasks"]["compare"]
+    assert task["main"] == "mrr"
+    # Without reading the texts, partners are found by chance.
+    assert 0 < task["baseline"]["dev"]["mrr"] < 0.8
+
+
+def test_a_range_of_scores_needs_two_ends() -> None:
+    with pytest.raises(BadConfig, match="lowest and highest must differ; both are 5"):
+        CompareConfig(lowest=5.0, highest=5.0)
+
+
 def test_any_model_is_measured_without_training_and_a_siamese_one_serves_vectors(
     run: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 
 import firth
 from firth import rng
+from firth.errors import Unsupported
 from firth.inference.model import load
 from firth.metrics.calibration import (
     abstain_threshold,
@@ -171,6 +172,22 @@ def test_predict_abstains_for_a_wanted_precision(
     assert [line.startswith("(unsure)") for line in shown.splitlines()] == [True, False]
     refused = command("predict", model, "a day", "--wanted-precision", 0.9999)
     assert "No threshold gave a precision of 0.9999" in refused.err
+
+
+def test_rows_that_were_learned_from_calibrate_nothing(run: Path, tmp_path: Path) -> None:
+    """Few labels are all learned from: being right about them is no reason to be sure of others."""
+    rows = tmp_path / "rows.tsv"
+    lines = [f"{'good' if number % 2 else 'bad'} day {number}\t{number % 2}" for number in range(24)]
+    rows.write_text("\n".join(["text\tlabel", *lines]) + "\n", "utf-8")
+    summary = firth.finetune(
+        run, task="classify", train=rows, out=tmp_path / "out", changes=["held_out_rate=0", "epochs=2"], device="cpu"
+    )
+    assert summary["tasks"]["classify"]["picked_on"] == "the training rows themselves"
+    assert "calibration" not in summary["tasks"]["classify"]
+    model = load(tmp_path / "out")
+    assert "calibration" not in model.checkpoint.info
+    with pytest.raises(Unsupported, match="on rows that were not learned from"):
+        model.abstain_threshold(0.9)
 
 
 def test_the_diagram_says_its_numbers() -> None:

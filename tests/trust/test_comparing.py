@@ -15,7 +15,7 @@ from firth.errors import BadInput, Unsupported
 from firth.metrics.paired import false_discovery, mcnemar, upper_tail
 from firth.trust.comparing import bootstrap_interval
 from firth.trust.drift import _auc_error, _changed_words
-from firth.trust.slices import weak_groups
+from firth.trust.slices import groups_of, weak_groups
 from firth.types import Example
 
 stats = pytest.importorskip("scipy.stats")
@@ -105,6 +105,17 @@ def test_slices_name_the_words_on_which_a_model_is_weak(bags: dict[str, Path], c
     assert "No group of rows has more errors than chance explains." in clean
 
 
+def test_groups_are_found_in_the_same_order_each_time(bags: dict[str, Path], tmp_path: Path) -> None:
+    from firth.trust.rows import answer_file
+
+    rows = tmp_path / "rows.tsv"
+    lines = ["six five four three two one\tpos" if number % 2 else "good\tneg" for number in range(40)]
+    rows.write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    names = list(groups_of(answer_file(bags["full"], rows)))
+    words = [name.split("'")[1] for name in names if name.startswith("has the word")]
+    assert words == ["good", "five", "four", "one", "six", "three", "two"]
+
+
 def test_comparing_needs_rows_that_are_right_or_wrong(run: Path, tmp_path: Path) -> None:
     from firth.trust.rows import answer_file
 
@@ -113,6 +124,33 @@ def test_comparing_needs_rows_that_are_right_or_wrong(run: Path, tmp_path: Path)
     firth.finetune(run, task="classify", kind="number", train=rows, out=tmp_path / "model", changes=["epochs=1"])
     with pytest.raises(Unsupported, match="neither right nor wrong"):
         answer_file(tmp_path / "model", rows)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("anchor\tpositive\n" + "".join(f"day {i}\tnight {i}\n" for i in range(12)))
+    firth.finetune(run, task="compare", train=pairs, out=tmp_path / "pairs", changes=["epochs=1"])
+    with pytest.raises(Unsupported, match="neither right nor wrong"):
+        answer_file(tmp_path / "pairs", pairs)
+
+
+def test_a_bad_row_is_named_without_an_option_that_is_not_there(bags: dict[str, Path], tmp_path: Path) -> None:
+    from firth.trust.rows import answer_file
+
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\ngood day\tpos\n\tneg\n")
+    with pytest.raises(BadInput, match=r"row 3: an empty text; fill it in or remove the row\.$"):
+        answer_file(bags["full"], rows)
+
+
+def test_draws_without_a_figure_do_not_count() -> None:
+    """The AUC of rows that all have one label is undefined."""
+    is_alike = np.arange(8) == 0
+
+    def figure(rows: np.ndarray) -> float:
+        return 1.0 if is_alike[rows].any() else float("nan")
+
+    assert bootstrap_interval(figure, 8, samples=100) == (1.0, 1.0)
+    low, high = bootstrap_interval(lambda rows: float("nan"), 8, samples=10)
+    assert math.isnan(low)
+    assert math.isnan(high)
 
 
 # Drift
@@ -150,12 +188,49 @@ def test_drift_compares_the_labels_of_a_classifier(bags: dict[str, Path]) -> Non
     assert 0.5 < (found["new"]["confidence"] or 0) <= 1
 
 
+def test_drift_reads_pairs_as_a_classifier_of_pairs_does(run: Path, tmp_path: Path) -> None:
+    from firth.trust.drift import find_drift
+
+    pairs = tmp_path / "pairs.tsv"
+    lines = [f"day {number}\tnight {number}\t{number % 2}" for number in range(12)]
+    pairs.write_text("\n".join(["sentence1\tsentence2\tlabel", *lines]) + "\n")
+    firth.finetune(run, task="classify", train=pairs, out=tmp_path / "pair-model", changes=["epochs=1"])
+    found = find_drift(pairs, pairs, model=tmp_path / "pair-model")
+    assert set(found["old"]["labels"]) <= {"0", "1"}
+    assert sum(found["old"]["labels"].values()) == pytest.approx(1.0)
+
+
+def test_several_names_of_a_row_are_shown_as_they_are_written(run: Path, tmp_path: Path) -> None:
+    from firth.trust.drift import find_drift
+
+    rows = tmp_path / "names.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"day {i}\t{'warm,dry' if i % 2 else 'warm'}\n" for i in range(12)))
+    firth.finetune(run, task="classify", kind="many", train=rows, out=tmp_path / "model", changes=["epochs=1"])
+    found = find_drift(rows, rows, model=tmp_path / "model")
+    assert set(found["old"]["labels"]) <= {"(none)", "warm", "dry", "dry, warm"}
+
+
+def test_numbers_are_no_labels_of_drift(run: Path, tmp_path: Path) -> None:
+    from firth.trust.drift import find_drift
+
+    rows = tmp_path / "numbers.tsv"
+    rows.write_text("text\tlabel\n" + "".join(f"day {i}\t{i}\n" for i in range(12)))
+    firth.finetune(run, task="classify", kind="number", train=rows, out=tmp_path / "model", changes=["epochs=1"])
+    found = find_drift(rows, rows, model=tmp_path / "model")
+    assert found["old"]["labels"] == {}
+    assert found["old"]["confidence"] is None
+
+
 def test_too_few_texts_show_no_drift(run: Path, tmp_path: Path) -> None:
     from firth.trust.drift import find_drift
 
     path = tmp_path / "few.txt"
     path.write_text("a day\n\na night\n")
-    with pytest.raises(BadInput, match="has 2 texts; it takes at least 10"):
+    copies = tmp_path / "copies.txt"
+    copies.write_text("the disk is full\n" * 40)
+    with pytest.raises(BadInput, match="has 1 different texts"):
+        find_drift(copies, copies, model=run)
+    with pytest.raises(BadInput, match="has 2 different texts; it takes at least 10"):
         find_drift(path, path, model=run)
 
 

@@ -183,6 +183,14 @@ def test_other_kinds_of_labels(kind: str, by: Any, classifier: Callable[..., Mod
     assert any(word.weight for word in found.words)
 
 
+@pytest.mark.parametrize("by", ["gradients", "occlusion"])
+@pytest.mark.parametrize("text", ["", "  "])
+def test_a_text_without_words_has_no_weights(text: str, by: Any, classifier: Callable[..., Model]) -> None:
+    [found] = classifier().explain([text], by=by)
+    assert found.words == ()
+    assert found.label in LABELS["label"]
+
+
 def test_explaining_changes_nothing(classifier: Callable[..., Model]) -> None:
     model = classifier()
     before = model.predict([TEXT])

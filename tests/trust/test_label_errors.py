@@ -137,6 +137,10 @@ def test_what_cannot_be_checked_is_refused(run: Path, tmp_path: Path) -> None:
     path.write_text("text\tlabel\n" + "a day\tpos\na night\tneg\n" * 4)
     with pytest.raises(Unsupported, match="8 rows are too few"):
         firth.check(path, task="classify", model=run, deep=True)
+    # Enough rows, but a text of each label: whatever is held out, nothing is left to learn from.
+    path.write_text("text\tlabel\n" + "a day\tpos\na night\tneg\n" * 15)
+    with pytest.raises(Unsupported, match="No label has two different texts"):
+        firth.check(path, task="classify", model=run, deep=True)
     rows_with_errors(path)
     with pytest.raises(BadConfig, match="no way 'magic'"):
         firth.check(path, task="classify", model=run, deep=True, deep_by="magic")  # type: ignore[arg-type]

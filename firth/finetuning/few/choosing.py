@@ -6,7 +6,7 @@ next fold.
 """
 
 import shutil
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,11 +84,17 @@ def choose(folder: Path, validation: CrossValidation, ways: Sequence[str]) -> Wa
 
 
 def _num_folds(examples: Sequence[Example]) -> int:
-    counts = Counter(example.gold for example in examples)
-    rarest = min(counts, key=lambda label: counts[label])
-    if counts[rarest] < 2:
-        raise BadInput(f"The label '{rarest}' has one row; cross-validation needs at least 2 of each label.")
-    return min(FOLDS, counts[rarest])
+    """As many folds as the rarest label has texts; rows with the same text are in one fold."""
+    texts_of: dict[str, set[tuple[str, ...]]] = defaultdict(set)
+    for example in examples:
+        texts_of[example.gold].add(example.texts)
+    rarest = min(texts_of, key=lambda label: len(texts_of[label]))
+    num_texts = len(texts_of[rarest])
+    if num_texts < 2:
+        raise BadInput(
+            f"The label '{rarest}' has one text; cross-validation needs at least 2 different ones of each label."
+        )
+    return min(FOLDS, num_texts)
 
 
 def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: Sequence[int]) -> tuple[str, float]:

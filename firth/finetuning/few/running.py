@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firth.config import from_dict, to_dict
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.files import read_json, write_json
 from firth.finetuning import running
 from firth.finetuning.few import ways
@@ -73,6 +73,8 @@ def _validation(request: FinetuneRequest, few: FewRequest, *, device: str | None
         raise BadConfig(f"`few='{few.way}'` chooses one label of one column for a text; use it with kind=one.")
     unlabelled: Sequence[Example] = ()
     if few.unlabelled:
+        if any(len(row.texts) > 1 for row in rows.examples["train"]):
+            raise BadInput("Self-training reads single texts; these rows are pairs, so leave out `unlabelled=`.")
         unlabelled = read_unlabelled(Path(few.unlabelled))
     without_test = replace(request, files={"train": request.files["train"]}, seeds=1)
     return CrossValidation(without_test, rows, unlabelled, config=first_config(plain_request).few, device=device)

@@ -41,7 +41,8 @@ class PseudoRows:
 
     @property
     def changes(self) -> tuple[str, ...]:
-        return (f"few.pseudo_rows={self.path}",)
+        """The setting of a run that learns from them; it may be resumed from another folder."""
+        return (f"few.pseudo_rows={self.path.resolve()}",)
 
 
 def read_unlabelled(path: Path) -> list[Example]:
@@ -67,14 +68,14 @@ def labelled_by_teacher(
     path = folder / PSEUDO
     if path.exists():
         return PseudoRows(path, len(read_table(path)))
-    if any(len(row.texts) > 1 for row in rows):
-        raise BadInput("Self-training reads single texts; these rows are pairs, so leave out `unlabelled=`.")
+    known = {row.texts for row in rows}
+    texts = [example for example in unlabelled if example.texts not in known]
+    if not texts:
+        raise BadInput("All unlabelled texts are labelled rows, too; give others, or leave out `unlabelled=`.")
     teacher = folder / TEACHER
     teacher_request = way_request(way, request, num_rows=len(rows))
     with quiet(), RunFolder(teacher, command="finetune", resume=is_begun(teacher)) as run_folder:
         running.finetune(run_folder, teacher_request, device=device)
-    known = {row.texts for row in rows}
-    texts = [example for example in unlabelled if example.texts not in known]
     predictions = answers(teacher, texts)
     kept = surest(texts, predictions, rows, share=config.pseudo_share, most=config.pseudo_most)
     log.info(f"Self-training: of {len(texts):,} unlabelled texts, {len(kept):,} keep the label that they were given.")

@@ -25,8 +25,11 @@ def write_table(path: Path, examples: Sequence[Example]) -> None:
 def read_table(path: Path) -> list[Example]:
     """The examples of a file that `write_table` wrote."""
     examples: list[Example] = []
+    if not path.exists():
+        raise Damaged(f"{path} does not exist any more; begin the run again.")
+    written = path.read_text("utf-8")
     # Not `splitlines`: a text may hold other line separators of Unicode.
-    lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+    lines = written.removesuffix("\n").split("\n") if written else []
     for number, line in enumerate(lines, 1):
         try:
             row = json.loads(line)

@@ -12,6 +12,8 @@ LARGEST_BRACKET = 8
 """Settings that a bracket begins with, if the time allows so many."""
 RUNGS = 3
 """A setting is tried with a quarter, a half and all of its epochs."""
+UNDEFINED = -1.0
+"""The figure of a trial that diverged, or whose figure is undefined: no defined one is lower."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class TuningTrial:
     @property
     def rank(self) -> tuple[int, float]:
         """More epochs count more than a better figure, which fewer epochs may owe to luck."""
+        if self.figure <= UNDEFINED:
+            return -1, self.figure
         return self.rung, self.figure
 
 

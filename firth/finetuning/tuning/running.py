@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from firth.config import from_dict, load_toml, to_dict
-from firth.errors import BadConfig
+from firth.errors import BadConfig, FirthError, Resumable
 from firth.files import MANIFEST, read_json, write_bytes, write_json, write_manifest
 from firth.finetuning import running
+from firth.finetuning.figures import format_spread
 from firth.finetuning.jobs import FinetuneRequest, resolve_job
 from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
-from firth.finetuning.tuning.halving import RUNGS, TuningTrial, search, share_of
-from firth.finetuning.tuning.space import TrialSettings, UsualSettings, draw
+from firth.finetuning.start import Start
+from firth.finetuning.transfer import own_blocks
+from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, search, share_of
+from firth.finetuning.tuning.space import FIELD_KEYS, TrialSettings, UsualSettings, draw
+from firth.nn.blocks import Block
 from firth.run_folder import CONFIG, RunFolder, is_begun
 from firth.run_source import RESULTS, FinetuningSource, TuningSource
 
@@ -29,16 +33,6 @@ log = logging.getLogger(__name__)
 TRIALS = "trials"
 TRIAL = "trial.json"
 BEST = "best"
-KEYS = (
-    "train.optim.rate",
-    "epochs",
-    "batch_size",
-    "transfer.layer_decay",
-    "train.optim.warmup_rate",
-    "transfer.reinit_layers",
-    "transfer.mode",
-)
-"""What is searched, unless the user says it."""
 
 
 @dataclass(frozen=True)
@@ -97,23 +91,38 @@ class Tuner:
         if (folder / TRIAL).exists():
             return _read_trial(folder)
         settings = self.settings(number)
-        epochs = round(settings.epochs * share_of(rung), 3)
-        changes = _without(settings.changes(), self.fixed)
+        # The user's own number of epochs is that of every rung.
+        epochs = settings.epochs
         if "epochs" not in self.fixed:
-            changes.append(f"epochs={epochs}")
+            epochs = round(settings.epochs * share_of(rung), 3)
+        changes = _without([*settings.changes(), f"epochs={epochs}"], self.fixed)
+        request = replace(self.request, changes=(*changes, *self.config.changes))
+        label = f"Trial {number}, {share_of(rung):.0%} of its epochs"
         run = folder / "run"
         began = time.perf_counter()
-        with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
-            request = replace(self.request, changes=(*changes, *self.config.changes))
-            summary = running.finetune(run_folder, request, device=self.device)
-        seconds = time.perf_counter() - began
-        (task,) = summary["tasks"].values()
-        figure = task["figures"]["dev"][task["main"]]["mean"]
-        trial = TuningTrial(number, rung, to_dict(settings), epochs, -1.0 if figure is None else figure, seconds)
-        log.info(f"Trial {number}, {share_of(rung):.0%} of its epochs: {task['main']} {trial.figure:.4f}")
+        try:
+            figure = self._figure(run, request, label)
+        except Resumable:
+            raise
+        except FirthError as error:
+            # What fails with the usual settings fails with all.
+            if number == 0:
+                raise
+            log.warning(f"{label}: {error}")
+            figure = UNDEFINED
+        trial = TuningTrial(number, rung, to_dict(settings), epochs, figure, time.perf_counter() - began)
         self._keep_if_best(trial, run)
         write_json(folder / TRIAL, asdict(trial))
         return trial
+
+    def _figure(self, run: Path, request: FinetuneRequest, label: str) -> float:
+        """Makes a run, or continues it; its main figure on the rows for picking, which is said after the label."""
+        with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
+            summary = running.finetune(run_folder, request, device=self.device)
+        (task,) = summary["tasks"].values()
+        found = task["figures"]["dev"][task["main"]]
+        log.info(f"{label}: {task['main']} {format_spread(found)}")
+        return UNDEFINED if found["mean"] is None else found["mean"]
 
     @property
     def fixed(self) -> dict[str, str]:
@@ -130,7 +139,8 @@ class Tuner:
             shutil.rmtree(self.folder / BEST, ignore_errors=True)
             run.replace(self.folder / BEST)
         else:
-            shutil.rmtree(run)
+            # A trial that failed early has no run.
+            shutil.rmtree(run, ignore_errors=True)
 
 
 def tune(
@@ -150,20 +160,20 @@ def tune(
     folder.begin(source, config, leftovers=[RESULTS])
     # The model that suits the texts was found with the job.
     request = replace(request, model=job.source.model)
-    tuner = Tuner(folder.path, request, config, _usual(job.config, num_layers=job.start.num_blocks), device)
+    tuner = Tuner(folder.path, request, config, _usual(job.config, job.start), device)
     trials = search(tuner.attempt, 60 * config.minutes)
     best = max(trials, key=lambda trial: trial.rank)
     (name,) = job.data
     kept = running.read_summary(folder.path / BEST)["tasks"][name]
     settings = tuner.settings(best.number)
-    changes = [*_without(settings.changes(), tuner.fixed), f"epochs={settings.epochs:g}", *config.changes]
+    found = _without([*settings.changes(), f"epochs={settings.epochs:g}"], tuner.fixed)
     summary = TuningSummary(
         task=name,
         metric=kept["main"],
         picked_on=kept["picked_on"],
         trials=[_row(trial) for trial in trials],
         best=_row(best),
-        changes=changes,
+        changes=[*found, *config.changes],
         seconds=sum(trial.seconds for trial in trials),
     )
     _copy_model(folder.path / BEST, folder.path)
@@ -223,18 +233,21 @@ def _check(request: FinetuneRequest, config: TuneConfig) -> None:
         raise BadConfig("A search is about one task; give one `task=`.")
     if request.files.get("test"):
         raise BadConfig("A search never reads a test file; measure its model with `firth evaluate` afterwards.")
-    if all(key in fixed_settings(config.changes) for key in KEYS):
+    if all(key in fixed_settings(config.changes) for key in FIELD_KEYS.values()):
         raise BadConfig("All settings are given, so nothing is left to search.")
 
 
-def _usual(config: FinetuneConfig, *, num_layers: int) -> UsualSettings:
+def _usual(config: FinetuneConfig, start: Start) -> UsualSettings:
+    blocks = own_blocks(start.shape)
     return UsualSettings(
         rate=config.train.optim.rate,
         epochs=config.epochs,
         batch_size=config.batch_size,
         layer_decay=config.transfer.layer_decay,
         warmup_rate=config.train.optim.warmup_rate,
-        num_layers=num_layers,
+        num_layers=0 if blocks is None else len(blocks),
+        reinit_layers=config.transfer.reinit_layers,
+        has_blocks=any(isinstance(part, Block) for part in start.shape.modules()),
     )
 
 

@@ -5,12 +5,13 @@ others are drawn around them.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
 
 from firth import rng
+from firth.finetuning.usual_settings import NEW_PARTS_RATE
 
 RATE_OCTAVES = 2.0
 """Rates are drawn between the usual one divided and multiplied by 2 to this power."""
@@ -20,15 +21,15 @@ LAYER_DECAYS = (0.7, 0.8, 0.9, 1.0)
 WARMUPS = (0.06, 0.1, 0.3)
 REINIT_LAYERS = (0, 0, 1, 2)
 METHODS = ("full", "full", "full", "adapters")
-NEW_PARTS_RATE = 1e-3
-"""The usual rate of adapters."""
+FULL_ONLY = ("transfer.reinit_layers", "transfer.frozen_layers", "transfer.unfreeze_every")
+"""Settings that go with method=full alone."""
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
 class UsualSettings:
-    """What fine-tuning takes if it is asked for nothing."""
+    """What fine-tuning takes if nothing is searched: the user's own settings, and the usual values of all others."""
 
     rate: float
     epochs: float
@@ -36,6 +37,10 @@ class UsualSettings:
     layer_decay: float
     warmup_rate: float
     num_layers: int
+    """Layers that can begin with new weights."""
+    reinit_layers: int = 0
+    has_blocks: bool = True
+    """Whether adapters can be put into it."""
 
 
 @dataclass(frozen=True)
@@ -62,20 +67,42 @@ class TrialSettings:
         ]
 
 
+FIELD_KEYS = {
+    "method": "transfer.mode",
+    "rate": "train.optim.rate",
+    "epochs": "epochs",
+    "batch_size": "batch_size",
+    "layer_decay": "transfer.layer_decay",
+    "warmup_rate": "train.optim.warmup_rate",
+    "reinit_layers": "transfer.reinit_layers",
+}
+"""What is searched: fields of `TrialSettings`, and their keys in the settings of a run."""
+
+
 def draw(number: int, usual: UsualSettings, *, seed: int, fixed: Mapping[str, str]) -> TrialSettings:
     """The settings of a trial; `fixed` are the user's own, by their keys, which are not searched."""
+    first = TrialSettings(
+        method=fixed.get("transfer.mode", "full"),
+        rate=usual.rate,
+        epochs=usual.epochs,
+        batch_size=usual.batch_size,
+        layer_decay=usual.layer_decay,
+        warmup_rate=usual.warmup_rate,
+        reinit_layers=usual.reinit_layers,
+    )
     if number == 0:
-        return TrialSettings(
-            method=fixed.get("transfer.mode", "full"),
-            rate=usual.rate,
-            epochs=usual.epochs,
-            batch_size=usual.batch_size,
-            layer_decay=usual.layer_decay,
-            warmup_rate=usual.warmup_rate,
-            reinit_layers=0,
-        )
-    key = rng.key(seed, "tune", number)
+        return first
+    drawn = _drawn(rng.key(seed, "tune", number), usual, fixed)
+    given = {name: getattr(first, name) for name, key in FIELD_KEYS.items() if key in fixed}
+    return replace(drawn, **given)
+
+
+def _drawn(key: np.uint64, usual: UsualSettings, fixed: Mapping[str, str]) -> TrialSettings:
+    """A point drawn around the usual settings, by a method that goes with the user's own."""
     method = fixed.get("transfer.mode") or _pick(METHODS, key, 0)
+    needs_full = not usual.has_blocks or any(name in fixed for name in FULL_ONLY)
+    if method == "adapters" and needs_full and "transfer.mode" not in fixed:
+        method = "full"
     usual_rate = usual.rate if method == "full" else NEW_PARTS_RATE
     octave = RATE_OCTAVES * (2 * float(rng.uniform(key, 1)) - 1)
     most_layers = max(0, usual.num_layers // 4) if method == "full" else 0

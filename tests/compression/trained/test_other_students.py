@@ -1,6 +1,7 @@
 """Students without attention, and students that copy vectors."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob
 from firth.compression.vectors import TARGET, VectorCopy
 from firth.convert.sentence_transformers import Embedding
+from firth.convert.vector_head import VectorHead
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.tensors import States
@@ -122,3 +124,22 @@ def test_mistakes(copy: Compress) -> None:
         copy(["", " "])
     with pytest.raises(BadConfig, match="width 32"):
         copy(LINES, random=True, width=16)
+
+
+def test_vectors_that_are_more_than_pooled_states_are_not_copied(pretrained: Path, tmp_path: Path) -> None:
+    text = tmp_path / "lines.txt"
+    text.write_text("\n".join(LINES) + "\n", "utf-8")
+    original = checkpoints.load(pretrained)
+    width = original.encoder.width
+    num_tokens = len(original.tokenizer.vocab)
+    head = VectorHead(
+        np.ones(num_tokens, np.float32),
+        np.eye(width, dtype=np.float32),
+        np.zeros(width, np.float32),
+        np.ones(8, np.float32),
+    )
+    method = compression.resolve("vectors")
+    with_head = replace(original, vector_head=head)
+    job = CompressionJob(model=pretrained, original=with_head, files={"train": text}, folder=tmp_path / "copy")
+    with pytest.raises(Unsupported, match="come from its vector head"):
+        method(method.Config()).compress(job)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,14 @@ def test_a_search_over_depths_trains_once(tuned: Path, rows: Path, tmp_path: Pat
     assert summary["reached"]
     assert len(list(out.glob("**/run.toml"))) == 2  # of the compression and of its only training run
     assert firth.load(out).checkpoint.encoder.num_layers == summary["settings"]["num_layers"] == 1
+
+
+def test_a_compression_is_resumed_from_any_folder(
+    tuned: Path, rows: Path, tmp_path: Path, quick: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: dict[str, Any] = {"by": "distil", "data": rows, "train": rows, "device": "cpu"}
+    monkeypatch.chdir(tuned.parent)
+    summary = firth.compress(tuned.name, out=tmp_path / "out", changes=("epochs=1", "num_layers=1"), **settings)
+    monkeypatch.chdir(tmp_path)
+    again = firth.compress(tuned, out="out", changes=("epochs=1", "num_layers=1"), resume=True, **settings)
+    assert again == summary
