@@ -1,6 +1,8 @@
 """The command line as typer builds it: all subcommands, in the order in which `firth --help` lists them."""
 
+import sys
 from collections.abc import Callable
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -69,6 +71,9 @@ def make_app() -> typer.Typer:
 
 
 def _main(show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
+        # A lone surrogate, or an emoji in a GBK terminal, becomes an escape such as \ud800, which JSON reads back.
+        sys.stdout.reconfigure(errors="backslashreplace")
     if show:
         typer.echo(__version__)
         raise typer.Exit

@@ -98,7 +98,10 @@ def model_and_changes(arguments: Iterable[str]) -> tuple[str | None, list[str]]:
         else:
             named.append(argument)
     if len(named) > 1:
-        raise BadConfig(f"Name one model; there are {len(named)}: {', '.join(named)}.")
+        raise BadConfig(
+            f"Name one model; there are {len(named)}: {', '.join(named)}. "
+            "Files of rows go to --train or --data, and a setting is one word: epochs=3."
+        )
     return (named[0] if named else None), changes
 
 

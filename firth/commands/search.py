@@ -63,6 +63,8 @@ def search(
     index, question = arguments
     if not question.strip():
         raise BadConfig("The question is empty; write what to look for.")
+    if Path(question).is_dir() and not Path(index).exists():
+        raise BadConfig(f"The index comes first: '{question}' is a folder, and '{index}' is not; swap the two.")
     _ask(Path(index), question, top, by, reranker, as_json=as_json)
 
 

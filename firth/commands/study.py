@@ -7,7 +7,7 @@ import typer
 
 from firth import study as studies
 from firth.commands.shown import Json, show
-from firth.errors import BadConfig
+from firth.errors import BadConfig, Resumable
 
 
 def study(
@@ -28,11 +28,15 @@ def study(
 
     if bool(name) == run_all:
         raise BadConfig(f"Name one study ({', '.join(studies.TABLE)}) or give --all.")
-    pages = (
-        run_every_study(out=out, minutes=minutes, data=data)
-        if run_all
-        else [run(name, out=out, minutes=minutes, data=data)]
-    )
+    try:
+        pages = (
+            run_every_study(out=out, minutes=minutes, data=data)
+            if run_all
+            else [run(name, out=out, minutes=minutes, data=data)]
+        )
+    except Resumable as error:
+        error.remedy = "Give the same command again to continue."  # a study has no --resume
+        raise
     if as_json:
         show({"pages": pages}, as_json=True)
         return

@@ -16,6 +16,7 @@ import pytest
 
 import firth
 from firth import console, samples
+from firth.errors import Interrupted
 from firth.inference.model import load
 from firth.interrupts import Interrupts
 from firth.tokenizers.unknown import unknown_share
@@ -258,3 +259,35 @@ def test_the_models_language_is_that_of_its_rows(run: Path, tmp_path: Path) -> N
     rows.write_text("text\tlabel\n" + "".join(f"第{i}天很好\tpos\n第{i}天不好\tneg\n" for i in range(6)))
     firth.finetune(run, task="classify", train=rows, out=tmp_path / "model", changes=["epochs=1"], device="cpu")
     assert load(tmp_path / "model").checkpoint.info["text_language"] == "zh"
+
+
+# Texts that the terminal cannot write, swapped arguments, and a remedy that the command has
+
+
+def test_a_lone_surrogate_in_a_row_is_printed_as_an_escape(reviews: Path, tmp_path: Path, command: Command) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"text": "a good \\ud800 day"}\n')
+    code, out, err = command("predict", reviews, "--file", rows, "--json")
+    assert (code, "Traceback" in err) == (0, False)
+    assert json.loads(out)["input"] == "a good \ud800 day"
+
+
+def test_arguments_that_are_no_model_say_where_they_belong(run: Path, tmp_path: Path, command: Command) -> None:
+    refused = command("finetune", run, "rows.tsv", "--task", "classify", "--out", tmp_path / "model")
+    assert (refused.code, "go to --train" in refused.err) == (2, True)
+    refused = command("finetune", run, "epochs", "3", "--task", "classify", "--out", tmp_path / "model")
+    assert (refused.code, "epochs=3" in refused.err) == (2, True)
+    refused = command("search", "ask", "Why does it rain?", tmp_path)
+    assert (refused.code, "swap the two" in refused.err) == (2, True)
+
+
+def test_a_stopped_study_is_continued_by_the_same_command(
+    tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise Interrupted("Stopped.", number=signal.SIGINT, remedy="Continue with `resume=True`.")
+
+    monkeypatch.setattr("firth.study.studies.run", stop)
+    stopped = command("study", "lineage", "--out", tmp_path / "study")
+    assert "resume" not in stopped.err
+    assert "Give the same command again" in stopped.err

@@ -136,9 +136,9 @@ const TEXTS = {
       few: "Write at least two lines.",
       example: [
         "A man is playing the guitar on stage.",
-        "Someone performs a song in front of a crowd.",
+        "A woman plays the guitar in a band.",
         "The stock market fell sharply today.",
-        "Shares lost much of their value this morning.",
+        "Stocks lost value as the market fell.",
         "My cat sleeps all afternoon.",
       ],
     },
@@ -221,7 +221,7 @@ const TEXTS = {
       noMask: "在缺词的地方写上 [MASK]。",
       gap: (number) => `空 ${number}`,
       use: (token) => `把“${token}”填进去`,
-      example: "北京是中国的首[MASK]，也是全国的政治中[MASK]。",
+      example: "他在[MASK]京大学学习历[MASK]。",
     },
     classify: {
       name: "分类",
@@ -308,7 +308,7 @@ const TEXTS = {
       cannot: "所加载的模型都不给出向量。",
       texts: "句子，每行一句（至少两句）",
       few: "请至少写两行。",
-      example: ["今天天气真好。", "外面阳光明媚。", "股市今天大跌。", "许多股票价格下降。", "我家的猫睡了一下午。"],
+      example: ["今天下雨，天气很冷。", "外面下着大雨，冷得很。", "股市大跌，股民损失惨重。", "许多股票的价格下跌了。", "我家的猫睡了一下午。"],
     },
     answer: {
       name: "问答",
@@ -343,7 +343,7 @@ const TEXTS = {
       cannot: "所加载的模型都没有词向量。请用 firth pretrain --recipe word2vec-sg-ns 训练。",
       word: "词",
       path: "走过的路",
-      example: "河流",
+      example: "水",
     },
     search: {
       name: "搜索",
