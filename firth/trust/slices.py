@@ -50,10 +50,15 @@ class SliceFindings(TypedDict):
 
 
 def find_weak_slices(
-    model: str | Path, *, data: str | Path, task: str = "", columns: Mapping[str, object] | None = None
+    model: str | Path,
+    *,
+    data: str | Path,
+    task: str = "",
+    columns: Mapping[str, object] | None = None,
+    skip_bad: bool = False,
 ) -> SliceFindings:
     """The groups of rows of a labelled file on which a fine-tuned model is weak."""
-    answered = answer_file(model, data, task=task, columns=columns)
+    answered = answer_file(model, data, task=task, columns=columns, skip_bad=skip_bad)
     groups = groups_of(answered)
     right_N = np.array(answered.is_right)
     return SliceFindings(
