@@ -155,8 +155,8 @@ def _first_problem(problems: Sequence[Problem]) -> str:
     return f"row {first.row}: {first.what}; {first.remedy}{more}"
 
 
-def refuse_bad(data: Labelled, files: Mapping[str, Path], *, can_skip: bool = True) -> None:
-    """Raises for the first bad row; `can_skip` says whether the user may leave such rows out."""
+def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
+    """Raises for the first bad row."""
     for part, found in data.problems.items():
         bad = sorted((problem for problem in found if problem.bad), key=lambda problem: problem.row)
         if not bad:
@@ -164,8 +164,10 @@ def refuse_bad(data: Labelled, files: Mapping[str, Path], *, can_skip: bool = Tr
         first = bad[0]
         count = data.num_skipped[part]
         more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
-        other_remedy = ", or leave such rows out with `skip_bad=True`" if can_skip else ""
-        raise BadInput(f"{files[part]}, row {first.row}: {first.what}; {first.remedy}{other_remedy}{more}.")
+        raise BadInput(
+            f"{files[part]}, row {first.row}: {first.what}; {first.remedy}, or leave such rows out with "
+            f"`skip_bad=True`{more}."
+        )
 
 
 def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:

@@ -12,7 +12,7 @@ from typing import TypedDict
 import numpy as np
 
 from firth import rng
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.metrics.paired import mcnemar, only_one_right
 from firth.tasks.task import Figures
 from firth.trust.rows import AnsweredRows, answer_file
@@ -61,6 +61,8 @@ def compare_models(
         one, other = _rows_of(one, other), _rows_of(other, one)
     if one.task.partition("-")[0] != other.task.partition("-")[0] or len(one.examples) != len(other.examples):
         raise BadConfig(f"{first} does {one.task} and {second} does {other.task}; compare models of one task.")
+    if not one.examples:
+        raise BadInput(f"No row of {data} is good for both models; give rows with labels that both learned.")
     main = one.scorer.main_metric
     first_figures = one.scorer.score(one.predictions, one.examples)
     second_figures = other.scorer.score(other.predictions, other.examples)

@@ -153,6 +153,9 @@ def test_rows_that_are_bad_for_one_model_are_left_out_for_both(bags: dict[str, P
     rows.write_text("text\tlabel\nbad day\tneg\ngood day\tpos\nfine day\tpos\n")
     found = compare_models(bags["full"], tmp_path / "names", data=rows, skip_bad=True)
     assert found["rows"] == 2
+    rows.write_text("text\tlabel\nbad day\tneg\ngood day\tgood\n")
+    with pytest.raises(BadInput, match="is good for both models"):
+        compare_models(bags["full"], tmp_path / "names", data=rows, skip_bad=True)
 
 
 def test_rows_that_were_learned_from_are_warned_about(bags: dict[str, Path], command: Callable[..., Any]) -> None:
