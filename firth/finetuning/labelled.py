@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 HELD_OUT_LIMIT = 2_000
 """The most training rows that are held out if there is no dev file."""
+HELD_OUT = "held-out training rows"
+"""What these rows are called."""
 PARTS = ("train", "dev", "test")
 
 
@@ -51,7 +53,7 @@ class Labelled:
         """What the rows for picking epochs are called."""
         if self.learned_from:
             return "the training rows themselves"
-        return "held-out training rows" if self.held_out else "dev"
+        return HELD_OUT if self.held_out else "dev"
 
     @property
     def num_skipped(self) -> dict[str, int]:
@@ -233,7 +235,8 @@ def report_cuts(what: str, items: Sequence[Item]) -> None:
         return
     found = lengths(items)
     if found["cut_rows"]:
+        are = "is" if found["cut_rows"] == 1 else "are"
         log.warning(
-            f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows are "
-            f"longer than can be read at once; the longest has {found['longest']:,} tokens)."
+            f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows "
+            f"{are} longer than can be read at once; the longest has {found['longest']:,} tokens)."
         )

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from firth import models
 from firth.checkpoint import only_task
+from firth.console import counted
 from firth.errors import Unsupported
 from firth.finetuning import labelled
 from firth.finetuning.measuring import warn_if_trained_on
@@ -63,8 +64,7 @@ def answer_file(
         labelled.refuse_bad(rows, {"data": path})
     count = rows.num_skipped["data"]
     if count:
-        noun = "rows" if count > 1 else "row"
-        log.info(f"{path}: {count:,} bad {noun} skipped.")
+        log.info(f"{path}: {counted(count, 'bad row')} skipped.")
     warn_if_trained_on(found, path, labelled.rows_sha256(name, rows.config, path))
     examples = rows.examples["data"]
     return AnsweredRows(model, name, examples, model.predict_examples(examples, task=name), scorer_of(head))
