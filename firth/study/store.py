@@ -82,9 +82,12 @@ class Store:
                 return self._keep(run, Result(0.0, failed=result.failed))
         out = self.out(run)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if out.exists() and not is_begun(out):
-            # Left by a step that cannot go on: it begins again.
+        has_failed = (out.parent / RESULT).exists()
+        if out.exists() and (has_failed or not is_begun(out)):
+            # Left by a step that failed or cannot go on: it begins again.
             shutil.rmtree(out)
+        # If this time is cut off, the next one goes on.
+        (out.parent / RESULT).unlink(missing_ok=True)
         write_json(out.parent / RUN, {"step": run.step, "settings": dict(run.settings)})
         needs = {name: self.out(needed) for name, needed in run.needs.items()}
         begun = time.monotonic()
