@@ -156,13 +156,7 @@ class CompareReader(Reader):
     config: CompareConfig
 
     def locate(self, path: Path) -> CompareConfig:
-        """The config for scores if the training file has some: all scores of another file may be 0 or 1."""
-        if self.config.kind != "guess":
-            return self.config
-        examples = self.read(path, [])
-        if examples and compare_files.kind_of(examples[0]) == "number":
-            return replace(self.config, kind="number")
-        return self.config
+        return replace(self.config, kind="number") if compare_files.has_scores(path, self.config) else self.config
 
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
         return compare_files.read(path, self.config, problems, labelled=labelled)
