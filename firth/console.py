@@ -66,6 +66,11 @@ def _ignore(done: float, note: str = "", total: float | None = None) -> None:
     """Moves no bar."""
 
 
+def counted(count: int, noun: str) -> str:
+    """Such as `1 row` and `1,200 rows`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
 def say_now(text: str) -> None:
     """Prints a line from a signal handler, which must not use the buffers that the program may be writing."""
     if _shows_bars:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models
+from firth.console import counted
 from firth.errors import BadConfig, BadInput
 from firth.files import check_is_new, check_writable, write_bytes
 
@@ -271,7 +272,7 @@ def embed_file(
     warn_about_unknown(str(file), loaded.tokenizer, unknown)
     num_blank = sum(not text.strip() for text in texts)
     if num_blank:
-        log.info(f"{num_blank:,} blank lines have vectors of zeros.")
+        log.info(f"{counted(num_blank, 'blank line')} {'has a vector' if num_blank == 1 else 'have vectors'} of zeros.")
     with open_engine(engine, workers=processes) as opened:
         if opened is None:
             _write_vectors(path, loaded, texts, pooling)

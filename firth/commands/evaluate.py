@@ -44,7 +44,7 @@ def evaluate(
     )
     settings = task_settings(changes or (), task)
     if against is not None or slices:
-        trust.evaluate_rows(run, data, against=against, task=task, columns=options, as_json=as_json)
+        trust.evaluate_rows(run, data, against=against, task=task, columns=options, skip_bad=skip_bad, as_json=as_json)
         return
     figures = pipeline.evaluate(
         run,

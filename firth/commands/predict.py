@@ -1,6 +1,7 @@
 """The subcommand predict: what a fine-tuned model says of texts."""
 
 import json
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +21,15 @@ from firth.commands.shown import (
     line,
     weights_line,
 )
+from firth.console import counted
 from firth.errors import BadConfig
 
 if TYPE_CHECKING:
     from firth.inference.explaining import Explanation
     from firth.inference.model import Model
     from firth.types import Example, Prediction
+
+log = logging.getLogger(__name__)
 
 
 def predict(
@@ -97,6 +101,10 @@ def _examples(
     """The inputs: the rows of a file, or texts, in which a tab separates the texts of a pair."""
     if file is not None:
         return model.read_examples(file, task=task, **columns)
+    num_blank = sum(not text.strip() for text in texts)
+    if num_blank:
+        are = "is" if num_blank == 1 else "are"
+        log.warning(f"{counted(num_blank, 'text')} {are} blank, answered like the others.")
     inputs = [text.split("\t") if "\t" in text else text for text in texts]
     return model.examples(inputs, task=task)
 

@@ -1,5 +1,6 @@
 """Subcommand `search`: an index of passages, questions to it, and hard negatives for training."""
 
+import logging
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -10,6 +11,8 @@ import typer
 from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, show
 from firth.errors import BadConfig
 from firth.search import By
+
+log = logging.getLogger(__name__)
 
 
 class SearchAction(StrEnum):
@@ -92,6 +95,8 @@ def _ask(folder: Path, question: str, top: int, by: By, reranker: Path | None, *
 
         candidates = index.ask(model, question, top=max(top, CANDIDATES), by=by)
         hits = rerank(load(reranker), question, candidates)[:top]
+    if not hits:
+        log.info("No passage has a word of the question; ask with other words or with `by='meaning'`.")
     if as_json:
         show({"hits": [asdict(hit) for hit in hits]}, as_json=True)
         return

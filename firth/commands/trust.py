@@ -14,7 +14,14 @@ if TYPE_CHECKING:
 
 
 def evaluate_rows(
-    model: Path, data: Path | None, *, against: Path | None, task: str, columns: Mapping[str, object], as_json: bool
+    model: Path,
+    data: Path | None,
+    *,
+    against: Path | None,
+    task: str,
+    columns: Mapping[str, object],
+    skip_bad: bool,
+    as_json: bool,
 ) -> None:
     """Compares two models on labelled rows, or shows where one is weak."""
     if data is None:
@@ -22,12 +29,12 @@ def evaluate_rows(
     if against is not None:
         from firth.trust.comparing import compare_models
 
-        compared = compare_models(model, against, data=data, task=task, columns=columns)
+        compared = compare_models(model, against, data=data, task=task, columns=columns, skip_bad=skip_bad)
         show(compared, as_json=as_json)
         return
     from firth.trust.slices import describe, find_weak_slices
 
-    findings = find_weak_slices(model, data=data, task=task, columns=columns)
+    findings = find_weak_slices(model, data=data, task=task, columns=columns, skip_bad=skip_bad)
     if as_json:
         show(findings, as_json=True)
         return

@@ -66,8 +66,11 @@ class Augmented:
     def _changed(self, text: str, *, counters: tuple[int, int, int]) -> str:
         """The text with some of its words replaced; as it is if it is too long for the model."""
         spans: list[tuple[int, int]] = []
+        # A text may spell the mask itself. The model fills it, too, but it stays.
+        spelled = [match.span() for match in re.finditer(re.escape(self._mask), text)]
         for number, match in enumerate(WORD.finditer(text)):
-            if rng.uniform(self.key, *counters, number, 0) < REPLACED_SHARE:
+            is_spelled_mask = any(start < match.end() and match.start() < end for start, end in spelled)
+            if not is_spelled_mask and rng.uniform(self.key, *counters, number, 0) < REPLACED_SHARE:
                 spans.append(match.span())
         if not spans:
             return text
@@ -75,24 +78,29 @@ class Augmented:
             fills = self.model.fill(self._masked(text, spans), top=CANDIDATES)
         except FirthError:
             return text
-        per_mask = len(fills) // len(spans)
+        all_masks = sorted([*spans, *spelled])
+        per_mask = len(fills) // len(all_masks)
         parts: list[str] = []
         end_before = 0
         for number, (start, end) in enumerate(spans):
             pick = int(rng.below(self.key, per_mask, *counters, number, 1))
-            token = fills[number * per_mask + pick].token
+            token = fills[all_masks.index((start, end)) * per_mask + pick].token
             # A piece that continues a word is no word.
             is_word = not token.startswith("##")
             parts += [text[end_before:start], token if is_word else text[start:end]]
             end_before = end
         return "".join([*parts, text[end_before:]])
 
-    def _masked(self, text: str, spans: Sequence[tuple[int, int]]) -> str:
+    @property
+    def _mask(self) -> str:
+        """How the model's mask is spelled."""
         vocab = self.model.checkpoint.tokenizer.vocab
-        mask = vocab.tokens[vocab.mask]
+        return vocab.tokens[vocab.mask]
+
+    def _masked(self, text: str, spans: Sequence[tuple[int, int]]) -> str:
         parts: list[str] = []
         end_before = 0
         for start, end in spans:
-            parts += [text[end_before:start], mask]
+            parts += [text[end_before:start], self._mask]
             end_before = end
         return "".join([*parts, text[end_before:]])

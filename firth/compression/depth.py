@@ -13,6 +13,7 @@ from firth.compression.layers import kept_layers
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder, with_layers
 from firth.compression.student import layers_of
+from firth.console import counted
 from firth.errors import BadConfig
 
 
@@ -39,7 +40,7 @@ def check_depth(job: CompressionJob, num_layers: int) -> None:
     """Raises if a model has fewer layers than are to be kept."""
     before = block_encoder(job.original).num_layers
     if num_layers > before:
-        raise BadConfig(f"{job.model} has {before} layers; num_layers={num_layers} is more.")
+        raise BadConfig(f"{job.model} has {counted(before, 'layer')}; num_layers={num_layers} is more.")
 
 
 def check_separate_layers(job: CompressionJob, num_layers: int) -> None:
@@ -51,4 +52,4 @@ def check_separate_layers(job: CompressionJob, num_layers: int) -> None:
 def described_depth(num_layers: int) -> str:
     if not num_layers:
         return "half of the layers"
-    return "1 layer" if num_layers == 1 else f"{num_layers} layers"
+    return counted(num_layers, "layer")

@@ -11,6 +11,7 @@ from pathlib import Path
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob, Method, MethodConfig
+from firth.console import counted
 from firth.convert.row_quantised import LEAST_BITS, MOST_BITS
 from firth.errors import BadConfig
 from firth.surgery.exporting import noting_bits, without_generator
@@ -38,7 +39,7 @@ class FewBits(Method):
 
     @property
     def described(self) -> str:
-        return f"weights of {self.config.bits} bits"
+        return f"weights of {counted(self.config.bits, 'bit')}"
 
     def compress(self, job: CompressionJob) -> Checkpoint:
         return noting_bits(without_generator(job.original), self.config.bits)

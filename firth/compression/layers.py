@@ -11,6 +11,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import block_encoder, with_layers
 from firth.config import check_counts
+from firth.console import counted
 from firth.errors import BadConfig
 
 
@@ -41,14 +42,14 @@ class DropLayers(Method):
     def described(self) -> str:
         if not self.config.num_layers:
             return f"half of the layers, {self.config.which}"
-        return f"{self.config.num_layers} layers, {self.config.which}"
+        return f"{counted(self.config.num_layers, 'layer')}, {self.config.which}"
 
     def compress(self, job: CompressionJob) -> Checkpoint:
         encoder = block_encoder(job.original)
         before = encoder.num_layers
         count = self.config.num_layers or max(1, before // 2)
         if count > before:
-            raise BadConfig(f"{job.model} has {before} layers; num_layers={count} is more.")
+            raise BadConfig(f"{job.model} has {counted(before, 'layer')}; num_layers={count} is more.")
         return with_layers(job.original, kept_layers(before, count, which=self.config.which))
 
 

@@ -17,6 +17,7 @@ from firth.compression.relations import LastRelations, check_relations
 from firth.compression.structure import blocks_of
 from firth.compression.teacher import Teacher
 from firth.compression.trained_method import TrainingExtension
+from firth.console import counted
 from firth.errors import BadConfig
 from firth.objectives.objective import Objective
 from firth.tasks.task import Head
@@ -89,7 +90,9 @@ class MiniLM(GeneralMethod):
         check_relations(job.original.encoder, job.model)
         num_layers = job.original.encoder.num_layers
         if self.config.layer > num_layers:
-            raise BadConfig(f"{job.model} has {num_layers} layers; layer={self.config.layer} is not one of them.")
+            raise BadConfig(
+                f"{job.model} has {counted(num_layers, 'layer')}; layer={self.config.layer} is not one of them."
+            )
 
     def check_student(self, student: Checkpoint, job: CompressionJob) -> None:
         check_relations(student.encoder, self.config.student)

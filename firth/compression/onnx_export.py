@@ -21,6 +21,7 @@ from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.onnx_runtime import OUTPUTS, OnnxEncoder
 from firth.compression.structure import block_encoder
+from firth.console import counted
 from firth.data.packing import pack_tokens
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
@@ -59,9 +60,8 @@ class ExportOnnx(Method):
     def remarks(self) -> list[str]:
         if np.isnan(self.difference):
             return []
-        return [
-            f"On {len(self.sequences)} texts the states of {FILE} differ from firth's by at most {self.difference:.1e}."
-        ]
+        texts = counted(len(self.sequences), "text")
+        return [f"On {texts} the states of {FILE} differ from firth's by at most {self.difference:.1e}."]
 
     def compress(self, job: CompressionJob) -> Checkpoint:
         check_exportable(job.original, str(job.model))

@@ -17,6 +17,7 @@ from firth.compression.changed_weights import change_weights, keep_changes
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_encoder
 from firth.compression.trained_method import TrainedMethod, TrainingConfig, TrainingExtension
+from firth.console import counted
 from firth.convert.row_quantised import LEAST_BITS, MOST_BITS, quantise_rows
 from firth.errors import BadConfig
 from firth.tensors import Encoder
@@ -72,7 +73,7 @@ class QuantiseAware(TrainedMethod):
 
     @property
     def described(self) -> str:
-        return f"quantise-aware, {self.config.bits} bits"
+        return f"quantise-aware, {counted(self.config.bits, 'bit')}"
 
     def check(self, job: CompressionJob) -> None:
         block_encoder(job.original)

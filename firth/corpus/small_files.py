@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from firth import remote
+from firth.console import counted
 from firth.corpus.finding import ROWS, TABLES
 from firth.corpus.text_lines import BINARY, conversion
 from firth.errors import BadInput
@@ -61,8 +62,7 @@ def read_texts(path: Path) -> list[str]:
     tell_of_table(path)
     num_blank = sum(not line.strip() for line in lines)
     if num_blank:
-        noun = "line" if num_blank == 1 else "lines"
-        log.info(f"{path} has {num_blank:,} blank {noun}, answered like the others.")
+        log.info(f"{path} has {counted(num_blank, 'blank line')}, answered like the others.")
     return lines
 
 

@@ -10,6 +10,7 @@ from typing import NotRequired, TypedDict
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import make_head
+from firth.console import counted
 from firth.finetuning import labelled
 from firth.finetuning.figures import readable, short
 from firth.finetuning.labelled import Labelled, Lengths
@@ -223,7 +224,7 @@ def describe(findings: Findings) -> list[str]:
     """The findings as sentences, one part after the other; warnings name their rows."""
     lines: list[str] = []
     for part, found in findings["parts"].items():
-        lines.append(f"{part}: {found['rows']:,} rows that can be used, {len(found['bad']):,} that cannot.")
+        lines.append(f"{part}: {counted(found['rows'], 'row')} that can be used, {len(found['bad']):,} that cannot.")
         for group, counts in found["balance"].items():
             lines.append(f"  {group}: {_balance_line(counts)}")
         baseline = found["baseline"].get(findings["main"], float("nan"))
@@ -248,7 +249,7 @@ def _balance_line(counts: Mapping[str, int]) -> str:
 def _lengths_line(lengths: TokenLengths) -> str:
     return (
         f"tokens: {lengths['mean_tokens']:.1f} a row, longest {lengths['longest']:,}; cut: "
-        f"{lengths['cut_share']:.2%} of the tokens, in {lengths['cut_rows']:,} rows; unknown: "
+        f"{lengths['cut_share']:.2%} of the tokens, in {counted(lengths['cut_rows'], 'row')}; unknown: "
         f"{lengths['unknown_share']:.2%} of the tokens"
     )
 
@@ -271,8 +272,10 @@ def warnings(part: str, found: PartFindings) -> list[str]:
     leaks = found.get("also_in_train")
     if leaks:
         row, training_row = leaks[0]
+        are = "is" if len(leaks) == 1 else "are"
+        share = len(leaks) / found["rows"]
         lines.append(
-            f"Warning: {len(leaks)} rows ({len(leaks) / found['rows']:.1%}) are also in train, such as row {row} "
+            f"Warning: {counted(len(leaks), 'row')} ({share:.1%}) {are} also in train, such as row {row} "
             f"(train row {training_row}): figures on {part} flatter the model."
         )
     if part == "train":

@@ -8,8 +8,9 @@ from typing import NotRequired, TypedDict
 import numpy as np
 
 from firth.checkpoint import Checkpoint, described
+from firth.console import counted
 from firth.finetuning.collapse import CollapsedSeed, collapsed_line
-from firth.finetuning.labelled import Labelled
+from firth.finetuning.labelled import HELD_OUT, Labelled
 from firth.finetuning.picking import PICKED, Figures, SeedResult
 from firth.run_source import FinetuningSource
 from firth.tasks import scorer_of
@@ -259,12 +260,20 @@ def _task_headlines(name: str, task: TaskSummary) -> list[str]:
     main = task["main"]
     lines = []
     for part, figures in task["figures"].items():
-        where = f"on {task['picked_on']} (used for picking)" if part == "dev" else "on test (not used for picking)"
+        where = f"on {_counted_part(task)} (used for picking)" if part == "dev" else "on test (not used for picking)"
         baseline = task["baseline"][part].get(main)
         is_undefined = baseline is None or math.isnan(baseline)
         shown = "undefined" if is_undefined else f"{baseline:.4f}"
         lines.append(f"{name}: {main} {format_spread(figures[main])} {where}; without reading the texts: {shown}.")
     return lines
+
+
+def _counted_part(task: TaskSummary) -> str:
+    """What the rows for picking are called, with their number if they were taken from the training file."""
+    count = task["rows"]["dev"]
+    if task["picked_on"] != HELD_OUT:
+        return task["picked_on"]
+    return counted(count, HELD_OUT.removesuffix("s"))
 
 
 # The model card

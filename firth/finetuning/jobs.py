@@ -12,6 +12,7 @@ from pathlib import Path
 from firth import models
 from firth.checkpoint import make_head
 from firth.config import from_dict, has_field, load_toml, override
+from firth.console import counted
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import chains, checking, labelled
 from firth.finetuning.backbones import BACKBONES, Backbone
@@ -156,8 +157,7 @@ def _read_task(name: str, task_config: TaskConfig, source: FinetuningSource, con
         labelled.refuse_bad(rows, files)
     for part, count in rows.num_skipped.items():
         if count:
-            noun = "rows" if count > 1 else "row"
-            log.info(f"{files[part]}: {count} bad {noun} skipped.")
+            log.info(f"{files[part]}: {counted(count, 'bad row')} skipped.")
     return labelled.hold_out(name, rows, rate=config.held_out_rate, seed=config.train.seed)
 
 
@@ -172,7 +172,7 @@ def _check_tokens(name: str, data: Labelled, start: Start, *, source: Finetuning
     path = source.files[name]["train"].path
     if not source.skip_bad:
         labelled.refuse_bad(checked, {"train": Path(path)})
-    log.info(f"{path}: {len(found)} rows skipped that the model cannot learn, such as row {found[0].row}.")
+    log.info(f"{path}: {counted(len(found), 'row')} skipped that the model cannot learn, such as row {found[0].row}.")
     if not checked.examples["train"]:
         raise BadInput(f"{path}: no row is left to use ({found[0].what} in row {found[0].row}).")
     return checked

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 HELD_OUT_LIMIT = 2_000
 """The most training rows that are held out if there is no dev file."""
+HELD_OUT = "held-out training rows"
+"""What these rows are called."""
 PARTS = ("train", "dev", "test")
 
 
@@ -51,7 +53,7 @@ class Labelled:
         """What the rows for picking epochs are called."""
         if self.learned_from:
             return "the training rows themselves"
-        return "held-out training rows" if self.held_out else "dev"
+        return HELD_OUT if self.held_out else "dev"
 
     @property
     def num_skipped(self) -> dict[str, int]:
@@ -155,8 +157,8 @@ def _first_problem(problems: Sequence[Problem]) -> str:
     return f"row {first.row}: {first.what}; {first.remedy}{more}"
 
 
-def refuse_bad(data: Labelled, files: Mapping[str, Path], *, can_skip: bool = True) -> None:
-    """Raises for the first bad row; `can_skip` says whether the user may leave such rows out."""
+def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:
+    """Raises for the first bad row."""
     for part, found in data.problems.items():
         bad = sorted((problem for problem in found if problem.bad), key=lambda problem: problem.row)
         if not bad:
@@ -164,8 +166,10 @@ def refuse_bad(data: Labelled, files: Mapping[str, Path], *, can_skip: bool = Tr
         first = bad[0]
         count = data.num_skipped[part]
         more = f" ({count} such rows; `firth check` lists them)" if count > 1 else ""
-        other_remedy = ", or leave such rows out with `skip_bad=True`" if can_skip else ""
-        raise BadInput(f"{files[part]}, row {first.row}: {first.what}; {first.remedy}{other_remedy}{more}.")
+        raise BadInput(
+            f"{files[part]}, row {first.row}: {first.what}; {first.remedy}, or leave such rows out with "
+            f"`skip_bad=True`{more}."
+        )
 
 
 def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
@@ -231,7 +235,8 @@ def report_cuts(what: str, items: Sequence[Item]) -> None:
         return
     found = lengths(items)
     if found["cut_rows"]:
+        are = "is" if found["cut_rows"] == 1 else "are"
         log.warning(
-            f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows are "
-            f"longer than can be read at once; the longest has {found['longest']:,} tokens)."
+            f"{what}: {found['cut_share']:.2%} of the tokens are cut ({found['cut_rows']:,} of {len(items):,} rows "
+            f"{are} longer than can be read at once; the longest has {found['longest']:,} tokens)."
         )

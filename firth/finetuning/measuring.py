@@ -53,7 +53,7 @@ def evaluate(
         rows = labelled.read(task_name, config, {PART: data}, labels=head.labels)
     if not skip_bad:
         labelled.refuse_bad(rows, {PART: data})
-    _warn_if_trained_on(model, data, labelled.rows_sha256(task_name, rows.config, data))
+    warn_if_trained_on(model, data, labelled.rows_sha256(task_name, rows.config, data))
     examples = rows.examples[PART]
     # Texts are cut as they were in fine-tuning.
     max_length = int(checkpoint.info.get("max_length", checkpoint.encoder.max_positions))
@@ -87,7 +87,7 @@ def _untrained(
     return head, rows
 
 
-def _warn_if_trained_on(model: Path, data: Path, digest: str) -> None:
+def warn_if_trained_on(model: Path, data: Path, digest: str) -> None:
     """Warns if a run is measured on a file that it learned from, whatever the file is called now."""
     if not (model / SOURCE).exists():
         return

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from firth.console import counted
 from firth.files import read_json
 from firth.finetuning.collapse import collapsed_line
 from firth.finetuning.figures import FinetuningSummary, TaskSummary, format_spread
@@ -118,7 +119,8 @@ def _figures(name: str, task: TaskSummary, title: str) -> Section:
     parts = [table(["rows", "figure", "value", "majority baseline"], rows)]
     num_skipped = sum(task["skipped"].values())
     if num_skipped:
-        parts.append(notice(f"{num_skipped} bad rows were skipped."))
+        was = "was" if num_skipped == 1 else "were"
+        parts.append(notice(f"{counted(num_skipped, 'bad row')} {was} skipped."))
     if collapsed:
         parts.append(notice(f"* {collapsed}"))
     return section(f"{title}Figures", *parts)

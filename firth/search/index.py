@@ -241,7 +241,7 @@ class SearchIndex:
         return np.asarray(products_C * self.scales_N[numbers_C] + question_D @ self.centre_D)
 
     def ask(self, model: Model, question: str, *, top: int = 5, by: By = By.both) -> list[Hit]:
-        """The passages that fit a question best, best first."""
+        """The passages that fit a question best, best first; by words only those that have one of its words."""
         return self.hits(question, model.embed([question], normalise=True)[0], top=top, by=by)
 
     def hits(self, question: str, vector_D: np.ndarray, *, top: int, by: By = By.both) -> list[Hit]:
@@ -261,7 +261,9 @@ class SearchIndex:
         word_scores_N = self.words.scores(question)
         [by_words_T] = _best(word_scores_N[None], count)
         if by is By.words:
-            return by_words_T, word_scores_N[by_words_T]
+            # A passage without any of the question's words is not found by them.
+            scores_T = word_scores_N[by_words_T]
+            return by_words_T[scores_T > 0], scores_T[scores_T > 0]
         nearest_1T, _ = self.nearest(vector_D[None], top=count)
         numbers_C = np.union1d(nearest_1T[0], by_words_T)
         cosines_C = self.cosines(vector_D, numbers_C)

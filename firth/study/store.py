@@ -1,4 +1,5 @@
-"""Runs kept by their key: a run that was done is not done again, and one that was cut off continues.
+"""Runs kept by their key: a run that was done is not done again, one that failed is tried again the next time, and one
+that was cut off continues.
 
 STORE/KEY/run.json says what the run is, STORE/KEY/out is its folder, and STORE/KEY/result.json, written last, has its
 figures or the sentence of its failure.
@@ -53,17 +54,22 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._failed: set[str] = set()
+        """The keys of runs that failed now. Those that failed at an earlier time are tried again."""
 
     def out(self, run: Experiment) -> Path:
         """The folder that a run writes."""
         return self.folder / run.key / OUT
 
     def find(self, run: Experiment) -> Result | None:
-        """The result of a run that was done."""
+        """The result of a run that was done; None for one that failed at an earlier time."""
         path = self.folder / run.key / RESULT
         if not path.exists():
             return None
-        return from_dict(Result, read_json(path))
+        result = from_dict(Result, read_json(path))
+        if result.failed and run.key not in self._failed:
+            return None
+        return result
 
     def do(self, run: Experiment) -> Result:
         """Does a run and those it needs, or gives the results of an earlier time."""
@@ -76,9 +82,12 @@ class Store:
                 return self._keep(run, Result(0.0, failed=result.failed))
         out = self.out(run)
         out.parent.mkdir(parents=True, exist_ok=True)
-        if out.exists() and not is_begun(out):
-            # Left by a step that cannot go on: it begins again.
+        has_failed = (out.parent / RESULT).exists()
+        if out.exists() and (has_failed or not is_begun(out)):
+            # Left by a step that failed or cannot go on: it begins again.
             shutil.rmtree(out)
+        # If this time is cut off, the next one goes on.
+        (out.parent / RESULT).unlink(missing_ok=True)
         write_json(out.parent / RUN, {"step": run.step, "settings": dict(run.settings)})
         needs = {name: self.out(needed) for name, needed in run.needs.items()}
         begun = time.monotonic()
@@ -96,6 +105,8 @@ class Store:
     def _keep(self, run: Experiment, result: Result) -> Result:
         folder = self.folder / run.key
         folder.mkdir(parents=True, exist_ok=True)
+        if result.failed:
+            self._failed.add(run.key)
         write_json(folder / RESULT, asdict(result))
         return result
 

@@ -190,5 +190,8 @@ def threshold_for(notes: Mapping[str, object], task: str, wanted: float) -> floa
         if reached >= wanted:
             return float(above)
     highest = max((reached for reached, _ in own["thresholds"]), default=None)
-    known = "none was reached" if highest is None else f"the highest that was reached is {highest:g}"
-    raise BadConfig(f"No threshold gave a precision of {wanted:g} on the held-out rows; {known}.")
+    if highest is None:
+        remedy = "fine-tune on more rows, or abstain below a probability of your own choice"
+    else:
+        remedy = f"ask for at most {highest:g}, the highest that was reached"
+    raise BadConfig(f"No threshold gave a precision of {wanted:g} on the held-out rows; {remedy}.")

@@ -70,12 +70,13 @@ def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool, in_file:
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
         readings = glue.known_columns(tuple(rows.columns)) or _only_other_column(rows, config)
-        texts = _only_reading(rows, readings, "the text", option="`text_column=`" if in_file else "")
+        option = "`text_column=`" if in_file else ""
+        texts = _only_reading(rows, readings, "the text", option=option, labelled=labelled)
     labels = config.label_columns
     if labelled and not labels:
         # Each known name is one possible reading.
         known = [(name,) for name in _known_labels(rows)]
-        labels = _only_reading(rows, known, "the label", option="`label_columns=`")
+        labels = _only_reading(rows, known, "the label", option="`label_columns=`", labelled=True)
     return texts, labels
 
 
@@ -107,22 +108,27 @@ def _known_labels(rows: Rows) -> tuple[str, ...]:
     return tuple(name for name in glue.LABELS if name in rows.columns)
 
 
-def _only_reading(rows: Rows, readings: Sequence[tuple[str, ...]], what: str, *, option: str) -> tuple[str, ...]:
+def _only_reading(
+    rows: Rows, readings: Sequence[tuple[str, ...]], what: str, *, option: str, labelled: bool
+) -> tuple[str, ...]:
     """The only possible reading; raises if there is none or several, and names the option that decides, if any."""
     if len(readings) == 1:
         return readings[0]
     if not rows.columns:
         raise BadInput(f"{rows.path} has no rows with named columns; write rows such as {JSON_ROW}, one on each line.")
+    rows.refuse_commas()
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
     if rows.columns and all(_is_quoted(name) for name in rows.columns):
         raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
     if not option:
         raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
+    # Columns are named or counted all together.
+    counted = "`text_column='1'` and `label_columns='2'`" if labelled else "`text_column='1'`"
     presets = [f"use `preset='{name}'`, " for name in glue.fitting_presets(rows)]
     raise BadInput(
-        f"{rows.path}: {found} {what}; {''.join(presets[:1])}name it with {option}, or count columns if the file has "
-        f"no header (the first row has {names})."
+        f"{rows.path}: {found} {what}; {''.join(presets[:1])}name it with {option}, or, if the file has no header, "
+        f"count columns: {counted} (the first row has {names})."
     )
 
 
@@ -159,6 +165,7 @@ def _check_named(rows: Rows, names: Sequence[str], option: str) -> None:
     """Raises if the file lacks one of the columns, and names the option that says which one it is here."""
     for name in names:
         if name and name != "0" and not rows.has_columns([name]):
+            rows.refuse_commas()
             known = ", ".join(rows.columns)
             raise BadInput(
                 f"{rows.path} has no column '{name}'; its columns are {known}: name the right one with {option}."

@@ -155,6 +155,9 @@ class CompareConfig(TaskConfig):
 class CompareReader(Reader):
     config: CompareConfig
 
+    def locate(self, path: Path) -> CompareConfig:
+        return replace(self.config, kind="number") if compare_files.has_scores(path, self.config) else self.config
+
     def read(self, path: Path, problems: list[Problem], *, labelled: bool = True) -> list[Example]:
         return compare_files.read(path, self.config, problems, labelled=labelled)
 

@@ -63,6 +63,14 @@ def _read_unlabelled(rows: Rows, names: Sequence[str], problems: list[Problem]) 
     return examples
 
 
+def has_scores(path: Path, config: TripletColumns) -> bool:
+    """Whether a training file has scores. Those of another file are read as such, even if all are 0 or 1."""
+    if config.kind != "guess":
+        return False
+    examples = read(path, config, [], labelled=True)
+    return bool(examples) and kind_of(examples[0]) == "number"
+
+
 def kind_of(example: Example) -> Kind:
     if len(example.texts) == 3:
         return "triplets"

@@ -50,12 +50,22 @@ class Rows:
         """Whether these columns can be read here."""
         return all(_is_number(name) or name in self.columns for name in wanted)
 
+    def refuse_commas(self) -> None:
+        """Raises if a tab file seems to be cut at commas; called once its columns are not found."""
+        if ending(self.path) != ".csv" and _has_separator(self.lines, ","):
+            raise BadInput(
+                f"{self.path}: the columns seem to be separated by commas; let the name of the file end in .csv."
+            )
+
     def take(self, wanted: Sequence[str], problems: list[Problem]) -> Iterator[tuple[int, dict[str, object]]]:
         """The wanted columns of every row; rows that lack one go to the problems."""
         num_counted = sum(_is_number(name) for name in wanted)
         num_named = sum(bool(name) for name in wanted) - num_counted
         if "0" in wanted and (num_counted or "0" not in self.columns):
             raise BadInput(f"{self.path} has no column 0: columns are counted from 1, so the first column is 1.")
+        last_counted = max((int(name) for name in wanted if _is_number(name)), default=0)
+        if last_counted > len(self.columns):
+            self.refuse_commas()
         if num_counted and num_named:
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
         for name in wanted:
@@ -145,7 +155,7 @@ def read_rows(path: Path) -> Rows:
     lines = list(_comma_lines(text) if has_commas else _tab_lines(text))
     if not lines:
         raise BadInput(f"{path} has only empty rows; give it one example a row.")
-    if _has_semicolons(lines):
+    if _has_separator(lines, ";"):
         raise BadInput(
             f"{path}: the columns are separated by semicolons; save the file with commas (.csv) or tabs (.tsv)."
         )
@@ -156,16 +166,16 @@ def read_rows(path: Path) -> Rows:
     return Rows(path, columns, lines, {} if has_commas else _quoted_columns(lines))
 
 
-def _has_semicolons(lines: Sequence[Line]) -> bool:
-    """Whether semicolons separate the columns: the first row is a single cell with some, and most rows have as many."""
+def _has_separator(lines: Sequence[Line], separator: str) -> bool:
+    """Whether it separates the columns: the first row is a single cell with some, and most rows have as many."""
     _, first = lines[0]
     if not isinstance(first, list) or len(first) > 1 or len(lines) < 2:
         return False
-    num_wanted = first[0].count(";")
+    num_wanted = first[0].count(separator)
     num_alike = 0
     for _, fields in lines:
         # A comma in a text may have cut its row into several fields.
-        if isinstance(fields, list) and sum(cell.count(";") for cell in fields) >= num_wanted:
+        if isinstance(fields, list) and sum(cell.count(separator) for cell in fields) >= num_wanted:
             num_alike += 1
     return num_wanted > 0 and 2 * num_alike > len(lines)
 

@@ -70,9 +70,11 @@ def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: 
         return "1", "2"
     if is_table and len(columns) == 1 and not labelled:
         return "1", "2"
+    rows.refuse_commas()
     raise BadInput(
         f"{rows.path}: no columns are known to be source and target; name them with `text_column=` and "
-        f"`label_columns=`, or count columns if the file has no header (the first row has {', '.join(columns)})."
+        "`label_columns=`, or, if the file has no header, count columns: `text_column='1'` and `label_columns='2'` "
+        f"(the first row has {', '.join(columns)})."
     )
 
 
@@ -83,7 +85,8 @@ def _refuse_unknown_header(rows: Rows) -> None:
     if _are_names(first) and num_like_it < len(others) / 2:
         raise BadInput(
             f"{rows.path}: the first row ({', '.join(first)}) looks like names of columns; name source and target with "
-            "`text_column=` and `label_columns=`, or count columns, 1 and 2, if it is an example."
+            "`text_column=` and `label_columns=`, or count columns if it is an example: `text_column='1'` and "
+            "`label_columns='2'`."
         )
 
 

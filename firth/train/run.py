@@ -282,7 +282,8 @@ class TrainingRun:
         # Logged first, so that the row shows which figure diverged.
         if not math.isfinite(sum(values.values())):
             raise FirthError(
-                f"The loss diverged (NaN or infinite) at step {progress.step}; lower train.optim.rate and start again."
+                f"The loss diverged (NaN or infinite) at step {progress.step}; begin again with a lower "
+                "train.optim.rate and another `out=`."
             )
         # Rates differ from run to run, so they are not in the metrics.
         seconds = now - self._clock

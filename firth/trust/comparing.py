@@ -5,13 +5,14 @@ much the difference of the main figure varies.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
 
 import numpy as np
 
 from firth import rng
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.metrics.paired import mcnemar, only_one_right
 from firth.tasks.task import Figures
 from firth.trust.rows import AnsweredRows, answer_file
@@ -50,12 +51,18 @@ def compare_models(
     task: str = "",
     columns: Mapping[str, object] | None = None,
     seed: int = 1,
+    skip_bad: bool = False,
 ) -> ModelComparison:
     """Both models' figures on a labelled file, their difference, and how sure it is."""
-    one = answer_file(first, data, task=task, columns=columns)
-    other = answer_file(second, data, task=task, columns=columns)
+    one = answer_file(first, data, task=task, columns=columns, skip_bad=skip_bad)
+    other = answer_file(second, data, task=task, columns=columns, skip_bad=skip_bad)
+    if skip_bad:
+        # A row may be bad for one model alone, such as one with a label that it did not learn.
+        one, other = _rows_of(one, other), _rows_of(other, one)
     if one.task.partition("-")[0] != other.task.partition("-")[0] or len(one.examples) != len(other.examples):
         raise BadConfig(f"{first} does {one.task} and {second} does {other.task}; compare models of one task.")
+    if not one.examples:
+        raise BadInput(f"No row of {data} is good for both models; give rows with labels that both learned.")
     main = one.scorer.main_metric
     first_figures = one.scorer.score(one.predictions, one.examples)
     second_figures = other.scorer.score(other.predictions, other.examples)
@@ -82,6 +89,17 @@ def compare_models(
         only_second_right=only_second,
         p_value=p_value,
         verdict=_verdict(gain, (low, high), p_value),
+    )
+
+
+def _rows_of(answered: AnsweredRows, other: AnsweredRows) -> AnsweredRows:
+    """The rows that the other model answered, too."""
+    numbers = {example.row for example in other.examples}
+    places = [place for place, example in enumerate(answered.examples) if example.row in numbers]
+    return replace(
+        answered,
+        examples=[answered.examples[place] for place in places],
+        predictions=[answered.predictions[place] for place in places],
     )
 
 

@@ -12,6 +12,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from firth.console import counted
 from firth.data.spoken import words_of
 from firth.finetuning.figures import readable
 from firth.metrics.paired import false_discovery, upper_tail
@@ -50,10 +51,15 @@ class SliceFindings(TypedDict):
 
 
 def find_weak_slices(
-    model: str | Path, *, data: str | Path, task: str = "", columns: Mapping[str, object] | None = None
+    model: str | Path,
+    *,
+    data: str | Path,
+    task: str = "",
+    columns: Mapping[str, object] | None = None,
+    skip_bad: bool = False,
 ) -> SliceFindings:
     """The groups of rows of a labelled file on which a fine-tuned model is weak."""
-    answered = answer_file(model, data, task=task, columns=columns)
+    answered = answer_file(model, data, task=task, columns=columns, skip_bad=skip_bad)
     groups = groups_of(answered)
     right_N = np.array(answered.is_right)
     return SliceFindings(
@@ -134,7 +140,7 @@ def _frequent_words(words: Sequence[set[str]]) -> set[str]:
 
 def describe(findings: SliceFindings) -> list[str]:
     """The findings as lines."""
-    lines = [f"{findings['rows']:,} rows, {findings['accuracy']:.1%} right."]
+    lines = [f"{counted(findings['rows'], 'row')}, {findings['accuracy']:.1%} right."]
     if not findings["slices"]:
         lines.append("No group of rows has more errors than chance explains.")
     for each in findings["slices"]:

@@ -279,3 +279,8 @@ def test_strengths_rise(job: CompressionJob) -> None:
         for config in (strengths[0], strengths[-1]):
             sizes.append(parameter_count([method_class(config).compress(job).encoder]))
         assert sizes[0] >= sizes[-1], method_class.name
+
+
+def test_a_single_layer_is_named_in_the_singular() -> None:
+    assert DropLayers(DropLayers.Config(num_layers=1)).described == "1 layer, bottom"
+    assert DropLayers(DropLayers.Config(num_layers=2)).described == "2 layers, bottom"

@@ -39,7 +39,8 @@ def test_everything_wrong_is_named_with_its_row(run: Path, tmp_path: Path) -> No
         "row 5: an empty text",
         "row 6: the number of columns is 1, not 2",
         "rows 2, 3 (bad / good)",
-        "are also in train, such as row 2 (train row 4)",
+        "1 row (50.0%) is also in train, such as row 2 (train row 4)",
+        "of the tokens, in 1 row;",
         "fewer than 5 training rows for the label bad, ugly",
         "without reading the texts: accuracy 0.7143",
     ):

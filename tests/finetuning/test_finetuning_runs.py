@@ -105,7 +105,7 @@ def test_one_seed_says_that_no_deviation_is_known(run: Path, tmp_path: Path, com
     options = ("--task", "classify", "--train", CLASSIFY, "--device", "cpu", "--out", folder)
     said = command("finetune", run, *options, *SMALL, "epochs=1").out
     assert "no deviation is known" in said
-    assert "held-out training rows (used for picking)" in said
+    assert "on 48 held-out training rows (used for picking)" in said
     row = read_json(folder / "results.json")["tasks"]["classify"]
     assert row["figures"]["dev"]["accuracy"]["deviation"] is None
     assert row["rows"] == {"train": 432, "dev": 48}

@@ -14,6 +14,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import typer
 
+import firth
 from firth import __version__, cli, encoders, lineage, objectives, samples, tasks, tokenizers
 from firth.config import describe, part_config, resolve
 from firth.finetuning.backbones import BACKBONES
@@ -212,3 +213,15 @@ def test_configs_that_stand_apart_are_their_encoders_own() -> None:
 
 def test_whatever_may_read_rows_can_be_asked_for() -> None:
     assert get_args(get_type_hints(FinetuneConfig)["encoder"]) == tuple(BACKBONES)
+
+
+def test_a_blank_text_is_answered_with_a_warning(tmp_path: Path, command: Callable[..., Any]) -> None:
+    rows = tmp_path / "rows.tsv"
+    lines = [f"{word} day {number}\t{word}" for number in range(10) for word in ("good", "bad")]
+    rows.write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    model = tmp_path / "model"
+    firth.finetune(recipe="fasttext", task="classify", train=rows, dev=rows, out=model)
+    shown = command("predict", model, "", "good day")
+    assert len(shown.out.splitlines()) == 2
+    assert "Warning: 1 text is blank, answered like the others." in shown.err
+    assert "blank" not in command("predict", model, "good day").err

@@ -51,6 +51,11 @@ def test_the_page_has_figures_baseline_mistakes_and_hashes(summary: dict[str, An
     assert "<b>odd</b>" not in page
 
 
+def test_a_single_bad_row_is_named_in_the_singular(summary: dict[str, Any]) -> None:
+    summary["tasks"]["classify"]["skipped"] = {"train": 1}
+    assert "1 bad row was skipped" in render(summary, LOGS)
+
+
 def test_a_model_that_learned_nothing_is_not_praised(summary: dict[str, Any]) -> None:
     summary["tasks"]["classify"]["figures"]["dev"]["accuracy"] = {"mean": 0.5, "deviation": None}
     summary["seeds"] = [1]

@@ -97,6 +97,20 @@ def test_a_score_by_both_is_a_weighted_sum(prose_index: SearchIndex, run: Path) 
     assert [hit.score for hit in found_by_words] == pytest.approx(np.sort(by_words)[::-1][:3], abs=1e-6)
 
 
+def test_words_that_no_passage_has_find_nothing(
+    prose_index: SearchIndex, run: Path, command: Callable[..., Any]
+) -> None:
+    model = firth.load(run)
+    assert prose_index.ask(model, "qqq zzz", by=By.words) == []
+    assert len(prose_index.ask(model, "qqq zzz", by=By.both)) == 5
+    few = prose_index.ask(model, "bees", top=len(prose_index), by=By.words)
+    assert 0 < len(few) < len(prose_index)
+    assert all(hit.score > 0 for hit in few)
+    shown = command("search", "ask", prose_index.folder, "qqq zzz", "--by", "words")
+    assert (shown.code, shown.out) == (0, "")
+    assert "No passage has a word of the question; ask with other words or with --by meaning." in shown.err
+
+
 def test_a_large_index_has_a_graph_that_finds_what_the_exact_search_finds(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,35 @@ def test_a_failure_is_kept_and_reaches_what_needs_it(tmp_path: Path, calls: list
     assert calls == []
 
 
+def test_a_failure_is_tried_again_the_next_time(
+    tmp_path: Path, calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def flaky(out: Path) -> Mapping[str, float]:
+        tried.append(len(tried))
+        # What a failed run left is gone.
+        out.mkdir()
+        (out / "run.toml").touch()
+        if len(tried) < 3:
+            raise BadInput("There is nothing to read.")
+        return {"read": 1.0}
+
+    monkeypatch.setitem(steps.TABLE, "flaky", flaky)
+    needed = Experiment("flaky")
+    runs = [Experiment("flaky", needs={"source": needed}, files={}), needed]
+    for _ in range(2):
+        store = Store(tmp_path)
+        # In one go a run that failed is not tried for every run that needs it.
+        assert [store.do(run).failed for run in runs] == ["There is nothing to read."] * 2
+        assert list(store.missing(needed)) == []
+    assert len(tried) == 2
+    assert list(Store(tmp_path).missing(needed)) == [needed]
+    assert Store(tmp_path).do(needed).failed == ""
+    assert Store(tmp_path).do(needed).figures == {"read": 1.0}
+    assert len(tried) == 3
+
+
 def test_an_interruption_leaves_no_result(tmp_path: Path, calls: list[str]) -> None:
     store = Store(tmp_path)
     with pytest.raises(Interrupted):

@@ -50,6 +50,17 @@ def make(small_bert: Callable[..., Bert], tmp_path: Path) -> Make:
     return build
 
 
+def test_scores_of_0_and_1_are_scores_where_the_training_file_has_scores(tmp_path: Path) -> None:
+    train = tmp_path / "train.tsv"
+    train.write_text(SCORES)
+    dev = tmp_path / "dev.tsv"
+    dev.write_text("first\tsecond\tscore\nA cat sat.\tThe cat sat.\t1\nA cat sat.\tIt rained.\t0\n")
+    data = labelled.read("compare", CompareConfig(), {"train": train, "dev": dev})
+    assert [example.gold for example in data.examples["dev"]] == [1.0, 0.0]
+    assert not data.problems["dev"]
+    assert labelled.read("compare", CompareConfig(), {"train": dev}).config.kind == "one"
+
+
 def parts(made: Made, tokenizer: WordPiece) -> tuple[float, np.ndarray, list[Prediction]]:
     """The loss, every text's unit vector by row and place, and the predictions."""
     task, encoder, data = made

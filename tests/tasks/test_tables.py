@@ -4,6 +4,7 @@ import gzip
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -98,6 +99,26 @@ def test_columns_separated_by_semicolons_are_one_sentence(read: Reader, tmp_path
     path.write_text("One; two.\nThree.\nFour.\n")
     examples = ClassifyReader(ClassifyConfig(text_column="1")).read(path, [], labelled=False)
     assert [example.texts[0] for example in examples] == ["One; two.", "Three.", "Four."]
+
+
+def test_commas_in_a_tab_file_are_one_sentence(read: Reader) -> None:
+    says = r"rows\.tsv: the columns seem to be separated by commas; let the name of the file end in \.csv"
+    table = "text,label\nlove it,pos\nhate it,neg\n"
+    named = {"text_column": "text", "label_columns": ("label",)}
+    counted = {"text_column": "1", "label_columns": ("2",)}
+    for config in ({}, named, counted):
+        with pytest.raises(BadInput, match=says):
+            read(table, **config)
+    # Commas within texts are no separators.
+    assert read("a, b\tx\nc, d\ty\n", **counted)[0][0].texts == ("a, b",)
+
+
+def test_columns_that_are_counted_are_shown_as_they_are_given(tmp_path: Path, command: Callable[..., Any]) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("love it\tpos\nhate it\tneg\n")
+    refused = command("check", rows, "--task", "classify").err
+    assert "if the file has no header, count columns: --text-column 1 and --label-column 2 (" in refused
+    assert command("check", rows, "--task", "classify", "--text-column", 1, "--label-column", 2).code == 0
 
 
 def test_bad_rows_are_told_with_their_number_and_the_others_are_kept(read: Reader) -> None:

@@ -11,7 +11,7 @@ import torch
 
 import firth
 from firth import rng
-from firth.errors import Unsupported
+from firth.errors import BadConfig, Unsupported
 from firth.inference.model import load
 from firth.metrics.calibration import (
     abstain_threshold,
@@ -22,6 +22,7 @@ from firth.metrics.calibration import (
     reliability,
 )
 from firth.report.reliability import reliability_diagram
+from firth.tasks.calibration import threshold_for
 from firth.train.logistic import softmax
 
 
@@ -171,7 +172,11 @@ def test_predict_abstains_for_a_wanted_precision(
     shown = command("predict", model, "good good bad day", "great great great day", "--abstain-below", 0.85).out
     assert [line.startswith("(unsure)") for line in shown.splitlines()] == [True, False]
     refused = command("predict", model, "a day", "--wanted-precision", 0.9999)
+    highest = max(row["wanted"] for row in task["calibration"]["thresholds"])
     assert "No threshold gave a precision of 0.9999" in refused.err
+    assert f"ask for at most {highest:g}, the highest that was reached" in refused.err
+    with pytest.raises(BadConfig, match="fine-tune on more rows, or abstain below a probability"):
+        threshold_for({"calibration": {"classify": {"temperature": 1.0, "thresholds": []}}}, "classify", 0.95)
 
 
 def test_rows_that_were_learned_from_calibrate_nothing(run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import firth
 from firth import samples
 from firth.errors import BadInput, Unsupported
 from firth.metrics.paired import false_discovery, mcnemar, upper_tail
-from firth.trust.comparing import bootstrap_interval
+from firth.trust.comparing import bootstrap_interval, compare_models
 from firth.trust.drift import _auc_error, _changed_words
 from firth.trust.slices import groups_of, weak_groups
 from firth.types import Example
@@ -131,13 +131,38 @@ def test_comparing_needs_rows_that_are_right_or_wrong(run: Path, tmp_path: Path)
         answer_file(tmp_path / "pairs", pairs)
 
 
-def test_a_bad_row_is_named_without_an_option_that_is_not_there(bags: dict[str, Path], tmp_path: Path) -> None:
+def test_a_bad_row_is_refused_or_left_out(bags: dict[str, Path], tmp_path: Path, command: Callable[..., Any]) -> None:
     from firth.trust.rows import answer_file
 
     rows = tmp_path / "rows.tsv"
-    rows.write_text("text\tlabel\ngood day\tpos\n\tneg\n")
-    with pytest.raises(BadInput, match=r"row 3: an empty text; fill it in or remove the row\.$"):
+    rows.write_text("text\tlabel\ngood day\tpos\n\tneg\nbad day\tneg\n")
+    with pytest.raises(BadInput, match=r"row 3: an empty text; .*, or leave such rows out with `skip_bad=True`\.$"):
         answer_file(bags["full"], rows)
+    for option in (("--slices",), ("--against", bags["part"])):
+        shown = command("evaluate", bags["full"], "--data", rows, *option, "--skip-bad", "--json")
+        assert json.loads(shown.out)["rows"] == 2
+        assert "1 bad row skipped." in shown.err
+
+
+def test_rows_that_are_bad_for_one_model_are_left_out_for_both(bags: dict[str, Path], tmp_path: Path) -> None:
+    names = tmp_path / "names.tsv"
+    lines = [f"{word} day {number}\t{word}" for number in range(20) for word in ("good", "pos")]
+    names.write_text("\n".join(["text\tlabel", *lines]) + "\n")
+    firth.finetune(recipe="fasttext", task="classify", train=names, dev=names, out=tmp_path / "names")
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\nbad day\tneg\ngood day\tpos\nfine day\tpos\n")
+    found = compare_models(bags["full"], tmp_path / "names", data=rows, skip_bad=True)
+    assert found["rows"] == 2
+    rows.write_text("text\tlabel\nbad day\tneg\ngood day\tgood\n")
+    with pytest.raises(BadInput, match="is good for both models"):
+        compare_models(bags["full"], tmp_path / "names", data=rows, skip_bad=True)
+
+
+def test_rows_that_were_learned_from_are_warned_about(bags: dict[str, Path], command: Callable[..., Any]) -> None:
+    for option in (("--slices",), ("--against", bags["part"])):
+        shown = command("evaluate", bags["full"], "--data", bags["rows"], *option)
+        assert f"{bags['rows']} holds the rows that {bags['full']} was trained on" in shown.err
+        assert f"{bags['part']} was trained on" not in shown.err
 
 
 def test_draws_without_a_figure_do_not_count() -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 import firth
 from firth.checkpoint import Checkpoint
+from firth.compression.augmenting import Augmented
 from firth.compression.hidden_states import ClsStates, CosineStates, LayerStates
 from firth.compression.lesson import Compared
 from firth.compression.minilm import relation_heads
@@ -19,6 +20,7 @@ from firth.compression.relations import AttentionMaps, AttentionScores, LastRela
 from firth.data.packing import pack_tokens
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, BadInput
+from firth.types import Fill
 
 Compress = Callable[..., Checkpoint]
 SmallBert = Callable[..., Bert]
@@ -188,6 +190,21 @@ def test_copies_of_rows_by_a_masked_language_model(compress: Compress, pretraine
     assert '"shape"' in rows
     with pytest.raises(BadConfig, match="go together"):
         compress("tinybert", augment=1)
+
+
+def test_a_mask_spelled_in_a_text_stays_and_shifts_no_fills(pretrained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    augmented = Augmented(pretrained, copies=1, seed=1)
+    monkeypatch.setattr("firth.compression.augmenting.REPLACED_SHARE", 1.0)
+
+    def numbered(text: str, *, top: int) -> list[Fill]:
+        """Candidates that only say which mask they are for."""
+        num_masks = text.count("[MASK]")
+        return [Fill(f"word{mask}", 0.5, text) for mask in range(num_masks) for _ in range(top)]
+
+    monkeypatch.setattr(augmented.model, "fill", numbered)
+    changed = augmented._changed("one [MASK] two", counters=(1, 0, 0))
+    assert changed == "word0 [MASK] word2"
+    assert augmented._changed("[MASK]", counters=(1, 0, 0)) == "[MASK]"
 
 
 def test_students_that_are_not_allowed(compress: Compress, small_bert: SmallBert) -> None:
