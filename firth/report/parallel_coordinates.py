@@ -20,7 +20,7 @@ Row = Mapping[str, object]
 
 
 @dataclass(frozen=True)
-class Axis:
+class SettingAxis:
     """The axis of one setting."""
 
     x: float
@@ -32,11 +32,11 @@ def parallel_coordinates(rows: Sequence[Row], *, best: int) -> Html:
     """The chart; `best` is the index of the row to point out. All rows have the same keys, which name the axes."""
     names = list(rows[0])
     gap = (WIDTH - 2 * _SIDE) / max(1, len(names) - 1)
-    axes: dict[str, Axis] = {}
+    axes: dict[str, SettingAxis] = {}
     parts: list[Html] = []
     for index, name in enumerate(names):
         values = [row[name] for row in rows]
-        axes[name] = Axis(_SIDE + index * gap, _heights(values))
+        axes[name] = SettingAxis(_SIDE + index * gap, _heights(values))
         parts += _drawn_axis(name, axes[name])
     for index, row in enumerate(rows):
         if index != best:
@@ -74,7 +74,7 @@ def _order(value: object) -> tuple[int, float, str]:
     return 1, 0.0, str(value)
 
 
-def _drawn_axis(name: str, axis: Axis) -> list[Html]:
+def _drawn_axis(name: str, axis: SettingAxis) -> list[Html]:
     """An axis with its name above, and its lowest and highest value."""
     # The top of a picture has the lowest height.
     from_top = sorted(axis.heights, key=lambda value: axis.heights[value])
@@ -88,7 +88,7 @@ def _drawn_axis(name: str, axis: Axis) -> list[Html]:
     return parts
 
 
-def _line(row: Row, axes: Mapping[str, Axis], *, class_: str) -> Html:
+def _line(row: Row, axes: Mapping[str, SettingAxis], *, class_: str) -> Html:
     points = []
     for name, axis in axes.items():
         height = axis.heights[row[name]]
