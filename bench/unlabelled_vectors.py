@@ -16,7 +16,7 @@ import numpy as np
 
 import firth
 from firth import checkpoint as checkpoints
-from firth import metrics
+from firth import metrics, models
 from firth.finetuning.start import start_from_model
 from firth.finetuning.writer_start import as_writer
 
@@ -75,7 +75,7 @@ def train(name: str, method: str, shards: Path, out: Path, given: argparse.Names
 
 def write_writer(name: str, out: Path) -> None:
     """The model as an encoder-decoder: its encoder half is the model, exactly."""
-    start = as_writer(start_from_model(name, random=False, texts=()), decoder_layers=1)
+    start = as_writer(start_from_model(models.find(name), random=False, texts=()), decoder_layers=1)
     writer = checkpoints.Checkpoint(encoder=start.encoder("fp32", "cpu"), tokenizer=start.tokenizer)
     checkpoints.save(out, writer)
 
