@@ -24,6 +24,7 @@ from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.method_chain import Chain, FollowUp, read_follow_ups
 from firth.compression.strength_search import Chosen, Trial, Wanted, search
 from firth.config import load_toml, override, to_dict, to_toml
+from firth.corpus.readers import find_files
 from firth.errors import BadConfig, BadInput
 from firth.files import (
     MANIFEST,
@@ -351,6 +352,10 @@ def _source(request: CompressionRequest) -> CompressionSource:
     files = {"data": request.data}
     if request.train is not None:
         files["train"] = request.train
+    if request.vocabulary_from:
+        texts = find_files([str(path) for path in request.vocabulary_from])
+        for number, path in enumerate(texts, start=1):
+            files[f"vocabulary-{number}"] = path
     hashes: dict[str, SourceFile] = {}
     for part, path in files.items():
         if not path.is_file():

@@ -12,6 +12,7 @@ from firth import compression
 from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.structure import with_layers
+from firth.compression.vocabulary import PruneVocabulary
 from firth.errors import BadConfig, BadInput, Interrupted
 from firth.files import check_manifest, read_json, write_json
 from firth.run_folder import RunFolder
@@ -93,6 +94,22 @@ def test_a_run_is_resumed_where_it_stopped(tuned: Path, rows: Path, tmp_path: Pa
     again = learn(tuned, rows, out, resume=True)
     assert again == read_json(out / "results.json")
     assert len(Learned.calls) == 3
+
+
+def test_texts_of_a_vocabulary_must_not_change_either(
+    tuned: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"learned": Learned, "vocabulary": PruneVocabulary}
+    monkeypatch.setattr(compression, "resolve", known.__getitem__)
+    text = tmp_path / "text.txt"
+    text.write_text("a good film\n")
+    options = {"then": ["vocabulary"], "vocabulary_from": text}
+    Learned.stop_at = 1
+    with pytest.raises(Interrupted):
+        learn(tuned, rows, tmp_path / "out", **options)
+    text.write_text("a bad film\n")
+    with pytest.raises(BadConfig, match="give the same model, files and options again"):
+        learn(tuned, rows, tmp_path / "out", resume=True, **options)
 
 
 def test_a_search_does_not_repeat_finished_strengths(tuned: Path, rows: Path, tmp_path: Path) -> None:
