@@ -270,6 +270,15 @@ def test_the_page_opens_on_what_the_models_can_do(
         assert "cannot" not in page.evaluate("document.querySelector('#panel').innerHTML")
         page.go(f"{server.url}/#fill")  # an address that names a panel is obeyed
         page.wait("document.querySelector('.cannot') !== null")
+        # Tabs of what the model cannot do come last, and say so.
+        unable = page.evaluate("[...document.querySelectorAll('[role=tab]')].map((tab) => tab.matches('.unable'))")
+        assert unable == sorted(unable)
+        assert True in unable
+        assert False in unable
+        assert page.evaluate("document.querySelector('#tab-fill').title") == page.text(".cannot")
+        page.go(f"{server.url}/#answer")
+        page.wait("document.querySelector('.cannot code') !== null")
+        assert page.text(".cannot code") == "firth finetune --task answer"
 
 
 def test_text_that_the_model_cannot_read_is_said(page: Page, site: Any) -> None:

@@ -19,6 +19,9 @@ export const make = (tag, settings = {}, ...children) => dress(document.createEl
 export const shape = (tag, settings = {}, ...children) =>
   dress(document.createElementNS(SVG, tag), settings, children);
 
+/** The parts of a text; what stands between backticks is code. */
+export const withCode = (text) => text.split("`").map((part, place) => (place % 2 ? make("code", {}, part) : part));
+
 export const percent = (share) => `${(share * 100).toFixed(share < 0.0995 ? 1 : 0)} %`;
 
 /** A row with a name, a bar and a figure: a button where it can be pressed. */

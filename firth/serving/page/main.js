@@ -1,6 +1,6 @@
 // The frame: language, tabs, the model a panel asks, and one way of working, waiting and failing for all panels.
 
-import { make, percent } from "./draw.js";
+import { make, percent, withCode } from "./draw.js";
 import { ask } from "./server.js";
 import { LANGUAGES, examples, words } from "./texts.js";
 import { classify } from "./panels/classify.js";
@@ -46,6 +46,12 @@ function current() {
   return named ?? (info && PANELS.find(isAble)) ?? PANELS[0];
 }
 
+/** The panels as tabs: first those that a served model can do. */
+function inOrder() {
+  if (!info) return PANELS;
+  return [...PANELS.filter(isAble), ...PANELS.filter((panel) => !isAble(panel))];
+}
+
 const isAble = (panel) => (panel.rank ? ranked(panel.rank).length > 0 : info.runs);
 
 function drawFrame() {
@@ -59,26 +65,29 @@ function drawFrame() {
   for (const part of ["title", "lede", "label", "open"]) at(`door-${part}`).textContent = t.door[part];
   at("tabs").setAttribute("aria-label", t.panels);
   const focused = at("tabs").contains(document.activeElement);
-  at("tabs").replaceChildren(...PANELS.map((panel) => tab(panel, t)));
+  at("tabs").replaceChildren(...inOrder().map((panel) => tab(panel, t)));
   at(`tab-${current().name}`).scrollIntoView({ block: "nearest", inline: "nearest" });
   if (focused) at(`tab-${current().name}`).focus();
 }
 
 function tab(panel, t) {
   const selected = panel === current();
+  const unable = info !== null && !isAble(panel);
   const go = () => { location.hash = panel.name; };
   return make("button", {
     type: "button", role: "tab", id: `tab-${panel.name}`, "aria-selected": String(selected), "aria-controls": "panel",
     tabindex: selected ? "0" : "-1", "data-name": t[panel.name].name, on: { click: go },
+    ...(unable ? { class: "unable", title: t[panel.name].cannot.replaceAll("`", "") } : {}),
   }, t[panel.name].name);
 }
 
 function walkTabs(event) {
-  const here = PANELS.indexOf(current());
+  const panels = inOrder();
+  const here = panels.indexOf(current());
   const next = { ArrowRight: here + 1, ArrowLeft: here - 1, Home: 0, End: -1 }[event.key];
   if (next === undefined) return;
   event.preventDefault();
-  location.hash = PANELS.at(next % PANELS.length).name; // drawn on hashchange
+  location.hash = panels.at(next % panels.length).name; // drawn on hashchange
 }
 
 function draw() {
@@ -95,7 +104,7 @@ function drawPanel(panel, t, signal) {
   const head = make("div", { class: "head" }, make("h1", {}, own.name), make("p", { class: "lede" }, own.lede));
   const able = panel.rank ? ranked(panel.rank) : [];
   if (!isAble(panel)) {
-    at("panel").replaceChildren(head, make("p", { class: "cannot" }, own.cannot));
+    at("panel").replaceChildren(head, make("p", { class: "cannot" }, withCode(own.cannot)));
     return;
   }
   const model = able.includes(chosen[panel.name]) ? chosen[panel.name] : able[0];

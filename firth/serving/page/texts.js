@@ -52,7 +52,7 @@ const TEXTS = {
     classify: {
       name: "Classify",
       lede: "Which label a text gets, and which words speak for it.",
-      cannot: "No served model classifies text. Fine-tune one with firth finetune --task classify.",
+      cannot: "No served model classifies text. Fine-tune one with `firth finetune --task classify`.",
       text: "Text",
       second: "Second text, for a model of pairs",
       method: "Explained by",
@@ -83,7 +83,7 @@ const TEXTS = {
     tag: {
       name: "Tag",
       lede: "Names, words and other spans, marked where they stand.",
-      cannot: "No served model tags text. Fine-tune one with firth finetune --task tag.",
+      cannot: "No served model tags text. Fine-tune one with `firth finetune --task tag`.",
       text: "Text",
       word: "word",
       none: "The model marks nothing here.",
@@ -95,7 +95,7 @@ const TEXTS = {
     runs: {
       name: "Runs",
       lede: "How training goes, step by step. A useful model sinks below the unigram floor.",
-      cannot: "This server shows no runs. Start it with --runs and the folder your runs are in.",
+      cannot: "This server shows no runs. Start it with `--runs` and the folder your runs are in.",
       none: "There is no run in the folder yet. This page looks again every few seconds.",
       figure: "Figure",
       run: "Run",
@@ -145,7 +145,7 @@ const TEXTS = {
     answer: {
       name: "Answer",
       lede: "Ask a passage; the answer is marked in it.",
-      cannot: "No served model answers from a passage. Fine-tune one with firth finetune --task answer.",
+      cannot: "No served model answers from a passage. Fine-tune one with `firth finetune --task answer`.",
       question: "Question",
       passage: "Passage",
       none: "The model finds no answer here.",
@@ -155,7 +155,7 @@ const TEXTS = {
     rewrite: {
       name: "Rewrite",
       lede: "A translation, a summary: what the model writes for a text, and where it looked for each word.",
-      cannot: "No served model writes. Fine-tune one with firth finetune --task rewrite.",
+      cannot: "No served model writes. Fine-tune one with `firth finetune --task rewrite`.",
       text: "Text",
       search: "Search",
       own: "as the model was set",
@@ -172,7 +172,7 @@ const TEXTS = {
     neighbours: {
       name: "Neighbours",
       lede: "The words whose vectors lie nearest. Press one to walk there.",
-      cannot: "No served model has vectors of words. Train some with firth pretrain --recipe word2vec-sg-ns.",
+      cannot: "No served model has vectors of words. Train some with `firth pretrain --recipe word2vec-sg-ns`.",
       word: "Word",
       path: "The way here",
       example: "river",
@@ -180,7 +180,7 @@ const TEXTS = {
     search: {
       name: "Search",
       lede: "The passages of your texts that are nearest to a question in meaning.",
-      cannot: "This server has no index. Build one with firth search build, then firth serve --index INDEX.",
+      cannot: "This server has no index. Build one with `firth search build`, then `firth serve --index INDEX`.",
       query: "Question",
       example: "Why does it rain?",
     },
@@ -226,7 +226,7 @@ const TEXTS = {
     classify: {
       name: "分类",
       lede: "一段文字得到哪个标签，哪些词支持它。",
-      cannot: "所加载的模型都不做分类。请用 firth finetune --task classify 微调一个。",
+      cannot: "所加载的模型都不做分类。请用 `firth finetune --task classify` 微调一个。",
       text: "文本",
       second: "第二段文字（用于判断句对的模型）",
       method: "解释方法",
@@ -257,7 +257,7 @@ const TEXTS = {
     tag: {
       name: "标注",
       lede: "人名、地名、词语等，就地标出。",
-      cannot: "所加载的模型都不做标注。请用 firth finetune --task tag 微调一个。",
+      cannot: "所加载的模型都不做标注。请用 `firth finetune --task tag` 微调一个。",
       text: "文本",
       word: "词",
       none: "模型在这里没有标出任何东西。",
@@ -269,7 +269,7 @@ const TEXTS = {
     runs: {
       name: "训练",
       lede: "训练一步步进行得如何。有用的模型会降到一元下界以下。",
-      cannot: "此服务器不显示训练。请在启动时用 --runs 指明训练所在的文件夹。",
+      cannot: "此服务器不显示训练。请在启动时用 `--runs` 指明训练所在的文件夹。",
       none: "文件夹里还没有训练。本页每隔几秒会再看一次。",
       figure: "指标",
       run: "训练",
@@ -313,7 +313,7 @@ const TEXTS = {
     answer: {
       name: "问答",
       lede: "向一段文字提问，答案在文中标出。",
-      cannot: "所加载的模型都不能从文中作答。请用 firth finetune --task answer 微调一个。",
+      cannot: "所加载的模型都不能从文中作答。请用 `firth finetune --task answer` 微调一个。",
       question: "问题",
       passage: "文章",
       none: "模型在这里找不到答案。",
@@ -323,7 +323,7 @@ const TEXTS = {
     rewrite: {
       name: "改写",
       lede: "翻译、摘要：模型为一段文字写出什么，写每个词元时看向哪里。",
-      cannot: "所加载的模型都不会写。请用 firth finetune --task rewrite 微调一个。",
+      cannot: "所加载的模型都不会写。请用 `firth finetune --task rewrite` 微调一个。",
       text: "文本",
       search: "搜索",
       own: "按模型的设置",
@@ -340,7 +340,7 @@ const TEXTS = {
     neighbours: {
       name: "近邻",
       lede: "向量离得最近的词。按一个词就走到那里。",
-      cannot: "所加载的模型都没有词向量。请用 firth pretrain --recipe word2vec-sg-ns 训练。",
+      cannot: "所加载的模型都没有词向量。请用 `firth pretrain --recipe word2vec-sg-ns` 训练。",
       word: "词",
       path: "走过的路",
       example: "水",
@@ -348,7 +348,7 @@ const TEXTS = {
     search: {
       name: "搜索",
       lede: "在您的文本中，意思离问题最近的段落。",
-      cannot: "服务器没有索引。请先用 firth search build 建立，再用 firth serve --index INDEX。",
+      cannot: "服务器没有索引。请先用 `firth search build` 建立，再用 `firth serve --index INDEX`。",
       query: "问题",
       example: "为什么会下雨？",
     },
