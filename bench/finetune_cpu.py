@@ -3,7 +3,7 @@
     python -m bench.finetune_cpu MODEL FILE --preset mrpc --steps 20
 
 Both train on the same batches in turn, step by step, so that a busy machine slows both. Theirs pads each batch to its
-longest row; dropout is 0 in both and the losses are compared, so the work is the same.
+longest row; dropout is 0 in both and the losses are compared, so the work is the same. In bf16, theirs uses autocast.
 """
 
 import argparse
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from bench.pretrain_cpu import precisions
 from bench.table import Row
 from bench.texts import minilm, unpacked
 from firth import checkpoint as checkpoints
@@ -28,6 +29,7 @@ from firth.tasks.classify import ClassifyConfig
 from firth.tensors import Batch
 from firth.train.loop import Learner
 from firth.train.optim import make_optimizer
+from firth.train.parallel import Precision, in_precision
 from firth.train.settings import OptimConfig
 
 RATE = 1e-4
@@ -51,7 +53,7 @@ class Found:
 def main() -> None:
     arguments = _arguments()
     parts = _make(arguments.model, arguments.file, arguments.preset, arguments.rows, arguments.batch_size)
-    found = measured(*parts, steps=arguments.steps)
+    found = measured(*parts, steps=arguments.steps, precision=arguments.precision)
     print(f"{found.tokens:,} tokens; {1 - found.tokens / found.cells:.0%} of their cells are padding")
     print(f"losses at most {found.apart:.1e} apart")
     for name, rates, spent in zip(("firth", "transformers"), (found.ours, found.theirs), found.seconds, strict=True):
@@ -66,27 +68,30 @@ def rows() -> list[Row]:
     for name, inside in (("RTE", "RTE/train.tsv"), ("MRPC", "MRPC/msr_paraphrase_train.txt")):
         with TemporaryDirectory() as folder:
             file = unpacked("en/glue.tar.xz", inside, Path(folder))
-            found = measured(*_make(minilm(), file, name.lower(), 400, 32), steps=8)
-        note = f"{1 - found.tokens / found.cells:.0%} of theirs is padding"
-        made.append(
-            Row(f"fine-tune MiniLM on {name}", "tokens/s", found.ours, "transformers", found.theirs, "≥ 1.5", note)
-        )
+            for precision in precisions():
+                parts = _make(minilm(), file, name.lower(), 400, 32)
+                found = measured(*parts, steps=8, precision=precision)
+                what = f"fine-tune MiniLM on {name}, {precision}"
+                note = f"{1 - found.tokens / found.cells:.0%} of theirs is padding"
+                made.append(Row(what, "tokens/s", found.ours, "transformers", found.theirs, "≥ 1.5", note))
     return made
 
 
-def measured(ours: Learner, theirs: Any, batches: ItemBatches, *, steps: int) -> Found:
-    """Both train on the same batches in turn."""
+def measured(ours: Learner, theirs: Any, batches: ItemBatches, *, steps: int, precision: Precision) -> Found:
+    """Both train on the same batches in turn; in bf16, transformers by autocast."""
+    forward = in_precision(ours, precision)
     our_optimizer = make_optimizer(ours, OptimConfig(rate=RATE))
     their_optimizer = make_optimizer(theirs, OptimConfig(rate=RATE))
     clocks, apart, cells = [], 0.0, 0
     for step in range(-2, steps):  # the first ones warm up
         batch = batches[BatchAddress(0, step % batches.num_packs(0))]
         began = time.perf_counter()
-        loss = ours(batch).sums["classify"] / len(batch.targets["gold_E"])
+        loss = forward(batch).sums["classify"] / len(batch.targets["gold_E"])
         _step(loss, our_optimizer)
         middle = time.perf_counter()
         inputs = _padded(batch)
-        their_loss = theirs(**inputs, labels=batch.targets["gold_E"][:, 0]).loss
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            their_loss = theirs(**inputs, labels=batch.targets["gold_E"][:, 0]).loss
         _step(their_loss, their_optimizer)
         if step >= 0:
             clocks.append((batch.num_tokens, middle - began, time.perf_counter() - middle))
@@ -144,6 +149,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=2000)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     return parser.parse_args()
 
 

@@ -3,8 +3,8 @@
     python -m bench.pretrain_cpu
 
 One paragraph a sequence, at most 128 tokens, masked LM, BERT-mini, dropout 0.1 in both (attention dropout 0), AdamW,
-fp32, the same number of threads. transformers gets padded batches of 32 as its users make them. Useful tokens are real
-tokens with [CLS] and [SEP].
+the same number of threads, both in fp32 and, where the CPU has units for it, both in bf16 (transformers by autocast).
+transformers gets padded batches of 32 as its users make them. Useful tokens are real tokens with [CLS] and [SEP].
 """
 
 import argparse
@@ -23,6 +23,7 @@ from bench.table import Row, peak_memory, say
 from bench.texts import paragraphs
 from firth import lineage
 from firth.config import override
+from firth.cpu import this_cpu
 from firth.data.loader import BatchAddress, load, places
 from firth.data.shards import Shards
 from firth.lineage import Recipe
@@ -30,15 +31,16 @@ from firth.objectives.masked_lm import MaskedLM
 from firth.pretraining.training import build
 from firth.train.loop import Progress, train
 from firth.train.optim import make_optimizer
+from firth.train.parallel import Precision
 
 WARM = 2
 
 
-def recipe(tokens: int, size: str) -> Recipe:
+def recipe(tokens: int, size: str, precision: Precision) -> Recipe:
     plan = lineage.make("bert", size)
     shape = replace(plan.encoder["bert"], pooler=False)
     plan = replace(plan, encoder={"bert": shape}, objectives={"masked_lm": MaskedLM.Config()})
-    return override(plan, [f"batches.tokens={tokens}"])
+    return override(plan, [f"batches.tokens={tokens}", f"train.precision={precision}"])
 
 
 def run_firth(data: Shards, plan: Recipe, steps: int) -> tuple[float, np.ndarray]:
@@ -86,7 +88,9 @@ def run_transformers(data: Shards, plan: Recipe, steps: int) -> float:
         if step == WARM:
             began = time.perf_counter()
         feed = pad(batch)
-        model(**feed).loss.backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=plan.train.precision == "bf16"):
+            loss = model(**feed).loss
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
@@ -118,27 +122,36 @@ def pad(rows: list[tuple[torch.Tensor, torch.Tensor]]) -> dict[str, torch.Tensor
     }
 
 
-def measured(size: str, tokens: int, steps: int) -> tuple[list[float], list[float], np.ndarray]:
+def measured(size: str, tokens: int, steps: int, precision: Precision) -> tuple[list[float], list[float], np.ndarray]:
     """Useful tokens a second of firth and of transformers in two rounds, and the lengths of the sequences."""
     ours, theirs = [], []
     with TemporaryDirectory() as folder:
         text = Path(folder) / "text.txt"
         text.write_text("\n".join(paragraphs(6000, longest=2000)), encoding="utf-8")
         firth.prepare(text, out=Path(folder) / "data", vocab_size=12000, documents="line")
-        data, plan = Shards.open(Path(folder) / "data"), recipe(tokens, size)
+        data = Shards.open(Path(folder) / "data")
+        plan = recipe(tokens, size, precision)
         for _ in range(2):
             rate, lengths = run_firth(data, plan, steps)
             ours.append(rate)
             theirs.append(run_transformers(data, plan, steps))
-            say(f"firth {ours[-1]:,.0f}, transformers {theirs[-1]:,.0f} useful tokens/s")
+            say(f"{precision}: firth {ours[-1]:,.0f}, transformers {theirs[-1]:,.0f} useful tokens/s")
     return ours, theirs, lengths
+
+
+def precisions() -> list[Precision]:
+    """What this CPU is fast in."""
+    return ["fp32", "bf16"] if this_cpu().trains_in_bf16 else ["fp32"]
 
 
 def rows() -> list[Row]:
     """What `make bench` shows."""
-    ours, theirs, lengths = measured("mini", 4096, 8)
-    what = f"pre-train BERT-mini, mean length {lengths.mean():.0f}"
-    return [Row(what, "useful tokens/s", ours, "transformers", theirs)]
+    found = []
+    for precision in precisions():
+        ours, theirs, lengths = measured("mini", 4096, 8, precision)
+        what = f"pre-train BERT-mini, {precision}, mean length {lengths.mean():.0f}"
+        found.append(Row(what, "useful tokens/s", ours, "transformers", theirs))
+    return found
 
 
 def main() -> None:
@@ -147,13 +160,15 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()
-    ours, theirs, lengths = measured(arguments.size, arguments.tokens, arguments.steps)
     print(f"threads {torch.get_num_threads()}, torch {torch.__version__}, BERT-{arguments.size}, dropout 0.1")
-    print(f"sequence length: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, max {lengths.max()}")
-    print(f"firth         {np.mean(ours):10,.0f} useful tokens/s   ({ours[0]:,.0f} and {ours[1]:,.0f})")
-    print(f"transformers  {np.mean(theirs):10,.0f} useful tokens/s   ({theirs[0]:,.0f} and {theirs[1]:,.0f})")
-    each = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    print(f"ratio         {np.mean(each):10.2f}   ({each[0]:.2f} and {each[1]:.2f})")
+    for precision in precisions():
+        ours, theirs, lengths = measured(arguments.size, arguments.tokens, arguments.steps, precision)
+        print(f"sequence length: mean {lengths.mean():.1f}, median {np.median(lengths):.0f}, max {lengths.max()}")
+        print(f"firth {precision}         {np.mean(ours):10,.0f} useful tokens/s   ({ours[0]:,.0f} and {ours[1]:,.0f})")
+        both = f"{theirs[0]:,.0f} and {theirs[1]:,.0f}"
+        print(f"transformers {precision}  {np.mean(theirs):10,.0f} useful tokens/s   ({both})")
+        each = [mine / other for mine, other in zip(ours, theirs, strict=True)]
+        print(f"ratio              {np.mean(each):10.2f}   ({each[0]:.2f} and {each[1]:.2f})")
     print(f"peak memory of the process {peak_memory():,} MB")
 
 

@@ -44,6 +44,11 @@ class Cpu:
     amx: bool = False
     arm: bool = False
 
+    @property
+    def trains_in_bf16(self) -> bool:
+        """Whether training is faster in bf16 than in fp32. CPUs other than x86 were not measured."""
+        return self.avx512 and self.bf16
+
     def units(self) -> list[str]:
         """The names of the units that the CPU has."""
         return [field.name for field in fields(self) if getattr(self, field.name)]

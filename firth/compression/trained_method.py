@@ -46,7 +46,7 @@ class TrainingConfig(MethodConfig):
     max_length: int = 0
     """Longest sequence, special tokens included; 0: the model's own."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of training; auto is bf16 on a GPU and fp32 elsewhere."""
+    """Arithmetic of training; auto is bf16 on a GPU and on a CPU with units for it, else fp32."""
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or self.rate < 0 or self.batch_size < 1 or self.max_length < 0:

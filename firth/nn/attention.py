@@ -42,8 +42,15 @@ class Projected:
     k_SHK: Tensor
     v_SHK: Tensor
 
+    @property
+    def queries(self) -> Tensor:
+        return self.q_NHK
+
     def apart(self) -> "Projected":
         return self
+
+    def float(self) -> "Projected":
+        return Projected(self.q_NHK.float(), self.k_SHK.float(), self.v_SHK.float())
 
     def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
         """G x H x L x K of queries, G x H x S x K of keys and of values."""
@@ -58,6 +65,13 @@ class Fused:
     """Queries, keys and values of the same tokens in one tensor, as one product makes them: gathered at once."""
 
     qkv_N3HK: Tensor
+
+    @property
+    def queries(self) -> Tensor:
+        return self.qkv_N3HK[:, 0]
+
+    def float(self) -> "Fused":
+        return Fused(self.qkv_N3HK.float())
 
     def apart(self) -> Projected:
         q_NHK, k_NHK, v_NHK = self.qkv_N3HK.unbind(1)
@@ -144,6 +158,9 @@ def attend(
             out_NHK: Tensor
             out_NHK, _ = biased_attention(projected.qkv_N3HK, bias_HR, layout_q.bounds_B1, bias.longest, causal, scale)
             return out_NHK
+    dtype = projected.queries.dtype
+    if _is_slow_in_half(projected.queries):
+        projected = projected.float()
     pairing = layout_q.pairing(layout_k)
     outputs = []
     for group in pairing.groups:
@@ -155,8 +172,13 @@ def attend(
         )
         if score_mask.blind_GHL1 is not None:
             out_GHLK = out_GHLK.masked_fill(score_mask.blind_GHL1, 0.0)
-        outputs.append(out_GHLK.transpose(1, 2))
+        outputs.append(out_GHLK.transpose(1, 2).to(dtype))
     return pairing.restore(outputs)
+
+
+def _is_slow_in_half(queries_NHK: Tensor) -> bool:
+    """Whether attention should be in fp32 here: on a CPU, its gradient takes five times as long in bf16."""
+    return queries_NHK.device.type == "cpu" and queries_NHK.dtype == torch.bfloat16 and queries_NHK.requires_grad
 
 
 def attention_weights(

@@ -47,8 +47,8 @@ START_SECONDS = {"gpu": 35.0, "cpu": 5.0}
 """Importing, opening the text, compiling."""
 
 # Memory, in bytes
-CPU_TRAINING_BYTES = 16
-"""Of a parameter on a CPU: TRAINING_BYTES without the rounded copy."""
+FP32_TRAINING_BYTES = 16
+"""Of a parameter in single precision: TRAINING_BYTES without the rounded copy."""
 STATE_BYTES = 29.7
 """Of the activations that a layer keeps for a token and unit of width until the backward pass, in half precision."""
 DROPOUT_BYTES = 2.15
@@ -224,10 +224,8 @@ def step_seconds(work: Work, device: Device, *, micro_batches: int = 1, shares: 
 
 def memory_bytes(work: Work, device: Device, *, shares: int = 1) -> float:
     """Bytes that training needs on one device, which holds one of `shares` parts of the weights."""
-    is_cpu = device.name == CPU
-    # Activations on a CPU are fp32; what is not compiled keeps more of them.
-    width_factor = 2.0 if is_cpu else 1.0
-    static = (CPU_TRAINING_BYTES if is_cpu else TRAINING_BYTES) * work.parameters / shares
+    width_factor = 1.0 if device.is_half else 2.0
+    static = (TRAINING_BYTES if device.is_half else FP32_TRAINING_BYTES) * work.parameters / shares
     scores = SCORE_BYTES * work.scores
     kept = STATE_BYTES + (DROPOUT_BYTES if work.dropout else 0.0)
     if work.block_inputs:

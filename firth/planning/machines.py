@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
 
-from firth.cpu import num_cores
+from firth.cpu import num_cores, this_cpu
 from firth.errors import BadConfig
 
 CPU = "cpu"
@@ -22,7 +22,7 @@ class Device:
 
     name: str
     flops: float
-    """Matrix products a second, in floating-point operations: bf16 on a GPU, fp32 on a CPU."""
+    """Matrix products a second, in floating-point operations, in the precision of training."""
     bandwidth: float
     """Bytes a second from and to its memory."""
     memory: float
@@ -30,6 +30,8 @@ class Device:
     link: float
     """Bytes a second that each device sends to another of the same machine."""
     source: Literal["measured", "data sheet", "probe"] = "data sheet"
+    is_half: bool = True
+    """Whether training is in bf16 there."""
     speed: float = 1.0
     """What a probe found: the measured speed as a multiple of the predicted one."""
 
@@ -58,19 +60,39 @@ GPUS: dict[str, Device] = {
 }
 """By the name that `--gpu` takes."""
 
-CORE_FLOPS = 107.5e9
-"""fp32 products of one core of an AMD EPYC (Zen 4, AVX-512), measured."""
-CORE_BANDWIDTH = 13e9
-"""Bytes a second of one core, such that the bytes of a step take what was measured."""
+
+@dataclass(frozen=True)
+class Core:
+    """One core of a CPU."""
+
+    flops: float
+    """Products a second, measured."""
+    bandwidth: float
+    """Bytes a second, such that the bytes of a step take what was measured."""
+
+
+FP32_CORE = Core(flops=107.5e9, bandwidth=13e9)
+"""Of an AMD EPYC (Zen 4, AVX-512)."""
+BF16_CORE = Core(flops=526e9, bandwidth=23e9)
+"""Of an AMD EPYC (Zen 5, AVX-512 with units for bf16)."""
 CPU_MEMORY = 16e9
 
 
-def cpu(cores: int | None = None) -> Device:
-    """A CPU with so many cores; those that this process may use if none are named."""
+def cpu(cores: int | None = None, *, precision: str = "auto") -> Device:
+    """A CPU with so many cores, which trains in this precision; without a number, the cores of this process."""
     if cores is None:
         cores = num_cores()
-    memory = _memory_here() or CPU_MEMORY
-    return Device(CPU, cores * CORE_FLOPS, cores * CORE_BANDWIDTH, memory, link=2e9, source="measured")
+    is_half = precision == "bf16" or (precision == "auto" and this_cpu().trains_in_bf16)
+    core = BF16_CORE if is_half else FP32_CORE
+    return Device(
+        CPU,
+        flops=cores * core.flops,
+        bandwidth=cores * core.bandwidth,
+        memory=_memory_here() or CPU_MEMORY,
+        link=2e9,
+        source="measured",
+        is_half=is_half,
+    )
 
 
 def _memory_here() -> float:
@@ -81,10 +103,10 @@ def _memory_here() -> float:
         return 0.0
 
 
-def find(name: str) -> Device:
-    """A device by name, in any case."""
+def find(name: str, *, precision: str = "auto") -> Device:
+    """A device by name, in any case; a CPU has another speed in each precision."""
     if name.lower() == CPU:
-        return cpu()
+        return cpu(precision=precision)
     by_lower = {known.lower(): device for known, device in GPUS.items()}
     if name.lower() in by_lower:
         return by_lower[name.lower()]

@@ -94,7 +94,7 @@ def plan(
 
         device = measured_device(named)
     else:
-        device = known_machines.find(gpu)
+        device = known_machines.find(gpu, precision=named.train.precision)
     cluster = Cluster(device, machines=machines, devices=gpus, network=network, price=price)
     result = estimate(named, size_of_text, cluster, steps=steps, epochs=epochs)
     return PlannedRun(named, cluster, size_of_text, result)

@@ -41,7 +41,7 @@ def probe(recipe: Recipe, *, seconds: float = 60.0) -> Device:
         memory = float(torch.cuda.get_device_properties(device).total_memory)
         named = replace(table_entry, name=known or torch.cuda.get_device_name(device), memory=memory)
     else:
-        named = cpu(torch.get_num_threads())
+        named = cpu(torch.get_num_threads(), precision=recipe.train.precision)
         tokens = min(recipe.batches.tokens, CPU_TOKENS)
         recipe = replace(recipe, batches=replace(recipe.batches, tokens=tokens))
     with TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ from firth.tokenizers.sentinels import with_sentinels
 from firth.train.evaluation import evaluate as measure
 from firth.train.limit import EvaluationExtent
 from firth.train.loop import Learner
-from firth.train.parallel import chosen_device, compiled, reseed
+from firth.train.parallel import Precision, chosen_device, compiled, reseed
 from firth.train.run import Measure
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class TextPacks:
     training: Packs
     held_out: Packs | None
 
-    def measure(self, learner: Learner, precision: str, extent: EvaluationExtent) -> Measure | None:
+    def measure(self, learner: Learner, precision: Precision, extent: EvaluationExtent) -> Measure | None:
         """A function that gives means over the held-out documents, with the masks and pairs of epoch 0."""
         if not self.held_out:
             return None

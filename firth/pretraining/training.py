@@ -41,7 +41,7 @@ from firth.train.evaluation import evaluate as measure
 from firth.train.layer_rates import rate_share
 from firth.train.limit import PLAN, EvaluationExtent
 from firth.train.loop import Learner
-from firth.train.parallel import micro_batches_of_rank, with_micro_batches
+from firth.train.parallel import chosen_precision, micro_batches_of_rank, with_micro_batches
 from firth.train.run import LastPhase, TrainingRun, held_out_figures
 from firth.train.settings import OPTIMIZER
 
@@ -110,7 +110,7 @@ def _training_run(
 ) -> TrainingRun:
     extent = EvaluationExtent()
     learner = parts.learner
-    precision = recipe.train.precision
+    precision = chosen_precision(recipe.train, next(learner.parameters()).device)
     last_phase = None
     if parts.last_text:
         # The same extent: a time limit bounds the evaluations of both phases.

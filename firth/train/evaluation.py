@@ -15,11 +15,11 @@ from firth.data.loader import BatchAddress, Packs, load
 from firth.tensors import Loss
 from firth.train.limit import EvaluationExtent
 from firth.train.loop import Learner
-from firth.train.parallel import current_world, in_precision, reseed
+from firth.train.parallel import Precision, current_world, in_precision, reseed
 
 
 @torch.no_grad()
-def evaluate(learner: Learner, packs: Packs, *, precision: str, extent: EvaluationExtent) -> dict[str, float]:
+def evaluate(learner: Learner, packs: Packs, *, precision: Precision, extent: EvaluationExtent) -> dict[str, float]:
     """Losses and accuracies on held-out packs, as far as `extent` says."""
     world = current_world()
     device = next(learner.parameters()).device

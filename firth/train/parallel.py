@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from firth import rng
+from firth.cpu import this_cpu
 from firth.errors import BadConfig, FirthError
 from firth.tensors import Batch, Loss
 from firth.train.settings import BUCKET_BYTES, TrainConfig
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from firth.train.loop import Learner
 
 Forward = Callable[[Batch], Loss]
+Precision = Literal["fp32", "bf16"]
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
@@ -212,17 +214,28 @@ def prepared_forward(learner: "Learner", config: TrainConfig) -> Forward:
 
         return sharded_forward(learner, config)
     device = next(learner.parameters()).device
-    return compiled(in_precision(learner, config.precision), config, device)
+    return compiled(in_precision(learner, chosen_precision(config, device)), config, device)
 
 
-def in_precision(learner: "Learner", precision: str) -> Forward:
+def chosen_precision(config: TrainConfig, device: torch.device) -> Precision:
+    """What `train.precision` is on this device: bf16 where it is faster."""
+    if config.precision != "auto":
+        return config.precision
+    if device.type == "cuda":
+        return "bf16"
+    # Without torch.compile, a block that is computed again would see the fp32 weights.
+    if device.type != "cpu" or config.recompute:
+        return "fp32"
+    return "bf16" if this_cpu().trains_in_bf16 else "fp32"
+
+
+def in_precision(learner: "Learner", precision: Precision) -> Forward:
     """The learner's forward pass in this precision. In bf16 it sees rounded copies of its fp32 weights.
 
     Every activation is then bf16 while weights, their gradients and the optimizer stay fp32. Autocast would keep the
     residual stream in fp32 and move twice the bytes.
     """
-    device = next(learner.parameters()).device
-    if not in_half(precision, device):
+    if precision == "fp32":
         return learner
 
     def forward(batch: Batch) -> Loss:
@@ -238,13 +251,6 @@ def _rounded(parameter: nn.Parameter) -> Tensor:
     return parameter.bfloat16() if parameter.is_floating_point() else parameter
 
 
-def in_half(precision: str, device: torch.device) -> bool:
-    """Whether the forward pass is in half precision."""
-    if precision == "auto":
-        return device.type == "cuda"
-    return precision == "bf16"
-
-
 def compiled(forward: Forward, config: TrainConfig, device: torch.device) -> Forward:
     """The forward pass compiled if shapes are static: on a GPU in half precision."""
     if not is_compiled(config, device):
@@ -256,7 +262,7 @@ def compiled(forward: Forward, config: TrainConfig, device: torch.device) -> For
 
 def is_compiled(config: TrainConfig, device: torch.device) -> bool:
     """Whether the forward pass is compiled; raises if the config wants what the device cannot do."""
-    is_half = in_half(config.precision, device)
+    is_half = chosen_precision(config, device) == "bf16"
     has_static_shapes = device.type == "cuda" and is_half
     if config.compile == "yes" and not has_static_shapes:
         raise BadConfig("train.compile=yes needs a GPU and bf16: elsewhere sequences are grouped by length.")

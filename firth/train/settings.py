@@ -73,7 +73,7 @@ class TrainConfig:
     seed: int = 1
     """Decides initial weights, order, pairs, masks and dropout."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the matrix products; auto is bf16 on a GPU and fp32 elsewhere."""
+    """Arithmetic of the matrix products; auto is bf16 on a GPU and on a CPU with units for it, else fp32."""
     compile: Literal["auto", "yes", "no"] = "auto"
     """Whether torch.compile is used; auto compiles on a GPU."""
     graphs: bool = True

@@ -20,7 +20,7 @@ from firth.errors import BadConfig
 from firth.nn.blocks import Block
 from firth.tensors import Batch, Goal, Loss
 from firth.train.loop import Learner
-from firth.train.parallel import Forward, current_world, in_half, is_compiled
+from firth.train.parallel import Forward, chosen_precision, current_world, is_compiled
 from firth.train.settings import TRAINING_BYTES, USABLE_SHARE, TrainConfig
 from firth.train.whole import is_shared, whole
 
@@ -78,7 +78,7 @@ def sharded_copy(learner: Learner, config: TrainConfig) -> ShardedLearner:
     sharded = ShardedLearner(copied.encoder, dict(copied.goals), auxiliary=dict(copied.auxiliary))  # type: ignore[arg-type]
     mesh = init_device_mesh(device.type, (current_world().size,))
     policy = MixedPrecisionPolicy()
-    if in_half(config.precision, device):
+    if chosen_precision(config, device) == "bf16":
         policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for block in _blocks(sharded):
         fully_shard(block, mesh=mesh, mp_policy=policy)

@@ -30,6 +30,7 @@ LENGTHS = {
 HALF = torch.bfloat16
 MACHINES = [
     pytest.param(("cpu", torch.float32), id="cpu"),
+    pytest.param(("cpu", HALF), id="cpu-half"),
     pytest.param(
         ("cuda", torch.float32), id="cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
     ),

@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import firth
+from firth.cpu import Cpu
 from firth.data.loader import BatchAddress, Packs, places
 from firth.errors import BadConfig, BadInput, Interrupted
 from firth.pretraining import building, training
@@ -50,6 +51,26 @@ def test_one_process_is_the_whole_world() -> None:
     assert world == World(0, 1)
     assert world.is_main
     assert world.total({"a": 3}) == {"a": 3}
+
+
+@pytest.mark.parametrize(
+    ("units", "changes", "found"),
+    [
+        (["avx2"], {}, "fp32"),
+        (["avx2", "avx512"], {}, "fp32"),
+        (["avx2", "avx512", "bf16"], {}, "bf16"),
+        (["avx2", "avx512", "bf16"], {"precision": "fp32"}, "fp32"),
+        (["avx2", "avx512", "bf16"], {"recompute": True}, "fp32"),
+        (["avx2"], {"precision": "bf16"}, "bf16"),
+        (["arm", "bf16"], {}, "fp32"),
+    ],
+)
+def test_training_is_in_bf16_where_the_cpu_has_units_for_it(
+    monkeypatch: pytest.MonkeyPatch, units: list[str], changes: dict[str, Any], found: str
+) -> None:
+    monkeypatch.setattr(parallel, "this_cpu", lambda: Cpu(**dict.fromkeys(units, True)))
+    assert parallel.chosen_precision(TrainConfig(**changes), torch.device("cpu")) == found
+    assert parallel.chosen_precision(TrainConfig(), torch.device("cuda")) == "bf16"
 
 
 def test_ranks_share_places_without_gap_or_repeat() -> None:
