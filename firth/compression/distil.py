@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from firth import models
 from firth.checkpoint import Checkpoint
 from firth.compression.depth import check_depth, depth_strengths, described_depth, fewer_layers, with_depth
@@ -18,11 +20,17 @@ from firth.compression.soft_labels import SoftLabels, TaughtBatches
 from firth.compression.student import other_model, random_weights
 from firth.compression.teacher import Teacher, check_task, row_scores
 from firth.compression.trained_method import TEACHER, TrainedMethod, TrainingConfig, TrainingExtension
+from firth.compression.unlabelled import check_unlabelled, is_unlabelled, new_texts, with_labels
 from firth.data.items import BatchMaker, Item
 from firth.errors import BadConfig
+from firth.files import sha256 as file_sha256
 from firth.tasks.classify import ClassifyHead
-from firth.tasks.task import Head
+from firth.tasks.task import Head, Labels
 from firth.tensors import Encoder, Goal
+from firth.types import Example
+
+UNLABELLED = "teacher-unlabelled"
+"""The folder with the teachers' scores of unlabelled texts."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,8 @@ class DistilConfig(StudentConfig):
     """Temperature of both softmaxes; higher shows more of what a teacher thinks of wrong names."""
     soft_weight: float = 0.5
     """Weight of the loss of the soft labels."""
+    unlabelled: str = ""
+    """A file with an unlabelled text on each line: the teacher labels them, and the student learns from them, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,6 +145,12 @@ class LessonExtension(TrainingExtension):
 class SoftLabelExtension(LessonExtension):
     """A run whose head learns soft labels."""
 
+    def __init__(self, method: StudentMethod, job: CompressionJob, name: str) -> None:
+        super().__init__(method, job, name)
+        self.unlabelled: str = method.config.unlabelled
+        if self.unlabelled:
+            check_unlabelled(self.unlabelled, job, name)
+
     @property
     def teachers(self) -> list[Teacher]:
         return [self.teacher]
@@ -142,7 +158,22 @@ class SoftLabelExtension(LessonExtension):
     def record(self) -> Mapping[str, object]:
         facts = dict(super().record())
         facts["teachers"] = [teacher.digest for teacher in self.teachers]
+        if self.unlabelled:
+            facts["unlabelled_sha256"] = file_sha256(Path(self.unlabelled))
         return facts
+
+    def more_rows(self, name: str, examples: Sequence[Example]) -> Sequence[Example]:
+        """The rows, and the unlabelled texts with the labels that the teachers give them."""
+        if not self.unlabelled:
+            return examples
+        # Also the rows that are held out and those that the gate measures on: nothing may learn from them.
+        known = list(examples)
+        for rows in self.job.examples.values():
+            known += rows
+        texts = new_texts(self.unlabelled, known)
+        labels = self.job.head.labels
+        (names,) = labels.values()
+        return [*examples, *with_labels(texts, self._teacher_scores(labels, texts, UNLABELLED), names)]
 
     def terms(self, head: Head, encoder: Encoder) -> Sequence[Term]:
         config = self.method.config
@@ -151,16 +182,18 @@ class SoftLabelExtension(LessonExtension):
 
     def batch_maker(self, head: Head, items: Sequence[Item], *, folder: Path) -> BatchMaker:
         assert isinstance(head, ClassifyHead)
-        examples = [item.example for item in items]
-        scores_ERT = row_scores(
-            self.teachers,
-            self.job.task,
-            head.labels,
-            examples,
-            folder=self.job.folder / TEACHER,
-            device=self.job.device,
-        )
+        examples = [item.example for item in items if not is_unlabelled(item.example)]
+        scores_ERT = self._teacher_scores(head.labels, examples, TEACHER)
+        if self.unlabelled:
+            texts = [item.example for item in items if is_unlabelled(item.example)]
+            scores_ERT = np.concatenate([scores_ERT, self._teacher_scores(head.labels, texts, UNLABELLED)])
+            examples += texts
         return TaughtBatches(head, [example.row for example in examples], scores_ERT)
+
+    def _teacher_scores(self, labels: Labels, examples: Sequence[Example], folder: str) -> np.ndarray:
+        """Rows x teachers x labels, kept in a folder of the run."""
+        job = self.job
+        return row_scores(self.teachers, job.task, labels, examples, folder=job.folder / folder, device=job.device)
 
 
 class Distil(StudentMethod):

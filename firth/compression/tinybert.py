@@ -85,10 +85,11 @@ class TinyBertExtension(SoftLabelExtension):
 
     def more_rows(self, name: str, examples: Sequence[Example]) -> Sequence[Example]:
         config = self.method.config
+        rows = super().more_rows(name, examples)
         if not config.augment:
-            return examples
+            return rows
         copies = Augmented(models.find(config.masked_lm), copies=config.augment, seed=self.job.seed)
-        return [*examples, *copies.rows(examples, file=self.job.folder / "augmented.jsonl")]
+        return [*rows, *copies.rows(examples, file=self.job.folder / "augmented.jsonl")]
 
     def before_step(self, encoder: Encoder, *, step: int, steps: int) -> None:
         config = self.method.config

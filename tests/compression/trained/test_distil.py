@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+import firth
 from firth import checkpoint as checkpoints
+from firth import samples
 from firth.checkpoint import Checkpoint
-from firth.compression import row_cache
+from firth.compression import resolve, row_cache
+from firth.compression.distil import UNLABELLED, DistilConfig
 from firth.compression.lesson import Compared
 from firth.compression.method import CompressionJob
 from firth.compression.row_cache import RowCache
@@ -20,6 +23,7 @@ from firth.compression.teacher import Teacher, row_scores
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 from firth.finetuning import labelled
 from firth.tensors import Batch, States
+from firth.types import Example
 
 Compress = Callable[..., Checkpoint]
 
@@ -139,6 +143,41 @@ def test_a_student_of_random_weights_and_another_width(compress: Compress) -> No
 def test_another_model_as_student_may_have_another_tokenizer(compress: Compress, run: Path) -> None:
     small = compress("distil", student=str(run))
     assert small.encoder.num_layers == 2
+
+
+@pytest.mark.parametrize("method", ["distil", "tinybert"])
+def test_texts_without_labels_are_labelled_by_the_teacher(
+    job: CompressionJob, compress: Compress, rows: Path, tmp_path: Path, method: str
+) -> None:
+    later = samples.labelled("classify", "en").read_text("utf-8").splitlines()[81:121]
+    texts = [line.split("\t")[0] for line in later]
+    known = [line.split("\t")[0] for line in rows.read_text("utf-8").splitlines()[1:]]
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join([*texts, known[0], "", texts[0]]) + "\n", "utf-8")
+    compress(method, folder="with", num_layers=1, unlabelled=str(file))
+    compress(method, folder="without", num_layers=1)
+    assert digest(tmp_path / "with" / "run") != digest(tmp_path / "without" / "run")
+    # A known row and a text that is there twice are not read again.
+    scores = np.fromfile(tmp_path / "with" / UNLABELLED / "rows.bin", np.float32)
+    names = job.head.labels["label"]
+    scores_ET = scores.reshape(len(set(texts)), len(names))
+    answers = firth.load(job.model).predict(list(dict.fromkeys(texts)))
+    assert [names[best] for best in scores_ET.argmax(1)] == [answer.label for answer in answers]
+
+
+def test_unlabelled_texts_must_be_new(job: CompressionJob, compress: Compress, rows: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist; put one text on each line"):
+        compress("distil", unlabelled=str(tmp_path / "none.txt"))
+    known = [line.split("\t")[0] for line in rows.read_text("utf-8").splitlines()[1:]]
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(known) + "\n", "utf-8")
+    examples = [Example((text,), None, row) for row, text in enumerate(known)]
+    with_examples = replace(job, examples={"train": examples})
+    with pytest.raises(BadInput, match="are in the labelled files, too"):
+        resolve("distil")(DistilConfig(unlabelled=str(file))).compress(with_examples)
+    job.head.config = replace(job.head.config, kind="number")  # type: ignore[call-arg]
+    with pytest.raises(BadConfig, match="models that choose one label for a single text"):
+        compress("distil", unlabelled=str(file))
 
 
 def test_mistakes_are_one_sentence(job: CompressionJob, compress: Compress, rows: Path, tmp_path: Path) -> None:
