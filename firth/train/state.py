@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from firth.config import from_dict
+from firth.cpu import this_cpu
 from firth.data.loader import BatchAddress
 from firth.errors import BadInput, Damaged, FirthError
 from firth.files import atomic_folder, check_manifest, read_json, remove_leftovers, write_json
@@ -38,7 +39,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "step", "momentum")
 """What optimizers keep for a parameter: AdamW the first three, Muon the last."""
 
 Environment = Mapping[str, str | int]
-"""What bit-identical results depend on besides the config: torch, device, world size, threads."""
+"""What bit-identical results depend on besides the config: torch, device, world size, threads, the CPU's units."""
 Report = Callable[[str], None]
 
 
@@ -301,8 +302,9 @@ def _refuse_other_model(source: Path, names: Collection[str], learner: nn.Module
 def _report_other_environment(then: Environment, now: Environment, report: Report) -> None:
     changed = []
     for name, value in now.items():
-        if then.get(name) != value:
-            changed.append(f"{name}: {then.get(name)} then, {value} now")
+        # States of earlier versions do not say everything.
+        if name in then and then[name] != value:
+            changed.append(f"{name}: {then[name]} then, {value} now")
     if changed:
         report(f"The run goes on, but not bit for bit as it would have: {'; '.join(changed)}.")
 
@@ -318,6 +320,8 @@ def environment(device: torch.device) -> Environment:
     }
     if not is_gpu:
         values["threads"] = torch.get_num_threads()
+        # They decide about the precision and about the order of sums.
+        values["cpu"] = " ".join(this_cpu().units())
     return values
 
 

@@ -326,7 +326,10 @@ def test_another_environment_is_named(unfinished: Path, data: Path, messages: Ca
     path = unfinished / "checkpoints" / "step-40" / "progress.json"
     facts = json.loads(path.read_text())
     facts["environment"]["threads"] = 77
+    facts["environment"]["cpu"] = "another"
     path.write_text(json.dumps(facts))
     write_manifest(path.parent)
     firth.pretrain(data, out=unfinished, resume=True)
-    assert "threads: 77 then" in messages()
+    said = messages()
+    assert "threads: 77 then" in said
+    assert "cpu: another then" in said
