@@ -15,11 +15,12 @@ from typing import Any
 import torch
 
 from bench.compress_gpu import BITS, SHAPES, Job, slug
-from bench.compression_plans import FINETUNE, ORIGINAL, ORIGINAL_EPOCHS, PLANS, SETS, Plan, Step
+from bench.compression_plans import FINETUNE, ORIGINAL, ORIGINAL_EPOCHS, PLANS, SETS, UNLABELLED, Plan, Step
 from bench.model_shapes import strip
 from firth import checkpoint as checkpoints
 from firth import compression
 from firth.checkpoint import only_task
+from firth.compression import distil
 from firth.compression.gate import Subject
 from firth.compression.job_rows import read_rows
 from firth.compression.method import CompressionJob
@@ -90,6 +91,7 @@ class Maker:
         self.test = rows / "test.tsv"
         self.text = rows / "text.txt"
         self.general = rows / "general.txt"
+        self.unlabelled = rows / "unlabelled.txt"
 
     def make(self, plan: Plan) -> tuple[Path, str]:
         """The folder of a plan's model, and its settings in a few words."""
@@ -114,7 +116,15 @@ class Maker:
 
     def _filled(self, change: str, *, before: Path) -> str:
         others = [str(self.original(seed)) for seed in range(1, self.arguments.seeds + 1) if seed != self.job.seed]
-        return change.replace("{before}", str(before)).replace("{others}", json.dumps(others))
+        known = {
+            "{before}": str(before),
+            "{others}": json.dumps(others),
+            "{unlabelled}": str(self.unlabelled),
+            "{long}": str((1 + UNLABELLED) * self.data.epochs),
+        }
+        for name, value in known.items():
+            change = change.replace(name, value)
+        return change
 
     def finetune(self, model: Path, out: Path, *, epochs: float) -> None:
         changes = (
@@ -139,7 +149,15 @@ class Maker:
         """One method; the model is saved in `out`."""
         method_class = compression.resolve(step.by)
         method = method_class(override(method_class.Config(), [*self._budget(step, changes), *changes]))
-        made = method.compress(self._compression_job(model, out))
+        job = self._compression_job(model, out)
+        # The teacher is the same for all plans of a seed, except for ensembles.
+        scores = self.arguments.work / self.job.set / f"{distil.UNLABELLED}-{self.job.seed}"
+        own_scores = job.folder / distil.UNLABELLED
+        if scores.exists() and step.by != "ensemble":
+            shutil.copytree(scores, own_scores)
+        made = method.compress(job)
+        if own_scores.exists() and not scores.exists() and step.by != "ensemble":
+            shutil.copytree(own_scores, scores)
         method.write(out, made)
         return method.described
 

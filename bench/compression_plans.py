@@ -49,13 +49,17 @@ ORIGINAL_EPOCHS = 2
 """The original learns so many times as long as what is made of it."""
 MOST_PICKED = 1000
 """Rows to choose strengths on."""
+UNLABELLED = 3
+"""Texts that only a teacher labels, as a multiple of the rows to learn from."""
 MOST_TEXTS = 4000
 """Lines of the plain text that general methods learn from."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A method with its settings. In them {before} is the folder of the step before, {others} the other originals."""
+    """A method with its settings. In them {before} is the folder of the step before, {others} the other originals,
+    {unlabelled} the file of texts that only a teacher labels, and {long} a number of epochs: as many steps as those of
+    a student that also reads these texts."""
 
     by: str
     changes: tuple[str, ...] = ()
@@ -141,6 +145,40 @@ TRAINED = (
         start="pretrained",
     ),
 )
+LONG = "epochs={long}"
+TEXTS = "unlabelled={unlabelled}"
+WITH_TEXTS = (
+    Plan("half the layers, no teacher, long", (Step("distil", (*ALONE, LONG)),)),
+    Plan(
+        "distil with texts, half the layers", (Step("distil", (TEXTS,)),), against="half the layers, no teacher, long"
+    ),
+    Plan("pkd with texts, half the layers", (Step("pkd", (TEXTS,)),), against="half the layers, no teacher, long"),
+    Plan(
+        "tinybert with texts, half the layers",
+        (Step("tinybert", (TEXTS,)),),
+        against="half the layers, no teacher, long",
+    ),
+    Plan(
+        "ensemble with texts, half the layers",
+        (Step("ensemble", ("teachers={others}", TEXTS)),),
+        against="half the layers, no teacher, long",
+    ),
+    Plan("1 layer, no teacher, long", (Step("distil", ("num_layers=1", *ALONE, LONG)),)),
+    Plan(
+        "distil with texts, 1 layer",
+        (Step("distil", ("num_layers=1", TEXTS)),),
+        against="1 layer, no teacher, long",
+    ),
+    Plan("BiLSTM, no teacher, long", (Step("bilstm", (*ALONE, LONG)),)),
+    Plan("bilstm with texts", (Step("bilstm", (TEXTS,)),), against="BiLSTM, no teacher, long"),
+    Plan("bag of words, no teacher, long", (Step("bilstm", ("kind=bag", *ALONE, LONG)),)),
+    Plan(
+        "bilstm with texts, bag of words",
+        (Step("bilstm", ("kind=bag", TEXTS)),),
+        against="bag of words, no teacher, long",
+    ),
+)
+"""Students that also learn from texts which only their teacher labels. Without a teacher, as many steps are made."""
 UNTRAINED = (
     Plan("heads, 25 %", (Step("heads", ("remove=0.25", "max_rows=400")),)),
     Plan("heads, 50 %", (Step("heads", ("remove=0.5", "max_rows=400")),)),
@@ -157,7 +195,7 @@ UNTRAINED = (
 )
 ON_CPU = (Plan("int8", (Step("int8"),)), Plan("onnx", (Step("onnx"),)))
 """What depends on the processor: made where speed is measured."""
-PLANS = {plan.name: plan for plan in (*UNTRAINED, *TRAINED)}
+PLANS = {plan.name: plan for plan in (*UNTRAINED, *TRAINED, *WITH_TEXTS)}
 
 
 def chosen_plans(names: Sequence[str]) -> Iterator[Plan]:
@@ -171,7 +209,8 @@ def chosen_plans(names: Sequence[str]) -> Iterator[Plan]:
 
 def write_rows(name: str, folder: Path, *, limit: int = 0) -> dict[str, Path]:
     """The files of a set in `folder`: rows to learn from (train), to choose strengths on (picked), to measure on
-    (test), and the learned rows as plain text, all of them (text) and those that general methods read (general).
+    (test), and as plain text the learned rows, all of them (text) and those that general methods read (general), and
+    other rows of the training file (unlabelled).
 
     Nothing learns from the rows for choosing: they are a part of the training file. `limit` is for rehearsals: no file
     has more rows.
@@ -193,7 +232,13 @@ def write_rows(name: str, folder: Path, *, limit: int = 0) -> dict[str, Path]:
     config = from_dict(resolve("classify").Config, {"preset": data.preset} if data.preset else {})
     examples = labelled.read("classify", config, {"train": files["train"]}).examples["train"]
     texts = [" ".join(text.split()) for example in examples for text in example.texts]
-    for part, kept in (("text", texts), ("general", texts[:MOST_TEXTS])):
+    num_learned = len(parts["train"][1][: limit or None])
+    rest = rows[num_picked + num_learned :][: UNLABELLED * num_learned]
+    unlabelled = folder / "rest.tsv"
+    unlabelled.write_text("\n".join([header, *rest]) + "\n", "utf-8")
+    others = labelled.read("classify", config, {"train": unlabelled}).examples["train"] if rest else []
+    other_texts = [" ".join(example.texts[0].split()) for example in others]
+    for part, kept in (("text", texts), ("general", texts[:MOST_TEXTS]), ("unlabelled", other_texts)):
         files[part] = folder / f"{part}.txt"
         files[part].write_text("\n".join(kept) + "\n", "utf-8")
     return files

@@ -26,15 +26,20 @@ def test_plans_have_settings_that_their_methods_know() -> None:
     for plan in PLANS.values():
         for step in plan.steps:
             if step.by != FINETUNE:
-                changes = [change.replace("{others}", '["a"]').replace("{before}", "b") for change in step.changes]
-                override(compression.resolve(step.by).Config(), changes)
+                known = {"{others}": '["a"]', "{before}": "b", "{unlabelled}": "texts.txt", "{long}": "4"}
+                filled = []
+                for change in step.changes:
+                    for name, value in known.items():
+                        change = change.replace(name, value)
+                    filled.append(change)
+                override(compression.resolve(step.by).Config(), filled)
 
 
 def test_a_student_is_compared_with_one_without_a_teacher() -> None:
     for plan in PLANS.values():
         if plan.against:
             assert PLANS[plan.against].start == plan.start
-    assert [plan.name for plan in chosen_plans(["pkd"])] == ["half the layers, no teacher", "pkd, half the layers"]
+    assert [plan.name for plan in chosen_plans(["pkd,"])] == ["half the layers, no teacher", "pkd, half the layers"]
 
 
 def test_jobs_wait_for_the_originals_that_they_need() -> None:
