@@ -97,8 +97,8 @@ class MovementExtension(PruningExtension):
     def before_step(self, encoder: Encoder, *, step: int, steps: int) -> None:
         if step == 0 and steps < FEWEST_MOVES:
             log.warning(
-                f"Movement pruning in {steps:,} steps: so few tell little about where weights move, and the model may be "
-                "ruined. Give more epochs, or use `by='magnitude'`."
+                f"Movement pruning in {steps:,} steps: so few tell little about where weights move, and the model may "
+                "be ruined. Give more epochs, or use `by='magnitude'`."
             )
         super().before_step(encoder, step=step, steps=steps)
 
