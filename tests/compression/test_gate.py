@@ -95,7 +95,7 @@ def test_without_a_task_vectors_are_compared(run: Path, tmp_path: Path, quick: N
     assert 0.9 < figures["compressed"]["score"] < 1
     vectors = [firth.load(folder).embed(["One text."])[0] for folder in (run, tmp_path / "small")]
     cosine = np.dot(*vectors) / np.linalg.norm(vectors[0]) / np.linalg.norm(vectors[1])
-    assert figures["interval"][0] <= cosine - 1
+    assert figures["interval"][0] <= cosine - 1 + 1e-5  # a batch and a single text differ in the last digits
     examples = [Example(("One text.",))]
     narrow = Subject(Model(checkpoints.load(tmp_path / "small")), tmp_path / "small")
     gate = Gate(Subject(Model(checkpoints.load(run)), run), examples)

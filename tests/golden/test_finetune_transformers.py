@@ -75,7 +75,7 @@ def their_losses(model: Any, batches: list[Batch], labels: Any) -> list[float]:
 
 
 def our_losses(learner: Learner, places: list[tuple[BatchAddress, Batch]], name: str) -> list[float]:
-    config = TrainConfig(steps=STEPS, optim=OPTIM)
+    config = TrainConfig(steps=STEPS, precision="fp32", optim=OPTIM)
     losses = []
 
     def note(progress: Progress, norm: torch.Tensor) -> None:
