@@ -43,8 +43,8 @@ class Projected:
     v_SHK: Tensor
 
     @property
-    def queries(self) -> Tensor:
-        return self.q_NHK
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.q_NHK, self.k_SHK, self.v_SHK
 
     def apart(self) -> "Projected":
         return self
@@ -67,8 +67,8 @@ class Fused:
     qkv_N3HK: Tensor
 
     @property
-    def queries(self) -> Tensor:
-        return self.qkv_N3HK[:, 0]
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (self.qkv_N3HK,)
 
     def float(self) -> "Fused":
         return Fused(self.qkv_N3HK.float())
@@ -158,8 +158,8 @@ def attend(
             out_NHK: Tensor
             out_NHK, _ = biased_attention(projected.qkv_N3HK, bias_HR, layout_q.bounds_B1, bias.longest, causal, scale)
             return out_NHK
-    dtype = projected.queries.dtype
-    if _is_slow_in_half(projected.queries):
+    dtype = projected.tensors[0].dtype
+    if _is_slow_in_half(projected.tensors[0]):
         projected = projected.float()
     pairing = layout_q.pairing(layout_k)
     outputs = []
@@ -176,9 +176,9 @@ def attend(
     return pairing.restore(outputs)
 
 
-def _is_slow_in_half(queries_NHK: Tensor) -> bool:
+def _is_slow_in_half(projected: Tensor) -> bool:
     """Whether attention should be in fp32 here: on a CPU, its gradient takes five times as long in bf16."""
-    return queries_NHK.device.type == "cpu" and queries_NHK.dtype == torch.bfloat16 and queries_NHK.requires_grad
+    return projected.device.type == "cpu" and projected.dtype == torch.bfloat16 and projected.requires_grad
 
 
 def attention_weights(
