@@ -76,7 +76,7 @@ def train(name: str, method: str, shards: Path, out: Path, given: argparse.Names
 def write_writer(name: str, out: Path) -> None:
     """The model as an encoder-decoder: its encoder half is the model, exactly."""
     start = as_writer(start_from_model(models.find(name), random=False, texts=()), decoder_layers=1)
-    writer = checkpoints.Checkpoint(encoder=start.encoder("fp32", "cpu"), tokenizer=start.tokenizer)
+    writer = checkpoints.Checkpoint(encoder=start.encoder("fp32", "cpu"), goals={}, tokenizer=start.tokenizer)
     checkpoints.save(out, writer)
 
 

@@ -1,8 +1,8 @@
 """Embedding rows of tokens that do not occur in a text are removed, with the tokens.
 
-In: a model with WordPiece tokens and text. Out: the model with fewer tokens. WordPiece takes the longest known piece,
-so a text whose tokens are all kept is cut as before and has the same vectors, exactly. Other texts are cut into smaller
-pieces; the single characters of the text are kept for that.
+In: a BERT, a BiLSTM or a bag of words with WordPiece tokens, and text. Out: the model with fewer tokens. WordPiece
+takes the longest known piece, so a text whose tokens are all kept is cut as before and has the same vectors, exactly.
+Other texts are cut into smaller pieces; the single characters of the text are kept for that.
 """
 
 from collections import Counter
@@ -25,7 +25,8 @@ from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.vocab import PREFIX, Vocab
 from firth.tokenizers.wordpiece import WordPiece
 
-TOKEN_EMBEDDING = "embeddings.tokens.weight"
+TOKEN_EMBEDDINGS = ("embeddings.tokens.weight", "tokens.weight", "table.weight")
+"""Names of the parameter with a row for each token: of BERTs, BiLSTMs, and bags of words."""
 BATCH_LINES = 10_000
 
 
@@ -60,9 +61,11 @@ class PruneVocabulary(Method):
         if not job.vocabulary_from:
             raise BadConfig("vocabulary keeps the tokens of a text; name it with `vocabulary_from=`.")
         tokenizer = job.original.tokenizer
-        parameters = dict(job.original.encoder.named_parameters())
-        if not isinstance(tokenizer, WordPiece) or TOKEN_EMBEDDING not in parameters:
-            raise Unsupported(f"{job.model} is not a BERT with WordPiece tokens, the only kind that vocabulary knows.")
+        if not isinstance(tokenizer, WordPiece) or not _token_embedding(job.original.encoder):
+            raise Unsupported(
+                f"{job.model} is not a BERT, a BiLSTM or a bag of words with WordPiece tokens, the kinds that "
+                "vocabulary knows."
+            )
         refuse_additions(job.original)
         return with_tokens(job.original, self._kept_ids(tokenizer, job.vocabulary_from))
 
@@ -97,7 +100,7 @@ def with_tokens(checkpoint: Checkpoint, kept: Sequence[int]) -> Checkpoint:
     assert isinstance(old, WordPiece)
     tokenizer = smaller_tokenizer(old, kept)
     encoder: Encoder = type(checkpoint.encoder)(replace(checkpoint.encoder.config, vocab_size=len(kept)))
-    _load_rows(encoder, checkpoint.encoder, {TOKEN_EMBEDDING}, kept)
+    _load_rows(encoder, checkpoint.encoder, {_token_embedding(encoder)}, kept)
     goals: dict[str, Objective] = {}
     for name, goal in checkpoint.goals.items():
         if goal.per_token is None:
@@ -105,6 +108,13 @@ def with_tokens(checkpoint: Checkpoint, kept: Sequence[int]) -> Checkpoint:
         goals[name] = make_objective(name, goal.config, encoder, tokenizer)
         _load_rows(goals[name], goal, set(goal.per_token) & goal.state_dict().keys(), kept)
     return replace(checkpoint, encoder=encoder.eval(), goals=goals, tokenizer=tokenizer)
+
+
+def _token_embedding(encoder: Encoder) -> str:
+    """The name of the parameter with a row for each token; empty if there is none that is known."""
+    parameters = dict(encoder.named_parameters())
+    known = [name for name in TOKEN_EMBEDDINGS if name in parameters]
+    return known[0] if known else ""
 
 
 def smaller_tokenizer(tokenizer: WordPiece, kept: Sequence[int]) -> WordPiece:

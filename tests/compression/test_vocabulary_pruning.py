@@ -39,6 +39,28 @@ def test_texts_of_kept_tokens_do_not_change(
     assert after.predict(KEPT) == before.predict(KEPT)
 
 
+@pytest.mark.parametrize("kind", ["bilstm", "bag"])
+def test_a_student_without_attention_loses_tokens_too(
+    tuned: Path, rows: Path, text: Path, quick: None, tmp_path: Path, kind: str
+) -> None:
+    changes = [f"kind={kind}", "cell_width=8", "epochs=1"]
+    firth.compress(tuned, by="bilstm", data=rows, train=rows, changes=changes, out=tmp_path / "student")
+    firth.compress(
+        tuned,
+        by="bilstm",
+        data=rows,
+        train=rows,
+        changes=changes,
+        then=["vocabulary"],
+        vocabulary_from=text,
+        out=tmp_path / "small",
+    )
+    before = firth.load(tmp_path / "student")
+    after = firth.load(tmp_path / "small")
+    assert len(after.tokenizer.vocab) < len(before.tokenizer.vocab) / 2
+    assert after.predict(KEPT) == before.predict(KEPT)
+
+
 def test_a_pre_trained_model_fills_masks_with_kept_tokens(run: Path, text: Path, quick: None, tmp_path: Path) -> None:
     firth.compress(run, by="vocabulary", data=text, vocabulary_from=text, out=tmp_path / "small")
     before = firth.load(run)
@@ -87,7 +109,7 @@ def test_mistakes(compress: Callable[..., Any], rows: Path, tmp_path: Path, quic
         compress("layers", vocabulary_from=rows)
     firth.prepare(samples.prose("en"), out=tmp_path / "data", tokenizer="words", min_count=1, processes=0)
     firth.pretrain(tmp_path / "data", out=tmp_path / "tf", recipe="tf-idf")
-    with pytest.raises(Unsupported, match="is not a BERT with WordPiece tokens"):
+    with pytest.raises(Unsupported, match="is not a BERT, a BiLSTM or a bag of words with WordPiece tokens"):
         firth.compress(tmp_path / "tf", by="vocabulary", data=rows, vocabulary_from=rows, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / "small").exists()
