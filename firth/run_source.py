@@ -113,7 +113,7 @@ class CompressionSource:
     """Of its manifest; empty if it has none."""
     method: str
     files: Mapping[str, SourceFile]
-    """By part: train, data, and vocabulary-1, vocabulary-2 ... for the texts whose tokens are kept."""
+    """By part: train, data, unlabelled, and vocabulary-1, vocabulary-2 ... for the texts whose tokens are kept."""
     kind: Literal["compression"] = "compression"
 
 

@@ -193,7 +193,7 @@ def _train(
     if request.train is None:
         raise BadConfig(f"{request.method} learns from labelled rows; give them with `train=`.")
     with RunFolder(out, command="compress", resume=resume) as run:
-        source = _source(request)
+        source = _source(request, config)
         numbers = _numbers(request, config, follow_ups)
         if run.begun:
             _refuse_other_run(run, source, numbers)
@@ -348,8 +348,8 @@ def _copy_model(folder: Path, out: Path) -> None:
 # Resuming
 
 
-def _source(request: CompressionRequest) -> CompressionSource:
-    files = {"data": request.data}
+def _source(request: CompressionRequest, config: MethodConfig) -> CompressionSource:
+    files = {"data": request.data, **config.input_files}
     if request.train is not None:
         files["train"] = request.train
     if request.vocabulary_from:

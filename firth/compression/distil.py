@@ -23,7 +23,6 @@ from firth.compression.trained_method import TEACHER, TrainedMethod, TrainingCon
 from firth.compression.unlabelled import check_unlabelled, is_unlabelled, new_texts, with_labels
 from firth.data.items import BatchMaker, Item
 from firth.errors import BadConfig
-from firth.files import sha256 as file_sha256
 from firth.tasks.classify import ClassifyHead
 from firth.tasks.task import Head, Labels
 from firth.tensors import Encoder, Goal
@@ -66,6 +65,10 @@ class DistilConfig(StudentConfig):
     """Weight of the loss of the soft labels."""
     unlabelled: str = ""
     """A file with an unlabelled text on each line: the teacher labels them, and the student learns from them, too."""
+
+    @property
+    def input_files(self) -> Mapping[str, Path]:
+        return {"unlabelled": Path(self.unlabelled)} if self.unlabelled else {}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -149,7 +152,7 @@ class SoftLabelExtension(LessonExtension):
         super().__init__(method, job, name)
         self.unlabelled: str = method.config.unlabelled
         if self.unlabelled:
-            check_unlabelled(self.unlabelled, job, name)
+            check_unlabelled(job, name)
 
     @property
     def teachers(self) -> list[Teacher]:
@@ -158,8 +161,6 @@ class SoftLabelExtension(LessonExtension):
     def record(self) -> Mapping[str, object]:
         facts = dict(super().record())
         facts["teachers"] = [teacher.digest for teacher in self.teachers]
-        if self.unlabelled:
-            facts["unlabelled_sha256"] = file_sha256(Path(self.unlabelled))
         return facts
 
     def more_rows(self, name: str, examples: Sequence[Example]) -> Sequence[Example]:

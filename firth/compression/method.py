@@ -22,6 +22,11 @@ from firth.types import Example
 class MethodConfig:
     """The settings of a method. The docstring under a field is its help text."""
 
+    @property
+    def input_files(self) -> Mapping[str, Path]:
+        """The files that settings name: they must exist, and a resumed run needs the same ones."""
+        return {}
+
 
 @dataclass(frozen=True)
 class CompressionJob:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from firth.compression.method import CompressionJob
 from firth.errors import BadConfig, BadInput
@@ -20,8 +21,8 @@ FIRST_ROW = 2_000_000_000
 """Unlabelled texts have row numbers of their own, above those of any file and of augmented rows."""
 
 
-def check_unlabelled(path: str, job: CompressionJob, method: str) -> None:
-    """Raises if the texts cannot be read, or if the task does not choose one label for a single text."""
+def check_unlabelled(job: CompressionJob, method: str) -> None:
+    """Raises if the task does not choose one label for a single text."""
     head = job.head
     assert isinstance(head, ClassifyHead)
     chooses_one = head.config.kind == "one" and len(head.labels) == 1
@@ -31,8 +32,6 @@ def check_unlabelled(path: str, job: CompressionJob, method: str) -> None:
             f"The setting unlabelled of `by='{method}'` is for models that choose one label for a single text; "
             f"{job.model} does not."
         )
-    if not Path(path).is_file():
-        raise BadInput(f"The file of unlabelled texts {path} does not exist; put one text on each line of a file.")
 
 
 def new_texts(path: str, known: Sequence[Example]) -> list[Example]:
@@ -50,8 +49,6 @@ def is_unlabelled(example: Example) -> bool:
 
 def with_labels(texts: Sequence[Example], scores_ERT: np.ndarray, names: Sequence[str]) -> list[Example]:
     """The texts with the label of the highest mean probability over R teachers."""
-    shifted_ERT = scores_ERT - scores_ERT.max(-1, keepdims=True)
-    shares_ERT = np.exp(shifted_ERT)
-    probabilities_ERT = shares_ERT / shares_ERT.sum(-1, keepdims=True)
+    probabilities_ERT = torch.from_numpy(np.array(scores_ERT)).softmax(-1)
     best_E = probabilities_ERT.mean(1).argmax(-1)
     return [replace(example, gold=names[best]) for example, best in zip(texts, best_E.tolist(), strict=True)]

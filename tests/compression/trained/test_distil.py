@@ -166,8 +166,16 @@ def test_texts_without_labels_are_labelled_by_the_teacher(
 
 
 def test_unlabelled_texts_must_be_new(job: CompressionJob, compress: Compress, rows: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="does not exist; put one text on each line"):
-        compress("distil", unlabelled=str(tmp_path / "none.txt"))
+    with pytest.raises(BadInput, match=r"none\.txt does not exist or is not a file"):
+        firth.compress(
+            job.model,
+            by="distil",
+            data=rows,
+            train=rows,
+            changes=[f"unlabelled={tmp_path / 'none.txt'}"],
+            out=tmp_path / "out",
+        )
+    assert not (tmp_path / "out").exists()
     known = [line.split("\t")[0] for line in rows.read_text("utf-8").splitlines()[1:]]
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(known) + "\n", "utf-8")
