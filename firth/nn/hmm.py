@@ -28,22 +28,24 @@ class HMM:
     def scores(self, ids_N: Tensor, bounds_B1: Tensor) -> chain.Scores:
         """The joint log probability of symbols and tags as a chain."""
         unary_NT = self.emissions_VT[ids_N.long()]
-        first = bounds_B1[:-1][bounds_B1.diff() > 0].long()
-        unary_NT[first] += self.start_T
+        unary_NT[_first_tokens(bounds_B1)] += self.start_T
         return chain.Scores(unary_NT, self.transitions_TT, bounds_B1)
 
     def log_likelihood(self, ids_N: Tensor, bounds_B1: Tensor) -> Tensor:
         """Of each sequence, summed over all tags (the forward algorithm)."""
-        return chain.counted(self.scores(ids_N, bounds_B1))[0]
+        log_z_B, _, _ = chain.counted(self.scores(ids_N, bounds_B1))
+        return log_z_B
 
     def viterbi(self, ids_N: Tensor, bounds_B1: Tensor) -> Tensor:
         """The likeliest tags of each sequence as a whole."""
-        return chain.viterbi(self.scores(ids_N, bounds_B1))[0]
+        tags_N, _ = chain.viterbi(self.scores(ids_N, bounds_B1))
+        return tags_N
 
     def posterior(self, ids_N: Tensor, bounds_B1: Tensor) -> tuple[Tensor, Tensor]:
         """The likeliest tag of each symbol by itself, and how likely it is."""
-        likely_N, tags_N = chain.marginals(self.scores(ids_N, bounds_B1)).max(1)
-        return tags_N, likely_N
+        marginals_NT = chain.marginals(self.scores(ids_N, bounds_B1))
+        probability_N, tags_N = marginals_NT.max(1)
+        return tags_N, probability_N
 
     def sample(self, length: int, key: np.uint64, *, num: int = 1) -> tuple[Tensor, Tensor]:
         """`num` sequences of tags and symbols, each num x length."""
@@ -57,9 +59,10 @@ class HMM:
         # The cumulative probabilities of each sequence's next tag.
         next_tag = np.broadcast_to(start_T, (num, len(start_T)))
         for place in range(length):
-            tags[:, place] = _drawn(next_tag, draws[:, place, 0])
-            symbols[:, place] = _drawn(emissions_TV[tags[:, place]], draws[:, place, 1])
-            next_tag = transitions_TT[tags[:, place]]
+            drawn_tags = _drawn(next_tag, draws[:, place, 0])
+            tags[:, place] = drawn_tags
+            symbols[:, place] = _drawn(emissions_TV[drawn_tags], draws[:, place, 1])
+            next_tag = transitions_TT[drawn_tags]
         return torch.from_numpy(tags), torch.from_numpy(symbols)
 
 
@@ -70,10 +73,15 @@ def count(
 
     `smoothing` is added to every count that the rules allow: `allowed` says which tags may begin and follow.
     """
-    num_tags, tags_N = counts_VT.shape[1], tags_N.long()
-    first, inner = _places(bounds_B1)
-    pairs = tags_N[inner - 1] * num_tags + tags_N[inner]
+    num_tags = counts_VT.shape[1]
+    tags_N = tags_N.long()
+    first = _first_tokens(bounds_B1)
+    is_inner_N = torch.ones(len(tags_N), dtype=torch.bool)
+    is_inner_N[first] = False
+    inner = is_inner_N.nonzero().flatten()
     start_T = torch.bincount(tags_N[first], minlength=num_tags)
+    # A pair of tags as one number.
+    pairs = tags_N[inner - 1] * num_tags + tags_N[inner]
     transitions_TT = torch.bincount(pairs, minlength=num_tags**2).view(num_tags, num_tags)
     may_start_T, may_follow_TT = allowed
     return HMM(
@@ -100,52 +108,69 @@ def baum_welch(
     """
     if not len(ids_N) or restarts < 1 or num_tags < 1:
         raise BadInput("Baum-Welch needs symbols, at least one restart and at least one tag.")
-    starts = (_random(num_tags, num_symbols, key=rng.key(seed, "restart", restart)) for restart in range(restarts))
-    ends = [climb(s, ids_N, bounds_B1=bounds_B1, iterations=iterations, tolerance=tolerance) for s in starts]
-    return max(ends, key=lambda end: end[1][-1])
+    ends = []
+    for restart in range(restarts):
+        start = _random(num_tags, num_symbols, key=rng.key(seed, "restart", restart))
+        end = climb(start, ids_N, bounds_B1=bounds_B1, iterations=iterations, tolerance=tolerance)
+        ends.append(end)
+    return max(ends, key=_last_log_likelihood)
+
+
+def _last_log_likelihood(end: tuple[HMM, list[float]]) -> float:
+    _, history = end
+    return history[-1]
 
 
 def climb(
     model: HMM, ids_N: Tensor, *, bounds_B1: Tensor, iterations: int = 100, tolerance: float = 1e-6
 ) -> tuple[HMM, list[float]]:
     """Expectation-maximisation from a given model, until an iteration gains less than `tolerance` a symbol."""
-    first, _ = _places(bounds_B1)
-    num_tags, symbols = len(model.start_T), ids_N.long()
+    first = _first_tokens(bounds_B1)
+    symbols_N = ids_N.long()
     history: list[float] = []
     for _ in range(iterations):
-        log_z_B, marginals_NT, pairs_TT = chain.counted(model.scores(symbols, bounds_B1))
+        # Expectation.
+        log_z_B, marginals_NT, pairs_TT = chain.counted(model.scores(symbols_N, bounds_B1))
         history.append(float(log_z_B.sum()))
-        if len(history) > 1 and history[-1] - history[-2] < tolerance * len(symbols):
+        if len(history) > 1 and history[-1] - history[-2] < tolerance * len(symbols_N):
             break
-        emitted_VT = torch.zeros(len(model.emissions_VT), num_tags, dtype=torch.float64)
-        emitted_VT.index_add_(0, symbols, marginals_NT)
-        model = HMM(_log_share(marginals_NT[first].sum(0)), _log_share(pairs_TT), _log_share(emitted_VT.T).T)
+        # Maximisation.
+        start_T = marginals_NT[first].sum(0)
+        emitted_VT = torch.zeros(model.emissions_VT.shape, dtype=torch.float64)
+        emitted_VT.index_add_(0, symbols_N, marginals_NT)
+        model = HMM(_log_share(start_T), _log_share(pairs_TT), _log_share(emitted_VT.T).T)
     else:
-        history.append(float(model.log_likelihood(symbols, bounds_B1).sum()))
+        history.append(float(model.log_likelihood(symbols_N, bounds_B1).sum()))
     return model, history
 
 
 def _random(num_tags: int, num_symbols: int, *, key: np.uint64) -> HMM:
     """Probabilities near the uniform ones; equal ones would never part."""
 
-    def near(purpose: int, *shape: int) -> Tensor:
-        return _log_share(0.5 + torch.from_numpy(rng.uniform(key, purpose, *np.ogrid[tuple(map(slice, shape))])))
+    tag = np.arange(num_tags)
+    symbol = np.arange(num_symbols)
+    start_T = rng.uniform(key, 0, tag)
+    transitions_TT = rng.uniform(key, 1, tag[:, None], tag)
+    emissions_TV = rng.uniform(key, 2, tag[:, None], symbol)
 
-    return HMM(near(0, num_tags), near(1, num_tags, num_tags), near(2, num_tags, num_symbols).T.contiguous())
+    def near_uniform(draws: np.ndarray) -> Tensor:
+        return _log_share(0.5 + torch.from_numpy(draws))
+
+    return HMM(near_uniform(start_T), near_uniform(transitions_TT), near_uniform(emissions_TV).T.contiguous())
 
 
-def _places(bounds_B1: Tensor) -> tuple[Tensor, Tensor]:
-    """The first tokens of the sequences, and all others."""
-    is_first_N = torch.zeros(int(bounds_B1[-1]), dtype=torch.bool)
-    is_first_N[bounds_B1[:-1][bounds_B1.diff() > 0].long()] = True
-    return is_first_N.nonzero().flatten(), (~is_first_N).nonzero().flatten()
+def _first_tokens(bounds_B1: Tensor) -> Tensor:
+    """The places of the first tokens of all sequences that have any."""
+    is_filled_B = bounds_B1.diff() > 0
+    return bounds_B1[:-1][is_filled_B].long()
 
 
 def _log_share(counts: Tensor) -> Tensor:
     """Counts as log probabilities over the last dimension; a row without any is uniform."""
     counts = counts.double()
     total = counts.sum(-1, keepdim=True)
-    return torch.where(total > 0, counts / total, torch.full_like(counts, 1 / counts.shape[-1])).log()
+    uniform = 1 / counts.shape[-1]
+    return torch.where(total > 0, counts / total, uniform).log()
 
 
 def _cumulative(log_probabilities: Tensor) -> np.ndarray:
@@ -154,5 +179,9 @@ def _cumulative(log_probabilities: Tensor) -> np.ndarray:
 
 
 def _drawn(cumulated: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    passed = (cumulated <= draws[:, None] * cumulated[:, -1:]).sum(1)
-    return np.asarray(np.minimum(passed, cumulated.shape[1] - 1))
+    """The number that each draw falls on."""
+    # The last sum may differ from 1 by rounding.
+    targets = draws[:, None] * cumulated[:, -1:]
+    num_passed = (cumulated <= targets).sum(1)
+    last = cumulated.shape[1] - 1
+    return np.asarray(np.minimum(num_passed, last))
