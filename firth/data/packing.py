@@ -267,9 +267,11 @@ def token_ranges(plan: Plan, rows_B: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 def _piece_starts(frame: Frame, bounds_B1: np.ndarray, sizes_BP: np.ndarray) -> np.ndarray:
     """Where every piece begins in the pack (B x P): after the one before it and the special tokens between them."""
-    before_first = np.zeros_like(sizes_BP[:, :1])
-    before_BP = np.concatenate([before_first, sizes_BP[:, :-1] + len(frame.between)], 1)
-    return np.asarray(bounds_B1[:-1, None] + len(frame.opening) + np.cumsum(before_BP, 1))
+    first_piece_B = bounds_B1[:-1] + len(frame.opening)
+    # How far each piece begins behind the one before it.
+    steps_BP = np.zeros_like(sizes_BP)
+    steps_BP[:, 1:] = sizes_BP[:, :-1] + len(frame.between)
+    return np.asarray(first_piece_B[:, None] + np.cumsum(steps_BP, 1))
 
 
 def _special_ids(frame: Frame, bounds_B1: np.ndarray, ends_BP: np.ndarray, *, has_next_BP: np.ndarray) -> np.ndarray:

@@ -111,17 +111,23 @@ def lay_end_to_end(parts: list[Tokens], num_sequences: int) -> PackedIds:
 
 def lay_framed(parts: list[Tokens], num_sequences: int, *, frame: Frame) -> PackedIds:
     """The same with the special tokens of a text around each sequence."""
-    moved = [replace(part, places_N=part.places_N + 1) for part in parts]
-    last_place = max((int(part.places_N.max(initial=0)) for part in moved), default=0) + 1
+    moved = []
+    last_place = 0
+    for part in parts:
+        places_N = part.places_N + 1
+        moved.append(replace(part, places_N=places_N))
+        last_place = max(last_place, int(places_N.max(initial=0)))
     opening = in_every_sequence(frame.opening, num_sequences, place=0)
-    closing = in_every_sequence(frame.closing, num_sequences, place=last_place)
+    closing = in_every_sequence(frame.closing, num_sequences, place=last_place + 1)
     return lay_end_to_end([opening, *moved, closing], num_sequences)
 
 
 def in_every_sequence(ids: tuple[int, ...], num_sequences: int, *, place: int) -> Tokens:
     """The same tokens, in order, in every sequence."""
-    sequence = np.repeat(np.arange(num_sequences), len(ids))
-    return Tokens(sequence, np.full(len(sequence), place), np.tile(np.array(ids, np.int64), num_sequences))
+    sequence_N = np.repeat(np.arange(num_sequences), len(ids))
+    places_N = np.full(len(sequence_N), place)
+    ids_N = np.tile(np.array(ids, np.int64), num_sequences)
+    return Tokens(sequence_N, places_N, ids_N)
 
 
 def set_pair(
@@ -161,17 +167,22 @@ def set_pair(
 
 def _fitting(pack: Pack, source: PackedIds, target: PackedIds) -> np.ndarray:
     """Which sequences fit into the fixed sizes of the pack; one without a target has nothing to learn."""
-    fits_B = (source.lengths_B <= pack.max_length) & (target.lengths_B <= pack.max_target) & (target.lengths_B > 0)
-    source_ends_B = np.cumsum(source.lengths_B * fits_B)
-    target_ends_B = np.cumsum(target.lengths_B * fits_B)
-    return np.asarray(fits_B & (source_ends_B <= pack.source_tokens) & (target_ends_B <= pack.num_tokens))
+    source_B = source.lengths_B
+    target_B = target.lengths_B
+    # Short enough by itself.
+    is_short_B = (source_B <= pack.max_length) & (target_B <= pack.max_target) & (target_B > 0)
+    # Short enough behind the sequences before it.
+    source_fits_B = np.cumsum(source_B * is_short_B) <= pack.source_tokens
+    target_fits_B = np.cumsum(target_B * is_short_B) <= pack.num_tokens
+    return np.asarray(is_short_B & source_fits_B & target_fits_B)
 
 
 def _only(packed_ids: PackedIds, kept_B: np.ndarray) -> PackedIds:
     """Some of the sequences."""
     lengths_B = packed_ids.lengths_B
-    is_kept = np.repeat(kept_B, lengths_B)
-    return PackedIds(packed_ids.ids_N[is_kept], np.concatenate([[0], np.cumsum(lengths_B[kept_B])]))
+    is_kept_N = np.repeat(kept_B, lengths_B)
+    bounds_B1 = np.concatenate([[0], np.cumsum(lengths_B[kept_B])])
+    return PackedIds(packed_ids.ids_N[is_kept_N], bounds_B1)
 
 
 def _as_pack(pack: Pack, packed_ids: PackedIds, *, num_tokens: int, max_length: int) -> Pack:

@@ -52,7 +52,8 @@ class Denoising(ReconstructionObjective):
         def __post_init__(self) -> None:
             super().__post_init__()
             shares = (self.infill, self.mask, self.delete, self.permute, self.rotate)
-            if not all(0 <= share <= 1 for share in shares) or self.infill + self.mask + self.delete >= 1:
+            changed_words = self.infill + self.mask + self.delete
+            if not all(0 <= share <= 1 for share in shares) or changed_words >= 1:
                 raise BadConfig(
                     "Denoising needs shares between 0 and 1, and infill, mask and delete must add up to less than 1."
                 )
@@ -105,12 +106,14 @@ class Denoising(ReconstructionObjective):
         sizes_J, counts_B, inserts_B = self._span_sizes(text, key)
         spans = place_spans(text, sizes_J, counts_B, min_gap=0, key=key, purpose=_PLACE)
         span_places_J = 2 * text.offsets_T[spans.first_J] + 1
-        marks = Tokens(spans.sequence_J, span_places_J, np.full(len(sizes_J), self.vocab.mask))
+        masks_J = np.full(len(sizes_J), self.vocab.mask)
+        marks = Tokens(spans.sequence_J, span_places_J, masks_J)
         is_outside_T = np.ones(len(text.ids_T), bool)
         is_outside_T[spans.tokens()] = False
         left = self._masked_and_deleted(text, is_outside_T, key)
         inserted = self._inserted(text, inserts_B, key)
-        parts = [self._rotated(text, part, key) for part in (inserted, marks, left)]
+        corrupted = [inserted, marks, left]
+        parts = [self._rotated(text, part, key) for part in corrupted]
         return lay_framed(parts, len(text.rows_B), frame=self.vocab.frame)
 
     def _masked_and_deleted(self, text: PackText, is_outside_T: np.ndarray, key: np.uint64) -> Tokens:
@@ -122,9 +125,10 @@ class Denoising(ReconstructionObjective):
         draws_T = draws_T * (1 - self.config.infill)
         is_masked_T = draws_T < self.config.mask
         is_deleted_T = ~is_masked_T & (draws_T < self.config.mask + self.config.delete)
+        ids_T = np.where(is_masked_T, self.vocab.mask, text.ids_T)
+        places_T = 2 * text.offsets_T + 1
         kept = np.flatnonzero(is_outside_T & ~is_deleted_T)
-        ids = np.where(is_masked_T[kept], self.vocab.mask, text.ids_T[kept])
-        return Tokens(text.sequence_T[kept], 2 * text.offsets_T[kept] + 1, ids)
+        return Tokens(text.sequence_T[kept], places_T[kept], ids_T[kept])
 
     def _span_sizes(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The words of each span, the spans of each sequence, and how many empty spans each has.
@@ -142,8 +146,8 @@ class Denoising(ReconstructionObjective):
         is_used_BK = missing_BK > 0
         sizes_BK = np.minimum(lengths_BK, missing_BK)
         is_span_BK = is_used_BK & (sizes_BK > 0)
-        inserts_B = (is_used_BK & (sizes_BK == 0)).sum(1)
-        return sizes_BK[is_span_BK], is_span_BK.sum(1), inserts_B
+        is_insert_BK = is_used_BK & (sizes_BK == 0)
+        return sizes_BK[is_span_BK], is_span_BK.sum(1), is_insert_BK.sum(1)
 
     def _word_draws(self, text: PackText, key: np.uint64) -> np.ndarray:
         """A random number for each word."""
@@ -165,7 +169,8 @@ class Denoising(ReconstructionObjective):
         word_in_pack_I = words.starts_B[sequence_I] + np.where(is_at_end_I, 0, word_I)
         word_offsets_I = text.offsets_T[words.first_W[word_in_pack_I]]
         offsets_I = np.where(is_at_end_I, text.sizes_B[sequence_I], word_offsets_I)
-        return Tokens(sequence_I, 2 * offsets_I, np.full(len(sequence_I), self.vocab.mask))
+        masks_I = np.full(len(sequence_I), self.vocab.mask)
+        return Tokens(sequence_I, 2 * offsets_I, masks_I)
 
     def _rotated(self, text: PackText, tokens: Tokens, key: np.uint64) -> Tokens:
         """Tokens whose sequences begin at another word, where they are drawn for it."""

@@ -78,7 +78,8 @@ class InfoWord(Objective):
         text = text_of(pack)
         first_B, ends_B = self._ngrams(text, self._key("n-gram", epoch))
         chosen = np.flatnonzero(self._fits(pack, ends_B - first_B))
-        first_J, ends_J = first_B[chosen], ends_B[chosen]
+        first_J = first_B[chosen]
+        ends_J = ends_B[chosen]
         tokens = ranges(first_J, ends_J)
         number = np.repeat(np.arange(len(chosen)), ends_J - first_J)
         inside = Tokens(number, text.offsets_T[tokens], text.ids_T[tokens])
@@ -92,20 +93,24 @@ class InfoWord(Objective):
     def _ngrams(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each text's n-gram, and the one after its last."""
         words = text.words
-        longest_B = np.minimum(self.config.max_words, words.counts_B // 2).clip(min=1)
-        size_B = 1 + rng.below(key, longest_B, text.rows_B, 0)
-        first_word_B = words.starts_B + rng.below(key, words.counts_B - size_B + 1, text.rows_B, 1)
+        max_words_B = np.minimum(self.config.max_words, words.counts_B // 2).clip(min=1)
+        num_words_B = 1 + rng.below(key, max_words_B, text.rows_B, 0)
+        num_places_B = words.counts_B - num_words_B + 1
+        first_word_B = words.starts_B + rng.below(key, num_places_B, text.rows_B, 1)
+        last_word_B = first_word_B + num_words_B - 1
         first_B = words.first_W[first_word_B]
-        ends_B = words.ends_W[first_word_B + size_B - 1]
+        ends_B = words.ends_W[last_word_B]
         is_long_B = ends_B - first_B > self.config.max_tokens
+        # Of an n-gram of too many tokens only the first word is taken.
         return first_B, np.where(is_long_B, words.ends_W[first_word_B], ends_B)
 
     def _fits(self, pack: Pack, sizes_B: np.ndarray) -> np.ndarray:
         """Which n-grams find room in the pack; a single word may still be too long."""
         is_short_B = sizes_B <= self.config.max_tokens
-        taken_B = np.cumsum(is_short_B * (sizes_B + self.vocab.frame.size()))
+        framed_B = sizes_B + self.vocab.frame.size()
+        num_tokens_B = len(pack.ids_N) + np.cumsum(is_short_B * framed_B)
         num_sequences_B = len(sizes_B) + np.cumsum(is_short_B)
-        has_room_B = (len(pack.ids_N) + taken_B <= pack.num_tokens) & (num_sequences_B <= pack.max_sequences)
+        has_room_B = (num_tokens_B <= pack.num_tokens) & (num_sequences_B <= pack.max_sequences)
         return np.asarray(is_short_B & has_room_B)
 
     def _set_targets(self, pack: Pack, chosen: np.ndarray, ngrams: PackedIds, *, kinds: np.ndarray) -> None:
@@ -132,9 +137,12 @@ class InfoWord(Objective):
         texts_PD = normalize(states.last_ND[batch.targets["infoword_texts"]].float(), dim=-1)
         ngrams_PD = normalize(states.last_ND[batch.targets["infoword_ngrams"]].float(), dim=-1)
         own_P = torch.arange(len(kinds_P), device=kinds_P.device)
-        is_equal_PP = (kinds_P[:, None] == kinds_P) & (own_P[:, None] != own_P)
+        # The same n-gram of another text is no negative.
+        is_same_PP = kinds_P[:, None] == kinds_P
+        is_other_PP = own_P[:, None] != own_P
+        is_excluded_PP = (is_same_PP & is_other_PP) | ~is_real_P
         scores_PP = texts_PD @ ngrams_PD.T / self.config.temperature
-        scores_PP = scores_PP.masked_fill(is_equal_PP | ~is_real_P, EXCLUDED)
+        scores_PP = scores_PP.masked_fill(is_excluded_PP, EXCLUDED)
         gold_P = torch.where(is_real_P, own_P, IGNORE)
         total = cross_entropy(scores_PP, gold_P, ignore_index=IGNORE, reduction="sum")
         correct = (scores_PP.argmax(-1) == gold_P).sum()
@@ -153,12 +161,14 @@ class InfoWord(Objective):
 def _append(pack: Pack, packed_ids: PackedIds, rows: np.ndarray) -> None:
     """Adds sequences at the end of a pack."""
     starts = np.repeat(packed_ids.bounds_B1[:-1], packed_ids.lengths_B)
-    positions = np.arange(len(packed_ids.ids_N)) - starts
-    num_tokens = len(pack.ids_N)
-    pack.ids_N = np.concatenate([pack.ids_N, packed_ids.ids_N])
-    pack.positions_N = np.concatenate([pack.positions_N, positions])
-    pack.segments_N = np.concatenate([pack.segments_N, np.zeros_like(positions)])
-    pack.ordinary_N = np.concatenate([pack.ordinary_N, np.zeros(len(positions), bool)])
-    pack.word_starts_N = np.concatenate([pack.word_starts_N, np.ones(len(positions), bool)])
-    pack.bounds_B1 = np.concatenate([pack.bounds_B1, num_tokens + packed_ids.bounds_B1[1:]])
-    pack.rows_B = np.concatenate([pack.rows_B, rows])
+    num_before = len(pack.ids_N)
+    num_added = len(packed_ids.ids_N)
+    positions = np.arange(num_added) - starts
+    ends = num_before + packed_ids.bounds_B1[1:]
+    pack.ids_N = np.append(pack.ids_N, packed_ids.ids_N)
+    pack.positions_N = np.append(pack.positions_N, positions)
+    pack.segments_N = np.append(pack.segments_N, np.zeros_like(positions))
+    pack.ordinary_N = np.append(pack.ordinary_N, np.zeros(num_added, bool))
+    pack.word_starts_N = np.append(pack.word_starts_N, np.ones(num_added, bool))
+    pack.bounds_B1 = np.append(pack.bounds_B1, ends)
+    pack.rows_B = np.append(pack.rows_B, rows)

@@ -80,14 +80,17 @@ class Lda(Solver):
 
 def expected(lambda_VK: Tensor) -> Tensor:
     """exp E[log probability] of each word in each topic, under Dirichlets with these pseudo-counts."""
-    return torch.exp(torch.digamma(lambda_VK) - torch.digamma(lambda_VK.sum(0)))
+    log_VK = torch.digamma(lambda_VK) - torch.digamma(lambda_VK.sum(0))
+    return log_VK.exp()
 
 
 def tallies(encoder: Topics, counts: Counts) -> Tensor:
     """The expected number of times that each topic made each word of these documents."""
     words_M, counts_M, owners_M = _as_tensors(counts)
     phi_MK, _ = encoder.posterior(encoder.table(words_M), owners_M, len(counts), counts_M)
-    return torch.zeros_like(encoder.table.weight).index_add(0, words_M, phi_MK * counts_M[:, None])
+    times_MK = phi_MK * counts_M[:, None]
+    none_VK = torch.zeros_like(encoder.table.weight)
+    return none_VK.index_add(0, words_M, times_MK)
 
 
 def perplexity(encoder: Topics, counts: Counts, lambda_VK: Tensor) -> float:

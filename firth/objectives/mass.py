@@ -91,5 +91,6 @@ def _nearest(borders: np.ndarray, places_B: np.ndarray) -> np.ndarray:
     """The number of the border nearest to each place; the borders ascend."""
     after_B = np.searchsorted(borders, places_B).clip(max=len(borders) - 1)
     before_B = (after_B - 1).clip(min=0)
-    is_before_nearer = np.abs(places_B - borders[before_B]) < np.abs(borders[after_B] - places_B)
-    return np.where(is_before_nearer, before_B, after_B)
+    to_before_B = np.abs(places_B - borders[before_B])
+    to_after_B = np.abs(borders[after_B] - places_B)
+    return np.where(to_before_B < to_after_B, before_B, after_B)

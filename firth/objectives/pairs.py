@@ -63,8 +63,9 @@ class PairObjective(Objective):
 
     def plan(self, pieces_S22: np.ndarray, labels_S: np.ndarray) -> Plan:
         """The pairs with their labels, without those of which one part is empty."""
-        is_whole_S2 = pieces_S22[:, :, 1] > pieces_S22[:, :, 0]
-        kept = is_whole_S2.all(1)
+        starts_S2 = pieces_S22[:, :, 0]
+        ends_S2 = pieces_S22[:, :, 1]
+        kept = (ends_S2 > starts_S2).all(1)
         return Plan(pieces_S22[kept], {self.name: labels_S[kept]}, num_specials=self.frame.size(2))
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
