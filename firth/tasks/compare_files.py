@@ -121,6 +121,10 @@ def _columns_without_label(rows: Rows, config: TripletColumns, *, labelled: bool
         )
     if config.kind in ("positives", "triplets"):
         texts, _ = columns.find_columns(rows, config, labelled=False)
+        if len(texts) < 2:
+            raise BadInput(
+                f"{rows.path} has one column of texts ({texts[0]}), and pairs need two; call them anchor and positive."
+            )
         return texts
     return ()
 

@@ -63,3 +63,13 @@ def test_the_file_is_one_that_compare_reads(run: Path, tmp_path: Path, command: 
     data = labelled.read("compare", CompareConfig(), {"train": out})
     assert data.config.kind == "triplets"
     assert len(data.examples["train"]) == len(rows)
+
+
+def test_a_file_with_one_text_a_row_is_refused(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\nA day.\tgood\nA night.\tbad\n")
+    out = tmp_path / "triplets.tsv"
+    answer = command("search", "mine", rows, "--model", run, "--out", out)
+    assert answer.code == 2
+    assert "one column of texts (text)" in answer.err
+    assert not out.exists()
