@@ -121,6 +121,7 @@ class Worker:
         command = [sys.executable, "-m", "bench.compress_work", *self.arguments.sets, "--work", self.arguments.work]
         command += ["--model", self.arguments.model, "--device", self.arguments.device]
         command += ["--seeds", self.arguments.seeds, "--precision", self.arguments.precision]
+        command += ["--epochs", self.arguments.epochs]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
         with self.log.open("a") as log:
             return subprocess.Popen(
@@ -269,10 +270,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, default=Path("compress-work"), help="for runs; fast, with 20 GB free")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--plans", nargs="*", default=[], help="only plans that begin so")
+    parser.add_argument("--plans", nargs="*", default=[], help="only plans with such names or beginnings")
     parser.add_argument("--minutes", type=float, default=8.0, help="stop after so long")
     parser.add_argument("--at-once", type=int, default=15)
     parser.add_argument("--limit", type=int, default=0, help="only so many rows of each file, for a rehearsal")
+    parser.add_argument(
+        "--epochs", type=float, default=0.0, help="of methods with training; 0: as many as the set has in the plans"
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="auto", help="of training; bf16 on a CPU rehearses what a GPU does")
     arguments = parser.parse_args()

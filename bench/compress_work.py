@@ -86,6 +86,7 @@ class Maker:
         self.arguments = arguments
         self.folder = folder
         self.data = SETS[job.set]
+        self.epochs = arguments.epochs or self.data.epochs
         rows = arguments.work / job.set
         self.train = rows / "train.tsv"
         self.test = rows / "test.tsv"
@@ -104,7 +105,7 @@ class Maker:
             changes = [self._filled(change, before=model) for change in step.changes]
             if step.by == FINETUNE:
                 more = 1.0 if "epochs+1" in changes else 0.0
-                self.finetune(model, out, epochs=self.data.epochs + more)
+                self.finetune(model, out, epochs=self.epochs + more)
             else:
                 described.append(self.compress(start if uses_before else model, step, changes, out))
             model = out
@@ -120,7 +121,7 @@ class Maker:
             "{before}": str(before),
             "{others}": json.dumps(others),
             "{unlabelled}": str(self.unlabelled),
-            "{long}": str((1 + UNLABELLED) * self.data.epochs),
+            "{long}": str((1 + UNLABELLED) * self.epochs),
         }
         for name, value in known.items():
             change = change.replace(name, value)
@@ -166,7 +167,7 @@ class Maker:
         if not compression.resolve(step.by).trains:
             return []
         budget = {
-            "epochs": self.data.epochs,
+            "epochs": self.epochs,
             "batch_size": self.data.batch_size,
             "max_length": self.data.max_length,
             "precision": self.arguments.precision,
@@ -227,6 +228,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="auto")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--epochs", type=float, default=0.0)
     return parser.parse_args()
 
 

@@ -199,12 +199,16 @@ PLANS = {plan.name: plan for plan in (*UNTRAINED, *TRAINED, *WITH_TEXTS)}
 
 
 def chosen_plans(names: Sequence[str]) -> Iterator[Plan]:
-    """The plans whose name begins with one of these, and those that they are compared with; all without names."""
-    found = [plan for plan in PLANS.values() if not names or plan.name.startswith(tuple(names))]
+    """The plans with these names, or whose name begins so, and those that they are compared with; all without names."""
+    found = [plan for plan in PLANS.values() if not names or any(_is_called(plan, name) for name in names)]
     needed = {plan.against for plan in found}
     for plan in PLANS.values():
         if plan in found or plan.name in needed:
             yield plan
+
+
+def _is_called(plan: Plan, name: str) -> bool:
+    return plan.name == name if name in PLANS else plan.name.startswith(name)
 
 
 def write_rows(name: str, folder: Path, *, limit: int = 0) -> dict[str, Path]:
