@@ -73,6 +73,8 @@ def predict(
     columns = given(text_column=text_column, second_column=second_column)
     if columns and file is None:
         raise BadConfig("Columns are those of a --file; leave them out.")
+    if explain_by != "auto" and not explain:
+        raise BadConfig("--explain-by says how words are found that speak for a label; add --explain.")
     loaded = load(model, language=language)
     if pattern and not label_words:
         raise BadConfig("--pattern needs --words: what [MASK] is for each label.")

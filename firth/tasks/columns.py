@@ -115,12 +115,17 @@ def _only_reading(
     if len(readings) == 1:
         return readings[0]
     if not rows.columns:
+        _refuse_first_problem(rows)
         raise BadInput(f"{rows.path} has no rows with named columns; write rows such as {JSON_ROW}, one on each line.")
     rows.refuse_commas()
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
     if rows.columns and all(_is_quoted(name) for name in rows.columns):
         raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
+    if labelled and len(rows.columns) == 1:
+        raise BadInput(
+            f"{rows.path} has only one column ({names}), so its texts have no labels; add a column of labels."
+        )
     if not option:
         raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
     # Columns are named or counted all together.
@@ -130,6 +135,13 @@ def _only_reading(
         f"{rows.path}: {found} {what}; {''.join(presets[:1])}name it with {option}, or, if the file has no header, "
         f"count columns: {counted} (the first row has {names})."
     )
+
+
+def _refuse_first_problem(rows: Rows) -> None:
+    """Raises what is wrong with the first row, if it could not be read."""
+    for _, fields in rows.lines[:1]:
+        if isinstance(fields, Problem):
+            raise BadInput(f"{rows.path}, row {fields.row}: {fields.what}; {fields.remedy}.")
 
 
 def _is_quoted(name: str) -> bool:

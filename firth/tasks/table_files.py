@@ -148,6 +148,8 @@ def read_rows(path: Path) -> Rows:
     text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; give it one example a row.")
+    if "\n" not in text:
+        text = text.replace("\r", "\n")  # the line ends of old Macs
     if ending(path) in _JSON:
         return _json_rows(path, text)
     header = text.split("\n", 1)[0]

@@ -140,6 +140,11 @@ def test_zero_shot_is_the_same_in_python_and_on_the_command_line(run: Path, comm
     assert "--pattern needs --words" in str(refused)
 
 
+def test_how_to_explain_is_refused_where_nothing_is_explained(run: Path, command: Callable[..., object]) -> None:
+    refused = command("predict", run, "the end", "--words", WORDS, "--explain-by", "occlusion")
+    assert "add --explain" in str(refused)
+
+
 def test_zero_shot_is_measured_on_a_file(run: Path, tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     texts = ["the end", "of it", "in the town", "and then"]

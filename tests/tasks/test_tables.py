@@ -43,6 +43,15 @@ def test_a_byte_order_mark_and_a_csv_cut_at_tabs(read: Reader) -> None:
     assert read("id\tquery0\tquery1\tlabel\n1\t甲,乙\t丙\t1\n", "rows.csv")[0] == [Example(("甲,乙", "丙"), "1", 2)]
 
 
+def test_line_ends_of_old_macs(read: Reader) -> None:
+    assert read("text\tlabel\ra b\tx\rc\ty\r")[0] == [Example(("a b",), "x", 2), Example(("c",), "y", 3)]
+
+
+def test_a_file_whose_first_json_row_cannot_be_read_says_why(read: Reader) -> None:
+    with pytest.raises(BadInput, match=r"rows\.jsonl, row 1: .*JSON"):
+        read('{"text": "a", "label"\n', "rows.jsonl")
+
+
 def test_columns_by_name_by_number_and_by_well_known_names(read: Reader) -> None:
     table = "a\tb\tc\n1\tfirst\tsecond\n"
     named = {"text_column": "b", "second_column": "c", "label_columns": ("a",)}
@@ -76,6 +85,7 @@ def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
         ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
         ("a\tb\n", {"text_column": "0", "label_columns": ("1",)}, r"has no column 0: columns are counted from 1"),
         ("a\tb\n", {"text_column": "1", "label_columns": ("0",)}, r"has no column 0: columns are counted from 1"),
+        ("text\na\n", {}, r"has only one column \(text\), so its texts have no labels; add a column of labels"),
         ("", {}, r"is empty"),
     ],
 )
