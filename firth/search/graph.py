@@ -2,6 +2,9 @@
 
 The graph comes from faiss, which the extra `ann` installs. It finds candidates; their cosines are computed from the
 vectors of the index, as in the exact search. Without faiss an index is searched exactly, whatever its size.
+
+With one thread the same vectors in the same blocks give the same file. With several, faiss links passages at the same
+time, and the links can differ from one build to the next.
 """
 
 import logging
@@ -18,7 +21,7 @@ NEIGHBOURS = 16
 """Links of a passage to others; twice as many in the lowest layer."""
 BUILD_BREADTH = 80
 """Candidates for the links of a passage while the graph is built."""
-SEARCH_BREADTH = 128
+SEARCH_BREADTH = 192
 """Candidates that a search keeps: the more, the fewer passages it misses, and the longer it takes."""
 
 

@@ -15,8 +15,8 @@ from firth.errors import BadInput, Unsupported
 from firth.inference.embedding import unit_vectors
 from firth.search import By
 from firth.search import index as index_module
-from firth.search.graph import GRAPH
-from firth.search.index import WORDS_SHARE, SearchIndex, build_index, to_codes
+from firth.search.graph import GRAPH, Graph, GraphWriter
+from firth.search.index import CANDIDATES, WORDS_SHARE, SearchIndex, build_index, to_codes
 from firth.search.passages import passage_spans, read_passages
 from firth.search.ranking import rerank
 
@@ -124,6 +124,48 @@ def test_a_large_index_has_a_graph_that_finds_what_the_exact_search_finds(
     exact_numbers, exact_cosines = index.nearest(questions, top=5, exact=True)
     np.testing.assert_array_equal(numbers, exact_numbers)
     np.testing.assert_allclose(cosines, exact_cosines, atol=1e-6)
+
+
+def made_vectors(seed: int, count: int) -> np.ndarray:
+    """Vectors around 40 centres that are the same for every seed, as texts lie around topics."""
+    centres = np.random.default_rng(0).normal(size=(40, 32))
+    rng = np.random.default_rng(seed)
+    near = centres[rng.integers(len(centres), size=count)]
+    return unit_vectors((near + rng.normal(size=near.shape)).astype(np.float32))
+
+
+def write_graph(vectors: np.ndarray, folder: Path) -> None:
+    folder.mkdir()
+    writer = GraphWriter(vectors.shape[1])
+    for start in range(0, len(vectors), 1000):
+        writer.add(vectors[start : start + 1000])
+    writer.save(folder)
+
+
+def test_the_candidates_of_a_graph_hold_nearly_all_of_the_nearest(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    vectors = made_vectors(1, 5000)
+    questions = made_vectors(2, 100)
+    write_graph(vectors, tmp_path / "graph")
+    graph = Graph.open(tmp_path / "graph")
+    assert graph is not None
+    nearest = np.argsort(-(questions @ vectors.T), axis=1)[:, :10]
+    candidates = graph.candidates(questions, CANDIDATES)
+    found = [np.isin(ten, some).mean() for ten, some in zip(nearest, candidates, strict=True)]
+    assert np.mean(found) > 0.97
+
+
+def test_one_thread_builds_the_same_graph_again(tmp_path: Path) -> None:
+    faiss = pytest.importorskip("faiss")
+    vectors = made_vectors(1, 2500)
+    num_threads = faiss.omp_get_max_threads()
+    faiss.omp_set_num_threads(1)
+    try:
+        write_graph(vectors, tmp_path / "first")
+        write_graph(vectors, tmp_path / "second")
+    finally:
+        faiss.omp_set_num_threads(num_threads)
+    assert (tmp_path / "first" / GRAPH).read_bytes() == (tmp_path / "second" / GRAPH).read_bytes()
 
 
 def test_a_question_that_the_graph_finds_too_little_for_is_searched_exactly(
