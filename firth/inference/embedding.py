@@ -159,8 +159,8 @@ class Embedder:
         """One vector for each text, in order; see `Model.embed`."""
         if pooling is not None and not set(pooling.split("+")) <= POOLINGS.keys():
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
-        if 0 < len(texts) <= BLOCK_TEXTS:
-            # One block has no next one to tokenize meanwhile; a question needs no thread of its own.
+        if len(texts) == 1:
+            # A question has no next block to tokenize meanwhile, so it needs no thread of its own.
             block = self.tokenize(texts, max_length=max_length, specials=specials, prompt=prompt)
             return self.embed_tokenized([block], pooling=pooling, normalise=normalise)[0]
         vectors = np.empty((len(texts), self.width(pooling)), np.float32)
