@@ -21,7 +21,7 @@ NEIGHBOURS = 16
 """Links of a passage to others; twice as many in the lowest layer."""
 BUILD_BREADTH = 80
 """Candidates for the links of a passage while the graph is built."""
-SEARCH_BREADTH = 192
+SEARCH_BREADTH = 256
 """Candidates that a search keeps: the more, the fewer passages it misses, and the longer it takes."""
 
 
