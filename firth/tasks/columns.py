@@ -115,8 +115,10 @@ def _only_reading(
     if len(readings) == 1:
         return readings[0]
     if not rows.columns:
-        _refuse_first_problem(rows)
-        raise BadInput(f"{rows.path} has no rows with named columns; write rows such as {JSON_ROW}, one on each line.")
+        raise BadInput(
+            f"{rows.path} has no rows with named columns{_first_problem(rows)}; "
+            f"write rows such as {JSON_ROW}, one on each line."
+        )
     rows.refuse_commas()
     found = "several columns could be" if readings else "no column is known to be"
     names = ", ".join(rows.columns)
@@ -137,11 +139,12 @@ def _only_reading(
     )
 
 
-def _refuse_first_problem(rows: Rows) -> None:
-    """Raises what is wrong with the first row, if it could not be read."""
+def _first_problem(rows: Rows) -> str:
+    """What is wrong with the first row, in brackets; empty if it could be read."""
     for _, fields in rows.lines[:1]:
         if isinstance(fields, Problem):
-            raise BadInput(f"{rows.path}, row {fields.row}: {fields.what}; {fields.remedy}.")
+            return f" (row {fields.row}: {fields.what})"
+    return ""
 
 
 def _is_quoted(name: str) -> bool:

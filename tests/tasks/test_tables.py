@@ -48,7 +48,7 @@ def test_line_ends_of_old_macs(read: Reader) -> None:
 
 
 def test_a_file_whose_first_json_row_cannot_be_read_says_why(read: Reader) -> None:
-    with pytest.raises(BadInput, match=r"rows\.jsonl, row 1: .*JSON"):
+    with pytest.raises(BadInput, match=r"named columns \(row 1: broken JSON.*\); write rows such as"):
         read('{"text": "a", "label"\n', "rows.jsonl")
 
 
