@@ -17,12 +17,14 @@ SIZES = {
     "mini": (4, 256, 4),
     "small": (4, 512, 8),
     "medium": (8, 512, 8),
+    "8x384": (8, 384, 6),
     "12x256": (12, 256, 4),
     "12x384": (12, 384, 6),
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
 }
-"""Layers, width, heads, as published (Devlin et al. 2018; Turc et al. 2019; 12x256 is ELECTRA-Small's)."""
+"""Layers, width, heads, as published (Devlin et al. 2018; Turc et al. 2019; 12x256 is ELECTRA-Small's;
+8x384 is the size of the default models)."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def bert(size: str) -> Recipe:
     weights some heads look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
     """
     num_layers, width, num_heads = SIZES[size]
-    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 1e-3, "12x384": 7e-4}
+    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "8x384": 7e-4, "12x256": 1e-3, "12x384": 7e-4}
     rate = rates.get(size, 1e-4)
     shape = Bert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width, init="neighbours")
     return Recipe(
@@ -204,25 +204,31 @@ def modernbert(size: str) -> Recipe:
 def small(size: str) -> Recipe:
     """The recipe of the default models: ELECTRA for short runs on one GPU.
 
-    Against `electra`: the encoder also predicts the original tokens, and reads some of them as `[MASK]`, so that it
-    fills masks without its generator. Muon on the block matrices, 65,536 tokens a step, and a rate that stays high and
-    falls at the end. Sequences of 128 tokens, in the last tenth of the steps of 512. No dropout, in fine-tuning
-    neither: weights trained without it do not tolerate it.
+    Against `electra`: the encoder also predicts the original tokens, and reads half of the masks as `[MASK]`, so that
+    it fills masks without its generator. Muon on the block matrices, with enough weight decay to keep them small,
+    65,536 tokens a step, and a rate that stays high and falls at the end. Sequences of 128 tokens, in the last fifth of
+    the steps of 512. No dropout, in fine-tuning neither: weights trained without it do not tolerate it.
     docs/speedrun.md has the paired runs.
     """
     before = electra(size)
     detection = before.objectives["replaced_token"]
-    masking = replace(detection.masking, rate=0.2)
-    correction = replace(detection, masking=masking, corrective_weight=1.0, kept_masks=0.3)
+    masking = replace(detection.masking, rate=0.3)
+    correction = replace(detection, masking=masking, corrective_weight=5.0, kept_masks=0.5)
     optim = replace(
-        before.train.optim, optimizer="muon", schedule="trapezoid", warmup_rate=0.02, decay_rate=0.3, rate=1e-3
+        before.train.optim,
+        optimizer="muon",
+        rate=1e-3,
+        weight_decay=0.1,
+        schedule="trapezoid",
+        warmup_rate=0.02,
+        decay_rate=0.3,
     )
     return replace(
         before,
         recipe="small",
         encoder=_changed(before, dropout=0.0),
         objectives={"replaced_token": correction},
-        batches=BatchConfig(max_length=128, tokens=65_536, held_out_rate=0.005, last_length=512),
+        batches=BatchConfig(max_length=128, tokens=65_536, held_out_rate=0.005, last_length=512, last_share=0.2),
         train=replace(before.train, optim=optim),
     )
 
