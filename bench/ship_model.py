@@ -1,6 +1,6 @@
 """A finished run -> a model that comes with firth: `python -m bench.ship_model RUN en-small`.
 
-Writes `firth/models/NAME`, with weights of 8 bits and a card that names the text and its licences. A model that is
+Writes `firth/models/NAME`, with weights of 6 bits and a card that names the text and its licences. A model that is
 there already is replaced. The name begins with the language of the text. The run's vector head is kept: make it with
 `firth vectors RUN --text TEXT --out RUN-WITH-HEAD` first, and ship that.
 """
@@ -16,7 +16,7 @@ from firth import models
 from firth.surgery.exporting import export_folder
 
 HOME = Path(models.__file__).parent
-BITS = 8
+BITS = 6
 MOST_BYTES = 14_000_000
 SOURCES = {
     "en": [

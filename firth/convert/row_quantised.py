@@ -2,18 +2,21 @@
 
 Each row of a matrix has its own scale: w = scale * code, with codes from -(2^(bits-1) - 1) to 2^(bits-1) - 1. The scale
 is the one of a few candidates that leaves the smallest squared error. Vectors (biases, norms) are kept in half
-precision, or in single precision if they have numbers that are too large for it. Codes of fewer than 8 bits are packed
-without gaps.
+precision, or in single precision if they have numbers that are too large for it.
+
+Small codes are far more frequent than large ones, so codes are stored in Huffman's code (raw deflate): those of 6 bits
+take about 5.4 bits each. Files of the first versions hold codes packed without gaps and are still read.
 
 The file holds, for a matrix NAME, `NAME.codes` (bytes) and `NAME.scales` (half precision), and for anything else NAME
 itself. Its metadata say how many bits and which shape each matrix has. A single matrix is read without torch.
 """
 
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -31,6 +34,9 @@ CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 """Scales that are tried, as shares of the one that reaches the row's largest weight."""
 LEAST_BITS = 2
 MOST_BITS = 8
+HUFFMAN: Literal["huffman"] = "huffman"
+RAW_DEFLATE = -15
+"""zlib's name for a stream without a header and checksum, which the model's manifest has."""
 
 
 class MatrixFacts(TypedDict):
@@ -38,6 +44,8 @@ class MatrixFacts(TypedDict):
 
     bits: int
     shape: list[int]
+    coding: NotRequired[Literal["huffman"]]
+    """How the codes are stored; absent in the first versions, which packed them without gaps."""
 
 
 def save_quantised(path: Path, tensors: "Mapping[str, Tensor]", *, bits: int) -> None:
@@ -54,9 +62,9 @@ def save_quantised(path: Path, tensors: "Mapping[str, Tensor]", *, bits: int) ->
             stored[name] = _in_half(tensor) if tensor.is_floating_point() else tensor
             continue
         codes_RC, scales_R = quantise_rows(tensor, bits)
-        stored[f"{name}.codes"] = torch.from_numpy(_pack(codes_RC.numpy(), bits))
+        stored[f"{name}.codes"] = torch.from_numpy(_compress(codes_RC.numpy(), bits))
         stored[f"{name}.scales"] = scales_R
-        facts[name] = {"bits": bits, "shape": list(tensor.shape)}
+        facts[name] = {"bits": bits, "shape": list(tensor.shape), "coding": HUFFMAN}
     write_bytes(path, save(stored, metadata={METADATA: json.dumps(facts)}))
 
 
@@ -104,7 +112,10 @@ def _damage_reported(path: Path) -> Iterator[None]:
 
 def _matrix(codes: np.ndarray, scales_R: np.ndarray, fact: MatrixFacts) -> np.ndarray:
     num_rows, num_columns = fact["shape"]
-    codes_RC = _unpack(codes, fact["bits"], num_rows * num_columns).reshape(num_rows, num_columns)
+    count = num_rows * num_columns
+    is_compressed = fact.get("coding") == HUFFMAN
+    unsigned = _decompress(codes, count) if is_compressed else _unpack(codes, fact["bits"], count)
+    codes_RC = unsigned.reshape(num_rows, num_columns).astype(np.float32) - 2 ** (fact["bits"] - 1)
     return np.asarray(codes_RC * scales_R.astype(np.float32)[:, None])
 
 
@@ -144,21 +155,33 @@ def _codes(weight_RC: "Tensor", scale_R: "Tensor", most: int) -> "Tensor":
     return (weight_RC / scale_R[:, None]).round().clamp(-most, most)
 
 
-def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
-    """int8 codes -> bytes without gaps, the highest bit of each code first."""
-    unsigned = (codes.astype(np.int16).ravel() + 2 ** (bits - 1)).astype(np.uint8)
-    if bits == MOST_BITS:
-        return np.asarray(unsigned)
-    all_bits = np.unpackbits(unsigned[:, None], axis=1)
-    return np.asarray(np.packbits(all_bits[:, MOST_BITS - bits :]))
+def _compress(codes: np.ndarray, bits: int) -> np.ndarray:
+    """int8 codes -> bytes of Huffman's code of them, shifted so that none is below 0."""
+    unsigned = (codes.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8)
+    # Repetitions are not looked for: weights have none, and without them the bytes depend on the codes alone.
+    coder = zlib.compressobj(wbits=RAW_DEFLATE, strategy=zlib.Z_HUFFMAN_ONLY)
+    coded = coder.compress(unsigned.tobytes()) + coder.flush()
+    return np.frombuffer(bytearray(coded), np.uint8)
+
+
+def _decompress(coded: np.ndarray, count: int) -> np.ndarray:
+    """The bytes that `_compress` coded, `count` of them; raises ValueError if there are fewer or more."""
+    decoder = zlib.decompressobj(wbits=RAW_DEFLATE)
+    try:
+        # Never more than expected, whatever a damaged file says.
+        unsigned = decoder.decompress(coded.tobytes(), count + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from None
+    if len(unsigned) != count:
+        raise ValueError(f"{len(unsigned)} codes instead of {count}")
+    return np.frombuffer(unsigned, np.uint8)
 
 
 def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """Bytes -> float32 codes, `count` of them."""
-    unsigned = packed
-    if bits < MOST_BITS:
-        code_bits = np.unpackbits(packed, count=count * bits).reshape(count, bits)
-        padded = np.zeros((count, MOST_BITS), np.uint8)
-        padded[:, MOST_BITS - bits :] = code_bits
-        unsigned = np.packbits(padded, axis=1).ravel()
-    return np.asarray(unsigned.astype(np.float32) - 2 ** (bits - 1))
+    """Codes of a file of the first versions, packed without gaps, as bytes; the highest bit of each code first."""
+    if bits == MOST_BITS:
+        return packed
+    code_bits = np.unpackbits(packed, count=count * bits).reshape(count, bits)
+    padded = np.zeros((count, MOST_BITS), np.uint8)
+    padded[:, MOST_BITS - bits :] = code_bits
+    return np.asarray(np.packbits(padded, axis=1).ravel())
