@@ -137,7 +137,12 @@ class CrossAttention(nn.Module):
         return out_ND
 
     def weights(
-        self, x_ND: Tensor, layout: Layout, source: Source | None, *, cache: LayerCache | None = None
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        source: Source | None,
+        *,
+        cache: LayerCache | None = None,
     ) -> tuple[Tensor, ...]:
         """H x L x S for each sequence in order."""
         projected, layout_k = self._project_both(x_ND, source, cache)

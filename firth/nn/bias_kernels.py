@@ -26,7 +26,12 @@ TILE = 64
 
 @torch.library.custom_op("firth::biased_attention", mutates_args=())
 def biased_attention(
-    qkv_N3HK: Tensor, bias_HR: Tensor, bounds_B1: Tensor, longest: int, causal: bool, scale: float
+    qkv_N3HK: Tensor,
+    bias_HR: Tensor,
+    bounds_B1: Tensor,
+    longest: int,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The attention output of every token, and the logarithm of the sum of its exponentiated scores (N x H)."""
     num_tokens, _, num_heads, width = qkv_N3HK.shape
@@ -54,7 +59,12 @@ def biased_attention(
 
 @biased_attention.register_fake
 def _(
-    qkv_N3HK: Tensor, bias_HR: Tensor, bounds_B1: Tensor, longest: int, causal: bool, scale: float
+    qkv_N3HK: Tensor,
+    bias_HR: Tensor,
+    bounds_B1: Tensor,
+    longest: int,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     num_tokens, _, num_heads, width = qkv_N3HK.shape
     out_NHK = qkv_N3HK.new_empty((num_tokens, num_heads, width))

@@ -39,7 +39,13 @@ class FeedForward(nn.Module):
     """W_down act(W_up x), each token by itself."""
 
     def __init__(
-        self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        ffn_width: int,
+        *,
+        activation_name: str,
+        use_bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.up = nn.Linear(width, ffn_width, bias=use_bias)
@@ -57,7 +63,13 @@ class GatedFeedForward(nn.Module):
     """W_down (act(W_gate x) * W_up x) (Shazeer 2020), as in T5 1.1."""
 
     def __init__(
-        self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        ffn_width: int,
+        *,
+        activation_name: str,
+        use_bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.gate = nn.Linear(width, ffn_width, bias=use_bias)
@@ -148,7 +160,13 @@ class Block(nn.Module):
         return self._before(self.attention_norm, x_ND)
 
     def _attend(
-        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None, bias: Bias | None, cache: LayerCache | None
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        *,
+        mask: Mask | None,
+        bias: Bias | None,
+        cache: LayerCache | None,
     ) -> Tensor:
         read_ND = self.attention_input(x_ND)
         mixed_ND = self.attention(read_ND, layout, mask=mask, bias=bias, cache=cache)

@@ -293,7 +293,10 @@ def _search_beams(
 
 
 def _best_next(
-    scores_BV: Tensor, beams: Sequence[_Beam], choice: Choice, rules: WritingRules
+    scores_BV: Tensor,
+    beams: Sequence[_Beam],
+    choice: Choice,
+    rules: WritingRules,
 ) -> tuple[list[list[float]], list[list[int]]]:
     """For each unfinished version its best next tokens: their log-probabilities, and the tokens."""
     logs_BV = _log_probabilities(scores_BV, rules)

@@ -67,7 +67,12 @@ class HMM:
 
 
 def count(
-    counts_VT: Tensor, tags_N: Tensor, *, bounds_B1: Tensor, allowed: tuple[Tensor, Tensor], smoothing: float = 0.1
+    counts_VT: Tensor,
+    tags_N: Tensor,
+    *,
+    bounds_B1: Tensor,
+    allowed: tuple[Tensor, Tensor],
+    smoothing: float = 0.1,
 ) -> HMM:
     """From how often each tag emitted each symbol, and from the tags in order.
 
@@ -122,7 +127,12 @@ def _last_log_likelihood(end: tuple[HMM, list[float]]) -> float:
 
 
 def climb(
-    model: HMM, ids_N: Tensor, *, bounds_B1: Tensor, iterations: int = 100, tolerance: float = 1e-6
+    model: HMM,
+    ids_N: Tensor,
+    *,
+    bounds_B1: Tensor,
+    iterations: int = 100,
+    tolerance: float = 1e-6,
 ) -> tuple[HMM, list[float]]:
     """Expectation-maximisation from a given model, until an iteration gains less than `tolerance` a symbol."""
     first = _first_tokens(bounds_B1)
@@ -140,7 +150,8 @@ def climb(
         emitted_VT.index_add_(0, symbols_N, marginals_NT)
         model = HMM(_log_share(start_T), _log_share(pairs_TT), _log_share(emitted_VT.T).T)
     else:
-        history.append(float(model.log_likelihood(symbols_N, bounds_B1).sum()))
+        likelihood_B = model.log_likelihood(symbols_N, bounds_B1)
+        history.append(float(likelihood_B.sum()))
     return model, history
 
 

@@ -23,7 +23,12 @@ def scale_gradient(total: Tensor, weight: float) -> Tensor:
 
 
 def summed_cross_entropy(
-    x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, *, labels_P: Tensor, smoothing: float = 0.0
+    x_PE: Tensor,
+    weight_VE: Tensor,
+    bias_V: Tensor | None,
+    *,
+    labels_P: Tensor,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The loss summed over all labels but IGNORE, and how many labels have the highest score.
 
@@ -52,7 +57,12 @@ def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tenso
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, labels_P: Tensor, smoothing: float
+        ctx: Any,
+        x_PE: Tensor,
+        weight_VE: Tensor,
+        bias_V: Tensor | None,
+        labels_P: Tensor,
+        smoothing: float,
     ) -> tuple[Tensor, Tensor]:
         totals = []
         corrects = []

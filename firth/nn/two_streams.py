@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from firth.errors import BadConfig
 from firth.nn.attention import Projected, attend, attention_weights
 from firth.nn.blocks import Block
-from firth.nn.layout import Group, Layout
+from firth.nn.groups import Group
+from firth.nn.layout import Layout
 from firth.tensors import MEMORY_RANK, Batch, PredictionOrder
 
 WAVELENGTH = 10_000
@@ -256,7 +257,13 @@ class TwoStreamBlock(Block):
     attention: RelativeAttention  # type: ignore[assignment]
 
     def __init__(
-        self, attention: RelativeAttention, ffn: nn.Module, *, width: int, norm_eps: float, dropout: float
+        self,
+        attention: RelativeAttention,
+        ffn: nn.Module,
+        *,
+        width: int,
+        norm_eps: float,
+        dropout: float,
     ) -> None:
         super().__init__(
             attention,  # type: ignore[arg-type]
