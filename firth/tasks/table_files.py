@@ -154,7 +154,8 @@ def read_rows(path: Path) -> Rows:
         return _json_rows(path, text)
     header = text.split("\n", 1)[0]
     has_commas = ending(path) == ".csv" and "\t" not in header
-    lines = list(_comma_lines(text) if has_commas else _tab_lines(text))
+    split = _comma_lines if has_commas else _tab_lines
+    lines = list(split(text))
     if not lines:
         raise BadInput(f"{path} has only empty rows; give it one example a row.")
     if _has_separator(lines, ";"):
@@ -165,7 +166,8 @@ def read_rows(path: Path) -> Rows:
     columns: list[str] = []
     if isinstance(first, list):
         columns = [name.strip() for name in first]
-    return Rows(path, columns, lines, {} if has_commas else _quoted_columns(lines))
+    quoted = {} if has_commas else _quoted_columns(lines)
+    return Rows(path, columns, lines, quoted)
 
 
 def _has_separator(lines: Sequence[Line], separator: str) -> bool:
