@@ -146,7 +146,10 @@ def _codes(weight_RC: "Tensor", scale_R: "Tensor", most: int) -> "Tensor":
 
 def _pack(codes: np.ndarray, bits: int) -> np.ndarray:
     """int8 codes -> bytes without gaps, the highest bit of each code first."""
-    unsigned = (codes.astype(np.int16).ravel() + 2 ** (bits - 1)).astype(np.uint8)
+    # Codes go from minus to plus half of the range; stored ones from 0 on.
+    shift = 2 ** (bits - 1)
+    unsigned = codes.astype(np.int16).ravel() + shift
+    unsigned = unsigned.astype(np.uint8)
     if bits == MOST_BITS:
         return np.asarray(unsigned)
     all_bits = np.unpackbits(unsigned[:, None], axis=1)
