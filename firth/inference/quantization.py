@@ -100,7 +100,10 @@ def calibrate(encoder: Encoder, run: Callable[[Encoder], object]) -> Calibration
 
 
 def _record_inputs(
-    linear: nn.Linear, name: str, calibration: dict[str, InputStatistics], lock: Lock
+    linear: nn.Linear,
+    name: str,
+    calibration: dict[str, InputStatistics],
+    lock: Lock,
 ) -> RemovableHandle:
     """Adds the statistics of all inputs of the layer to `calibration[name]`, until the handle is removed."""
 

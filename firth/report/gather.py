@@ -38,7 +38,12 @@ def gather(
 
 
 def _of_network(
-    run: Path, health: Mapping[str, object], *, fills: Sequence[str], sentences: Sequence[str], attention: str
+    run: Path,
+    health: Mapping[str, object],
+    *,
+    fills: Sequence[str],
+    sentences: Sequence[str],
+    attention: str,
 ) -> PretrainingReport:
     """Loads the model of `run` and asks it everything the page shows.
 

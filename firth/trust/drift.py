@@ -9,6 +9,7 @@ tokens and the predicted labels say what has changed.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
@@ -24,7 +25,7 @@ from firth.finetuning.folds import fold_of_rows
 from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
 from firth.metrics import roc_auc
-from firth.tasks.classify import ClassifyConfig
+from firth.tasks.classify_reader import ClassifyConfig
 from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
 from firth.tokenizers.unknown import unknown_share
@@ -140,7 +141,10 @@ def _auc_error(auc: float, num_old: int, num_new: int) -> float:
     """The standard error of an AUC (Hanley & McNeil 1982, equation 1)."""
     q1 = auc / (2 - auc)
     q2 = 2 * auc * auc / (1 + auc)
-    variance = auc * (1 - auc) + (num_new - 1) * (q1 - auc * auc) + (num_old - 1) * (q2 - auc * auc)
+    of_one_pair = auc * (1 - auc)
+    of_shared_new = (num_new - 1) * (q1 - auc * auc)
+    of_shared_old = (num_old - 1) * (q2 - auc * auc)
+    variance = of_one_pair + of_shared_new + of_shared_old
     return math.sqrt(max(variance, 0.0) / (num_old * num_new))
 
 
@@ -176,8 +180,8 @@ def _predictions(model: Model, rows: Sequence[Row]) -> list[Prediction]:
 
 def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """Words that have become more frequent and less frequent, with the z-scores of their log-odds."""
-    old_counts = Counter(word for text in old for word in words_of(text))
-    new_counts = Counter(word for text in new for word in words_of(text))
+    old_counts = Counter(chain.from_iterable(map(words_of, old)))
+    new_counts = Counter(chain.from_iterable(map(words_of, new)))
     num_old = old_counts.total()
     num_new = new_counts.total()
     prior = old_counts + new_counts
