@@ -150,7 +150,8 @@ def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
     tensors: dict[str, Tensor] = {}
     for name, tensor in finetuned_tensors(checkpoint).items():
         # Cloned, because safetensors refuses tensors that share memory.
-        tensors[name] = tensor.detach().cpu().contiguous().clone()
+        on_cpu = tensor.detach().cpu().contiguous()
+        tensors[name] = on_cpu.clone()
     write_bytes(path, to_bytes(tensors))
 
 
@@ -280,7 +281,11 @@ def _read_notes(folder: Path) -> JsonObject:
 
 
 def _load_goals(
-    folder: Path, notes: JsonObject, weights: Weights, encoder: Encoder, tokenizer: Tokenizer
+    folder: Path,
+    notes: JsonObject,
+    weights: Weights,
+    encoder: Encoder,
+    tokenizer: Tokenizer,
 ) -> dict[str, Objective]:
     """The objectives with their weights."""
     goals: dict[str, Objective] = {}

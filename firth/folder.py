@@ -58,7 +58,13 @@ def finish(
 
 
 def save_table(
-    folder: Path, name: str, *, shape: object, arrays: Mapping[str, np.ndarray], tokenizer: Tokenizer, info: JsonObject
+    folder: Path,
+    name: str,
+    *,
+    shape: object,
+    arrays: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer,
+    info: JsonObject,
 ) -> None:
     """The folder of an encoder without context, from the arrays that it is made of."""
     begin(folder)

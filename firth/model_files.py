@@ -49,7 +49,12 @@ def import_model(
 
 
 def extend(
-    model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
+    model: str | Path,
+    *,
+    text: str | Path | Sequence[str | Path],
+    add: int,
+    out: str | Path,
+    min_count: int = 5,
 ) -> "ExtensionFigures":
     """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
     from firth.surgery import extending
@@ -59,7 +64,11 @@ def extend(
 
 
 def vector_head(
-    model: str | Path, *, text: str | Path | Sequence[str | Path], out: str | Path, changes: Sequence[str] = ()
+    model: str | Path,
+    *,
+    text: str | Path | Sequence[str | Path],
+    out: str | Path,
+    changes: Sequence[str] = (),
 ) -> dict[str, object]:
     """Learns a vector head for a model from text without labels; `out` is the model with it. Returns its size.
 

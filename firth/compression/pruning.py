@@ -66,7 +66,12 @@ def scheduled_sparsity(done: float, config: PruningConfig) -> float:
 
 class PruningExtension(TrainingExtension):
     def __init__(
-        self, method: TrainedMethod, job: CompressionJob, name: str, *, weight_class: type[MaskedWeight]
+        self,
+        method: TrainedMethod,
+        job: CompressionJob,
+        name: str,
+        *,
+        weight_class: type[MaskedWeight],
     ) -> None:
         super().__init__(method, job, name)
         self.weight_class = weight_class

@@ -19,7 +19,8 @@ from firth.compression.structure import blocks_of
 from firth.compression.student import layers_of
 from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import Block
-from firth.nn.layout import Group, layout
+from firth.nn.groups import Group
+from firth.nn.layout import layout
 from firth.tensors import Batch, Encoder, States
 
 Vectors = tuple[Tensor, Tensor, Tensor]
@@ -35,11 +36,13 @@ def check_relations(encoder: Encoder, model: str | Path) -> None:
 
 def check_heads(student: Encoder, teacher: Encoder, name: str) -> None:
     """Raises if attention cannot be compared head by head; pruned layers may have fewer heads than others."""
-    found = {block.attention.num_heads for encoder in (student, teacher) for block in blocks_of(encoder)}
-    if len(found) > 1:
+    all_blocks = [*blocks_of(student), *blocks_of(teacher)]
+    counts = {block.attention.num_heads for block in all_blocks}
+    if len(counts) > 1:
+        found = " and ".join(map(str, sorted(counts)))
         raise BadConfig(
             f"`by='{name}'` compares attention head by head, so all layers of both models need the same number of "
-            f"heads; here they have {' and '.join(map(str, sorted(found)))}."
+            f"heads; here they have {found}."
         )
 
 

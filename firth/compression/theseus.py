@@ -68,8 +68,9 @@ class TheseusExtension(TrainingExtension):
         self.modules: list[TheseusModule] = []
 
     def prepare_encoder(self, encoder: Encoder) -> None:
+        teacher = self.teacher.encoder.to(self.job.device)
         # Copies, because the teacher keeps its precision.
-        old_blocks = copy.deepcopy(layers_of(self.teacher.encoder.to(self.job.device), self.job.model))
+        old_blocks = copy.deepcopy(layers_of(teacher, self.job.model))
         self.modules = []
         first = 0
         kept = kept_layers(len(old_blocks), encoder.num_layers, which="spread")

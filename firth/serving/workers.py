@@ -315,4 +315,5 @@ class _Reporter:
 
     def report_error(self, error: FirthError) -> None:
         """Sends an error to the supervisor, which raises it."""
-        os.write(self.pipe, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+        described = json.dumps([type(error).__name__, str(error)])
+        os.write(self.pipe, ERROR + described.encode())
