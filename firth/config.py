@@ -229,7 +229,7 @@ def _convert(hint: Any, value: object, where: str) -> object:
         return _convert_union(arguments, value, where)
     if origin is Literal:
         if value not in arguments:
-            allowed = ", ".join(str(argument) for argument in arguments)
+            allowed = ", ".join(map(str, arguments))
             raise BadConfig(f"'{where}' must be one of {allowed}; it is {value!r}.")
         return value
     if origin is tuple:

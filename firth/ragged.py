@@ -41,4 +41,5 @@ def ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     # Where each range begins in the result; a number of the result minus this, plus the start, is the integer.
     first = starts_of(sizes)
     shifts = np.repeat(starts - first, sizes)
-    return np.asarray(np.arange(int(sizes.sum())) + shifts)
+    numbers = np.arange(len(shifts))
+    return np.asarray(numbers + shifts)

@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from firth.checkpoint import Checkpoint
 from firth.compression.changed_weights import MaskedWeight, ScoredWeight, change_weights, keep_changes, masks_of
@@ -118,7 +118,7 @@ class MagnitudePruning(TrainedMethod):
     extension_class: ClassVar[type[PruningExtension]] = PruningExtension
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: PruningConfig) -> Sequence[PruningConfig]:
         return [replace(config, sparsity=sparsity) for sparsity in SPARSITIES]
 
     @property

@@ -51,7 +51,8 @@ def vectors_of(block: nn.Module, x_ND: Tensor) -> Vectors:
     assert isinstance(block, Block)
     # A teacher's states may be of half precision while its weights are not.
     x_ND = x_ND.to(next(block.parameters()).dtype)
-    q_ND, k_ND, v_ND = block.attention.qkv(block.attention_input(x_ND)).chunk(3, -1)
+    projected = block.attention.qkv(block.attention_input(x_ND))
+    q_ND, k_ND, v_ND = projected.chunk(3, -1)
     return q_ND, k_ND, v_ND
 
 
@@ -105,11 +106,13 @@ class AttentionScores(Term):
     def forward(self, compared: Compared) -> Tensor:
         total = compared.states.last_ND.new_zeros(())
         for own_GHLL, taught_GHLL, real_GL in self.scores(compared):
-            real_G1LL = (real_GL[:, :, None] & real_GL[:, None, :])[:, None]
+            real_GLL = real_GL[:, :, None] & real_GL[:, None, :]
+            real_G1LL = real_GLL[:, None]
             errors_GHLL = (own_GHLL - taught_GHLL).square() * real_G1LL
             # A token's error is the mean over heads and over the tokens that it attends to.
             lengths_G = real_GL.sum(1).clamp(min=1)
-            total = total + (errors_GHLL.sum((1, 2, 3)) / lengths_G).sum() / self.num_heads
+            errors_G = errors_GHLL.sum((1, 2, 3)) / lengths_G
+            total = total + errors_G.sum() / self.num_heads
         return total
 
     def count(self, batch: Batch) -> int:

@@ -9,7 +9,6 @@ evaluation only new layers run.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,7 +102,7 @@ class Theseus(TrainedMethod):
     name = "theseus"
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: TheseusConfig) -> Sequence[TheseusConfig]:
         return depth_strengths(original, config, most=fewer_layers(original))
 
     @property

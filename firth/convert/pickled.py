@@ -22,7 +22,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The `.bin` file of a folder, or the files that its index names; an empty list if there are none."""
     index = folder / f"{WEIGHTS}.index.json"
     if index.exists():
-        names = sorted(set(read_json(index)["weight_map"].values()))
+        file_of_tensor = read_json(index)["weight_map"]
+        names = sorted(set(file_of_tensor.values()))
         return [folder / name for name in names]
     path = folder / WEIGHTS
     if path.is_file():

@@ -85,7 +85,8 @@ def _unseen(batch: list[Document], seen: "Seen", tally: Counter[str]) -> Iterato
         encoded.append(lines)
         texts.append(b"\n".join(lines))
         texts += [line for line in lines if _is_checked(line, document)]
-    is_new = iter(seen.first_times(fingerprints(texts)).tolist())
+    first_times = seen.first_times(fingerprints(texts))
+    is_new = iter(first_times.tolist())
     for document, lines in zip(batch, encoded, strict=True):
         tally["documents_read"] += 1
         tally["lines_read"] += len(lines)

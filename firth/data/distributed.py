@@ -277,7 +277,8 @@ def encode_kept(
 ) -> Chunk:
     """A worker's part: encodes the documents of a piece that are left."""
     documents = (Document(tuple(lines), "", piece_languages) for lines in kept_documents(text, kept))
-    tokenizer = _loaded(tuple(sorted(files.items())))
+    hashable = tuple(sorted(files.items()))
+    tokenizer = _loaded(hashable)
     return encode_documents(tokenizer, documents, languages)
 
 

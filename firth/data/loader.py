@@ -191,14 +191,16 @@ def load(
     workers: int,
 ) -> Iterator[tuple[BatchAddress, Batch]]:
     """The batches at these addresses with their addresses, in order."""
+    prefetch_factor = 4 if workers else None
+    context = "fork" if workers else None
     loader: DataLoader[tuple[BatchAddress, Batch | FirthError]] = DataLoader(
         _Addressed(packs),
         batch_size=None,
         sampler=addresses,  # type: ignore[arg-type]
         num_workers=workers,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=prefetch_factor,
         pin_memory=torch.cuda.is_available(),
-        multiprocessing_context="fork" if workers else None,
+        multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
     return _without_errors(iter(loader))

@@ -393,7 +393,8 @@ def _token_rows(checkpoint: Checkpoint) -> np.ndarray | None:
     table_VE = checkpoints.token_table(checkpoint.encoder)
     if checkpoint.vector_head is None or table_VE is None:
         return None
-    return checkpoint.vector_head.rows(table_VE.float().cpu().numpy())
+    on_cpu = table_VE.float().cpu()
+    return checkpoint.vector_head.rows(on_cpu.numpy())
 
 
 def _check_is_text(text: object) -> None:

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from firth import rng
 from firth.nn.walk import Walk
@@ -281,11 +281,17 @@ class _Walk(Walk):
         return sums_B.to(values_N.dtype)
 
 
+class _CompiledContext(FunctionCtx):
+    scores: Scores
+    marginals_NT: Tensor
+    needs_input_grad: tuple[bool, ...]
+
+
 class _CompiledLogPartition(torch.autograd.Function):
     """The log partition by the compiled recursions."""
 
     @staticmethod
-    def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, scores: Scores) -> Tensor:
+    def forward(ctx: _CompiledContext, unary_NT: Tensor, transitions: Tensor, scores: Scores) -> Tensor:
         log_z_B, marginals_NT, _ = counted(scores)
         ctx.scores = scores
         ctx.marginals_NT = marginals_NT
@@ -293,7 +299,7 @@ class _CompiledLogPartition(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: _CompiledContext, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
         scores = ctx.scores
         grad_N1 = grad_B[scores.walk.sequence_N, None]
         unary_grad_NT = (ctx.marginals_NT * grad_N1).to(scores.unary_NT.dtype)
@@ -303,11 +309,17 @@ class _CompiledLogPartition(torch.autograd.Function):
         return unary_grad_NT, pairs_TT.to(scores.transitions.dtype), None
 
 
+class _WalkedContext(FunctionCtx):
+    walk: _Walk
+    saved_tensors: tuple[Tensor, Tensor, Tensor]
+    needs_input_grad: tuple[bool, ...]
+
+
 class _LogPartition(torch.autograd.Function):
     """The log partition by torch operations; tensors are in the order of the walk."""
 
     @staticmethod
-    def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
+    def forward(ctx: _WalkedContext, unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
         alpha_NT, norm_N = _forward(unary_NT, transitions, walk)
         ctx.save_for_backward(unary_NT, transitions, alpha_NT)
         ctx.walk = walk
@@ -315,7 +327,7 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: _WalkedContext, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
         unary_NT, transitions, alpha_NT = ctx.saved_tensors
         beta_NT = _backward(unary_NT, transitions, ctx.walk)
         marginals_NT = (alpha_NT + beta_NT).softmax(1)

@@ -5,10 +5,9 @@ Scores are computed piece by piece. While a piece exists, its gradient, softmax 
 once, so that nothing is kept or recomputed for the backward pass.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import linear
 
 IGNORE = -100
@@ -54,10 +53,18 @@ def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tenso
     return list(zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True))
 
 
+class _Context(FunctionCtx):
+    """What the backward pass needs of the forward one."""
+
+    saved_tensors: tuple[Tensor, Tensor, Tensor]
+    dtype: torch.dtype
+    has_bias: bool
+
+
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
+        ctx: _Context,
         x_PE: Tensor,
         weight_VE: Tensor,
         bias_V: Tensor | None,
@@ -96,7 +103,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
         x_grad_PE, weight_grad_VE, bias_grad_V = ctx.saved_tensors
         scale = output_grads[0]
         bias_grad = (bias_grad_V * scale).to(ctx.dtype) if ctx.has_bias else None

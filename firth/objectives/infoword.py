@@ -139,8 +139,10 @@ class InfoWord(Objective):
     def loss(self, states: States, batch: Batch) -> Loss:
         is_real_P = batch.targets["infoword_real"]
         kinds_P = batch.targets["infoword_kinds"]
-        texts_PD = normalize(states.last_ND[batch.targets["infoword_texts"]].float(), dim=-1)
-        ngrams_PD = normalize(states.last_ND[batch.targets["infoword_ngrams"]].float(), dim=-1)
+        text_rows_P = batch.targets["infoword_texts"]
+        ngram_rows_P = batch.targets["infoword_ngrams"]
+        texts_PD = normalize(states.last_ND[text_rows_P].float(), dim=-1)
+        ngrams_PD = normalize(states.last_ND[ngram_rows_P].float(), dim=-1)
         own_P = torch.arange(len(kinds_P), device=kinds_P.device)
         # The same n-gram of another text is no negative.
         is_same_PP = kinds_P[:, None] == kinds_P

@@ -162,7 +162,8 @@ def _network(recipe: Recipe) -> Network:
             "Train it for a minute and look at timing.jsonl."
         )
     predicted, heads = _predicted(recipe)
-    shares_layers = "albert" in recipe.encoder
+    # 0: each layer has weights of its own.
+    own_layers = 1 if "albert" in recipe.encoder else 0
     return Network(
         num_layers=config.num_layers,
         width=config.width,
@@ -170,7 +171,7 @@ def _network(recipe: Recipe) -> Network:
         vocab_size=config.vocab_size,
         predicted=predicted,
         embedding_width=getattr(config, "embedding_width", 0) or 0,
-        own_layers=1 if shares_layers else 0,
+        own_layers=own_layers,
         heads=heads,
     )
 

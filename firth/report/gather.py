@@ -53,6 +53,8 @@ def _of_network(
 
     model = load(run)
     trained = model.checkpoint.info
+    neighbours = nearest(model, sentences) if sentences else ()
+    maps = model.attention(attention) if attention else None
     return PretrainingReport(
         title=f"Pre-trained: {trained['recipe']} {trained['size']}",
         facts=_facts(model, run),
@@ -60,8 +62,8 @@ def _of_network(
         unigram_floor=trained["unigram_floor"],
         health=health,
         fills=_filled(model, fills),
-        neighbours=nearest(model, sentences) if sentences else (),
-        attention=model.attention(attention) if attention else None,
+        neighbours=neighbours,
+        attention=maps,
     )
 
 

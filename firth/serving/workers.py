@@ -139,7 +139,8 @@ class _ServingProcess:
         os.close(reports_end)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(to_dict(spec)).encode())
+            line = json.dumps(to_dict(spec))
+            self.process.stdin.write(line.encode())
             self.process.stdin.close()
         self.started = time.monotonic()
         self.last_report = self.started

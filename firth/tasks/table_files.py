@@ -178,8 +178,11 @@ def _has_separator(lines: Sequence[Line], separator: str) -> bool:
     num_wanted = first[0].count(separator)
     num_alike = 0
     for _, fields in lines:
+        if not isinstance(fields, list):
+            continue
         # A comma in a text may have cut its row into several fields.
-        if isinstance(fields, list) and sum(cell.count(separator) for cell in fields) >= num_wanted:
+        num_separators = sum(cell.count(separator) for cell in fields)
+        if num_separators >= num_wanted:
             num_alike += 1
     return num_wanted > 0 and 2 * num_alike > len(lines)
 

@@ -131,11 +131,12 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], Merges, BPERules]:
     added_with_ids = read_added(components.get("added_tokens"), path)
     added_ids = {added.token: i for i, added in added_with_ids}
     tokens = tokens_by_id(path, pieces, added_ids)
+    normalizer = "NFC" if components.get("normalizer") else ""
     rules = BPERules(
         prefix_space=as_flag(pre_tokenizer, "add_prefix_space", path),
         added=tuple(added for _, added in added_with_ids),
         num_pieces=_num_pieces(pieces, tokens),
-        normalizer="NFC" if components.get("normalizer") else "",
+        normalizer=normalizer,
     )
     return tokens, _read_merges(model.get("merges") or [], path), rules
 

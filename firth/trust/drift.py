@@ -30,7 +30,7 @@ from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
 from firth.tokenizers.unknown import unknown_share
 from firth.trust.held_out import held_out_probabilities
-from firth.types import Prediction
+from firth.types import Prediction, TaskInput
 
 MOST_TEXTS = 2000
 """Texts of each side that are compared; more are drawn from."""
@@ -172,8 +172,9 @@ def _predictions(model: Model, rows: Sequence[Row]) -> list[Prediction]:
     for name, head in model.checkpoint.tasks.items():
         config = head.config
         if isinstance(config, ClassifyConfig) and name.startswith("classify") and config.kind != "number":
-            reads_pairs = config.num_texts == 2
-            inputs = [row if reads_pairs else " ".join(row) for row in rows]
+            inputs: list[TaskInput] = list(rows)
+            if config.num_texts != 2:
+                inputs = [" ".join(row) for row in rows]
             return model.predict(inputs, task=name)
     return []
 
