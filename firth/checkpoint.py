@@ -395,7 +395,8 @@ def _card(checkpoint: Checkpoint) -> str:
 def _notes(checkpoint: Checkpoint) -> dict[str, object]:
     """The content of `firth.json`."""
     # The version is left out: saving writes its own.
-    notes: dict[str, object] = {key: value for key, value in checkpoint.info.items() if key != "firth"}
+    notes: dict[str, object] = dict(checkpoint.info)
+    notes.pop("firth", None)
     notes["goals"] = {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()}
     if checkpoint.tasks:
         notes.update(_finetuning_notes(checkpoint))

@@ -389,5 +389,9 @@ def _change_list(changes: Changes) -> tuple[str, ...]:
     if isinstance(changes, str):
         return (changes,)
     if isinstance(changes, Mapping):
-        return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes.items())
+        settings = []
+        for key, value in changes.items():
+            written = json.dumps(value, ensure_ascii=False)
+            settings.append(f"{key}={written}")
+        return tuple(settings)
     return tuple(changes)

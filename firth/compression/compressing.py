@@ -267,7 +267,8 @@ def _choose(
 ) -> tuple[Candidate, CompressionSummary]:
     """The compressed model, found by a search if something is wanted of it, and its figures."""
     job = candidates.job
-    gate = Gate(Subject(Model(job.original), job.model, job.task), job.examples["data"])
+    original = Subject(Model(job.original), job.model, job.task)
+    gate = Gate(original, job.examples["data"])
     strengths: Sequence[MethodConfig] = [config]
     chosen = Chosen(0, reached=True)
     wanted = request.wanted

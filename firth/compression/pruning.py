@@ -39,7 +39,8 @@ class PruningConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.sparsity < 1 or not 0 <= self.begin <= self.end <= 1 or self.every < 1:
+        has_place = 0 <= self.begin <= self.end <= 1
+        if not 0 <= self.sparsity < 1 or not has_place or self.every < 1:
             raise BadConfig("Pruning needs 0 <= sparsity < 1, 0 <= begin <= end <= 1 and every of at least 1.")
 
 

@@ -143,7 +143,8 @@ def write_adapter(
     others = {layer: rank for layer, rank in ranks.items() if rank != config.rank}
     architectures = head.settings["architectures"]
     assert isinstance(architectures, list)
-    task_type = next(kind for ending, kind in TASK_TYPES.items() if architectures[0].endswith(ending))
+    architecture = architectures[0]
+    task_type = next(kind for ending, kind in TASK_TYPES.items() if architecture.endswith(ending))
     values = {
         "peft_type": "LORA",
         "base_model_name_or_path": base,

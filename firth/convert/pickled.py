@@ -77,7 +77,8 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         except Exception as error:
             # Any exception: the file's bytes decide which one it is.
             raise BadInput(f"{path.name} holds more than weights or is damaged ({_first_line(error)})") from None
-        if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        are_tensors = isinstance(found, dict) and all(isinstance(value, torch.Tensor) for value in found.values())
+        if not are_tensors:
             raise BadInput(f"{path.name} does not hold tensors by name")
         for name, tensor in found.items():
             # Cloned, because tied tensors share memory, which safetensors refuses.

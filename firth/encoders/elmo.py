@@ -40,7 +40,15 @@ class Elmo(Encoder):
         """Cells and projections stay between minus this and this."""
         character_width: int = 16
         """Width of a character's vector."""
-        filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+        filters: tuple[tuple[int, int], ...] = (
+            (1, 32),
+            (2, 32),
+            (3, 64),
+            (4, 128),
+            (5, 256),
+            (6, 512),
+            (7, 1024),
+        )
         """Filters over characters: pairs of how many characters a filter sees and how many such filters there are."""
         num_highways: int = 2
         """Number of highway layers over the filters."""

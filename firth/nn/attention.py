@@ -329,7 +329,10 @@ def _attend_packed(
     if scale is not None:
         options["scale"] = scale
     if width % 8:  # the kernel wants head widths that are multiples of 8
-        q, k, v = (pad(x, (0, -width % 8)) for x in (q, k, v))
+        missing = (0, -width % 8)
+        q = pad(q, missing)
+        k = pad(k, missing)
+        v = pad(v, missing)
         options.setdefault("scale", width**-0.5)
     bounds = layout_q.bounds_B1, layout_k.bounds_B1
     sizes = layout_q.max_length, layout_k.max_length

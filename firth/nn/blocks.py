@@ -261,7 +261,9 @@ def initialise(module: nn.Module, *, std: float) -> None:
 
 def first_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The first token of every sequence; sequences of length zero at the end borrow the last token."""
-    return x_ND.index_select(0, bounds_B1[:-1].long().clamp(max=x_ND.shape[0] - 1))
+    last_token = x_ND.shape[0] - 1
+    first_B = bounds_B1[:-1].long().clamp(max=last_token)
+    return x_ND.index_select(0, first_B)
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:

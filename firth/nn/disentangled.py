@@ -130,7 +130,8 @@ class DisentangledAttention(SelfAttention):
         key_RHK = None
         if self.shares_projections:
             both: Tensor = self.qkv(embeddings_RD)
-            query_RHK, key_RHK, _ = both.view(len(embeddings_RD), 3, self.num_heads, -1).unbind(1)
+            both_R3HK = both.view(len(embeddings_RD), 3, self.num_heads, -1)
+            query_RHK, key_RHK, _ = both_R3HK.unbind(1)
         if self.position_query is not None:
             query_RHK = self._heads(self.position_query(embeddings_RD))
         if self.position_key is not None:

@@ -142,7 +142,8 @@ def climb(
         # Expectation.
         log_z_B, marginals_NT, pairs_TT = chain.counted(model.scores(symbols_N, bounds_B1))
         history.append(float(log_z_B.sum()))
-        if len(history) > 1 and history[-1] - history[-2] < tolerance * len(symbols_N):
+        least_gain = tolerance * len(symbols_N)
+        if len(history) > 1 and history[-1] - history[-2] < least_gain:
             break
         # Maximisation.
         start_T = marginals_NT[first].sum(0)

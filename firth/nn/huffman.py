@@ -21,7 +21,10 @@ class Paths:
     @classmethod
     def none(cls) -> "Paths":
         """No paths, for loops without a tree."""
-        return cls(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int8))
+        bounds_V1 = np.zeros(1, np.int64)
+        nodes_P = np.zeros(0, np.int32)
+        turns_P = np.zeros(0, np.int8)
+        return cls(bounds_V1, nodes_P, turns_P)
 
 
 def huffman(counts_V: np.ndarray) -> Paths:

@@ -142,7 +142,8 @@ def run_epochs(
         keys = rng.bits(epoch_key, np.arange(len(text.starts_C)))
         calls = []
         for thread, (start, end) in enumerate(spans):
-            chunks = (text.starts_C[start:end], text.ends_C[start:end], keys[start:end])
+            own = slice(start, end)
+            chunks = (text.starts_C[own], text.ends_C[own], keys[own])
             calls.append((chunks, schedule, done, thread))
         in_threads(work, calls, progress)
         if epoch + 1 < epochs:

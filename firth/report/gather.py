@@ -128,6 +128,8 @@ def nearest(model: "Model", sentences: Sequence[str], *, top: int = 3) -> Ranked
     ranks = np.argsort(-cosines, axis=1)[:, :top]
     found = []
     for i, text in enumerate(sentences):
-        neighbours = [(sentences[j], float(cosines[i, j])) for j in ranks[i]]
+        neighbours = []
+        for j in ranks[i]:
+            neighbours.append((sentences[j], float(cosines[i, j])))
         found.append((text, neighbours))
     return found

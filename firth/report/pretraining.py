@@ -331,7 +331,8 @@ def _attention(run: PretrainingReport) -> Section | None:
     all_tokens, all_weights = run.attention
     tokens = list(all_tokens)[:_MOST_TOKENS]
     # Layers x heads x L x L, cut to the tokens that are drawn.
-    weights = np.asarray(all_weights, dtype=float)[:, :, : len(tokens), : len(tokens)]
+    num_tokens = len(tokens)
+    weights = np.asarray(all_weights, dtype=float)[:, :, :num_tokens, :num_tokens]
     layer, head = most_focused_head(weights, tokens)
     chosen = weights[layer, head]
     caption = (

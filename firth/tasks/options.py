@@ -43,7 +43,11 @@ class MultipleChoice(Example):
 def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> list[MultipleChoice]:
     if form == "guess":
         form = _guess_form(path)
-    readers: dict[str, Callable[[Path], Iterator[Row]]] = {"dream": _dream, "codah": _codah, "rows": _named}
+    readers: dict[str, Callable[[Path], Iterator[Row]]] = {
+        "dream": _dream,
+        "codah": _codah,
+        "rows": _named,
+    }
     examples = []
     for row, values in readers[form](path):
         made = values if isinstance(values, Problem) else _choice(row, values, labelled=labelled)

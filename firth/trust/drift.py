@@ -193,7 +193,8 @@ def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[s
         in_new = new_counts[word] + weight
         odds_old = math.log(in_old / (num_old + num_prior - in_old))
         odds_new = math.log(in_new / (num_new + num_prior - in_new))
-        scores[word] = (odds_new - odds_old) / math.sqrt(1 / in_old + 1 / in_new)
+        deviation = math.sqrt(1 / in_old + 1 / in_new)
+        scores[word] = (odds_new - odds_old) / deviation
     ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
     risen = [pair for pair in ranked[:SHOWN_WORDS] if pair[1] > 0]
     fallen = [pair for pair in reversed(ranked[-SHOWN_WORDS:]) if pair[1] < 0]
