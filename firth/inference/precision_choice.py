@@ -83,12 +83,7 @@ def layer_dtype(precision: str) -> torch.dtype:
 
 
 def fast_encoder(
-    encoder: Encoder,
-    precision: str,
-    embed_sample: EmbedSample,
-    *,
-    sample: str,
-    saved: SavedChoices | None = None,
+    encoder: Encoder, precision: str, embed_sample: EmbedSample, *, sample: str, saved: SavedChoices | None = None
 ) -> EncoderCall:
     """A copy of the encoder for inference in this precision.
 
@@ -159,12 +154,10 @@ def fingerprint(encoder: Encoder, precision: str, sample: str) -> str:
     """Everything a choice depends on: CPU, threads, torch, this code, the sample, and all weights of the model."""
     digest = hashlib.sha256(f"{encoder.config!r} {sample}".encode())
     for defined_here in (PrecisionChoice, Int8Linear, Int8Products):
-        source = Path(inspect.getfile(defined_here))
-        digest.update(source.read_bytes())
+        digest.update(Path(inspect.getfile(defined_here)).read_bytes())
+    # Weights are hashed as bytes, whatever their type.
     for tensor in encoder.state_dict().values():
-        # Weights are hashed as bytes, whatever their type.
-        as_bytes = tensor.contiguous().view(torch.uint8)
-        digest.update(as_bytes.numpy())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy())
     cpu = f"{cpu_name()}, {torch.get_num_threads()} threads"
     return f"{precision}; {cpu}; torch {torch.__version__}; {digest.hexdigest()[:32]}"
 
@@ -252,8 +245,7 @@ def _choose_int8_layers(copies: _EncoderCopies, embed_sample: EmbedSample, exact
 
     def lowest_cosine(*names: str) -> float:
         copy = copies.make(PrecisionChoice("int8", names))
-        cosines = _cosines(embed_sample(copy), exact)
-        return float(cosines.min())
+        return float(_cosines(embed_sample(copy), exact).min())
 
     kept: tuple[str, ...] = ()
     for name in sorted(widening_linears(copies.encoder), key=lowest_cosine, reverse=True):

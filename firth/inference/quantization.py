@@ -68,8 +68,7 @@ def copy_with_layers(encoder: Encoder, layers: Mapping[str, nn.Module]) -> Encod
 
 def packed_linears(encoder: Encoder, dtype: torch.dtype) -> dict[str, nn.Module]:
     """The linear layers of an encoder's blocks in this precision, by name."""
-    linears = block_linears(encoder)
-    return {name: PackedLinear(linear, dtype) for name, linear in linears.items()}
+    return {name: PackedLinear(linear, dtype) for name, linear in block_linears(encoder).items()}
 
 
 def block_linears(encoder: Encoder) -> dict[str, nn.Linear]:
@@ -101,10 +100,7 @@ def calibrate(encoder: Encoder, run: Callable[[Encoder], object]) -> Calibration
 
 
 def _record_inputs(
-    linear: nn.Linear,
-    name: str,
-    calibration: dict[str, InputStatistics],
-    lock: Lock,
+    linear: nn.Linear, name: str, calibration: dict[str, InputStatistics], lock: Lock
 ) -> RemovableHandle:
     """Adds the statistics of all inputs of the layer to `calibration[name]`, until the handle is removed."""
 
@@ -174,8 +170,7 @@ class Int8Linear(nn.Module):
 
     def forward(self, x_ND: Tensor) -> Tensor:
         scaled_ND = torch.addcmul(self.shift_D, x_ND, self.inverse_scale_D)
-        clamped_ND = scaled_ND.clamp_(0, operators.MAX_UINT8)
-        integers_ND = clamped_ND.to(torch.uint8)
+        integers_ND = scaled_ND.clamp_(0, operators.MAX_UINT8).to(torch.uint8)
         return operators.int8_linear(integers_ND, self.packed, step_E=self.step_E, bias_E=self.bias_E, dtype=self.dtype)
 
 
