@@ -118,7 +118,7 @@ def _grid(bounds_B1: Tensor, num_heads: int, longest: int) -> tuple[int, int, in
     return len(bounds_B1) - 1, num_heads, -(-longest // TILE)
 
 
-class _Context(FunctionCtx):
+class _BiasedContext(FunctionCtx):
     """What the backward pass needs of the forward one."""
 
     saved_tensors: tuple[Tensor, ...]
@@ -128,7 +128,7 @@ class _Context(FunctionCtx):
 
 
 def _save_inputs(
-    ctx: _Context,
+    ctx: _BiasedContext,
     inputs: tuple[Tensor, Tensor, Tensor, int, bool, float],
     output: tuple[Tensor, Tensor],
 ) -> None:
@@ -138,7 +138,7 @@ def _save_inputs(
     ctx.save_for_backward(*output, qkv_N3HK, bias_HR, bounds_B1)
 
 
-def _gradient(ctx: _Context, grad_NHK: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: _BiasedContext, grad_NHK: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
     out_NHK, log_sums_NH, *inputs = ctx.saved_tensors
     # The gradient of softmax is P * (dP - rowsum(P * dP)); that sum is also the product of output and its gradient.
     inner_NH = (out_NHK.float() * grad_NHK.float()).sum(-1)

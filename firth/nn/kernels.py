@@ -53,20 +53,20 @@ def _(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Te
     return qkv_N3HK.new_empty(qkv_N3HK.shape)
 
 
-class _Context(FunctionCtx):
+class _ShortContext(FunctionCtx):
     """What the backward pass needs of the forward one."""
 
     saved_tensors: tuple[Tensor, Tensor]
     causal: bool
 
 
-def _save_inputs(ctx: _Context, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+def _save_inputs(ctx: _ShortContext, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
     qkv_N3HK, bounds_B1, causal = inputs
     ctx.causal = causal
     ctx.save_for_backward(qkv_N3HK, bounds_B1)
 
 
-def _gradient(ctx: _Context, grad_NHK: Tensor) -> tuple[Tensor, None, None]:
+def _gradient(ctx: _ShortContext, grad_NHK: Tensor) -> tuple[Tensor, None, None]:
     qkv_N3HK, bounds_B1 = ctx.saved_tensors
     return short_attention_gradient(grad_NHK, qkv_N3HK, bounds_B1, ctx.causal), None, None
 

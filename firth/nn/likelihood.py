@@ -53,7 +53,7 @@ def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tenso
     return list(zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True))
 
 
-class _Context(FunctionCtx):
+class _LossContext(FunctionCtx):
     """What the backward pass needs of the forward one."""
 
     saved_tensors: tuple[Tensor, Tensor, Tensor]
@@ -64,7 +64,7 @@ class _Context(FunctionCtx):
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: _Context,
+        ctx: _LossContext,
         x_PE: Tensor,
         weight_VE: Tensor,
         bias_V: Tensor | None,
@@ -103,7 +103,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: _Context, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _LossContext, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
         x_grad_PE, weight_grad_VE, bias_grad_V = ctx.saved_tensors
         scale = output_grads[0]
         bias_grad = (bias_grad_V * scale).to(ctx.dtype) if ctx.has_bias else None
