@@ -150,7 +150,8 @@ def _write_heads(path: Path, checkpoint: Checkpoint) -> None:
     tensors: dict[str, Tensor] = {}
     for name, tensor in finetuned_tensors(checkpoint).items():
         # Cloned, because safetensors refuses tensors that share memory.
-        tensors[name] = tensor.detach().cpu().contiguous().clone()
+        on_cpu = tensor.detach().cpu().contiguous()
+        tensors[name] = on_cpu.clone()
     write_bytes(path, to_bytes(tensors))
 
 
@@ -280,7 +281,11 @@ def _read_notes(folder: Path) -> JsonObject:
 
 
 def _load_goals(
-    folder: Path, notes: JsonObject, weights: Weights, encoder: Encoder, tokenizer: Tokenizer
+    folder: Path,
+    notes: JsonObject,
+    weights: Weights,
+    encoder: Encoder,
+    tokenizer: Tokenizer,
 ) -> dict[str, Objective]:
     """The objectives with their weights."""
     goals: dict[str, Objective] = {}
@@ -390,7 +395,8 @@ def _card(checkpoint: Checkpoint) -> str:
 def _notes(checkpoint: Checkpoint) -> dict[str, object]:
     """The content of `firth.json`."""
     # The version is left out: saving writes its own.
-    notes: dict[str, object] = {key: value for key, value in checkpoint.info.items() if key != "firth"}
+    notes: dict[str, object] = dict(checkpoint.info)
+    notes.pop("firth", None)
     notes["goals"] = {name: to_dict(goal.config) for name, goal in checkpoint.goals.items()}
     if checkpoint.tasks:
         notes.update(_finetuning_notes(checkpoint))

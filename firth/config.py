@@ -229,7 +229,7 @@ def _convert(hint: Any, value: object, where: str) -> object:
         return _convert_union(arguments, value, where)
     if origin is Literal:
         if value not in arguments:
-            allowed = ", ".join(str(argument) for argument in arguments)
+            allowed = ", ".join(map(str, arguments))
             raise BadConfig(f"'{where}' must be one of {allowed}; it is {value!r}.")
         return value
     if origin is tuple:
@@ -288,7 +288,8 @@ def _nearest(name: str, known: object) -> str:
     """The key of a dict that is most like a name, or "" if none is."""
     if not isinstance(known, Mapping):
         return ""
-    return next(iter(get_close_matches(name, list(known), n=1)), "")
+    matches = get_close_matches(name, list(known), n=1)
+    return matches[0] if matches else ""
 
 
 def _suggestion(name: str, known: object, prefix: str = "") -> str:

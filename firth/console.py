@@ -137,7 +137,8 @@ def _plain_progress(label: str, total: float | None, unit: str) -> Advance:
         if now - last_time < PLAIN_SECONDS:
             return
         last_time = now
-        parts = [f"{done:,.0f}" + (f" of {total:,.0f}" if total else "") + f" {unit}", note]
+        of_all = f" of {total:,.0f}" if total else ""
+        parts = [f"{done:,.0f}{of_all} {unit}", note]
         if total and done > first_done:
             seconds_left = (now - start_time) * (total - done) / (done - first_done)
             parts.append(f"{_duration(seconds_left)} left")

@@ -172,7 +172,7 @@ def write_json(path: Path, value: object) -> None:
     write_bytes(path, f"{text}\n".encode())
 
 
-def finite(value: Any) -> Any:
+def finite(value: object) -> object:
     """A JSON value with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, float) and not math.isfinite(value):
         return None

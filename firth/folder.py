@@ -58,7 +58,13 @@ def finish(
 
 
 def save_table(
-    folder: Path, name: str, *, shape: object, arrays: Mapping[str, np.ndarray], tokenizer: Tokenizer, info: JsonObject
+    folder: Path,
+    name: str,
+    *,
+    shape: object,
+    arrays: Mapping[str, np.ndarray],
+    tokenizer: Tokenizer,
+    info: JsonObject,
 ) -> None:
     """The folder of an encoder without context, from the arrays that it is made of."""
     begin(folder)
@@ -91,7 +97,8 @@ def card(
         if isinstance(value, str | int | float):
             facts.setdefault(key.replace("_", " ").capitalize(), value)
     rows = "\n".join(f"| {name} | {value} |" for name, value in facts.items())
-    scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in info.get("held_out", {}).items())
+    held_out = info.get("held_out", {})
+    scores = "\n".join(f"| {name} | {value:.4f} |" for name, value in held_out.items())
     measured = f"\n## Held-out documents\n\n| figure | value |\n|---|---|\n{scores}\n" if scores else ""
     sources = "\n".join(f"- {source}" for source in info.get("sources", ()))
     text = f"\n## Text and licences\n\n{sources}\n" if sources else ""

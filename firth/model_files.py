@@ -49,7 +49,12 @@ def import_model(
 
 
 def extend(
-    model: str | Path, *, text: str | Path | Sequence[str | Path], add: int, out: str | Path, min_count: int = 5
+    model: str | Path,
+    *,
+    text: str | Path | Sequence[str | Path],
+    add: int,
+    out: str | Path,
+    min_count: int = 5,
 ) -> "ExtensionFigures":
     """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
     from firth.surgery import extending
@@ -59,7 +64,11 @@ def extend(
 
 
 def vector_head(
-    model: str | Path, *, text: str | Path | Sequence[str | Path], out: str | Path, changes: Sequence[str] = ()
+    model: str | Path,
+    *,
+    text: str | Path | Sequence[str | Path],
+    out: str | Path,
+    changes: Sequence[str] = (),
 ) -> dict[str, object]:
     """Learns a vector head for a model from text without labels; `out` is the model with it. Returns its size.
 
@@ -121,15 +130,17 @@ def compress(
     from firth.train.launch import is_restart, joined_ranks
 
     texts = [vocabulary_from] if isinstance(vocabulary_from, str | Path) else vocabulary_from
+    train_path = None if train is None else Path(train)
+    methods_after = (then,) if isinstance(then, str) else tuple(then)
     request = compressing.CompressionRequest(
         model=models.find(model),
         method=by,
         data=Path(data),
-        train=None if train is None else Path(train),
+        train=train_path,
         vocabulary_from=tuple(Path(text) for text in texts),
         task=task,
         wanted=Wanted(keep, faster),
-        then=(then,) if isinstance(then, str) else tuple(then),
+        then=methods_after,
         changes=tuple(changes),
         skip_bad=skip_bad,
         seed=seed,
@@ -162,7 +173,10 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
     if kind in ("sentence-transformers", "onnx"):
         return _export_with_proof(models.find(model), path, kind=kind)
     if kind in MODEL_FORMATS:
-        return _export_model(models.find(model), path, bits=(bits or DEFAULT_BITS) if kind == "quantised" else 0)
+        weight_bits = 0
+        if kind == "quantised":
+            weight_bits = bits or DEFAULT_BITS
+        return _export_model(models.find(model), path, bits=weight_bits)
     lexicon = open_lexicon(models.find(model))
     count = len(lexicon)
     width = lexicon.rows_VD.shape[1]
@@ -272,7 +286,8 @@ def embed_file(
     warn_about_unknown(str(file), loaded.tokenizer, unknown)
     num_blank = sum(not text.strip() for text in texts)
     if num_blank:
-        log.info(f"{counted(num_blank, 'blank line')} {'has a vector' if num_blank == 1 else 'have vectors'} of zeros.")
+        has_vectors = "has a vector" if num_blank == 1 else "have vectors"
+        log.info(f"{counted(num_blank, 'blank line')} {has_vectors} of zeros.")
     with open_engine(engine, workers=processes) as opened:
         if opened is None:
             _write_vectors(path, loaded, texts, pooling)

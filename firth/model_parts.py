@@ -89,7 +89,11 @@ def only_task(checkpoint: Checkpoint, model: Path | str, name: str = "") -> tupl
 
 
 def make_head(
-    name: str, config: TaskConfig | JsonObject, encoder: Encoder, *, labels: Mapping[str, Sequence[str]]
+    name: str,
+    config: TaskConfig | JsonObject,
+    encoder: Encoder,
+    *,
+    labels: Mapping[str, Sequence[str]],
 ) -> Head:
     """A task's head over an encoder, with new weights; `config` is its config or a dict of the config's values."""
     task = resolve_task(name)
@@ -102,7 +106,13 @@ def make_head(
 
 
 def make_objective(
-    name: str, config: Any, encoder: Encoder, tokenizer: Tokenizer, *, max_length: int = 0, seed: int = 0
+    name: str,
+    config: Any,
+    encoder: Encoder,
+    tokenizer: Tokenizer,
+    *,
+    max_length: int = 0,
+    seed: int = 0,
 ) -> Objective:
     """An objective over an encoder, with new weights; a `max_length` of 0 means the encoder's."""
     objective_class = resolve(name)

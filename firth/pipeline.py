@@ -214,9 +214,10 @@ def finetune(
     start, start_changes = _start_of(model, encoder, recipe)
     if language:
         start_changes.append(f"language={language}")
+    tasks = (task,) if isinstance(task, str) else tuple(task)
     request = FinetuneRequest(
         model=start,
-        tasks=(task,) if isinstance(task, str) else tuple(task),
+        tasks=tasks,
         files={"train": _files(train), "dev": _files(dev), "test": _files(test)},
         options=options,
         seeds=seeds,
@@ -260,10 +261,12 @@ def tune(
     from firth.report.tuning import gather
     from firth.run_folder import RunFolder
 
+    found = str(models.find(model)) if model else ""
+    dev_files = _files(dev) if dev else []
     request = FinetuneRequest(
-        model=str(models.find(model)) if model else "",
+        model=found,
         tasks=(task,),
-        files={"train": _files(train), "dev": _files(dev) if dev else []},
+        files={"train": _files(train), "dev": dev_files},
         options=options,
         skip_bad=skip_bad,
     )
@@ -386,5 +389,9 @@ def _change_list(changes: Changes) -> tuple[str, ...]:
     if isinstance(changes, str):
         return (changes,)
     if isinstance(changes, Mapping):
-        return tuple(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in changes.items())
+        settings = []
+        for key, value in changes.items():
+            written = json.dumps(value, ensure_ascii=False)
+            settings.append(f"{key}={written}")
+        return tuple(settings)
     return tuple(changes)

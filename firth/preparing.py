@@ -153,7 +153,9 @@ def _check_field(paths: Sequence[str | Path], field: str) -> None:
 
     if field == "text":
         return
-    files = [file for source in find_sources(paths) for file in source.files]
+    files: list[Path] = []
+    for source in find_sources(paths):
+        files += source.files
     if not any(ending(file) in (*ROWS, ".parquet") for file in files):
         raise BadConfig(f"`field='{field}'` is for JSON lines and Parquet, and {files[0]} is neither; leave it out.")
 

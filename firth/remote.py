@@ -175,7 +175,9 @@ def _as_paths(path: str | Path, names: Iterable[str]) -> list[Path]:
     for name in sorted(names):
         # The names of some stores are URLs already.
         is_url = name.startswith(f"{scheme}://")
-        paths.append(Path(name if is_url else f"{scheme}:/{name.lstrip('/')}"))
+        if not is_url:
+            name = f"{scheme}:/{name.lstrip('/')}"
+        paths.append(Path(name))
     return paths
 
 

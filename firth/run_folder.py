@@ -161,7 +161,10 @@ class RunFolder:
         self._check()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self._leave(error)
 
@@ -196,7 +199,8 @@ class RunFolder:
             self._remove_other_text(source)
         # The config comes last: a run has begun once it exists.
         write_json(self.path / SOURCE, to_dict(source))
-        write_bytes(self.config_path, (to_toml(to_dict(config)) + "\n").encode())
+        text = to_toml(to_dict(config))
+        write_bytes(self.config_path, f"{text}\n".encode())
 
     def _remove_other_text(self, source: Source) -> None:
         """Deletes prepared text of a run that was stopped before it began, if this one is not made from it."""

@@ -201,7 +201,8 @@ def input_file(path: str | Path) -> SourceFile:
     found = Path(path).resolve()
     if not found.exists():
         raise BadInput(f"{path} does not exist.")
-    return SourceFile(str(found), model_sha256(found) if found.is_dir() else sha256(found))
+    digest = model_sha256(found) if found.is_dir() else sha256(found)
+    return SourceFile(str(found), digest)
 
 
 def model_sha256(model: str | Path) -> str:

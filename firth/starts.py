@@ -101,7 +101,8 @@ def _train(
     out = folder / STARTS[start] / f"{task}-{language}"
     encoder = None
     # That random weights collapse to one answer is no surprise.
-    with quiet(logging.WARNING if start == "pre-trained" else logging.ERROR):
+    level = logging.WARNING if start == "pre-trained" else logging.ERROR
+    with quiet(level):
         if start == "classic":
             changes = CLASSIC[task]
             if task == "classify":

@@ -236,4 +236,7 @@ def as_tensors(arrays: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
 
 
 def parameter_count(modules: Iterable[nn.Module]) -> int:
-    return sum(p.numel() for p in {p for module in modules for p in module.parameters()})
+    parameters: set[nn.Parameter] = set()
+    for module in modules:
+        parameters.update(module.parameters())
+    return sum(parameter.numel() for parameter in parameters)

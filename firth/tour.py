@@ -345,14 +345,17 @@ def serve(
         run = partial(serve_many, workers=workers)
     else:
         run = partial(server.serve)
+    token_path = Path(token_file) if token_file else None
+    runs_path = Path(runs) if runs else None
+    index_path = Path(index) if index else None
     run(
         server.named_folders(named),
         host=host,
         port=port,
         limits=override(Limits(), limits),
-        token=server.read_token(Path(token_file) if token_file else None),
-        runs=Path(runs) if runs else None,
-        index=Path(index) if index else None,
+        token=server.read_token(token_path),
+        runs=runs_path,
+        index=index_path,
         precision=precision,
         stop=stop,
     )

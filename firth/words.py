@@ -48,7 +48,12 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
 
 
 def ratios(
-    data: str | Path, first: str, second: str, *, words: Sequence[str], window: int = 10
+    data: str | Path,
+    first: str,
+    second: str,
+    *,
+    words: Sequence[str],
+    window: int = 10,
 ) -> dict[str, dict[str, float]]:
     """How often each of `words` occurs near `first` and near `second`, and the ratio: what GloVe learns from.
 

@@ -46,7 +46,9 @@ class Augmented:
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(file, texts)
         copies: list[Example] = []
-        originals = [example for example in examples for _ in range(self.copies)]
+        originals: list[Example] = []
+        for example in examples:
+            originals += [example] * self.copies
         if len(originals) != len(texts):
             raise BadInput(f"{file} is of other rows; begin the compression again in another folder.")
         for number, (example, new_texts) in enumerate(zip(originals, texts, strict=True)):
@@ -69,9 +71,11 @@ class Augmented:
         # A text may spell the mask itself. The model fills it, too, but it stays.
         spelled = [match.span() for match in re.finditer(re.escape(self._mask), text)]
         for number, match in enumerate(WORD.finditer(text)):
-            is_spelled_mask = any(start < match.end() and match.start() < end for start, end in spelled)
-            if not is_spelled_mask and rng.uniform(self.key, *counters, number, 0) < REPLACED_SHARE:
-                spans.append(match.span())
+            first, last = match.span()
+            is_spelled_mask = any(start < last and first < end for start, end in spelled)
+            draw = rng.uniform(self.key, *counters, number, 0)
+            if not is_spelled_mask and draw < REPLACED_SHARE:
+                spans.append((first, last))
         if not spans:
             return text
         try:
@@ -83,11 +87,13 @@ class Augmented:
         parts: list[str] = []
         end_before = 0
         for number, (start, end) in enumerate(spans):
+            first_fill = all_masks.index((start, end)) * per_mask
             pick = int(rng.below(self.key, per_mask, *counters, number, 1))
-            token = fills[all_masks.index((start, end)) * per_mask + pick].token
-            # A piece that continues a word is no word.
-            is_word = not token.startswith("##")
-            parts += [text[end_before:start], token if is_word else text[start:end]]
+            word = fills[first_fill + pick].token
+            if word.startswith("##"):
+                # A piece that continues a word is no word.
+                word = text[start:end]
+            parts += [text[end_before:start], word]
             end_before = end
         return "".join([*parts, text[end_before:]])
 

@@ -127,7 +127,11 @@ class Candidates:
     """Compressed models of one original. Each is made and saved once; memory holds only those that are in use."""
 
     def __init__(
-        self, method_class: type[Method], follow_ups: Sequence[FollowUp], job: CompressionJob, root: Path
+        self,
+        method_class: type[Method],
+        follow_ups: Sequence[FollowUp],
+        job: CompressionJob,
+        root: Path,
     ) -> None:
         self.method_class = method_class
         self.follow_ups = follow_ups
@@ -155,7 +159,11 @@ class Candidates:
 
 
 def compress(
-    request: CompressionRequest, out: Path, *, resume: bool = False, device: str | None = None
+    request: CompressionRequest,
+    out: Path,
+    *,
+    resume: bool = False,
+    device: str | None = None,
 ) -> CompressionSummary:
     """Compresses, measures and writes; returns the figures."""
     method_class = compression.resolve(request.method)
@@ -253,11 +261,14 @@ def _job(method_class: type[Method], follow_ups: Sequence[FollowUp], request: Co
 
 
 def _choose(
-    candidates: Candidates, config: MethodConfig, request: CompressionRequest
+    candidates: Candidates,
+    config: MethodConfig,
+    request: CompressionRequest,
 ) -> tuple[Candidate, CompressionSummary]:
     """The compressed model, found by a search if something is wanted of it, and its figures."""
     job = candidates.job
-    gate = Gate(Subject(Model(job.original), job.model, job.task), job.examples["data"])
+    original = Subject(Model(job.original), job.model, job.task)
+    gate = Gate(original, job.examples["data"])
     strengths: Sequence[MethodConfig] = [config]
     chosen = Chosen(0, reached=True)
     wanted = request.wanted
@@ -322,14 +333,19 @@ def _add_card(candidate: Candidate, summary: CompressionSummary, original: Check
         sections.append(_card_section("The compressed model", text))
     if original.text:
         sections.append(_card_section("The original", original.text))
-    write_bytes(path, "\n\n".join(section.strip() for section in sections).encode() + b"\n")
+    body = "\n\n".join(section.strip() for section in sections)
+    write_bytes(path, f"{body}\n".encode())
     write_manifest(folder)
 
 
 def _card_section(heading: str, card: str) -> str:
     """Another card as a section: without its title, its headings one level lower."""
     _, _, body = card.partition("\n")
-    lines = [f"#{line}" if line.startswith("##") else line for line in body.strip().splitlines()]
+    lines = []
+    for line in body.strip().splitlines():
+        if line.startswith("##"):
+            line = f"#{line}"
+        lines.append(line)
     return f"## {heading}\n\n" + "\n".join(lines)
 
 

@@ -7,7 +7,7 @@ another tokenizer: it learns from the teacher's scores of whole rows, which are 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -84,7 +84,7 @@ class StudentMethod(TrainedMethod):
     """Whether the student must read the same ids as the teacher."""
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: StudentConfig) -> Sequence[StudentConfig]:
         """Fewer and fewer layers; one strength if the student is another model."""
         if config.student:
             return [config]

@@ -78,27 +78,34 @@ class PruneFeedForward(Method):
             counts = [int((values_F >= threshold).sum()) for values_F in importance]
         kept = []
         for values_F, count in zip(importance, counts, strict=True):
-            kept.append(values_F.topk(self._fitting(count, len(values_F))).indices.sort().values)
+            num_kept = self._fitting(count, len(values_F))
+            rows = values_F.topk(num_kept).indices
+            kept.append(rows.sort().values)
         return kept
 
     def _fitting(self, count: int, before: int) -> int:
         """The nearest multiple, at least one and at most what there was."""
         multiple = self.config.multiple
-        return min(before, max(1, round(count / multiple)) * multiple)
+        times = max(1, round(count / multiple))
+        return min(before, times * multiple)
 
 
 def without_rows(
-    checkpoint: Checkpoint, kept: Sequence[Tensor], moments: Mapping[str, Tensor] | None = None
+    checkpoint: Checkpoint,
+    kept: Sequence[Tensor],
+    moments: Mapping[str, Tensor] | None = None,
 ) -> Checkpoint:
     """The model with only these rows in each feed-forward layer; with second moments, what follows is refitted."""
     encoder = block_encoder(checkpoint)
     state = dict(encoder.state_dict())
+    moments = moments or {}
     sizes = []
     for number, (rows, size) in enumerate(zip(kept, block_sizes(encoder), strict=True)):
         prefix = f"blocks.{number}.ffn."
         for name in output_rows(state, f"{prefix}up"):
             state[name] = state[name][rows]
         name = input_columns(state, f"{prefix}down")
-        state[name] = kept_columns(state[name], rows, (moments or {}).get(name.removesuffix(".weight")))
+        layer_moments = moments.get(name.removesuffix(".weight"))
+        state[name] = kept_columns(state[name], rows, layer_moments)
         sizes.append(replace(size, ffn_width=len(rows)))
     return with_sizes(checkpoint, sizes, state)

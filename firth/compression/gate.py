@@ -186,7 +186,11 @@ class Gate:
         else:
             cosines_E = self._cosines(subject)
             score = float(cosines_E.mean())
-            low, high = bootstrap(len(cosines_E), lambda rows: float(cosines_E[rows].mean()) - 1.0)
+
+            def change(rows: np.ndarray) -> float:
+                return float(cosines_E[rows].mean()) - 1.0
+
+            low, high = bootstrap(len(cosines_E), change)
         timed = time_both(self.original, subject, self.examples, rounds=ROUNDS)
         return Comparison(
             metric=self.metric,
@@ -267,7 +271,9 @@ def time_both(original: Subject, other: Subject, examples: Sequence[Example], *,
     for subject in subjects:
         subject.answer(warm_up)  # what is made on first use is made now
     rate = len(warm_up) / _seconds(original, [warm_up])
-    many = _spread(examples, min(BATCH_TEXTS, max(WARM_UP_TEXTS, round(rate * ROUND_SECONDS))))
+    texts_in_round = round(rate * ROUND_SECONDS)
+    num_texts = min(BATCH_TEXTS, max(WARM_UP_TEXTS, texts_in_round))
+    many = _spread(examples, num_texts)
     single = [[example] for example in many[:SINGLE_TEXTS]]
     batch_rates = []
     single_rates = []
@@ -285,8 +291,9 @@ def time_both(original: Subject, other: Subject, examples: Sequence[Example], *,
 
 def _spread(examples: Sequence[Example], count: int) -> list[Example]:
     """Some rows, evenly over all of them, because they may be sorted."""
-    places = np.linspace(0, len(examples) - 1, min(count, len(examples))).astype(int)
-    return [examples[place] for place in places]
+    count = min(count, len(examples))
+    places = np.linspace(0, len(examples) - 1, count)
+    return [examples[place] for place in places.astype(int)]
 
 
 def _median_speed(single: np.ndarray, batches: np.ndarray) -> Speed:

@@ -48,7 +48,9 @@ class PruneHeads(Method):
         total = sum(size.num_heads for size in sizes)
         most = total - len(sizes)  # every block keeps one
         step = max(1, -(-most // MOST_STRENGTHS))
-        return [replace(config, remove=count / total) for count in range(1, most + 1, step)] or [config]
+        counts = range(1, most + 1, step)
+        strengths = [replace(config, remove=count / total) for count in counts]
+        return strengths or [config]
 
     @property
     def described(self) -> str:
@@ -82,22 +84,27 @@ def kept_heads(importance: Sequence[Tensor], *, remove: float) -> list[list[int]
 
 
 def without_heads(
-    checkpoint: Checkpoint, kept: Sequence[Sequence[int]], moments: Mapping[str, Tensor] | None = None
+    checkpoint: Checkpoint,
+    kept: Sequence[Sequence[int]],
+    moments: Mapping[str, Tensor] | None = None,
 ) -> Checkpoint:
     """The model with only these heads in each block; with second moments, what follows them is refitted."""
     encoder = block_encoder(checkpoint)
     state = dict(encoder.state_dict())
+    moments = moments or {}
     sizes = []
     width = encoder.config.width // encoder.config.num_heads
     for number, (heads, size) in enumerate(zip(kept, block_sizes(encoder), strict=True)):
-        positions = torch.arange(size.num_heads * width).view(size.num_heads, width)[list(heads)].flatten()
-        # The rows are all queries, then all keys, then all values.
         inner = size.num_heads * width
+        positions_HK = torch.arange(inner).view(size.num_heads, width)
+        positions = positions_HK[list(heads)].flatten()
+        # The rows are all queries, then all keys, then all values.
         qkv_rows = torch.cat([positions, positions + inner, positions + 2 * inner])
         prefix = f"blocks.{number}.attention."
         for name in output_rows(state, f"{prefix}qkv"):
             state[name] = state[name][qkv_rows]
         name = input_columns(state, f"{prefix}out")
-        state[name] = kept_columns(state[name], positions, (moments or {}).get(name.removesuffix(".weight")))
+        layer_moments = moments.get(name.removesuffix(".weight"))
+        state[name] = kept_columns(state[name], positions, layer_moments)
         sizes.append(replace(size, num_heads=len(heads)))
     return with_sizes(checkpoint, sizes, state)

@@ -87,7 +87,9 @@ class CosineStates(Term):
     def forward(self, compared: Compared) -> Tensor:
         assert compared.taught is not None
         size = num_tokens(compared.batch)
-        cosines_N = F.cosine_similarity(compared.states.last_ND[:size], compared.taught.last_ND[:size], dim=-1)
+        own_ND = compared.states.last_ND[:size]
+        taught_ND = compared.taught.last_ND[:size]
+        cosines_N = F.cosine_similarity(own_ND, taught_ND, dim=-1)
         return (1 - cosines_N).sum()
 
     def count(self, batch: Batch) -> int:

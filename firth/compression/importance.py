@@ -69,7 +69,8 @@ def _importance(job: CompressionJob, encoder: Encoder, masks: Sequence[_Mask], m
             for mask in masks:
                 mask.begin(batch)
             loss = head.loss(encoder(batch, layers=head.needs_layers), batch)
-            total = torch.stack(list(loss.sums.values())).sum()
+            sums = list(loss.sums.values())
+            total = torch.stack(sums).sum()
             gradients = torch.autograd.grad(total, [mask.mask_BM for mask in masks])
             for mask, gradient_BM in zip(masks, gradients, strict=True):
                 mask.add(gradient_BM)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_sizes, input_layer
-from firth.data.items import pack_windows
+from firth.data.items import all_windows, pack_windows
 from firth.data.packing import pack_tokens
 from firth.inference.precision_choice import sample_sequences
 from firth.tasks.predicting import BATCH_TOKENS, token_batches
@@ -28,7 +28,7 @@ def calibration_batches(job: CompressionJob, *, max_rows: int) -> Iterator[Batch
     tokenizer = job.original.tokenizer
     if rows and job.task:
         items = job.head.encode(rows, tokenizer, max_length=job.max_length, training=True)
-        windows = [window for item in items for window in item.windows]
+        windows = all_windows(items)
         for numbers in token_batches([len(window) for window in windows], BATCH_TOKENS):
             yield pack_windows([windows[number] for number in numbers])
         return
@@ -37,7 +37,10 @@ def calibration_batches(job: CompressionJob, *, max_rows: int) -> Iterator[Batch
     if rows:
         room = max_length - tokenizer.vocab.frame.size()
         texts = [example.texts[0] for example in rows]
-        sequences = [tokenizer.vocab.frame.join(np.array(ids[:room])) for ids in tokenizer.ids_batch(texts)]
+        sequences = []
+        for ids in tokenizer.ids_batch(texts):
+            cut = np.array(ids[:room])
+            sequences.append(tokenizer.vocab.frame.join(cut))
     for numbers in token_batches([len(sequence) for sequence in sequences], BATCH_TOKENS):
         yield pack_tokens([sequences[number] for number in numbers])
 

@@ -61,10 +61,13 @@ def _read_texts(files: Mapping[str, Path]) -> dict[str, list[Example]]:
     """The lines of plain text."""
     examples: dict[str, list[Example]] = {}
     for part, path in files.items():
-        texts = read_texts(path)
-        examples[part] = [Example((text,), row=number) for number, text in enumerate(texts, 1) if text.strip()]
-        if not examples[part]:
+        rows = []
+        for number, text in enumerate(read_texts(path), 1):
+            if text.strip():
+                rows.append(Example((text,), row=number))
+        if not rows:
             raise BadInput(f"{path} has no text; put one text on each line.")
+        examples[part] = rows
     return examples
 
 

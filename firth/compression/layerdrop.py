@@ -7,7 +7,6 @@ training; all strengths of a search cut the same trained model.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,7 +73,7 @@ class LayerDrop(TrainedMethod):
     name = "layerdrop"
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: LayerDropConfig) -> Sequence[LayerDropConfig]:
         return depth_strengths(original, config, most=block_encoder(original).num_layers)
 
     @property

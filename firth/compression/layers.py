@@ -36,7 +36,9 @@ class DropLayers(Method):
     @classmethod
     def strengths(cls, original: Checkpoint, config: Config) -> Sequence[Config]:
         num_layers = block_encoder(original).num_layers
-        return [replace(config, num_layers=count) for count in range(num_layers - 1, 0, -1)] or [config]
+        counts = range(num_layers - 1, 0, -1)
+        strengths = [replace(config, num_layers=count) for count in counts]
+        return strengths or [config]
 
     @property
     def described(self) -> str:

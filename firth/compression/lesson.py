@@ -53,7 +53,12 @@ class Lesson(Goal):
     teacher: Teacher | None
 
     def __init__(
-        self, goal: Goal, terms: Sequence[Term], *, teacher: Teacher | None = None, label_weight: float = 1.0
+        self,
+        goal: Goal,
+        terms: Sequence[Term],
+        *,
+        teacher: Teacher | None = None,
+        label_weight: float = 1.0,
     ) -> None:
         super().__init__()
         self.goal = goal

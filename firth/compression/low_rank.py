@@ -73,7 +73,11 @@ class LowRank(Method):
         return with_sizes(job.original, sizes, state)
 
     def _reduce_block(
-        self, state: dict[str, Tensor], size: BlockSizes, prefix: str, moments: Mapping[str, Tensor]
+        self,
+        state: dict[str, Tensor],
+        size: BlockSizes,
+        prefix: str,
+        moments: Mapping[str, Tensor],
     ) -> BlockSizes:
         """Replaces the matrices of a block in `state` where a product is smaller; returns the block's sizes."""
         for field, layer in LAYERS.items():

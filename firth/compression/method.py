@@ -80,7 +80,7 @@ class Method:
         self.config = config
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[MethodConfig]:
         """Configs from mild to strong, for the search; `config` is what the user asked for besides the strength."""
         return [config]
 

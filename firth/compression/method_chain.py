@@ -44,8 +44,10 @@ def read_follow_ups(names: Sequence[str], changes: Sequence[str]) -> tuple[list[
             raise BadConfig(
                 f"{name} trains, so it cannot follow another method; compress by it first, or give it as `by='{name}'`."
             )
-        own = [change.removeprefix(f"{name}.") for change in changes if change.startswith(f"{name}.")]
-        follow_ups.append(FollowUp(method_class, override(method_class.Config(), own)))
+        prefix = f"{name}."
+        own = [change.removeprefix(prefix) for change in changes if change.startswith(prefix)]
+        config = override(method_class.Config(), own)
+        follow_ups.append(FollowUp(method_class, config))
     prefixes = tuple(f"{name}." for name in names)
     first = [change for change in changes if not change.startswith(prefixes)]
     return follow_ups, first

@@ -65,8 +65,10 @@ class ExportOnnx(Method):
 
     def compress(self, job: CompressionJob) -> Checkpoint:
         check_exportable(job.original, str(job.model))
-        texts = [text for example in job.examples["data"] for text in example.texts][:MOST_TEXTS]
-        self.sequences = sequences_of(job.original, texts)
+        texts: list[str] = []
+        for example in job.examples["data"]:
+            texts += example.texts
+        self.sequences = sequences_of(job.original, texts[:MOST_TEXTS])
         return job.original
 
     def write(self, folder: Path, checkpoint: Checkpoint) -> None:
@@ -92,7 +94,11 @@ def sequences_of(checkpoint: Checkpoint, texts: list[str]) -> list[np.ndarray]:
     tokenizer = checkpoint.tokenizer
     frame = tokenizer.vocab.frame
     room = checkpoint.encoder.max_positions - frame.size()
-    return [frame.join(np.array(ids[:room], np.int64)) for ids in tokenizer.ids_batch(texts)]
+    sequences = []
+    for ids in tokenizer.ids_batch(texts):
+        cut = np.array(ids[:room], np.int64)
+        sequences.append(frame.join(cut))
+    return sequences
 
 
 def write_with_proof(folder: Path, checkpoint: Checkpoint, sequences: list[np.ndarray]) -> float:

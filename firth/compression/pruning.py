@@ -9,7 +9,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from firth.checkpoint import Checkpoint
 from firth.compression.changed_weights import MaskedWeight, ScoredWeight, change_weights, keep_changes, masks_of
@@ -39,7 +39,8 @@ class PruningConfig(TrainingConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.sparsity < 1 or not 0 <= self.begin <= self.end <= 1 or self.every < 1:
+        has_place = 0 <= self.begin <= self.end <= 1
+        if not 0 <= self.sparsity < 1 or not has_place or self.every < 1:
             raise BadConfig("Pruning needs 0 <= sparsity < 1, 0 <= begin <= end <= 1 and every of at least 1.")
 
 
@@ -66,7 +67,12 @@ def scheduled_sparsity(done: float, config: PruningConfig) -> float:
 
 class PruningExtension(TrainingExtension):
     def __init__(
-        self, method: TrainedMethod, job: CompressionJob, name: str, *, weight_class: type[MaskedWeight]
+        self,
+        method: TrainedMethod,
+        job: CompressionJob,
+        name: str,
+        *,
+        weight_class: type[MaskedWeight],
     ) -> None:
         super().__init__(method, job, name)
         self.weight_class = weight_class
@@ -113,7 +119,7 @@ class MagnitudePruning(TrainedMethod):
     extension_class: ClassVar[type[PruningExtension]] = PruningExtension
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: PruningConfig) -> Sequence[PruningConfig]:
         return [replace(config, sparsity=sparsity) for sparsity in SPARSITIES]
 
     @property

@@ -7,7 +7,6 @@ bits; the gradient passes the rounding unchanged. The folder is saved in these b
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -68,7 +67,7 @@ class QuantiseAware(TrainedMethod):
     name = "quantise-aware"
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: QuantiseAwareConfig) -> Sequence[QuantiseAwareConfig]:
         return [replace(config, bits=bits) for bits in range(MOST_BITS, LEAST_BITS - 1, -1)]
 
     @property

@@ -19,7 +19,8 @@ from firth.compression.structure import blocks_of
 from firth.compression.student import layers_of
 from firth.errors import BadConfig, Unsupported
 from firth.nn.blocks import Block
-from firth.nn.layout import Group, layout
+from firth.nn.groups import Group
+from firth.nn.layout import layout
 from firth.tensors import Batch, Encoder, States
 
 Vectors = tuple[Tensor, Tensor, Tensor]
@@ -35,11 +36,13 @@ def check_relations(encoder: Encoder, model: str | Path) -> None:
 
 def check_heads(student: Encoder, teacher: Encoder, name: str) -> None:
     """Raises if attention cannot be compared head by head; pruned layers may have fewer heads than others."""
-    found = {block.attention.num_heads for encoder in (student, teacher) for block in blocks_of(encoder)}
-    if len(found) > 1:
+    all_blocks = [*blocks_of(student), *blocks_of(teacher)]
+    counts = {block.attention.num_heads for block in all_blocks}
+    if len(counts) > 1:
+        found = " and ".join(map(str, sorted(counts)))
         raise BadConfig(
             f"`by='{name}'` compares attention head by head, so all layers of both models need the same number of "
-            f"heads; here they have {' and '.join(map(str, sorted(found)))}."
+            f"heads; here they have {found}."
         )
 
 
@@ -48,7 +51,8 @@ def vectors_of(block: nn.Module, x_ND: Tensor) -> Vectors:
     assert isinstance(block, Block)
     # A teacher's states may be of half precision while its weights are not.
     x_ND = x_ND.to(next(block.parameters()).dtype)
-    q_ND, k_ND, v_ND = block.attention.qkv(block.attention_input(x_ND)).chunk(3, -1)
+    projected = block.attention.qkv(block.attention_input(x_ND))
+    q_ND, k_ND, v_ND = projected.chunk(3, -1)
     return q_ND, k_ND, v_ND
 
 
@@ -102,11 +106,13 @@ class AttentionScores(Term):
     def forward(self, compared: Compared) -> Tensor:
         total = compared.states.last_ND.new_zeros(())
         for own_GHLL, taught_GHLL, real_GL in self.scores(compared):
-            real_G1LL = (real_GL[:, :, None] & real_GL[:, None, :])[:, None]
+            real_GLL = real_GL[:, :, None] & real_GL[:, None, :]
+            real_G1LL = real_GLL[:, None]
             errors_GHLL = (own_GHLL - taught_GHLL).square() * real_G1LL
             # A token's error is the mean over heads and over the tokens that it attends to.
             lengths_G = real_GL.sum(1).clamp(min=1)
-            total = total + (errors_GHLL.sum((1, 2, 3)) / lengths_G).sum() / self.num_heads
+            errors_G = errors_GHLL.sum((1, 2, 3)) / lengths_G
+            total = total + errors_G.sum() / self.num_heads
         return total
 
     def count(self, batch: Batch) -> int:

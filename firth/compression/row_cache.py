@@ -54,7 +54,8 @@ class RowCache:
         """How many blocks an earlier process wrote; 0 if it wrote other ones."""
         path = self.folder / FACTS
         rows = self.folder / ROWS
-        if not path.exists() or not rows.exists() or rows.stat().st_size != 4 * math.prod(self.shape):
+        num_bytes = 4 * math.prod(self.shape)
+        if not path.exists() or not rows.exists() or rows.stat().st_size != num_bytes:
             return 0
         facts = dict(read_json(path))
         done = int(facts.pop("done", 0))
@@ -67,7 +68,9 @@ class RowCache:
             file.truncate(4 * math.prod(self.shape))
 
     def _write(self, block: int, compute: Callable[[range], np.ndarray]) -> None:
-        rows = range(block * BLOCK, min((block + 1) * BLOCK, self.shape[0]))
+        first = block * BLOCK
+        end = min(first + BLOCK, self.shape[0])
+        rows = range(first, end)
         array = np.memmap(self.folder / ROWS, np.float32, "r+", shape=self.shape)
         array[rows.start : rows.stop] = compute(rows)
         array.flush()

@@ -49,7 +49,9 @@ def shared(checkpoint: Checkpoint, *, num_layers: int = 0) -> Checkpoint:
         raise Unsupported(f"Only the layers of a BERT can be shared; this model is of the kind {type(bert).__name__}.")
     if len(set(bert.config.block_sizes)) > 1:
         raise Unsupported("The blocks of this model have different sizes, so they have no mean.")
-    common = {field.name for field in fields(Albert.Config)} & {field.name for field in fields(bert.config)}
+    albert_fields = {field.name for field in fields(Albert.Config)}
+    bert_fields = {field.name for field in fields(bert.config)}
+    common = albert_fields & bert_fields
     values = {name: getattr(bert.config, name) for name in common}
     values["embedding_width"] = bert.table_width
     values["num_layers"] = num_layers or bert.num_layers

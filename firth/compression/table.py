@@ -11,11 +11,15 @@ HEADER = ("model", "parameters", "megabytes", "texts/s, batches", "texts/s, sing
 def lines(comparison: Comparison) -> list[str]:
     """The table in columns for a terminal, and the sentences below it."""
     rows = _rows(comparison)
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    widths = []
+    for column in zip(*rows, strict=True):
+        widths.append(max(map(len, column)))
     shown = []
     for row in rows:
+        # The name is on the left, the numbers on the right of their columns.
         cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        for cell, width in zip(row[1:], widths[1:], strict=True):
+            cells.append(cell.rjust(width))
         shown.append("  ".join(cells))
     return [*shown, *_sentences(comparison)]
 
@@ -37,9 +41,10 @@ def searched_sentence(wanted: Wanted, *, reached: bool) -> str:
         asked.append(f"at least {wanted.keep:.4g} of the score")
     if wanted.faster is not None:
         asked.append(f"at least {wanted.faster:.4g} times the speed")
-    found = "The strength was chosen on these rows for" if reached else "No strength was found on these rows with"
-    end = "." if reached else "; this is the best one."
-    return f"{found} {' and '.join(asked)}{end}"
+    conditions = " and ".join(asked)
+    if reached:
+        return f"The strength was chosen on these rows for {conditions}."
+    return f"No strength was found on these rows with {conditions}; this is the best one."
 
 
 def _rows(comparison: Comparison) -> list[tuple[str, ...]]:

@@ -50,7 +50,9 @@ class Teacher:
         return teacher
 
     def _parts(self) -> list[nn.Module]:
-        parts: list[nn.Module] = [self.encoder, *self.checkpoint.goals.values(), *self.checkpoint.tasks.values()]
+        parts: list[nn.Module] = [self.encoder]
+        parts += self.checkpoint.goals.values()
+        parts += self.checkpoint.tasks.values()
         if self.checkpoint.feature_encoder is not None:
             parts.append(self.checkpoint.feature_encoder)
         return parts
@@ -74,7 +76,8 @@ class Teacher:
         if digest:
             return digest
         digests = [file_sha256(path) for path in sorted(self.path.glob("*.safetensors"))]
-        return sha256(" ".join(digests).encode()).hexdigest()
+        joined = " ".join(digests)
+        return sha256(joined.encode()).hexdigest()
 
     def to(self, device: torch.device | str) -> None:
         """Moves all its parts."""
@@ -173,5 +176,6 @@ def _fingerprint(teachers: Sequence[Teacher], examples: Sequence[Example]) -> st
     for teacher in teachers:
         digest.update(f"{teacher.digest} {teacher.max_length}\n".encode())
     for example in examples:
-        digest.update(json.dumps(list(example.texts)).encode() + b"\n")
+        line = json.dumps(list(example.texts))
+        digest.update(f"{line}\n".encode())
     return digest.hexdigest()

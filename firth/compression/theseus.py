@@ -9,7 +9,6 @@ evaluation only new layers run.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,8 +67,9 @@ class TheseusExtension(TrainingExtension):
         self.modules: list[TheseusModule] = []
 
     def prepare_encoder(self, encoder: Encoder) -> None:
+        teacher = self.teacher.encoder.to(self.job.device)
         # Copies, because the teacher keeps its precision.
-        old_blocks = copy.deepcopy(layers_of(self.teacher.encoder.to(self.job.device), self.job.model))
+        old_blocks = copy.deepcopy(layers_of(teacher, self.job.model))
         self.modules = []
         first = 0
         kept = kept_layers(len(old_blocks), encoder.num_layers, which="spread")
@@ -102,7 +102,7 @@ class Theseus(TrainedMethod):
     name = "theseus"
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
+    def strengths(cls, original: Checkpoint, config: TheseusConfig) -> Sequence[TheseusConfig]:
         return depth_strengths(original, config, most=fewer_layers(original))
 
     @property

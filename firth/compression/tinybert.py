@@ -53,7 +53,10 @@ class TinyBertConfig(DistilConfig):
 def copied_layers(student: Encoder, teacher: Encoder) -> dict[int, int]:
     """The teacher's layers by the student's, counted from 1."""
     num_own = student.num_layers
-    return {own: round(own * teacher.num_layers / num_own) for own in range(1, num_own + 1)}
+    layers: dict[int, int] = {}
+    for own in range(1, num_own + 1):
+        layers[own] = round(own * teacher.num_layers / num_own)
+    return layers
 
 
 def layer_terms(student: Encoder, teacher: Encoder) -> list[Term]:

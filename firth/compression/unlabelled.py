@@ -51,4 +51,7 @@ def with_labels(texts: Sequence[Example], scores_ERT: np.ndarray, names: Sequenc
     """The texts with the label of the highest mean probability over R teachers."""
     probabilities_ERT = torch.from_numpy(np.array(scores_ERT)).softmax(-1)
     best_E = probabilities_ERT.mean(1).argmax(-1)
-    return [replace(example, gold=names[best]) for example, best in zip(texts, best_E.tolist(), strict=True)]
+    labelled = []
+    for example, best in zip(texts, best_E.tolist(), strict=True):
+        labelled.append(replace(example, gold=names[best]))
+    return labelled

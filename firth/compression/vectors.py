@@ -63,7 +63,8 @@ class VectorCopy(Goal):
         cosines_E = F.cosine_similarity(vectors_ED, taught_ED, dim=-1)
         distances_E = (vectors_ED - taught_ED).square().sum(-1)
         # Divided by the mean square of a vector's numbers, so that one rate suits vectors of any length.
-        size = taught_ED.square().sum(-1).mean().clamp(min=1e-12)
+        squares_E = taught_ED.square().sum(-1)
+        size = squares_E.mean().clamp(min=1e-12)
         return Loss(
             {"vectors": distances_E.sum() / size},
             {"vectors_cosine": cosines_E.sum(), "vectors_cosine_of": taught_ED.new_tensor(len(taught_ED))},
@@ -127,41 +128,53 @@ class CopiedVectors(StudentMethod):
         return checkpoints.load(self._start(job))
 
     def _train(
-        self, job: CompressionJob, student: Checkpoint, lines: Sequence[tuple[str, ...]], vectors_ED: np.ndarray
+        self,
+        job: CompressionJob,
+        student: Checkpoint,
+        lines: Sequence[tuple[str, ...]],
+        vectors_ED: np.ndarray,
     ) -> None:
         """Trains the student in place."""
         config = self.config
         embedding = job.original.embedding
         longest = config.max_length or embedding.max_length or LONGEST
-        examples = [Example((text,), row=row) for row, line in enumerate(lines) for text in line]
-        items = text_items(
-            examples, student.tokenizer, max_length=min(longest, student.encoder.max_positions), max_windows=1
-        )
+        max_length = min(longest, student.encoder.max_positions)
+        examples: list[Example] = []
+        for row, line in enumerate(lines):
+            # All texts of a line have the same vector.
+            examples += [Example((text,), row=row) for text in line]
+        items = text_items(examples, student.tokenizer, max_length=max_length, max_windows=1)
         batches = ItemBatches({TEXT_TABLE: VectorBatches(vectors_ED)}, {TEXT_TABLE: items}, config.batch_size, job.seed)
-        steps = max(1, round((config.epochs or EPOCHS) * batches.num_packs(0) / current_world().size))
+        num_batches = batches.num_packs(0)
+        num_ranks = current_world().size
+        epochs = config.epochs or EPOCHS
+        steps = max(1, round(epochs * num_batches / num_ranks))
+        train_config = TrainConfig(
+            steps=steps,
+            accumulate=num_ranks,
+            seed=job.seed,
+            log_every=max(1, min(20, steps // 50)),
+            checkpoint_every=max(1, min(500, num_batches)),
+            compile="no",
+            precision="fp32",
+            optim=OptimConfig(rate=config.rate or RATE, warmup_rate=0.1),
+        )
         learner = Learner(student.encoder, {TEXT_TABLE: VectorCopy(embedding)}).to(job.device)
         folder = self.run_path(job)
         folder.mkdir(parents=True, exist_ok=True)
-        TrainingRun(
+        interrupts = job.run.interrupts if job.run else Interrupts()
+        run = TrainingRun(
             folder,
             learner,
             packs=batches,
             measure=None,
-            config=TrainConfig(
-                steps=steps,
-                accumulate=current_world().size,
-                seed=job.seed,
-                log_every=max(1, min(20, steps // 50)),
-                checkpoint_every=max(1, min(500, batches.num_packs(0))),
-                compile="no",
-                precision="fp32",
-                optim=OptimConfig(rate=config.rate or RATE, warmup_rate=0.1),
-            ),
+            config=train_config,
             resume=True,
-            interrupts=job.run.interrupts if job.run else Interrupts(),
+            interrupts=interrupts,
             label="copying vectors",
             needs_whole="compression changes whole weights",
-        ).go()
+        )
+        run.go()
         learner.cpu().eval()
 
     def is_run_begun(self, job: CompressionJob) -> bool:

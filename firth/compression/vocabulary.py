@@ -106,7 +106,8 @@ def with_tokens(checkpoint: Checkpoint, kept: Sequence[int]) -> Checkpoint:
         if goal.per_token is None:
             raise Unsupported(f"The model has the head {name}, from which tokens cannot be removed.")
         goals[name] = make_objective(name, goal.config, encoder, tokenizer)
-        _load_rows(goals[name], goal, set(goal.per_token) & goal.state_dict().keys(), kept)
+        per_token = set(goal.per_token) & goal.state_dict().keys()
+        _load_rows(goals[name], goal, per_token, kept)
     return replace(checkpoint, encoder=encoder.eval(), goals=goals, tokenizer=tokenizer)
 
 

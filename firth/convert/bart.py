@@ -77,7 +77,10 @@ class BartLayout(EncoderDecoderLayout):
 
     def values_of(self, config: EncoderDecoderConfig) -> dict[str, object]:
         assert isinstance(config, Bart.Config)
-        values: dict[str, object] = {"architectures": [CLASSES[config.norm]], "model_type": TYPES[config.norm]}
+        values: dict[str, object] = {
+            "architectures": [CLASSES[config.norm]],
+            "model_type": TYPES[config.norm],
+        }
         for name, key in {**REQUIRED, **OPTIONAL}.items():
             values[key] = getattr(config, name)
         values["decoder_layers"] = config.num_decoder_layers

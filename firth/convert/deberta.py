@@ -22,8 +22,13 @@ HEAD = "lm_predictions.lm_head."
 BIAS = HEAD + "bias"
 LEGACY_HEAD = "cls.predictions.transform."
 LEGACY_BIAS = "cls.predictions.bias"
-JUDGE = tuple(
-    f"mask_predictions.{part}.{kind}" for part in ("dense", "LayerNorm", "classifier") for kind in ("weight", "bias")
+JUDGE = (
+    "mask_predictions.dense.weight",
+    "mask_predictions.dense.bias",
+    "mask_predictions.LayerNorm.weight",
+    "mask_predictions.LayerNorm.bias",
+    "mask_predictions.classifier.weight",
+    "mask_predictions.classifier.bias",
 )
 """Tells replaced tokens apart in pre-training; nothing else uses it."""
 
@@ -56,7 +61,12 @@ class DebertaLayout(HuggingFaceLayout):
         return flat
 
     def modern_tensors(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        return {name.replace(LEGACY_HEAD, HEAD).replace(LEGACY_BIAS, BIAS): tensor for name, tensor in tensors.items()}
+        renamed: dict[str, Tensor] = {}
+        for name, tensor in tensors.items():
+            name = name.replace(LEGACY_HEAD, HEAD)
+            name = name.replace(LEGACY_BIAS, BIAS)
+            renamed[name] = tensor
+        return renamed
 
     def config_json(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, object]:
         config: Deberta.Config = encoder.config

@@ -133,7 +133,8 @@ class _Renaming:
     def _words(self, config: Elmo.Config) -> dict[str, Tensor]:
         """The character embeddings, convolutions and highway layers."""
         padding_row = torch.zeros(1, config.character_width)
-        tensors = {"words.characters.weight": torch.cat([padding_row, self._take("char_embed")])}
+        character_rows = self._take("char_embed")
+        tensors = {"words.characters.weight": torch.cat([padding_row, character_rows])}
         for i in range(len(config.filters)):
             # 1 x size x channels x filters -> filters x channels x size
             weight = self._take(f"CNN/W_cnn_{i}").squeeze(0).permute(2, 1, 0)
@@ -142,8 +143,10 @@ class _Renaming:
         for i in range(config.num_highways):
             for ours, theirs in (("change", "transform"), ("gate", "carry")):
                 # Their matrices are inputs x outputs.
-                tensors[f"words.highways.{i}.{ours}.weight"] = self._take(f"CNN_high_{i}/W_{theirs}").T
-                tensors[f"words.highways.{i}.{ours}.bias"] = self._take(f"CNN_high_{i}/b_{theirs}")
+                matrix = self._take(f"CNN_high_{i}/W_{theirs}").T
+                layer = f"words.highways.{i}.{ours}"
+                tensors[f"{layer}.weight"] = matrix
+                tensors[f"{layer}.bias"] = self._take(f"CNN_high_{i}/b_{theirs}")
         tensors["words.project.weight"] = self._take("CNN_proj/W_proj").T
         tensors["words.project.bias"] = self._take("CNN_proj/b_proj")
         return tensors

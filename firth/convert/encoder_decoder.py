@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from firth import encoders
 from firth.convert import NestedModel, Weights, own
-from firth.convert.huggingface import GOAL_PREFIX, pop_goal_tensors, read_tensors
+from firth.convert.huggingface import GOAL_PREFIX, pop_goal_tensors
+from firth.convert.weight_files import read_tensors
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.nn.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
@@ -81,7 +82,8 @@ class EncoderDecoderLayout:
             if their_name not in tensors:
                 raise Damaged(f"{folder} lacks the tensor {their_name}.")
             encoder[name] = tensors.pop(their_name)
-        unknown = [name for name in tensors if not any(re.fullmatch(extra, name) for extra in self.extras)]
+        extras = "|".join(self.extras)
+        unknown = [name for name in tensors if not re.fullmatch(extras, name)]
         if unknown:
             raise Unsupported(
                 f"{folder} has the tensor {unknown[0]}, which firth would not use ({len(unknown)} such in all)."
@@ -93,7 +95,9 @@ class EncoderDecoderLayout:
         if not self.suits(encoder, goals):
             return own.tensors_of(encoder, goals)
         ours = self.to_theirs(_apart(encoder))
-        tensors = {their_name: ours[name] for name, their_name in self.tensor_names(encoder.config).items()}
+        tensors: dict[str, Tensor] = {}
+        for name, their_name in self.tensor_names(encoder.config).items():
+            tensors[their_name] = ours[name]
         for goal, head in goals.items():
             for name, tensor in head.state_dict().items():
                 # Cloned, because a goal may share tensors with the encoder.
@@ -144,7 +148,8 @@ class EncoderDecoderLayout:
         renamed: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
             is_apart = name in (HEAD, HEAD_BIAS) or name.startswith(GOAL_PREFIX)
-            renamed[name if is_apart else self.prefix + name] = tensor
+            prefix = "" if is_apart else self.prefix
+            renamed[prefix + name] = tensor
         return renamed
 
     def _drop_copies(self, folder: Path, tensors: dict[str, Tensor]) -> None:
@@ -165,7 +170,11 @@ class EncoderDecoderLayout:
 
 
 def known_fields(
-    path: Path, values: JsonObject, *, required: Mapping[str, str], optional: Mapping[str, str]
+    path: Path,
+    values: JsonObject,
+    *,
+    required: Mapping[str, str],
+    optional: Mapping[str, str],
 ) -> dict[str, Any]:
     """The values of these keys of `config.json` under firth's names; raises if a required one is missing."""
     missing = [key for key in required.values() if values.get(key) is None]

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from firth.convert import NestedModel, Weights
-from firth.convert.huggingface import GOAL_PREFIX, pop_goal_tensors, read_tensors
+from firth.convert.huggingface import GOAL_PREFIX, given_fields, pop_goal_tensors
+from firth.convert.weight_files import read_tensors
 from firth.encoders.gpt import GPT
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
@@ -142,7 +143,7 @@ def _config(folder: Path, values: JsonObject) -> GPT.Config:
     for key, value in FIXED.items():
         if values.get(key, value) != value:
             raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's GPT has {value!r}.")
-    known = {name: values[key] for name, key in FIELDS.items() if values.get(key) is not None}
+    known = given_fields(values, FIELDS)
     for name in REQUIRED:
         if name not in known:
             raise BadInput(f"{path} lacks '{FIELDS[name]}'.")

@@ -4,20 +4,19 @@ A `HuggingFaceLayout` says how a model type names the parts of one of firth's en
 type. Reading is strict: every tensor is used, or is on the short list of known extras, or is an error.
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from firth import encoders
 from firth.convert import HEAD, EncoderConfig, NestedModel, Weights
-from firth.convert.row_quantised import QUANTISED, load_quantised
 from firth.convert.task_heads import drop_head, pop_head
+from firth.convert.weight_files import read_tensors
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
 from firth.nn.meta import on_meta_device
@@ -71,9 +70,11 @@ class HuggingFaceLayout:
 
     def read(self, folder: Path) -> Weights:
         """The content of a folder; raises when anything in it is not understood."""
-        values = self.modern_values(folder / "config.json", read_json(folder / "config.json"))
+        config_path = folder / "config.json"
+        values = self.modern_values(config_path, read_json(config_path))
+        stored = self.modern_tensors(read_tensors(folder))
         found: dict[str, Tensor] = {}
-        for name, tensor in self.modern_tensors(read_tensors(folder)).items():
+        for name, tensor in stored.items():
             found[_modern_name(name)] = tensor
         task = None
         if (folder / HEAD).exists():
@@ -107,21 +108,28 @@ class HuggingFaceLayout:
         """The tensors of a file, with joined ones separate; types whose files had other names before rename them."""
         separate: dict[str, Tensor] = {}
         for name, tensor in tensors.items():
-            for whole, parts in self.joined.items():
-                if whole in name:
-                    for part, piece in zip(parts, tensor.chunk(len(parts)), strict=True):
-                        separate[name.replace(whole, part)] = piece
-                    break
-            else:
+            joined = [whole for whole in self.joined if whole in name]
+            if not joined:
                 separate[name] = tensor
+                continue
+            whole = joined[0]
+            parts = self.joined[whole]
+            for part, piece in zip(parts, tensor.chunk(len(parts)), strict=True):
+                separate[name.replace(whole, part)] = piece
         return separate
 
     def _join(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """The inverse of `modern_tensors`."""
         for whole, parts in self.joined.items():
-            for name in [name for name in tensors if parts[0] in name]:
-                pieces = [tensors.pop(name.replace(parts[0], part)) for part in parts]
-                tensors[name.replace(parts[0], whole)] = torch.cat(pieces)
+            first_part = parts[0]
+            first_names = [name for name in tensors if first_part in name]
+            for name in first_names:
+                pieces = []
+                for part in parts:
+                    part_name = name.replace(first_part, part)
+                    pieces.append(tensors.pop(part_name))
+                whole_name = name.replace(first_part, whole)
+                tensors[whole_name] = torch.cat(pieces)
         return tensors
 
     def tensors_of(self, encoder: Encoder, goals: Mapping[str, nn.Module], *, pad_id: int) -> dict[str, Tensor]:
@@ -139,7 +147,8 @@ class HuggingFaceLayout:
         tensors = self._join(tensors)
         for goal, head in goals.items():
             state = head.state_dict()
-            names = self.heads.get(self._head_of(goal, goals))
+            owner = self._head_of(goal, goals)
+            names = self.heads.get(owner)
             if not names:
                 names = {name: f"{GOAL_PREFIX}{goal}.{name}" for name in state}
             for name, their_name in names.items():
@@ -188,7 +197,8 @@ class HuggingFaceLayout:
                 continue
             for name, value in fields.items():
                 # A goal whose own field is empty uses the encoder's value.
-                used = getattr(goals[goal].config, name) or getattr(encoder.config, name)
+                own_value = getattr(goals[goal].config, name)
+                used = own_value or getattr(encoder.config, name)
                 if used != value:
                     return False
         return True
@@ -296,50 +306,23 @@ class HuggingFaceLayout:
             if name in unused and not torch.equal(unused[name], tokens_VD):
                 raise Unsupported(f"{folder} has an output embedding of its own; firth's is tied to the input's.")
         known = {*self.tied, *self.extras}
-        unknown = [name for name in unused if name not in known and name.removeprefix(self.prefix) not in known]
+        unknown = []
+        for name in unused:
+            if name not in known and name.removeprefix(self.prefix) not in known:
+                unknown.append(name)
         if unknown:
             raise Unsupported(
                 f"{folder} has the tensor {unknown[0]}, which firth would not use ({len(unknown)} such in all)."
             )
 
 
-def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors in the weight file or files of a folder, as float32."""
-    if (folder / QUANTISED).exists():
-        return load_quantised(folder / QUANTISED)
-    index = folder / "model.safetensors.index.json"
-    file_names = ["model.safetensors"]
-    # Large models are split into several files, which the index lists.
-    if index.exists():
-        file_names = sorted(set(read_json(index)["weight_map"].values()))
-    tensors: dict[str, Tensor] = {}
-    for file_name in file_names:
-        path = folder / file_name
-        if not path.exists():
-            raise BadInput(f"{folder} has no {file_name}{_other_format(folder)}.{_without_weights(folder)}")
-        try:
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a dict
-                    tensor = file.get_tensor(name)
-                    tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
-        except (SafetensorError, json.JSONDecodeError) as error:
-            raise Damaged(f"{path} cannot be read ({error}); fetch or make it again.") from None
-    return tensors
-
-
-def _other_format(folder: Path) -> str:
-    """A hint for a folder whose weights are in a format that must be imported; empty if there are none."""
-    others = [*folder.glob("*.bin"), *folder.glob("*.ckpt*")]
-    if not others:
-        return ""
-    return f" ({others[0].name} has another format; convert it with `firth import`)"
-
-
-def _without_weights(folder: Path) -> str:
-    """What a folder with a config but without weights looks like, and the remedy; empty if it has other weights."""
-    if _other_format(folder):
-        return ""
-    return " It looks like a model whose weights were not copied or downloaded; fetch the weights into this folder."
+def given_fields(values: JsonObject, fields: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of firth's config that `config.json` gives a value; `fields` has the key of each."""
+    given: dict[str, Any] = {}
+    for name, key in fields.items():
+        if values.get(key) is not None:
+            given[name] = values[key]
+    return given
 
 
 def pop_goal_tensors(tensors: dict[str, Tensor], goals: dict[str, dict[str, Tensor]]) -> None:
@@ -378,8 +361,10 @@ def _fuse_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name in tensors:
         if ".query." in name:
             # Three tensors of D x D -> one of 3D x D.
-            parts = [tensors[name.replace("query", part)] for part in QKV_PARTS]
-            fused[name.replace("query", "qkv")] = torch.cat(parts)
+            part_names = [name.replace("query", part) for part in QKV_PARTS]
+            parts = [tensors[part_name] for part_name in part_names]
+            fused_name = name.replace("query", "qkv")
+            fused[fused_name] = torch.cat(parts)
     return fused
 
 

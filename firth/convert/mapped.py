@@ -14,6 +14,7 @@ import numpy as np
 
 from firth.errors import Damaged
 from firth.files import atomic_file, write_bytes
+from firth.ragged import bounds_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -119,10 +120,11 @@ def _compiled_means(tokenizer: "Subwords", words: Mapping[int, str], rows_MD: np
     encoded: list[bytes] = []
     for word in words.values():
         # The end-of-sentence token has no n-grams.
-        encoded.append(b"" if word == END else f"<{word}>".encode())
+        spelling = "" if word == END else f"<{word}>"
+        encoded.append(spelling.encode())
     lengths = [len(word) for word in encoded]
     bytes_of_words = np.frombuffer(b"".join(encoded), np.uint8)
-    word_bounds = np.cumsum([0, *lengths])
+    word_bounds = bounds_of(lengths)
     config = tokenizer.config
     parts_M, bounds = ngram_parts(
         bytes_of_words,

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 def read(folder: Path) -> Weights:
     """The content of a folder; raises when anything in it is not understood."""
-    from firth.convert.huggingface import read_tensors  # imports torch, which writing a table does not need
+    from firth.convert.weight_files import read_tensors  # imports torch, which writing a table does not need
 
     values = read_json(folder / "config.json")
     model_type = str(values.get("model_type"))

@@ -121,14 +121,21 @@ def _apply_patterns(values: JsonObject, config: LoraConfig, thin: dict[str, Tens
 
 
 def write_adapter(
-    folder: Path, encoder: Encoder, head: TransformersHead, *, base: str, layout_name: str, config: LoraConfig
+    folder: Path,
+    encoder: Encoder,
+    head: TransformersHead,
+    *,
+    base: str,
+    layout_name: str,
+    config: LoraConfig,
 ) -> None:
     """Writes the low-rank matrices and the head in peft's layout."""
     layout = _layout(layout_name)
     thin = _joined(layout, _their_matrices(layout, encoder), config)
     tensors: dict[str, Tensor] = {}
     for name, tensor in thin.items():
-        tensors[f"{PREFIX}{name}.weight"] = tensor.detach().cpu().contiguous().clone()
+        on_cpu = tensor.detach().cpu().contiguous()
+        tensors[f"{PREFIX}{name}.weight"] = on_cpu.clone()
     for name, tensor in head.tensors.items():
         tensors[PREFIX + name] = tensor
     layers = sorted({name.rpartition(".")[0].removeprefix(layout.prefix) for name in thin})
@@ -136,7 +143,8 @@ def write_adapter(
     others = {layer: rank for layer, rank in ranks.items() if rank != config.rank}
     architectures = head.settings["architectures"]
     assert isinstance(architectures, list)
-    task_type = next(kind for ending, kind in TASK_TYPES.items() if architectures[0].endswith(ending))
+    architecture = architectures[0]
+    task_type = next(kind for ending, kind in TASK_TYPES.items() if architecture.endswith(ending))
     values = {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
@@ -245,8 +253,10 @@ def _join_layer(thin: dict[str, Tensor], layer: str, names: Sequence[str]) -> No
     size, rank = seconds[0].shape
     joined = torch.zeros(size * len(names), rank * len(present))
     for place, (name, second) in enumerate(zip(present, seconds, strict=True)):
-        rows = slice(names.index(name) * size, (names.index(name) + 1) * size)
-        columns = slice(place * rank, (place + 1) * rank)
+        first_row = names.index(name) * size
+        first_column = place * rank
+        rows = slice(first_row, first_row + size)
+        columns = slice(first_column, first_column + rank)
         joined[rows, columns] = second
     thin[f"{layer}.lora_A"] = torch.cat(firsts)
     thin[f"{layer}.lora_B"] = joined
@@ -263,8 +273,9 @@ def _own_matrices(layout: HuggingFaceLayout, encoder: Encoder, adapter: PeftAdap
         for name, part_first, part_second in _separate(layout, their_layer, first, second):
             if name not in own_names:
                 raise Unsupported(f"The adapter has matrices for {layer}, which firth's LoRA cannot learn beside.")
-            found[own_names[name].replace("KIND", "a")] = part_first
-            found[own_names[name].replace("KIND", "b")] = part_second
+            own_name = own_names[name]
+            found[own_name.replace("KIND", "a")] = part_first
+            found[own_name.replace("KIND", "b")] = part_second
     return found
 
 
@@ -278,6 +289,8 @@ def _separate(layout: HuggingFaceLayout, layer: str, first: Tensor, second: Tens
                 # Columns of zeros do nothing, so their rows of the first matrix are left out.
                 used = piece.any(0).nonzero().flatten()
                 if len(used):
-                    rows.append((layer.replace(whole, part), first[used], piece[:, used].contiguous()))
+                    name = layer.replace(whole, part)
+                    columns = piece[:, used].contiguous()
+                    rows.append((name, first[used], columns))
             return rows
     return [(layer, first, second)]

@@ -22,7 +22,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The `.bin` file of a folder, or the files that its index names; an empty list if there are none."""
     index = folder / f"{WEIGHTS}.index.json"
     if index.exists():
-        names = sorted(set(read_json(index)["weight_map"].values()))
+        file_of_tensor = read_json(index)["weight_map"]
+        names = sorted(set(file_of_tensor.values()))
         return [folder / name for name in names]
     path = folder / WEIGHTS
     if path.is_file():
@@ -76,7 +77,8 @@ def _convert(files: Sequence[Path], out: Path) -> None:
         except Exception as error:
             # Any exception: the file's bytes decide which one it is.
             raise BadInput(f"{path.name} holds more than weights or is damaged ({_first_line(error)})") from None
-        if not isinstance(found, dict) or not all(isinstance(value, torch.Tensor) for value in found.values()):
+        are_tensors = isinstance(found, dict) and all(isinstance(value, torch.Tensor) for value in found.values())
+        if not are_tensors:
             raise BadInput(f"{path.name} does not hold tensors by name")
         for name, tensor in found.items():
             # Cloned, because tied tensors share memory, which safetensors refuses.

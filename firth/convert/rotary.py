@@ -59,7 +59,11 @@ def _theta(path: Path, rotation: JsonObject) -> float | None:
 
 def _layer_kinds(every: int, count: int) -> list[str]:
     """The kind of each layer, where every so many see all."""
-    return [LOCAL if number % every else GLOBAL for number in range(count)]
+    kinds = []
+    for number in range(count):
+        sees_all = number % every == 0
+        kinds.append(GLOBAL if sees_all else LOCAL)
+    return kinds
 
 
 def _global_every(path: Path, kinds: list[str]) -> int:

@@ -156,8 +156,11 @@ def _codes(weight_RC: "Tensor", scale_R: "Tensor", most: int) -> "Tensor":
 
 
 def _compress(codes: np.ndarray, bits: int) -> np.ndarray:
-    """int8 codes -> bytes of Huffman's code of them, shifted so that none is below 0."""
-    unsigned = (codes.astype(np.int16) + 2 ** (bits - 1)).astype(np.uint8)
+    """int8 codes -> bytes of Huffman's code of them."""
+    # Codes go from minus to plus half of the range; stored ones from 0 on.
+    shift = 2 ** (bits - 1)
+    unsigned = codes.astype(np.int16) + shift
+    unsigned = unsigned.astype(np.uint8)
     # Repetitions are not looked for: weights have none, and without them the bytes depend on the codes alone.
     coder = zlib.compressobj(wbits=RAW_DEFLATE, strategy=zlib.Z_HUFFMAN_ONLY)
     coded = coder.compress(unsigned.tobytes()) + coder.flush()

@@ -106,7 +106,8 @@ def _activated(x: np.ndarray, name: str) -> np.ndarray:
     if name == "gelu":
         import torch
 
-        return np.asarray(torch.nn.functional.gelu(torch.from_numpy(x)).numpy())
+        activated = torch.nn.functional.gelu(torch.from_numpy(x))
+        return np.asarray(activated.numpy())
     return x
 
 
@@ -202,16 +203,25 @@ def _read_pooling(path: Path) -> str:
     named = values.get("pooling_mode")
     if named:
         own_names = {name: own_name for own_name, (_, name) in POOLINGS.items()}
-        modes = [own_names.get(mode, "") for mode in ([named] if isinstance(named, str) else named)]
+        if isinstance(named, str):
+            named = [named]
+        modes = [own_names.get(mode, "") for mode in named]
     else:
-        modes = [own_name for own_name, (name, _) in POOLINGS.items() if values.get(_MODE + name) is True]
+        for own_name, (name, _) in POOLINGS.items():
+            if values.get(_MODE + name) is True:
+                modes.append(own_name)
     if not modes or "" in modes:
         raise Unsupported(f"{path} asks for a pooling firth does not have.")
     return "+".join(modes)
 
 
 def write_embedding(
-    folder: Path, embedding: Embedding, *, width: int = 0, layers: tuple[VectorLayer, ...] = (), always: bool = False
+    folder: Path,
+    embedding: Embedding,
+    *,
+    width: int = 0,
+    layers: tuple[VectorLayer, ...] = (),
+    always: bool = False,
 ) -> tuple[str, ...]:
     """Writes settings and layers as files of sentence-transformers and returns their names.
 
@@ -222,8 +232,10 @@ def write_embedding(
     modules: list[tuple[str, str]] = [("Transformer", ""), ("Pooling", "1_Pooling")]
     written = [name for name in SENTENCE_FILES if name != PROMPTS_FILE]
     classes = {name: kind for kind, name in _LAYERS.items()}
-    everything = [*layers, VectorLayer("normalise")] if embedding.normalise else list(layers)
-    for layer in everything:
+    all_layers = list(layers)
+    if embedding.normalise:
+        all_layers.append(VectorLayer("normalise"))
+    for layer in all_layers:
         kind = classes[layer.kind]
         path = f"{len(modules)}_{kind}"
         modules.append((kind, path))
@@ -243,7 +255,9 @@ def write_embedding(
         write_json(folder / PROMPTS_FILE, _prompt_settings(embedding))
         written.append(PROMPTS_FILE)
     modes = embedding.pooling.split("+")
-    pooling: dict[str, object] = {f"{_MODE}{name}": own_name in modes for own_name, (name, _) in POOLINGS.items()}
+    pooling: dict[str, object] = {}
+    for own_name, (name, _) in POOLINGS.items():
+        pooling[f"{_MODE}{name}"] = own_name in modes
     if modes != [name for name in POOLINGS if name in modes]:
         # Only newer files can say in which order poolings are side by side.
         pooling = {"pooling_mode": [POOLINGS[mode][1] for mode in modes], "embedding_dimension": width}

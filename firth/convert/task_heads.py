@@ -143,12 +143,14 @@ def _pair_score(heads: TypeHeads, encoder: Encoder, head: CompareHead) -> Transf
     config = head.config
     if config.both_orders:
         return None
-    is_number = config.kind == "number"
-    last = _rescaled(head.head, scale=config.spread or 1.0, centre=config.centre) if is_number else head.head
+    last = head.head
+    function = "torch.nn.modules.activation.Sigmoid"
+    if config.kind == "number":
+        last = _rescaled(last, scale=config.spread or 1.0, centre=config.centre)
+        function = "torch.nn.modules.linear.Identity"
     tensors = _text_tensors(heads, encoder, head.layer, last)
     if tensors is None:
         return None
-    function = "torch.nn.modules.linear.Identity" if is_number else "torch.nn.modules.activation.Sigmoid"
     settings = {
         "architectures": [heads.classes + TEXT],
         "sentence_transformers": {"activation_fn": function},
@@ -163,7 +165,9 @@ def _text_tensors(heads: TypeHeads, encoder: Encoder, layer: nn.Module, last: nn
     is_plain = not isinstance(layer, ScoringLayer)
     if not heads.layer:
         # The class has the model's pooler before the scores.
-        return _renamed(last, heads.text) if pooler is not None and is_plain else None
+        if pooler is None or not is_plain:
+            return None
+        return _renamed(last, heads.text)
     if isinstance(layer, ScoringLayer):
         if layer.kind != heads.kind or pooler is not None:
             return None
@@ -209,7 +213,9 @@ def _rescaled(layer: nn.Linear, *, scale: float, centre: float) -> nn.Linear:
 
 
 def _token_layer(heads: TypeHeads, layer: nn.Module) -> dict[str, Tensor]:
-    return _renamed_layer(heads, layer) if isinstance(layer, ScoringLayer) else {}
+    if not isinstance(layer, ScoringLayer):
+        return {}
+    return _renamed_layer(heads, layer)
 
 
 def _renamed_layer(heads: TypeHeads, layer: ScoringLayer) -> dict[str, Tensor]:
@@ -220,8 +226,12 @@ def _renamed_layer(heads: TypeHeads, layer: ScoringLayer) -> dict[str, Tensor]:
 
 
 def _renamed(layer: nn.Module, name: str) -> dict[str, Tensor]:
-    # Cloned, because safetensors refuses tensors that share memory.
-    return {f"{name}.{key}": tensor.detach().cpu().contiguous().clone() for key, tensor in layer.state_dict().items()}
+    renamed: dict[str, Tensor] = {}
+    for key, tensor in layer.state_dict().items():
+        on_cpu = tensor.detach().cpu().contiguous()
+        # Cloned, because safetensors refuses tensors that share memory.
+        renamed[f"{name}.{key}"] = on_cpu.clone()
+    return renamed
 
 
 def _label_settings(labels: Sequence[str]) -> dict[str, object]:
@@ -282,9 +292,14 @@ def _pop_text_head(heads: TypeHeads, values: JsonObject, tensors: dict[str, Tens
     if len(names) > 1 or problem == PROBLEMS["number"]:
         kinds = {problem: kind for kind, problem in PROBLEMS.items()}
         kind = kinds.get(str(problem), "one")
-        pooling = values.get("classifier_pooling", "cls") if heads.norm else "cls"
-        config = {"kind": kind, "layer": layer, "pooling": pooling, "spread": 1.0 if kind == "number" else 0.0}
-        return TaskWeights("classify", config, {} if kind == "number" else {"label": names}, found)
+        pooling = "cls"
+        if heads.norm:
+            pooling = values.get("classifier_pooling", "cls")
+        config = {"kind": kind, "layer": layer, "pooling": pooling, "spread": 0.0}
+        if kind == "number":
+            config["spread"] = 1.0
+            return TaskWeights("classify", config, {}, found)
+        return TaskWeights("classify", config, {"label": names}, found)
     settings = values.get("sentence_transformers") or {}
     function = str(settings.get("activation_fn", ""))
     # A score as it is, or a probability.
@@ -324,4 +339,8 @@ def _popped(tensors: dict[str, Tensor], names: Mapping[str, str]) -> dict[str, T
 
 def _label_names(values: JsonObject, count: int) -> tuple[str, ...]:
     known = values.get("id2label") or {}
-    return tuple(str(known.get(str(number), f"LABEL_{number}")) for number in range(count))
+    names = []
+    for number in range(count):
+        name = known.get(str(number), f"LABEL_{number}")
+        names.append(str(name))
+    return tuple(names)

@@ -55,7 +55,8 @@ class VectorHead:
         num_tokens = len(self.token_weights_V)
         meanings_VD = table_VE[:num_tokens] @ self.projection_ED + self.bias_D
         own_VR = token_signs(num_tokens, len(self.own_scales_R)) * self.own_scales_R
-        return np.asarray(self.token_weights_V[:, None] * np.concatenate([meanings_VD, own_VR], 1), np.float32)
+        unweighted = np.concatenate([meanings_VD, own_VR], 1)
+        return np.asarray(self.token_weights_V[:, None] * unweighted, np.float32)
 
 
 def token_signs(num_tokens: int, count: int) -> np.ndarray:
@@ -63,8 +64,10 @@ def token_signs(num_tokens: int, count: int) -> np.ndarray:
     key = rng.key("vector head", "signs")
     # A draw has 64 bits, each of which is a sign.
     num_draws = -(-count // 64)
-    draws = rng.bits(key, np.arange(num_tokens)[:, None], np.arange(num_draws)).astype("<u8")
-    bits = np.unpackbits(draws.view(np.uint8), axis=1, bitorder="little")[:, :count]
+    tokens_V1 = np.arange(num_tokens)[:, None]
+    draws = rng.bits(key, tokens_V1, np.arange(num_draws))
+    draw_bytes = draws.astype("<u8").view(np.uint8)
+    bits = np.unpackbits(draw_bytes, axis=1, bitorder="little")[:, :count]
     return 2 * bits.astype(np.int8) - 1
 
 
@@ -73,7 +76,9 @@ def write_vector_head(folder: Path, head: VectorHead) -> None:
     from safetensors.numpy import save  # imports torch, if it is there
 
     arrays = (head.token_weights_V, head.projection_ED, head.bias_D, head.own_scales_R)
-    stored = {name: np.ascontiguousarray(array, np.float16) for name, array in zip(NAMES, arrays, strict=True)}
+    stored: dict[str, np.ndarray] = {}
+    for name, array in zip(NAMES, arrays, strict=True):
+        stored[name] = np.ascontiguousarray(array, np.float16)
     write_bytes(folder / VECTOR_HEAD, save(stored))
 
 

@@ -8,13 +8,15 @@ sequence in transformers; firth's is written as `n_positions`.
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from firth.convert import NestedModel, Weights
-from firth.convert.huggingface import GOAL_PREFIX, QKV_PARTS, pop_goal_tensors, read_tensors
+from firth.convert.huggingface import GOAL_PREFIX, QKV_PARTS, given_fields, pop_goal_tensors
+from firth.convert.weight_files import read_tensors
 from firth.encoders.xlnet import XLNet
 from firth.errors import BadInput, Damaged, Unsupported
 from firth.files import JsonObject, read_json
@@ -136,7 +138,7 @@ def _config(folder: Path, values: JsonObject) -> XLNet.Config:
     for key, value in FIXED.items():
         if values.get(key, value) != value:
             raise Unsupported(f"{path} has {key} = {values[key]!r}; firth's XLNet has {value!r}.")
-    known = {name: values[key] for name, key in FIELDS.items() if values.get(key) is not None}
+    known = given_fields(values, FIELDS)
     for name in REQUIRED:
         if name not in known:
             raise BadInput(f"{path} lacks '{FIELDS[name]}'.")
@@ -152,13 +154,19 @@ def _pop_encoder(folder: Path, tensors: dict[str, Tensor], config: XLNet.Config)
     # On the meta device, only the names are made: no memory is used for weights.
     with on_meta_device():
         shapes = XLNet(config).state_dict()
-    missing = [their_name for name in shapes for their_name in _their_names(name) if their_name not in tensors]
+    all_names = chain.from_iterable(map(_their_names, shapes))
+    missing = [their_name for their_name in all_names if their_name not in tensors]
     if missing:
         raise Damaged(f"{folder} lacks the tensor {missing[0]} ({len(missing)} missing in all).")
     encoder: dict[str, Tensor] = {}
     for name, expected in shapes.items():
-        parts = [_to_ours(their_name, tensors.pop(their_name)) for their_name in _their_names(name)]
-        tensor = torch.cat(parts) if len(parts) > 1 else parts[0]
+        parts = []
+        for their_name in _their_names(name):
+            part = tensors.pop(their_name)
+            parts.append(_to_ours(their_name, part))
+        tensor = parts[0]
+        if len(parts) > 1:
+            tensor = torch.cat(parts)
         is_vector = expected.ndim == 1
         encoder[name] = tensor.flatten() if is_vector else tensor
     return encoder

@@ -77,18 +77,22 @@ def drop_duplicates(documents: Iterable[Document], *, tally: Counter[str] | None
 
 def _unseen(batch: list[Document], seen: "Seen", tally: Counter[str]) -> Iterator[Document]:
     """The new documents of a batch, without the lines that were seen before."""
-    encoded = [[line.encode() for line in document.lines] for document in batch]
+    encoded = []
     # A document's fingerprint comes before those of its long lines.
     texts = []
-    for document, lines in zip(batch, encoded, strict=True):
+    for document in batch:
+        lines = [line.encode() for line in document.lines]
+        encoded.append(lines)
         texts.append(b"\n".join(lines))
         texts += [line for line in lines if _is_checked(line, document)]
-    is_new = iter(seen.first_times(fingerprints(texts)).tolist())
+    first_times = seen.first_times(fingerprints(texts))
+    is_new = iter(first_times.tolist())
     for document, lines in zip(batch, encoded, strict=True):
         tally["documents_read"] += 1
         tally["lines_read"] += len(lines)
         document_is_new = next(is_new)
-        keep = [next(is_new) if _is_checked(line, document) else True for line in lines]
+        # Lines that are not checked stay.
+        keep = [not _is_checked(line, document) or next(is_new) for line in lines]
         if not document_is_new:
             tally["duplicate_documents"] += 1
             continue
@@ -129,7 +133,8 @@ class Seen:
         unique, first_index = np.unique(keys, return_index=True)
         is_known = np.zeros(len(unique), bool)
         for run in self.runs:
-            place = np.minimum(np.searchsorted(run, unique), len(run) - 1)
+            place = np.searchsorted(run, unique)
+            place = np.minimum(place, len(run) - 1)
             is_known |= run[place] == unique
         is_first = np.zeros(len(keys), bool)
         is_first[first_index[~is_known]] = True
@@ -138,7 +143,10 @@ class Seen:
 
     def _add(self, run: np.ndarray) -> None:
         """Adds a sorted run, merged with earlier ones while they are less than twice its size."""
-        while self.runs and len(self.runs[-1]) < min(2 * len(run), self.MAX_RUN - len(run)):
+        while self.runs:
+            room = self.MAX_RUN - len(run)
+            if len(self.runs[-1]) >= min(2 * len(run), room):
+                break
             run = np.concatenate([self.runs.pop(), run])
             run.sort()
         if len(run):

@@ -72,7 +72,11 @@ def _expand_remote(path: Path, tally: Counter[str]) -> list[Path]:
         return [path]
     if remote.is_folder(path):
         depth = len(path.parts)
-        all_files = [file for file in remote.files_below(path) if not _hidden(Path(*file.parts[depth:]))]
+        all_files = []
+        for file in remote.files_below(path):
+            inside = Path(*file.parts[depth:])
+            if not _hidden(inside):
+                all_files.append(file)
         return _text_files(path, all_files, tally)
     if glob.has_magic(str(path)):
         files = remote.matches(path)

@@ -5,6 +5,7 @@ with a comma between them, in which each line has its translation in the same li
 are two columns with a tab between them. A path without a language is text as ever.
 """
 
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -61,9 +62,11 @@ def find_sources(paths: Paths, *, tally: Counter[str] | None = None) -> list[Tex
         elif found[2]:
             named.append(_parallel(found[1], found[2], found[3]))
         else:
-            named.append(TextSource(tuple(find_files(found[3], tally=tally)), (found[1],)))
+            files = find_files(found[3], tally=tally)
+            named.append(TextSource(tuple(files), (found[1],)))
     if not named:
-        return [TextSource(tuple(find_files(plain, tally=tally)))]
+        files = find_files(plain, tally=tally)
+        return [TextSource(tuple(files))]
     if plain:
         raise BadConfig(f"{plain[0]} has no language, but other texts have; write it as LANGUAGE={plain[0]}.")
     if len(language_names(named)) > MAX_LANGUAGES:
@@ -81,8 +84,8 @@ def _parallel(first: str, second: str, paths: str) -> TextSource:
         raise BadConfig(f"{first}+{second}={paths}: name one file of two columns, or two files and a comma.")
     files = []
     for name in names:
-        is_file = remote.is_file(name) if remote.is_remote(name) else Path(name).is_file()
-        if not is_file:
+        file_exists = remote.is_file if remote.is_remote(name) else os.path.isfile
+        if not file_exists(name):
             raise BadInput(f"{name} does not exist or is not a file; check the path.")
         files.append(Path(name))
     return TextSource(tuple(files), (first, second))
@@ -97,7 +100,11 @@ def language_names(sources: Iterable[TextSource]) -> tuple[str, ...]:
 
 
 def read_sources(
-    sources: Iterable[TextSource], *, documents: Documents, field: str, tally: Counter[str] | None = None
+    sources: Iterable[TextSource],
+    *,
+    documents: Documents,
+    field: str,
+    tally: Counter[str] | None = None,
 ) -> Iterator[Document]:
     """The documents of all sources, in order, with their languages; each pair is a document of two lines."""
     if tally is None:
@@ -111,7 +118,8 @@ def read_sources(
 
 
 def _read_pairs(source: TextSource, tally: Counter[str]) -> Iterator[Document]:
-    rows = _columns(source.files[0], tally) if len(source.files) == 1 else _aligned(source.files, tally)
+    is_one_file = len(source.files) == 1
+    rows = _columns(source.files[0], tally) if is_one_file else _aligned(source.files, tally)
     is_empty = True
     for where, first, second in rows:
         if not first.strip() or not second.strip():

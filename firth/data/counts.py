@@ -59,7 +59,12 @@ _NONE = Entries(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 def count_pairs(
-    rows: Iterable[np.ndarray], vocab_size: int, *, window: int, folder: Path, slots: int = SLOTS
+    rows: Iterable[np.ndarray],
+    vocab_size: int,
+    *,
+    window: int,
+    folder: Path,
+    slots: int = SLOTS,
 ) -> Entries:
     """The entries of all rows of words, by ascending keys, in files of the folder; both directions are counted."""
     sorted_lists = []
@@ -90,9 +95,13 @@ def shuffled(entries: Entries, key: np.uint64, *, folder: Path, bucket: int = BU
 def _shuffle(entries: Entries, key: np.uint64, folder: Path, num_buckets: int) -> Iterator[Arrays]:
     """The entries sorted by a random number each: first distributed to buckets by it, then sorted in each bucket."""
     # The random numbers at which buckets 1, 2, ... begin: 64 bits in equal shares.
-    limits = np.array([(i << 64) // num_buckets for i in range(1, num_buckets)], np.uint64)
+    begins = [(i << 64) // num_buckets for i in range(1, num_buckets)]
+    limits = np.array(begins, np.uint64)
     with ExitStack() as stack:
-        files = [stack.enter_context((folder / f"bucket-{i}").open("w+b")) for i in range(num_buckets)]
+        files = []
+        for i in range(num_buckets):
+            path = folder / f"bucket-{i}"
+            files.append(stack.enter_context(path.open("w+b")))
         for start in range(0, len(entries), _MERGE):
             rows = _with_random_numbers(entries, key, start)
             rows = rows[np.argsort(rows["random"], kind="stable")]
@@ -196,8 +205,10 @@ def _merge(one: Entries, other: Entries) -> Iterator[Arrays]:
         limit = min(_last_key(one, one_start), _last_key(other, other_start))
         one_end = int(np.searchsorted(one.keys_E, limit, "right"))
         other_end = int(np.searchsorted(other.keys_E, limit, "right"))
-        keys = np.concatenate([one.keys_E[one_start:one_end], other.keys_E[other_start:other_end]])
-        weights = np.concatenate([one.weights_E[one_start:one_end], other.weights_E[other_start:other_end]])
+        one_rows = slice(one_start, one_end)
+        other_rows = slice(other_start, other_end)
+        keys = np.concatenate([one.keys_E[one_rows], other.keys_E[other_rows]])
+        weights = np.concatenate([one.weights_E[one_rows], other.weights_E[other_rows]])
         yield _summed(keys, weights)
         one_start = one_end
         other_start = other_end

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -41,6 +42,7 @@ from firth.data.simhash import NearIndex, fingerprint
 from firth.data.vocabulary_sample import SAMPLE_BYTES
 from firth.engines.engine import Engine, Handle, ahead, window
 from firth.files import read_files, write_files
+from firth.ragged import starts_of
 from firth.tokenizers import Tokenizer
 from firth.types import Document
 
@@ -96,7 +98,12 @@ def prepare(
 
 
 def _clean(
-    engine: Engine, pieces: Iterable[Piece], reading: Reading, *, tally: Counter[str], draws: Iterable[Draw] = ()
+    engine: Engine,
+    pieces: Iterable[Piece],
+    reading: Reading,
+    *,
+    tally: Counter[str],
+    draws: Iterable[Draw] = (),
 ) -> Iterator[CleanPiece]:
     """The pieces in order, without exact duplicates."""
     seen = Seen()
@@ -106,7 +113,11 @@ def _clean(
 
 
 def _read(
-    engine: Engine, pieces: Iterable[Piece], reading: Reading, *, draws: Iterable[Draw] = ()
+    engine: Engine,
+    pieces: Iterable[Piece],
+    reading: Reading,
+    *,
+    draws: Iterable[Draw] = (),
 ) -> Iterator[tuple[Piece, Handle[bytes], Summary]]:
     """Each piece with its clean text and its summary; a file without documents is an error."""
     path: Path | None = None
@@ -125,7 +136,10 @@ def _read(
 
 
 def _submitted(
-    engine: Engine, pieces: Iterable[Piece], reading: Reading, draws: Iterable[Draw]
+    engine: Engine,
+    pieces: Iterable[Piece],
+    reading: Reading,
+    draws: Iterable[Draw],
 ) -> Iterator[tuple[Piece, tuple[Handle[bytes], Handle[Summary]]]]:
     next_draw = iter(draws)
     for piece in pieces:
@@ -136,7 +150,11 @@ def _submitted(
 
 
 def _without_near(
-    engine: Engine, clean: Iterable[CleanPiece], *, within: int, tally: Counter[str]
+    engine: Engine,
+    clean: Iterable[CleanPiece],
+    *,
+    within: int,
+    tally: Counter[str],
 ) -> Iterator[CleanPiece]:
     """The pieces without documents that are nearly an earlier one."""
     index = NearIndex(within)
@@ -161,7 +179,8 @@ def fingerprint_kept(text: bytes, kept: Kept) -> list[int]:
 def fingerprints_of(engine: Engine, paths: Paths, reading: Reading, *, shingle: int) -> tuple[list[str], list[int]]:
     """Where each document of the files begins, and its SimHash."""
     check_documents(reading.documents)
-    pieces = cut([TextSource(tuple(find_files(paths)))], reading)
+    source = TextSource(tuple(find_files(paths)))
+    pieces = cut([source], reading)
 
     def submitted() -> Iterator[tuple[Piece, Handle[Marks]]]:
         for piece in pieces:
@@ -236,7 +255,10 @@ def fingerprint_piece(piece: Piece, reading: Reading, shingle: int) -> Marks:
 
 
 def _encoded(
-    engine: Engine, clean: Iterable[CleanPiece], files: Handle[TokenizerFiles], languages: Sequence[str]
+    engine: Engine,
+    clean: Iterable[CleanPiece],
+    files: Handle[TokenizerFiles],
+    languages: Sequence[str],
 ) -> Iterator[Chunk]:
     def submitted() -> Iterator[Handle[Chunk]]:
         for one in clean:
@@ -247,11 +269,17 @@ def _encoded(
 
 
 def encode_kept(
-    files: TokenizerFiles, text: bytes, kept: Kept, piece_languages: tuple[str, ...], languages: tuple[str, ...]
+    files: TokenizerFiles,
+    text: bytes,
+    kept: Kept,
+    piece_languages: tuple[str, ...],
+    languages: tuple[str, ...],
 ) -> Chunk:
     """A worker's part: encodes the documents of a piece that are left."""
     documents = (Document(tuple(lines), "", piece_languages) for lines in kept_documents(text, kept))
-    return encode_documents(_loaded(tuple(sorted(files.items()))), documents, languages)
+    hashable = tuple(sorted(files.items()))
+    tokenizer = _loaded(hashable)
+    return encode_documents(tokenizer, documents, languages)
 
 
 @lru_cache(2)
@@ -289,7 +317,12 @@ def count_words(engine: Engine, paths: Paths, cls: Any, config: Any, *, seed: in
 
 
 def _draws(
-    engine: Engine, sources: Sequence[TextSource], reading: Reading, *, rate: float, seed: int
+    engine: Engine,
+    sources: Sequence[TextSource],
+    reading: Reading,
+    *,
+    rate: float,
+    seed: int,
 ) -> Iterator[Draw]:
     """What to draw of each piece: a document's random number depends on its place in the corpus."""
     first = 0
@@ -302,17 +335,19 @@ def _draws(
 def _up_to(clean: Iterable[CleanPiece], limit_bytes: int) -> Iterator[CleanPiece]:
     """The pieces until more than `limit_bytes` of their lines were given."""
     for one in clean:
-        is_kept_L = one.kept.kept_L & np.repeat(one.kept.kept_D, one.summary.num_lines_D)
-        bytes_before_L = np.cumsum(one.summary.line_bytes_L * is_kept_L) - one.summary.line_bytes_L * is_kept_L
+        in_kept_document_L = np.repeat(one.kept.kept_D, one.summary.num_lines_D)
+        is_kept_L = one.kept.kept_L & in_kept_document_L
+        kept_bytes_L = one.summary.line_bytes_L * is_kept_L
+        bytes_before_L = starts_of(kept_bytes_L)
         kept_L = is_kept_L & (bytes_before_L <= limit_bytes)
         yield CleanPiece(one.piece, one.text, one.summary, Kept(one.kept.kept_D, kept_L))
-        limit_bytes -= int((one.summary.line_bytes_L * is_kept_L).sum())
+        limit_bytes -= int(kept_bytes_L.sum())
         if limit_bytes < 0:
             return
 
 
 def count_kept(text: bytes, kept: Kept, cls: Any, config: Any) -> dict[str, int]:
     """A worker's part: counts the words of the documents that are left."""
-    lines = (line for document in kept_documents(text, kept) for line in document)
+    lines = chain.from_iterable(kept_documents(text, kept))
     counts: dict[str, int] = cls.count(lines, config)
     return dict(counts)

@@ -9,7 +9,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from firth.data.stream import CorpusView, ranges
+from firth.data.stream import CorpusView
+from firth.ragged import bounds_of, owners_of, ranges
 
 _BLOCK_TOKENS = 1 << 20
 """About the number of tokens that are counted at once: sorting needs memory."""
@@ -30,13 +31,13 @@ class Counts:
     @property
     def owners_M(self) -> np.ndarray:
         """The row of every entry."""
-        return np.repeat(np.arange(len(self)), np.diff(self.bounds_D1))
+        return owners_of(np.diff(self.bounds_D1))
 
     def rows(self, index: np.ndarray) -> "Counts":
         """Some rows, in this order."""
         starts = self.bounds_D1[index]
         ends = self.bounds_D1[index + 1]
-        bounds = np.concatenate([[0], np.cumsum(ends - starts)])
+        bounds = bounds_of(ends - starts)
         entries = ranges(starts, ends)
         return Counts(bounds, self.words_M[entries], self.counts_M[entries])
 
@@ -55,7 +56,10 @@ def count_words(stream: CorpusView, vocab_size: int, *, without: frozenset[int])
 
 
 def _blocks(
-    stream: CorpusView, vocab_size: int, *, without: frozenset[int]
+    stream: CorpusView,
+    vocab_size: int,
+    *,
+    without: frozenset[int],
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """For some documents at a time: the number of entries of each, and the words and counts of all."""
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]

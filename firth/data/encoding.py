@@ -13,6 +13,7 @@ import numpy as np
 
 from firth.corpus.sentences import split
 from firth.data.shards import id_dtype
+from firth.ragged import bounds_of
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.segmentation import has_chinese
 from firth.types import Document
@@ -138,7 +139,7 @@ def encode_chunk(tokenizer: Tokenizer, text: bytes) -> Chunk:
     lengths = np.concatenate(lengths_parts)
     # A sentence of, say, one combining mark has no tokens. It is dropped, and later document ends move.
     has_tokens = lengths > 0
-    num_kept_before = np.concatenate([[0], np.cumsum(has_tokens)])
+    num_kept_before = bounds_of(has_tokens)
     return Chunk(
         ids=np.concatenate(ids_parts),
         starts=np.concatenate(starts_parts),

@@ -224,7 +224,10 @@ def describe(h: Mapping[str, Any]) -> list[str]:
     }
     language_tokens = h.get("language_tokens", {})
     if language_tokens:
-        shares = [f"{language} {count / h['tokens']:.1%}" for language, count in language_tokens.items()]
+        shares = []
+        for language, count in language_tokens.items():
+            share = count / h["tokens"]
+            shares.append(f"{language} {share:.1%}")
         rows["languages"] = ", ".join(shares) + " of the tokens"
     return [f"{name:<20}{value}" for name, value in rows.items()]
 
@@ -237,7 +240,12 @@ def _histogram(lengths: np.ndarray) -> np.ndarray:
 
 def _as_dict(histogram: np.ndarray) -> dict[str, int]:
     """Upper edge -> number of lengths in (edge / 2, edge]; empty bins are left out."""
-    return {str(1 << i): int(count) for i, count in enumerate(histogram) if count}
+    counts: dict[str, int] = {}
+    for i, count in enumerate(histogram):
+        if count:
+            upper_edge = 1 << i
+            counts[str(upper_edge)] = int(count)
+    return counts
 
 
 def _render(histogram: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from torch import Tensor
 from firth import rng
 from firth.data.loader import BatchAddress
 from firth.data.packing import Specials, pack_tokens
+from firth.ragged import bounds_of, owners_of
 from firth.tensors import Batch
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import windows
@@ -110,7 +111,9 @@ def text_items(
     `both_orders` a second window has its texts the other way round.
     """
     # All texts are encoded at once, then dealt back to their examples.
-    all_texts = [text for example in examples for text in example.texts]
+    all_texts: list[str] = []
+    for example in examples:
+        all_texts += example.texts
     encodings = iter(tokenizer.encode_batch(all_texts))
     items = []
     for example in examples:
@@ -124,7 +127,12 @@ def text_items(
 
 
 def _pair_item(
-    example: Example, encoded: Sequence[Encoding], specials: Specials, *, max_length: int, both_orders: bool
+    example: Example,
+    encoded: Sequence[Encoding],
+    specials: Specials,
+    *,
+    max_length: int,
+    both_orders: bool,
 ) -> Item:
     num_tokens = sum(len(encoding) for encoding in encoded)
     room = max_length - specials.frame.size(2)
@@ -138,7 +146,12 @@ def _pair_item(
 
 
 def _single_item(
-    example: Example, encoding: Encoding, specials: Specials, *, max_length: int, max_windows: int | None
+    example: Example,
+    encoding: Encoding,
+    specials: Specials,
+    *,
+    max_length: int,
+    max_windows: int | None,
 ) -> Item:
     num_tokens = len(encoding)
     size = max_length - specials.frame.size()
@@ -160,7 +173,7 @@ def pack_windows(windows: Sequence[Window]) -> Batch:
     if not parts:
         return batch
     part_sizes_N = np.concatenate([window.part_sizes for window in windows if window.part_sizes is not None])
-    part_bounds_N1 = np.concatenate([[0], np.cumsum(part_sizes_N)])
+    part_bounds_N1 = bounds_of(part_sizes_N)
     parts_M = np.concatenate(parts).astype(np.int64)
     return replace(batch, parts_M=torch.from_numpy(parts_M), part_bounds_N1=torch.from_numpy(part_bounds_N1))
 
@@ -168,9 +181,16 @@ def pack_windows(windows: Sequence[Window]) -> Batch:
 def pack_items(items: Sequence[Item]) -> tuple[Batch, Tensor]:
     """All windows of some items end to end, and for each window the number of its item."""
     num_windows = [len(item.windows) for item in items]
-    owners = np.repeat(np.arange(len(items)), num_windows)
-    all_windows = [window for item in items for window in item.windows]
-    return pack_windows(all_windows), torch.from_numpy(owners)
+    owners = owners_of(num_windows)
+    return pack_windows(all_windows(items)), torch.from_numpy(owners)
+
+
+def all_windows(items: Sequence[Item]) -> list[Window]:
+    """The windows of some items, in their order."""
+    windows: list[Window] = []
+    for item in items:
+        windows += item.windows
+    return windows
 
 
 def shorten(first: int, second: int, room: int) -> tuple[int, int]:
@@ -227,7 +247,8 @@ class ItemBatches:
     def _deal(self, epoch: int) -> _Dealt:
         """Draws the task of every batch, and deals each task's items to its batches."""
         names = list(self.items)
-        sizes = np.array([len(self.items[name]) for name in names], float) ** self.alpha
+        num_items = [len(self.items[name]) for name in names]
+        sizes = np.array(num_items, float) ** self.alpha
         key = rng.key(self.seed, "task", epoch)
         draws = rng.uniform(key, np.arange(self.num_packs(epoch)))
         # The draw of a batch falls into the interval of one task.

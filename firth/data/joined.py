@@ -10,6 +10,7 @@ import numpy as np
 
 from firth.data.shards import Shards
 from firth.data.stream import CorpusView
+from firth.ragged import bounds_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ def join(stream: CorpusView, *, end: int) -> Joined:
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
     ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
     sizes_D = ends_D - starts_D
-    bounds_D1 = np.concatenate([[0], np.cumsum(sizes_D + 1)])
+    bounds_D1 = bounds_of(sizes_D + 1)
     return Joined(starts_D, bounds_D1, end)
 
 

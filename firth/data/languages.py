@@ -66,7 +66,9 @@ def lone_document(stream: CorpusView) -> str:
 
 def _num_tokens(plan: Plan) -> int:
     """Tokens of the text, without special ones."""
-    return int((plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]).sum())
+    starts_SP = plan.pieces_SP2[:, :, 0]
+    ends_SP = plan.pieces_SP2[:, :, 1]
+    return int((ends_SP - starts_SP).sum())
 
 
 def _resampled(plan: Plan, rate: float, *, key: np.uint64, number: int) -> Plan:

@@ -63,7 +63,13 @@ class Packs(Dataset[Batch]):
     """All the packs of all epochs, made on demand."""
 
     def __init__(
-        self, stream: CorpusView, objectives: Sequence[Corrupter], config: BatchConfig, *, specials: Specials, seed: int
+        self,
+        stream: CorpusView,
+        objectives: Sequence[Corrupter],
+        config: BatchConfig,
+        *,
+        specials: Specials,
+        seed: int,
     ) -> None:
         self.stream = stream
         self.objectives = objectives
@@ -81,6 +87,10 @@ class Packs(Dataset[Batch]):
     def __getitem__(self, place: BatchAddress) -> Batch:  # type: ignore[override]
         epoch = self._plan(place.epoch)
         self._prefetch(epoch, place.index)
+        # An objective may append a short sequence for each.
+        max_sequences = self._max_sequences
+        if epoch.plan.appended:
+            max_sequences *= 2
         pack = lay_out(
             self.stream.shards,
             epoch.plan,
@@ -88,7 +98,7 @@ class Packs(Dataset[Batch]):
             specials=self.specials,
             num_tokens=self._sizes.target,
             source_tokens=self._sizes.source,
-            max_sequences=self._max_sequences * (2 if epoch.plan.appended else 1),
+            max_sequences=max_sequences,
             max_length=self.config.max_length,
         )
         for objective in self.objectives:
@@ -175,17 +185,22 @@ def places(packs: Batches, start: BatchAddress) -> Iterator[BatchAddress]:
 
 
 def load(
-    packs: Batches, addresses: Iterator[BatchAddress] | Sequence[BatchAddress], *, workers: int
+    packs: Batches,
+    addresses: Iterator[BatchAddress] | Sequence[BatchAddress],
+    *,
+    workers: int,
 ) -> Iterator[tuple[BatchAddress, Batch]]:
     """The batches at these addresses with their addresses, in order."""
+    prefetch_factor = 4 if workers else None
+    context = "fork" if workers else None
     loader: DataLoader[tuple[BatchAddress, Batch | FirthError]] = DataLoader(
         _Addressed(packs),
         batch_size=None,
         sampler=addresses,  # type: ignore[arg-type]
         num_workers=workers,
-        prefetch_factor=4 if workers else None,
+        prefetch_factor=prefetch_factor,
         pin_memory=torch.cuda.is_available(),
-        multiprocessing_context="fork" if workers else None,
+        multiprocessing_context=context,
         worker_init_fn=_start_worker,
     )
     return _without_errors(iter(loader))

@@ -62,15 +62,18 @@ def _shuffled_units(starts: np.ndarray, *, key: np.uint64, window: int) -> np.nd
         return order
     windows = starts[order] // window
     num_windows = int(starts.max(initial=0)) // window + 1
-    places_W = np.argsort(rng.permutation(rng.key(int(key), "windows"), num_windows))
+    window_key = rng.key(int(key), "windows")
+    places_W = np.argsort(rng.permutation(window_key, num_windows))
     # Stable, so that inside a window the random order stays.
     return order[np.argsort(places_W[windows], kind="stable")]
 
 
 def _at_group_borders(groups: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """The ends of packs, moved back to where a group begins; a group that fills more than a pack is split."""
-    is_first = np.concatenate([[True], groups[1:] != groups[:-1], [True]])
+    is_another = groups[1:] != groups[:-1]
+    is_first = np.concatenate([[True], is_another, [True]])
+    places = np.arange(len(is_first))
     # For every place the last border that is not behind it.
-    borders = np.maximum.accumulate(np.where(is_first, np.arange(len(is_first)), 0))
+    borders = np.maximum.accumulate(np.where(is_first, places, 0))
     moved = borders[limits]
     return np.where(moved > np.arange(len(groups)), moved, limits)

@@ -21,7 +21,8 @@ import torch
 from firth import rng
 from firth.data.joined import Joined
 from firth.data.shards import Shards
-from firth.data.stream import CorpusView, ranges
+from firth.data.stream import CorpusView
+from firth.ragged import bounds_of, owners_of, places_of, ranges
 from firth.tensors import Batch, as_tensors
 from firth.tokenizers.vocab import Frame
 
@@ -127,7 +128,7 @@ class Pack:
     @property
     def sequence_N(self) -> np.ndarray:
         """For each token the number of its sequence."""
-        return np.repeat(np.arange(len(self.rows_B)), np.diff(self.bounds_B1))
+        return owners_of(np.diff(self.bounds_B1))
 
     @property
     def batch_sequences(self) -> int:
@@ -136,7 +137,12 @@ class Pack:
 
 
 def runs(
-    stream: CorpusView, max_length: int, *, frame: Frame, key: np.uint64 | None = None, pair_rate: float = 0.0
+    stream: CorpusView,
+    max_length: int,
+    *,
+    frame: Frame,
+    key: np.uint64 | None = None,
+    pair_rate: float = 0.0,
 ) -> Plan:
     """Every document of a view cut into runs that fit into `max_length` with their special tokens.
 
@@ -152,19 +158,23 @@ def runs(
     if key is not None:
         drawn_D = rng.below(key, step, stream.documents_D, 0)
         lead_D = np.where(ends_D - starts_D > step, drawn_D, 0)
-    num_full_D = -(-(ends_D - starts_D - lead_D) // step)  # rounded up
+    sizes_D = ends_D - starts_D
+    num_full_D = -(-(sizes_D - lead_D) // step)  # rounded up
     counts_D = (lead_D > 0) + num_full_D
     # The start of the first run if it were a full one; the part before the document is cut off below.
     origin_D = np.where(lead_D > 0, starts_D + lead_D - step, starts_D)
-    number_S = ranges(np.zeros_like(counts_D), counts_D)
+    number_S = places_of(counts_D)
     begin_S = np.repeat(origin_D, counts_D) + number_S * step
-    first_S = np.maximum(begin_S, np.repeat(starts_D, counts_D))
-    last_S = np.minimum(begin_S + step, np.repeat(ends_D, counts_D))
+    document_start_S = np.repeat(starts_D, counts_D)
+    document_end_S = np.repeat(ends_D, counts_D)
+    first_S = np.maximum(begin_S, document_start_S)
+    last_S = np.minimum(begin_S + step, document_end_S)
     pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
     if not pair_rate:
         return Plan(pieces_S12, frame=frame)
     assert key is not None
-    return Plan(_halves(stream, pieces_S12, key=key, pair_rate=pair_rate), frame=frame)
+    pieces_S22 = _halves(stream, pieces_S12, key=key, pair_rate=pair_rate)
+    return Plan(pieces_S22, frame=frame)
 
 
 def _halves(stream: CorpusView, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate: float) -> np.ndarray:
@@ -208,13 +218,20 @@ def lay_out(
     sizes_BP = end_tokens_BP - first_tokens_BP
     frame = plan.frame or specials.frame
     lengths_B = sizes_BP.sum(1) + _num_specials(frame, sizes_BP)
-    bounds_B1 = np.concatenate([[0], np.cumsum(lengths_B)])
-    sequence_N = np.repeat(np.arange(len(rows_B)), lengths_B)
-    positions_N = np.arange(bounds_B1[-1]) - bounds_B1[sequence_N]
+    bounds_B1 = bounds_of(lengths_B)
+    sequence_N = owners_of(lengths_B)
+    positions_N = places_of(lengths_B)
     begins_BP = _piece_starts(frame, bounds_B1, sizes_BP)
     ends_BP = begins_BP + sizes_BP
+    has_next_BP = sizes_BP[:, 1:] > 0
+    groups_B = None
+    if plan.groups_S is not None:
+        groups_B = plan.groups_S[rows_B]
+    max_target = 0
+    if plan.pair_lengths:
+        max_target = plan.pair_lengths.max_target
     pack = Pack(
-        ids_N=_special_ids(frame, bounds_B1, ends_BP, has_next_BP=sizes_BP[:, 1:] > 0),
+        ids_N=_special_ids(frame, bounds_B1, ends_BP, has_next_BP=has_next_BP),
         positions_N=positions_N,
         segments_N=_segments(frame, sizes_BP, sequence_N, positions_N),
         bounds_B1=bounds_B1,
@@ -225,9 +242,9 @@ def lay_out(
         num_tokens=num_tokens,
         max_sequences=max(max_sequences, len(rows_B)),
         max_length=max_length,
-        groups_B=plan.groups_S[rows_B] if plan.groups_S is not None else None,
+        groups_B=groups_B,
         source_tokens=source_tokens,
-        max_target=plan.pair_lengths.max_target if plan.pair_lengths else 0,
+        max_target=max_target,
     )
     places = ranges(begins_BP.ravel(), ends_BP.ravel())
     tokens = ranges(first_tokens_BP.ravel(), end_tokens_BP.ravel())
@@ -360,8 +377,9 @@ def _finish(pack: Pack, num_sequences: int, *, specials: Specials, goal: str) ->
     known = np.concatenate([pack.bounds_B1[:-1], filler_starts])
     bounds[: len(known)] = known
     zeros = np.zeros(num_filler, np.int64)
+    filler_ids = zeros + specials.pad
     arrays = {
-        "ids_N": np.concatenate([pack.ids_N, zeros + specials.pad]),
+        "ids_N": np.concatenate([pack.ids_N, filler_ids]),
         "positions_N": np.concatenate([pack.positions_N, filler_positions]),
         "segments_N": np.concatenate([pack.segments_N, zeros]),
         "bounds_B1": bounds,
@@ -370,7 +388,7 @@ def _finish(pack: Pack, num_sequences: int, *, specials: Specials, goal: str) ->
     if parts is not None:
         parts_M, part_sizes_N = parts
         arrays["parts_M"] = parts_M
-        arrays["part_bounds_N1"] = np.concatenate([[0], np.cumsum(part_sizes_N)])
+        arrays["part_bounds_N1"] = bounds_of(part_sizes_N)
     return Batch(**as_tensors(arrays), max_length=pack.max_length, targets=as_tensors(pack.targets), goal=goal)  # type: ignore[arg-type]
 
 
@@ -382,7 +400,7 @@ def pack_tokens(sequences: list[np.ndarray], *, segments: list[np.ndarray] | Non
     segments_N = np.zeros_like(positions_N)
     if segments:
         segments_N = np.concatenate(segments)
-    bounds_B1 = np.cumsum([0, *lengths]).astype(np.int32)
+    bounds_B1 = bounds_of(lengths).astype(np.int32)
     return Batch(
         ids_N=torch.from_numpy(ids_N),
         positions_N=torch.from_numpy(positions_N),

@@ -161,7 +161,12 @@ def _next_end(path: Path, place: int, border: re.Pattern[bytes], size: int) -> i
 
 
 def _read_here(
-    path: Path, languages: tuple[str, ...], documents: Iterable[Document], *, tally: Counter[str], piece_bytes: int
+    path: Path,
+    languages: tuple[str, ...],
+    documents: Iterable[Document],
+    *,
+    tally: Counter[str],
+    piece_bytes: int,
 ) -> Iterator[Piece]:
     """Pieces of documents that this process reads."""
     block: list[Document] = []
@@ -225,8 +230,10 @@ def clean_piece(piece: Piece, reading: Reading, draw: Draw | None = None) -> tup
     found = list(read_piece(piece, reading, tally))
     num_read = len(found)
     if draw is not None:
-        draws = rng.uniform(rng.key(draw.seed, "vocabulary sample"), draw.first + np.arange(num_read))
-        found = list(compress(found, (draws < draw.rate).tolist()))
+        key = rng.key(draw.seed, "vocabulary sample")
+        numbers = draw.first + np.arange(num_read)
+        is_drawn = rng.uniform(key, numbers) < draw.rate
+        found = list(compress(found, is_drawn.tolist()))
     texts: list[str] = []
     num_lines: list[int] = []
     line_bytes: list[int] = []

@@ -106,7 +106,11 @@ def write_text(
         if languages:
             report["language_tokens"] = dict(zip(languages, writer.language_tokens.tolist(), strict=True))
         # Two columns of a parallel file are no mistake.
-        _warn_of_tables(report, [path for source in sources if not source.is_parallel for path in source.files])
+        single_files: list[Path] = []
+        for source in sources:
+            if not source.is_parallel:
+                single_files += source.files
+        _warn_of_tables(report, single_files)
         writer.info |= {**info, "health": report}
     return report
 

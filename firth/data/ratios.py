@@ -11,6 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from firth.data.shards import Shards
+from firth.ragged import bounds_of
 
 _BLOCK = 1 << 16
 """Occurrences of the word whose neighbours are counted at once."""
@@ -19,12 +20,17 @@ _BLOCK_TOKENS = 1 << 20
 
 
 def neighbour_counts(
-    shards: Shards, word: int, *, window: int = 10, without: Collection[int] = frozenset()
+    shards: Shards,
+    word: int,
+    *,
+    window: int = 10,
+    without: Collection[int] = frozenset(),
 ) -> np.ndarray:
     """The weighted count of every id around a word; ids in `without` are removed from the text first."""
     # The tokens where documents begin, and the end.
     edges = np.asarray(shards.sentences[shards.documents])
-    block_starts = np.searchsorted(edges, np.arange(0, edges[-1], _BLOCK_TOKENS))
+    wanted_starts = np.arange(0, edges[-1], _BLOCK_TOKENS)
+    block_starts = np.searchsorted(edges, wanted_starts)
     cuts = np.append(block_starts, len(edges) - 1)
     vocab_size = len(shards.counts)
     totals_V = np.zeros(vocab_size)
@@ -34,8 +40,9 @@ def neighbour_counts(
     for first, last in pairwise(np.unique(cuts)):
         ids = shards.ids[edges[first] : edges[last]]
         is_kept = is_kept_V[ids]
-        num_kept_before = np.append(0, np.cumsum(is_kept))
-        kept_edges = num_kept_before[edges[first : last + 1] - edges[first]]
+        num_kept_before = bounds_of(is_kept)
+        edges_in_block = edges[first : last + 1] - edges[first]
+        kept_edges = num_kept_before[edges_in_block]
         totals_V += _counts_around(ids[is_kept], kept_edges, word, window=window, vocab_size=vocab_size)
     return totals_V
 
@@ -44,7 +51,10 @@ def _counts_around(ids: np.ndarray, edges: np.ndarray, word: int, *, window: int
     """The weighted counts in some documents: `ids` end to end, `edges` where they begin, and the end."""
     places = np.flatnonzero(ids == word)
     totals_V = np.zeros(vocab_size)
-    steps = np.concatenate([np.arange(-window, 0), np.arange(1, window + 1)])
+    steps_before = np.arange(-window, 0)
+    steps_after = np.arange(1, window + 1)
+    steps = np.concatenate([steps_before, steps_after])
+    step_weights = 1 / np.abs(steps)
     for start in range(0, len(places), _BLOCK):
         some_places = places[start : start + _BLOCK]
         document = np.searchsorted(edges, some_places, side="right")
@@ -53,13 +63,19 @@ def _counts_around(ids: np.ndarray, edges: np.ndarray, word: int, *, window: int
         # Occurrences x steps: the places of all neighbours.
         around = some_places[:, None] + steps
         is_inside = (around >= document_start) & (around < document_end)
-        weights = np.broadcast_to(1 / np.abs(steps), around.shape)[is_inside]
-        totals_V += np.bincount(ids[around[is_inside]], weights, vocab_size)
+        weights = np.broadcast_to(step_weights, around.shape)[is_inside]
+        neighbours = ids[around[is_inside]]
+        totals_V += np.bincount(neighbours, weights, vocab_size)
     return totals_V
 
 
 def shares(
-    shards: Shards, word: int, others: Sequence[int], *, window: int = 10, without: Collection[int] = frozenset()
+    shards: Shards,
+    word: int,
+    others: Sequence[int],
+    *,
+    window: int = 10,
+    without: Collection[int] = frozenset(),
 ) -> np.ndarray:
     """P(other | word) for each of the others."""
     totals_V = neighbour_counts(shards, word, window=window, without=without)

@@ -29,6 +29,7 @@ from firth.data import remote_shards
 from firth.data.block_cache import BlockArray
 from firth.errors import BadInput, Damaged
 from firth.files import MANIFEST, atomic_folder, check_is_new, check_manifest, read_json, write_json
+from firth.ragged import bounds_of
 from firth.tokenizers import Tokenizer
 
 FORMAT = 1
@@ -82,7 +83,8 @@ class Shards:
         url = origin.read_text() if origin.exists() else ""
         if not _may_be_shards(folder):
             raise BadInput(f"{folder} is not a folder of prepared text; make one with 'firth prepare'.")
-        check_manifest(folder, hashes=verify, without=remote_shards.is_blockwise if url else None)
+        skipped = remote_shards.is_blockwise if url else None
+        check_manifest(folder, hashes=verify, without=skipped)
         info = _read_info(folder)
         arrays = {}
         for name, channel in info["channels"].items():
@@ -204,7 +206,11 @@ def _map_channel(folder: Path, name: str, channel: _Channel) -> np.ndarray:
 
 @contextmanager
 def write_shards(
-    folder: Path, tokenizer: Tokenizer, *, replace: bool = False, languages: Sequence[str] = ()
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    replace: bool = False,
+    languages: Sequence[str] = (),
 ) -> Iterator["ShardWriter"]:
     """A writer for a folder that appears, complete, when the block ends without an error.
 
@@ -282,7 +288,7 @@ class ShardWriter:
         `starts` says for each token whether it starts a word, and `languages` the language of each sentence, where the
         texts have any. Returns the lengths in tokens of the documents that are now complete.
         """
-        offsets = self.num_tokens + np.concatenate([[0], np.cumsum(lengths)])
+        offsets = self.num_tokens + bounds_of(lengths)
         # A document without sentences ends where another one does: it is none.
         ends = np.unique(ends)
         ends = ends[ends > self.sentence_start - self.num_sentences]

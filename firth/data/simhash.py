@@ -66,7 +66,11 @@ def near_pairs(fingerprints: Sequence[int], *, within: int = 3) -> Iterator[tupl
 
 
 def drop_near_duplicates(
-    documents: Iterable[Document], *, within: int, tally: Counter[str], shingle: int = 3
+    documents: Iterable[Document],
+    *,
+    within: int,
+    tally: Counter[str],
+    shingle: int = 3,
 ) -> Iterator[Document]:
     """The documents without those that are nearly an earlier one; the tally counts the dropped ones."""
     index = NearIndex(within)
@@ -115,7 +119,11 @@ def _stretch_masks(within: int) -> list[np.uint64]:
         raise BadConfig(f"A distance of {within} bits says nothing of likeness: choose 0 to {BITS // 2 - 1}.")
     num_stretches = within + 1
     edges = [round(i * BITS / num_stretches) for i in range(num_stretches + 1)]
-    return [np.uint64((1 << end) - (1 << start)) for start, end in pairwise(edges)]
+    masks = []
+    for start, end in pairwise(edges):
+        mask = (1 << end) - (1 << start)
+        masks.append(np.uint64(mask))
+    return masks
 
 
 def _equal_pairs(values: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from firth.data.packing import Pack, Plan
 from firth.errors import BadConfig
+from firth.ragged import bounds_of, places_of
 from firth.tokenizers.vocab import Frame
 
 _SLACK = 16
@@ -105,7 +106,7 @@ def lay_end_to_end(parts: list[Tokens], num_sequences: int) -> PackedIds:
     num_places = int(places.max(initial=0)) + 1
     order = np.argsort(sequence * num_places + places, kind="stable")
     counts_B = np.bincount(sequence, minlength=num_sequences)
-    bounds_B1 = np.concatenate([[0], np.cumsum(counts_B)])
+    bounds_B1 = bounds_of(counts_B)
     return PackedIds(ids[order], bounds_B1)
 
 
@@ -181,14 +182,13 @@ def _only(packed_ids: PackedIds, kept_B: np.ndarray) -> PackedIds:
     """Some of the sequences."""
     lengths_B = packed_ids.lengths_B
     is_kept_N = np.repeat(kept_B, lengths_B)
-    bounds_B1 = np.concatenate([[0], np.cumsum(lengths_B[kept_B])])
+    bounds_B1 = bounds_of(lengths_B[kept_B])
     return PackedIds(packed_ids.ids_N[is_kept_N], bounds_B1)
 
 
 def _as_pack(pack: Pack, packed_ids: PackedIds, *, num_tokens: int, max_length: int) -> Pack:
     """The sequences as a pack of this fixed size, for as many sequences as `pack` may have."""
-    starts = np.repeat(packed_ids.bounds_B1[:-1], packed_ids.lengths_B)
-    positions = np.arange(len(packed_ids.ids_N)) - starts
+    positions = places_of(packed_ids.lengths_B)
     return replace(
         pack,
         ids_N=packed_ids.ids_N,

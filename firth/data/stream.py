@@ -11,6 +11,7 @@ import numpy as np
 from firth import rng
 from firth.data.shards import Shards
 from firth.errors import BadInput
+from firth.ragged import bounds_of, ranges
 
 HELD_OUT_LIMIT = 2_000
 """Documents held out at most: enough for a stable figure, few enough to evaluate often."""
@@ -43,7 +44,7 @@ class CorpusView:
         """First sentence of every document of the view, and the end."""
         first_D = self.shards.documents[self.documents_D]
         end_D = self.shards.documents[self.documents_D + 1]
-        return np.concatenate([[0], np.cumsum(end_D - first_D)])
+        return bounds_of(end_D - first_D)
 
     @property
     def num_tokens(self) -> int:
@@ -94,12 +95,3 @@ def split(shards: Shards, *, held_out_rate: float, seed: int) -> tuple[CorpusVie
     held_out = CorpusView(shards, np.sort(order[:num_held_out]))
     training = CorpusView(shards, np.sort(order[num_held_out:]))
     return training, held_out
-
-
-def ranges(starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The integers of many ranges, end to end."""
-    sizes = ends - starts
-    # Where each range begins in the result; a number of the result minus this, plus the start, is the integer.
-    first = np.cumsum(sizes) - sizes
-    shifts = np.repeat(starts - first, sizes)
-    return np.asarray(np.arange(int(sizes.sum())) + shifts)

@@ -58,7 +58,9 @@ def smoothed_shares(sizes: Sequence[float], alpha: float) -> np.ndarray:
 
 
 def _smoothed_budgets(
-    sources: Sequence[TextSource], languages: Sequence[str], budget_bytes: int
+    sources: Sequence[TextSource],
+    languages: Sequence[str],
+    budget_bytes: int,
 ) -> Iterator[tuple[str, int, float]]:
     """For each language: how many bytes to draw, and how often to read each document of it on average."""
     sizes = []
@@ -73,7 +75,12 @@ def _smoothed_budgets(
 
 
 def _repeated(
-    sources: Sequence[TextSource], rate: float, reading: Reading, *, seed: int, language: str
+    sources: Sequence[TextSource],
+    rate: float,
+    reading: Reading,
+    *,
+    seed: int,
+    language: str,
 ) -> Iterator[str]:
     """The lines in one language, read as often as the rate says: all of them, and at last a part of them."""
     while rate > 0:
@@ -82,7 +89,12 @@ def _repeated(
 
 
 def _lines(
-    sources: Sequence[TextSource], rate: float, reading: Reading, *, seed: int, language: str = ""
+    sources: Sequence[TextSource],
+    rate: float,
+    reading: Reading,
+    *,
+    seed: int,
+    language: str = "",
 ) -> Iterator[str]:
     """The clean lines of documents, each document drawn with probability `rate`; of pairs, those in the language."""
     found: Iterable[Document] = read_sources(sources, documents=reading.documents, field=reading.field)

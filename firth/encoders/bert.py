@@ -81,7 +81,12 @@ class Bert(TransformerEncoder):
             start_heads(self.blocks[0].attention, embedding_width=self.table_width)  # type: ignore[union-attr,arg-type]
 
     def forward(
-        self, batch: Batch, *, layers: bool = False, attention: bool = False, cache: KeyValueCache | None = None
+        self,
+        batch: Batch,
+        *,
+        layers: bool = False,
+        attention: bool = False,
+        cache: KeyValueCache | None = None,
     ) -> States:
         table_VD = self.embeddings.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VD))

@@ -57,20 +57,26 @@ class Deberta(TransformerEncoder):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
+        max_positions = 0
+        if config.absolute_positions:
+            max_positions = config.max_positions
         self.embeddings = Embeddings(
             config.vocab_size,
             config.width,
             out_width=config.width,
-            max_positions=config.max_positions if config.absolute_positions else 0,
+            max_positions=max_positions,
             num_segments=config.num_segments,
             dropout=config.dropout,
             norm_eps=config.norm_eps,
         )
+        norm: nn.Module = nn.Identity()
+        if config.norm_distances:
+            norm = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.distances = DistanceEmbeddings(
             config.width,
             num_buckets=config.num_buckets,
             max_distance=config.max_distance,
-            norm=nn.LayerNorm(config.width, eps=config.norm_eps) if config.norm_distances else nn.Identity(),
+            norm=norm,
             dropout=config.dropout,
         )
         self.convolution: SequenceConvolution | None = None

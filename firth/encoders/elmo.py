@@ -40,7 +40,15 @@ class Elmo(Encoder):
         """Cells and projections stay between minus this and this."""
         character_width: int = 16
         """Width of a character's vector."""
-        filters: tuple[tuple[int, int], ...] = ((1, 32), (2, 32), (3, 64), (4, 128), (5, 256), (6, 512), (7, 1024))
+        filters: tuple[tuple[int, int], ...] = (
+            (1, 32),
+            (2, 32),
+            (3, 64),
+            (4, 128),
+            (5, 256),
+            (6, 512),
+            (7, 1024),
+        )
         """Filters over characters: pairs of how many characters a filter sees and how many such filters there are."""
         num_highways: int = 2
         """Number of highway layers over the filters."""
@@ -90,8 +98,7 @@ class Elmo(Encoder):
         parts_M, part_bounds_N1 = characters_of(batch)
         word_ND = self.words(parts_M, part_bounds_N1)
         walk = Walk(batch.bounds_B1, word_ND.device)
-        # The backward direction reads the mirrored sequences. Token -> row, and row -> token, of both directions.
-        places_2N = torch.stack([walk.place_N, walk.place_N[walk.mirror_N]])
+        # The backward direction reads the mirrored sequences. Row -> token, of both directions.
         rows_2N = torch.stack([walk.rows_N, walk.mirror_N[walk.rows_N]])
         kept = [torch.cat([word_ND, word_ND], 1)]
         memories: list[Memory] = []
@@ -105,7 +112,10 @@ class Elmo(Encoder):
             out_2ND, (out, cell) = block(self.dropout(x_2ND), walk, before)
             # A residual connection around every layer but the first.
             x_2ND = out_2ND + x_2ND if depth else out_2ND
-            kept.append(torch.cat([x_2ND[0, places_2N[0]], x_2ND[1, places_2N[1]]], 1))
+            # Back to the tokens' own order.
+            forward_ND = x_2ND[0, walk.place_N]
+            backward_ND = x_2ND[1, walk.place_N[walk.mirror_N]]
+            kept.append(torch.cat([forward_ND, backward_ND], 1))
             if out.shape[1] == len(rank_B):
                 memories.append((out[:, rank_B], cell[:, rank_B]))
         return kept, memories
@@ -154,7 +164,9 @@ class WordReader(nn.Module):
         x_UEL = self.characters(ids_UL).transpose(1, 2)
         filtered = []
         for convolution in self.filters:
-            filtered.append(self.activate(convolution(x_UEL).amax(2)))
+            # The maximum over the word.
+            highest_UF = convolution(x_UEL).amax(2)
+            filtered.append(self.activate(highest_UF))
         x_UF = torch.cat(filtered, 1)
         for highway in self.highways:
             x_UF = highway(x_UF)
@@ -167,10 +179,13 @@ class WordReader(nn.Module):
         longest = int(sizes_N.max()) if len(sizes_N) else 0
         # Filters that see only padding all give the same value, so one such position is enough for their maximum.
         length = min(self.limit, longest + self.widest)
-        ids_NL = parts_M.new_full((len(sizes_N), length), PADDING)
-        owner_M = torch.repeat_interleave(torch.arange(len(sizes_N), device=parts_M.device), sizes_N)
-        place_M = torch.arange(len(parts_M), device=parts_M.device) - part_bounds_N1[owner_M]
+        num_words = len(sizes_N)
+        words_N = torch.arange(num_words, device=parts_M.device)
+        owner_M = torch.repeat_interleave(words_N, sizes_N)
+        part_M = torch.arange(len(parts_M), device=parts_M.device)
+        place_M = part_M - part_bounds_N1[owner_M]
         inside_M = place_M < length
+        ids_NL = parts_M.new_full((num_words, length), PADDING)
         ids_NL[owner_M[inside_M], place_M[inside_M]] = parts_M[inside_M]
         return ids_NL
 
@@ -196,12 +211,16 @@ def distinct(ids_NL: Tensor) -> tuple[Tensor, Tensor]:
     Rows are compared by a hash of all their characters; if two different rows share a hash, all rows are returned.
     """
     places_L = torch.arange(1, ids_NL.shape[1] + 1, device=ids_NL.device)
-    mixed_NL = (ids_NL + 1) * (places_L * 0x1E3779B97F4A7C15 | 1)
-    hash_N = (mixed_NL ^ (mixed_NL >> 29)).sum(1)
+    # Odd, so that no bit of a character is lost.
+    factors_L = places_L * 0x1E3779B97F4A7C15 | 1
+    mixed_NL = (ids_NL + 1) * factors_L
+    folded_NL = mixed_NL ^ (mixed_NL >> 29)
+    hash_N = folded_NL.sum(1)
     _, word_N = torch.unique(hash_N, return_inverse=True)
     count = int(word_N.max()) + 1 if len(word_N) else 0
     rows_N = torch.arange(len(ids_NL), device=ids_NL.device)
-    first_U = rows_N.new_full((count,), len(rows_N)).scatter_reduce(0, word_N, rows_N, "amin")
+    behind_all_U = rows_N.new_full((count,), len(rows_N))
+    first_U = behind_all_U.scatter_reduce(0, word_N, rows_N, "amin")
     ids_UL = ids_NL[first_U]
     if torch.equal(ids_UL[word_N], ids_NL):
         return ids_UL, word_N

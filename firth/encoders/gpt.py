@@ -57,7 +57,12 @@ class GPT(TransformerEncoder):
             self._scale_residual_layers()
 
     def forward(
-        self, batch: Batch, *, layers: bool = False, attention: bool = False, cache: KeyValueCache | None = None
+        self,
+        batch: Batch,
+        *,
+        layers: bool = False,
+        attention: bool = False,
+        cache: KeyValueCache | None = None,
     ) -> States:
         table_VD = self.tokens.weight
         plan = layout(batch, dtype=compute_dtype(table_VD))

@@ -133,16 +133,22 @@ def _norm(config: ModernBert.Config) -> nn.LayerNorm:
 
 def _block(config: ModernBert.Config, number: int) -> RotaryBlock:
     window = None if config.sees_all(number) else config.local_window // 2
+    attention = RotaryAttention(
+        config.width,
+        config.num_heads,
+        dropout=config.attention_dropout,
+        use_bias=config.attention_bias,
+        window=window,
+    )
+    feed_forward = GatedFeedForward(
+        config.width, config.ffn_width, activation_name=config.activation, use_bias=config.ffn_bias
+    )
+    # The embeddings are normalised already.
+    attention_norm = _norm(config) if number else nn.Identity()
     return RotaryBlock(
-        RotaryAttention(
-            config.width,
-            config.num_heads,
-            dropout=config.attention_dropout,
-            use_bias=config.attention_bias,
-            window=window,
-        ),
-        GatedFeedForward(config.width, config.ffn_width, activation_name=config.activation, use_bias=config.ffn_bias),
-        attention_norm=_norm(config) if number else nn.Identity(),
+        attention,
+        feed_forward,
+        attention_norm=attention_norm,
         ffn_norm=_norm(config),
         norm_order="pre",
         dropout=config.dropout,

@@ -27,7 +27,8 @@ class OneHot(Encoder):
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         weight_N1 = self.weight_V[batch.ids_N][:, None]
-        x_ND = weight_N1.new_zeros(batch.num_tokens, self.width).scatter(1, batch.ids_N[:, None], weight_N1)
+        zeros_ND = weight_N1.new_zeros(batch.num_tokens, self.width)
+        x_ND = zeros_ND.scatter(1, batch.ids_N[:, None], weight_N1)
         # The table would be a diagonal matrix, too large to build; no head ties to it.
         table_V1 = self.weight_V[:, None]
         pooled_BD = mean_rows(x_ND, batch.bounds_B1)

@@ -35,7 +35,11 @@ class Topics(Encoder):
         return States(x_ND, self.table.weight, pooled_BD, layers=shown)
 
     def posterior(
-        self, rows_ND: Tensor, owners_N: Tensor, num_documents: int, counts_N: Tensor | None = None
+        self,
+        rows_ND: Tensor,
+        owners_N: Tensor,
+        num_documents: int,
+        counts_N: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Each token's topics phi_ND, and the parameters gamma_BD of each document's Dirichlet (equations 6 and 7).
 

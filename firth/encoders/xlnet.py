@@ -75,14 +75,17 @@ class XLNet(TransformerEncoder):
             if layers:
                 kept.append(x_ND[:num_tokens])
         last_ND = x_ND[:num_tokens]
+        predicted_PD = None if batch.order is None else x_ND[num_tokens:]
         pool = last_rows if self.cls_last else first_rows
+        pooled_BD = pool(last_ND, batch.bounds_B1)
+        shown = tuple(kept) if layers else ()
         return States(
             last_ND,
             table_VD,
-            pool(last_ND, batch.bounds_B1),
-            layers=tuple(kept) if layers else (),
+            pooled_BD,
+            layers=shown,
             attention=tuple(maps),
-            queries_PD=None if batch.order is None else x_ND[num_tokens:],
+            queries_PD=predicted_PD,
         )
 
 

@@ -35,7 +35,9 @@ class Engine(Protocol):
         ...
 
     def submit_pair(
-        self, function: Callable[..., tuple[First, Second]], *arguments: object
+        self,
+        function: Callable[..., tuple[First, Second]],
+        *arguments: object,
     ) -> tuple[Handle[First], Handle[Second]]:
         """The same for a function of two results; one that nobody asks for stays where it was computed."""
         ...
@@ -63,7 +65,9 @@ class InProcess:
         return Handle(function(*known_values(arguments)))
 
     def submit_pair(
-        self, function: Callable[..., tuple[First, Second]], *arguments: object
+        self,
+        function: Callable[..., tuple[First, Second]],
+        *arguments: object,
     ) -> tuple[Handle[First], Handle[Second]]:
         first, second = function(*known_values(arguments))
         return Handle(first), Handle(second)
@@ -74,7 +78,12 @@ class InProcess:
 
 def known_values(arguments: Iterable[object]) -> list[object]:
     """The arguments; in the place of a handle, what the engine knows it by."""
-    return [argument.value if isinstance(argument, Handle) else argument for argument in arguments]
+    known = []
+    for argument in arguments:
+        if isinstance(argument, Handle):
+            argument = argument.value
+        known.append(argument)
+    return known
 
 
 def ahead(items: Iterable[T], count: int) -> Iterator[T]:

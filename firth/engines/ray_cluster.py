@@ -70,7 +70,9 @@ class RayCluster:
         return Handle(self.task.remote(function, *known_values(arguments)))
 
     def submit_pair(
-        self, function: Callable[..., tuple[First, Second]], *arguments: object
+        self,
+        function: Callable[..., tuple[First, Second]],
+        *arguments: object,
     ) -> tuple[Handle[First], Handle[Second]]:
         first, second = self.task_of_two.remote(function, *known_values(arguments))
         return Handle(first), Handle(second)

@@ -83,7 +83,11 @@ class TokenizedTexts:
     @property
     def ids(self) -> list[np.ndarray]:
         """The ids of each sequence, special tokens included."""
-        return [sequence.ids if isinstance(sequence, Window) else sequence for sequence in self.sequences]
+        found = []
+        for sequence in self.sequences:
+            ids = sequence.ids if isinstance(sequence, Window) else sequence
+            found.append(ids)
+        return found
 
     def add_windows(self, sums: np.ndarray) -> np.ndarray:
         """One vector for each text: the sum of its windows' vectors."""
@@ -213,7 +217,11 @@ class Embedder:
         return self._split(texts, size, first_window_only=bool(self.settings.max_length))
 
     def embed_tokenized(
-        self, requests: Sequence[TokenizedTexts], *, pooling: str | None = None, normalise: bool | None = None
+        self,
+        requests: Sequence[TokenizedTexts],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
     ) -> list[np.ndarray]:
         """For each request one vector a text, all computed together."""
         uses_head = pooling is None and self.token_rows_VD is not None
@@ -232,9 +240,12 @@ class Embedder:
         rows_by_request = np.split(pooled, ends[:-1])
         vectors = []
         for request, rows in zip(requests, rows_by_request, strict=True):
-            merged = request.add_windows(rows) if uses_head else request.merge_windows(rows)
-            for layer in () if uses_head else self._layers_for(pooling):
-                merged = layer(merged)
+            if uses_head:
+                merged = request.add_windows(rows)
+            else:
+                merged = request.merge_windows(rows)
+                for layer in self._layers_for(pooling):
+                    merged = layer(merged)
             if normalise:
                 merged = unit_vectors(merged)
             vectors.append(merged)
@@ -337,7 +348,12 @@ class Embedder:
         return sums
 
     def _pooled_vectors(
-        self, encoder: EncoderCall, sequences: Sequence[TokenSequence], pooling: str, *, padded: bool = True
+        self,
+        encoder: EncoderCall,
+        sequences: Sequence[TokenSequence],
+        pooling: str,
+        *,
+        padded: bool = True,
     ) -> np.ndarray:
         """One vector for each sequence; sequences of similar length share a batch."""
         vectors = np.empty((len(sequences), self._pooled_width(pooling)), np.float32)

@@ -116,7 +116,9 @@ class Explainer:
         for number, words in enumerate(spans):
             for word in words:
                 changed.append(_without_word(example, number, word))
-        without = predict(self.encoder, self.head, self._encode(changed)) if changed else []
+        without: list[Prediction] = []
+        if changed:
+            without = predict(self.encoder, self.head, self._encode(changed))
         falls = [probability - _probability(answer, label) for answer in without]
         num_first = len(spans[0])
         weights = [falls[:num_first], falls[num_first:]][: len(spans)]
@@ -127,12 +129,17 @@ class Explainer:
         example = item.example
         encodings = [self.tokenizer.encode(text) for text in example.texts]
         token_weights = [np.zeros(len(encoding)) for encoding in encodings]
-        for window in item.windows[: 1 if len(encodings) > 1 else None]:
+        windows = item.windows
+        if len(encodings) > 1:
+            # Other windows of a pair have its texts the other way round.
+            windows = windows[:1]
+        for window in windows:
             places = list(self._places(window, encodings))
             weights_L = self._window_gradients(window, places, head, label)
             for place in places:
                 stretch = weights_L[place.position : place.position + place.count]
-                token_weights[place.number][place.first_token : place.first_token + place.count] += stretch
+                tokens = slice(place.first_token, place.first_token + place.count)
+                token_weights[place.number][tokens] += stretch
         if len(encodings) == 1:
             # The scores of a long text are the means over its windows.
             token_weights[0] /= len(item.windows)
@@ -141,7 +148,11 @@ class Explainer:
         for encoding, text, own in zip(encodings, example.texts, token_weights, strict=True):
             words = word_spans(encoding, text)
             spans.append(words)
-            weights.append([float(own[word.first_token : word.end_token].sum()) for word in words])
+            word_weights = []
+            for word in words:
+                weight = own[word.first_token : word.end_token].sum()
+                word_weights.append(float(weight))
+            weights.append(word_weights)
         return _explanation(example, label, probability, "gradients", spans, weights)
 
     def _places(self, window: Window, encodings: Sequence[Encoding]) -> Iterator[_TextPlace]:
@@ -162,7 +173,11 @@ class Explainer:
             yield _TextPlace(1, opening + first + len(frame.between), 0, second)
 
     def _window_gradients(
-        self, window: Window, places: Sequence[_TextPlace], head: ClassifyHead, label: str
+        self,
+        window: Window,
+        places: Sequence[_TextPlace],
+        head: ClassifyHead,
+        label: str,
     ) -> np.ndarray:
         """The integrated gradient of each position of a window; 0 for what does not belong to a text."""
         is_text_L = torch.zeros(len(window.ids), dtype=torch.bool)
@@ -177,7 +192,12 @@ class Explainer:
         return total_L.numpy()
 
     def _gradients_at(
-        self, window: Window, shares_S: Tensor, is_text_L: Tensor, head: ClassifyHead, label: str
+        self,
+        window: Window,
+        shares_S: Tensor,
+        is_text_L: Tensor,
+        head: ClassifyHead,
+        label: str,
     ) -> Tensor:
         """The sum over some steps of gradient times difference, for each position."""
         table = _token_table(self.encoder)
@@ -263,7 +283,8 @@ def _differentiable(encoder: Encoder, head: Head) -> Iterator[None]:
 def _without_word(example: Example, number: int, word: WordSpan) -> Example:
     """The example without one word of one of its texts."""
     texts = list(example.texts)
-    texts[number] = texts[number][: word.start] + texts[number][word.end :]
+    text = texts[number]
+    texts[number] = text[: word.start] + text[word.end :]
     return replace(example, texts=tuple(texts))
 
 

@@ -75,7 +75,11 @@ class MaskFiller:
         return filled
 
     def _candidates(
-        self, states: States, positions_P: np.ndarray, *, top: int
+        self,
+        states: States,
+        positions_P: np.ndarray,
+        *,
+        top: int,
     ) -> Iterator[Iterable[tuple[float, int]]]:
         """For each mask the probabilities and ids of its most likely tokens, without special ones."""
         vocab = self.tokenizer.vocab

@@ -46,8 +46,11 @@ def generate(checkpoint: Checkpoint, prompts: Sequence[str], options: Generation
     """Each prompt with its continuation, in order."""
     tokenizer = checkpoint.tokenizer
     vocab = tokenizer.vocab
-    # An empty prompt starts from the token that separates texts.
-    contexts = [[*vocab.frame.opening, *ids] or [vocab.sep] for ids in tokenizer.ids_batch(list(prompts))]
+    contexts: list[list[int]] = []
+    for ids in tokenizer.ids_batch(list(prompts)):
+        context = [*vocab.frame.opening, *ids]
+        # An empty prompt starts from the token that separates texts.
+        contexts.append(context or [vocab.sep])
     if not contexts:
         return []
     # Of the special tokens only the one that ends a text may be generated.
@@ -96,7 +99,10 @@ class _CausalScores:
         return self._read_windows()
 
     def next(self, parents: list[int], tokens: list[int]) -> Tensor:
-        self.windows = [[*self.windows[parent], token] for parent, token in zip(parents, tokens, strict=True)]
+        longer = []
+        for parent, token in zip(parents, tokens, strict=True):
+            longer.append([*self.windows[parent], token])
+        self.windows = longer
         if any(len(window) > self.max_length for window in self.windows):
             # Positions change when a window is shortened, so everything is read again.
             self.windows = [self._fit(window) for window in self.windows]
@@ -124,8 +130,11 @@ class _CausalScores:
 
     def _scores(self, batch: Batch) -> Tensor:
         """Scores (B x V) of the token after each sequence."""
-        # Encoders that do not support a cache do not know the argument.
-        states: States = self.encoder(batch) if self.cache is None else self.encoder(batch, cache=self.cache)
+        options: dict[str, KeyValueCache] = {}
+        if self.cache is not None:
+            # Encoders that do not support a cache do not know the argument.
+            options["cache"] = self.cache
+        states: States = self.encoder(batch, **options)
         last_positions_B = batch.bounds_B1[1:].long() - 1
         last_states_BD = states.last_ND[last_positions_B]
         return self.objective.scores(last_states_BD, states.table_VD)

@@ -17,7 +17,11 @@ log = logging.getLogger(__name__)
 
 
 def read_inputs(
-    checkpoint: Checkpoint, path: Path, task: str = "", *, columns: Mapping[str, object] | None = None
+    checkpoint: Checkpoint,
+    path: Path,
+    task: str = "",
+    *,
+    columns: Mapping[str, object] | None = None,
 ) -> list[Example]:
     """One example for each row; labels are not needed. `columns` names those that differ from the training file's.
 

@@ -287,7 +287,11 @@ class Model:
         return self.explain_examples(self.examples(inputs, task=task), task=task, by=by)
 
     def explain_examples(
-        self, examples: Sequence[Example], *, task: str = "", by: Method = "auto"
+        self,
+        examples: Sequence[Example],
+        *,
+        task: str = "",
+        by: Method = "auto",
     ) -> list[Explanation]:
         """The same for rows that a task has read."""
         # Not the encoder of a saved precision: whole numbers have no gradients.
@@ -304,7 +308,11 @@ class Model:
         return self._head(task).encode(examples, self.tokenizer, max_length=self._max_length, training=False)
 
     def predict_items(
-        self, items: Sequence[Item], *, task: str = "", advance: Callable[[float, str], None] | None = None
+        self,
+        items: Sequence[Item],
+        *,
+        task: str = "",
+        advance: Callable[[float, str], None] | None = None,
     ) -> list[Prediction]:
         """What the task's head predicts for encoded examples; `advance` reports progress."""
         return predict(self._task_encoder, self._head(task), items, advance=advance)
@@ -385,7 +393,8 @@ def _token_rows(checkpoint: Checkpoint) -> np.ndarray | None:
     table_VE = checkpoints.token_table(checkpoint.encoder)
     if checkpoint.vector_head is None or table_VE is None:
         return None
-    return checkpoint.vector_head.rows(table_VE.float().cpu().numpy())
+    on_cpu = table_VE.float().cpu()
+    return checkpoint.vector_head.rows(on_cpu.numpy())
 
 
 def _check_is_text(text: object) -> None:

@@ -28,7 +28,13 @@ ModelFiles = dict[str, bytes]
 
 
 def embed_to_file(
-    engine: Engine, model: Model, texts: Sequence[str], path: Path, *, pooling: str | None, precision: str | None
+    engine: Engine,
+    model: Model,
+    texts: Sequence[str],
+    path: Path,
+    *,
+    pooling: str | None,
+    precision: str | None,
 ) -> None:
     """Writes the vectors of the texts as a .npy file, a piece at a time."""
     if precision == "auto":
@@ -52,7 +58,12 @@ def embed_to_file(
 
 
 def predict(
-    engine: Engine, model: Model, examples: Sequence[Example], *, task: str = "", language: str = ""
+    engine: Engine,
+    model: Model,
+    examples: Sequence[Example],
+    *,
+    task: str = "",
+    language: str = "",
 ) -> list[Prediction]:
     """What a fine-tuned model predicts for each row, in order."""
     files = engine.share(model_files(_folder_of(model)))
@@ -100,7 +111,8 @@ def predict_piece(files: ModelFiles, items: list[Item], task: str, language: str
 
 def _opened(files: ModelFiles, *, precision: str | None, language: str) -> Model:
     """The model of these files; a worker keeps it for the next piece."""
-    return _load(tuple(sorted(files.items())), precision, language)
+    hashable = tuple(sorted(files.items()))
+    return _load(hashable, precision, language)
 
 
 @lru_cache(1)

@@ -43,7 +43,8 @@ def rewriting_head(checkpoint: Checkpoint, task: str = "") -> RewriteHead:
         if task in ("", name):
             return head
     # A model that was pre-trained by UniLM has all that it needs to write.
-    config = RewriteConfig(way="prefix" if "unilm" in checkpoint.goals else "source")
+    has_unilm = "unilm" in checkpoint.goals
+    config = RewriteConfig(way="prefix" if has_unilm else "source")
     made = make_head("rewrite", config, checkpoint.encoder, labels={})
     assert isinstance(made, RewriteHead)
     made.start_from(checkpoint.goals)
@@ -69,15 +70,23 @@ class RewriteSettings:
         beams = self.beams
         if beams is None:
             beams = 1 if self.temperature else config.beams
+        no_repeat_ngram = self.no_repeat_ngram
+        if no_repeat_ngram is None:
+            no_repeat_ngram = config.no_repeat_ngram
+        length_penalty = self.length_penalty
+        if length_penalty is None:
+            length_penalty = config.length_penalty
+        max_tokens = self.max_tokens
+        if max_tokens is None:
+            max_tokens = config.max_tokens
         choice = Choice(
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
-            no_repeat_ngram=config.no_repeat_ngram if self.no_repeat_ngram is None else self.no_repeat_ngram,
+            no_repeat_ngram=no_repeat_ngram,
             beams=beams,
-            length_penalty=config.length_penalty if self.length_penalty is None else self.length_penalty,
+            length_penalty=length_penalty,
         )
-        max_tokens = config.max_tokens if self.max_tokens is None else self.max_tokens
         if self.max_tokens is not None and self.max_tokens < 1:
             raise BadConfig(f"max_tokens must be at least 1; it is {self.max_tokens}.")
         return WritingOptions(choice, max_tokens, self.seed)

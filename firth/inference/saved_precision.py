@@ -33,7 +33,9 @@ def saved_precision(checkpoint: Checkpoint) -> SavedPrecision:
     if not isinstance(saved, dict) or saved.get("name") not in PRECISIONS:
         return SavedPrecision("fp32", {})
     choices = saved.get("choices")
-    return SavedPrecision(saved["name"], choices if isinstance(choices, dict) else {})
+    if not isinstance(choices, dict):
+        choices = {}
+    return SavedPrecision(saved["name"], choices)
 
 
 class ServingEncoder(FastEncoder):

@@ -54,7 +54,13 @@ class Senses:
 
 
 def find_senses(
-    model: Model, word: str, lines: Sequence[str], *, count: int | None = None, layer: int = -1, near: int = 3
+    model: Model,
+    word: str,
+    lines: Sequence[str],
+    *,
+    count: int | None = None,
+    layer: int = -1,
+    near: int = 3,
 ) -> Senses:
     """The senses of `word` in `lines`, each occurrence with the `near` most similar ones.
 
@@ -82,7 +88,11 @@ def find_senses(
 
 
 def _groups(
-    found: Sequence[Occurrence], vectors_OD: np.ndarray, labels_O: np.ndarray, *, near: int
+    found: Sequence[Occurrence],
+    vectors_OD: np.ndarray,
+    labels_O: np.ndarray,
+    *,
+    near: int,
 ) -> tuple[tuple[Occurrence, ...], ...]:
     """The occurrences of each cluster, those nearest to its mean first, each with its nearest other occurrences."""
     cosines_OO = vectors_OD @ vectors_OD.T

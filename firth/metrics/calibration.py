@@ -58,9 +58,14 @@ def reliability(confidences: ArrayLike, right: ArrayLike, *, bins: int = BINS) -
     for place in range(bins):
         members = places == place
         count = int(members.sum())
-        mean = float(confidence[members].mean()) if count else nan
-        accuracy = float(is_right[members].mean()) if count else nan
-        found.append(ReliabilityBin(place / bins, (place + 1) / bins, count, mean, accuracy))
+        mean_confidence = nan
+        accuracy = nan
+        if count:
+            mean_confidence = float(confidence[members].mean())
+            accuracy = float(is_right[members].mean())
+        low = place / bins
+        high = (place + 1) / bins
+        found.append(ReliabilityBin(low, high, count, mean_confidence, accuracy))
     return found
 
 
@@ -70,8 +75,12 @@ def calibration_error(confidences: ArrayLike, right: ArrayLike, *, bins: int = B
     total = sum(each.count for each in found)
     if not total:
         return nan
-    distances = [each.count * abs(each.confidence - each.accuracy) for each in found if each.count]
-    return sum(distances) / total
+    weighted_distances = []
+    for each in found:
+        if each.count:
+            distance = abs(each.confidence - each.accuracy)
+            weighted_distances.append(each.count * distance)
+    return sum(weighted_distances) / total
 
 
 def best_temperature(log_probabilities: ArrayLike, gold: ArrayLike) -> float:
@@ -86,9 +95,13 @@ def best_temperature(log_probabilities: ArrayLike, gold: ArrayLike) -> float:
     def cost(log_temperature: float) -> float:
         scaled_ET = scores_ET / math.exp(log_temperature)
         highest_E1 = scaled_ET.max(1, keepdims=True)
-        totals_E = np.log(np.exp(scaled_ET - highest_E1).sum(1)) + highest_E1[:, 0]
-        likelihood = float((totals_E - scaled_ET[rows_E, gold_E]).sum())
-        return likelihood + 0.5 * (log_temperature / PRIOR_DEVIATION) ** 2
+        powers_ET = np.exp(scaled_ET - highest_E1)
+        totals_E = np.log(powers_ET.sum(1)) + highest_E1[:, 0]
+        gold_scores_E = scaled_ET[rows_E, gold_E]
+        negative_likelihood = float((totals_E - gold_scores_E).sum())
+        # The temperature has a log-normal prior around 1.
+        prior = 0.5 * (log_temperature / PRIOR_DEVIATION) ** 2
+        return negative_likelihood + prior
 
     return math.exp(_lowest_point(cost))
 
@@ -111,9 +124,14 @@ def _lowest_point(cost: Callable[[float], float]) -> float:
 
 def at_temperature(probabilities: ArrayLike, temperature: float) -> np.ndarray:
     """Probabilities (E x T) as they would be if the scores were divided by this temperature."""
-    log_ET = np.log(np.maximum(np.asarray(probabilities, np.float64), 1e-300)) / temperature
-    powers_ET = np.exp(log_ET - log_ET.max(1, keepdims=True))
-    return np.asarray(powers_ET / powers_ET.sum(1, keepdims=True))
+    probabilities_ET = np.asarray(probabilities, np.float64)
+    # No logarithm of 0.
+    positive_ET = np.maximum(probabilities_ET, 1e-300)
+    log_ET = np.log(positive_ET) / temperature
+    highest_E1 = log_ET.max(1, keepdims=True)
+    powers_ET = np.exp(log_ET - highest_E1)
+    totals_E1 = powers_ET.sum(1, keepdims=True)
+    return np.asarray(powers_ET / totals_E1)
 
 
 def abstain_threshold(confidences: ArrayLike, right: ArrayLike, wanted: float) -> AbstainThreshold | None:
@@ -132,8 +150,10 @@ def abstain_threshold(confidences: ArrayLike, right: ArrayLike, wanted: float) -
     num_right = np.cumsum(is_right[order])
     # Answers of equal confidence are given together or not at all.
     sorted_confidence = confidence[order]
-    is_last = np.append(sorted_confidence[1:] != sorted_confidence[:-1], True)
-    reaches = ((num_right + 1) / (counts + 2) >= wanted) & is_last
+    differs_from_next = sorted_confidence[1:] != sorted_confidence[:-1]
+    is_last = np.append(differs_from_next, True)
+    precisions = (num_right + 1) / (counts + 2)
+    reaches = (precisions >= wanted) & is_last
     if not reaches.any():
         return None
     place = int(np.flatnonzero(reaches)[-1])
@@ -149,5 +169,7 @@ def answered_above(confidences: ArrayLike, right: ArrayLike, above: float) -> tu
     """The share of rows with at least this confidence, and the share of them that is right (nan without any)."""
     is_answered = np.asarray(confidences, np.float64) >= above
     is_right = np.asarray(right, bool)
-    precision = float(is_right[is_answered].mean()) if is_answered.any() else nan
+    precision = nan
+    if is_answered.any():
+        precision = float(is_right[is_answered].mean())
     return float(is_answered.mean()), precision

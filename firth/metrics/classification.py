@@ -41,12 +41,17 @@ def as_rows(table: Table) -> list[list[str | float]]:
 def accuracy(gold: Sequence[object], predicted: Sequence[object]) -> float:
     """The share of labels with the right name."""
     same_length(gold, predicted)
-    is_right = [str(g) == str(p) for g, p in zip(gold, predicted, strict=True)]
+    is_right = []
+    for gold_label, predicted_label in zip(gold, predicted, strict=True):
+        is_right.append(str(gold_label) == str(predicted_label))
     return mean(is_right)
 
 
 def confusion(
-    gold: Sequence[object], predicted: Sequence[object], *, labels: Sequence[str] = ()
+    gold: Sequence[object],
+    predicted: Sequence[object],
+    *,
+    labels: Sequence[str] = (),
 ) -> tuple[list[str], np.ndarray]:
     """Label names, and counts with a row for each gold and a column for each predicted label."""
     same_length(gold, predicted)
@@ -109,14 +114,20 @@ def matthews(gold: Sequence[object], predicted: Sequence[object]) -> float:
     total = counts_TT.sum()
     # Covariance and variances of the two labellings, each times total squared.
     covariance = counts_TT.trace() * total - gold_T @ predicted_T
-    variances = (total**2 - gold_T @ gold_T) * (total**2 - predicted_T @ predicted_T)
+    gold_variance = total**2 - gold_T @ gold_T
+    predicted_variance = total**2 - predicted_T @ predicted_T
+    variances = gold_variance * predicted_variance
     if not variances:
         return 0.0
     return float(covariance / np.sqrt(variances))
 
 
 def count_table(
-    num_right: Counter[str], num_predicted: Counter[str], num_gold: Counter[str], *, labels: Iterable[str] = ()
+    num_right: Counter[str],
+    num_predicted: Counter[str],
+    num_gold: Counter[str],
+    *,
+    labels: Iterable[str] = (),
 ) -> Table:
     """The table of counts by label, the labels in alphabetical order."""
     names = sorted({*labels, *num_predicted, *num_gold})

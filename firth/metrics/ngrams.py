@@ -94,7 +94,11 @@ _ZH_CHARACTER = re.compile(
 
 def _tokens_13a(text: str) -> list[str]:
     """As mteval-v13a cuts, which WMT uses."""
-    text = text.rstrip().replace("<skipped>", "").replace("-\n", "").replace("\n", " ")
+    text = text.rstrip()
+    text = text.replace("<skipped>", "")
+    # A word that was hyphenated at a line end becomes whole again.
+    text = text.replace("-\n", "")
+    text = text.replace("\n", " ")
     for entity, character in _ENTITIES:
         text = text.replace(entity, character)
     return _split_marks(f" {text} ")
@@ -119,7 +123,10 @@ BLEU_TOKENS: dict[BleuTokens, Callable[[str], list[str]]] = {"13a": _tokens_13a,
 def chrf(gold: Sequence[str], predicted: Sequence[str]) -> float:
     """chrF2: the F2 of the mean precision and recall of 1- to 6-grams of characters, without spaces."""
     same_length(gold, predicted)
-    totals = [(0, 0, 0)] * CHRF_ORDER
+    # N-grams of each order: in both texts, in the gold one, in the predicted one.
+    num_common = [0] * CHRF_ORDER
+    num_wanted = [0] * CHRF_ORDER
+    num_written = [0] * CHRF_ORDER
     for gold_text, predicted_text in zip(gold, predicted, strict=True):
         gold_characters = "".join(gold_text.split())
         predicted_characters = "".join(predicted_text.split())
@@ -128,11 +135,12 @@ def chrf(gold: Sequence[str], predicted: Sequence[str]) -> float:
             # What was written counts only where the reference has an n-gram of this length.
             if not wanted:
                 written = 0
-            sums = totals[order - 1]
-            totals[order - 1] = (sums[0] + common, sums[1] + wanted, sums[2] + written)
+            num_common[order - 1] += common
+            num_wanted[order - 1] += wanted
+            num_written[order - 1] += written
     precisions = []
     recalls = []
-    for common, wanted, written in totals:
+    for common, wanted, written in zip(num_common, num_wanted, num_written, strict=True):
         if wanted and written:
             precisions.append(common / written)
             recalls.append(common / wanted)

@@ -16,12 +16,18 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     a = np.asarray(x, np.float64)
     b = np.asarray(y, np.float64)
     same_length(a, b)
-    if len(a) < 2 or (a == a[0]).all() or (b == b[0]).all():
+    if len(a) < 2:
         return nan
-    a = a - a.mean()
-    b = b - b.mean()
-    correlation = (a / np.linalg.norm(a)) @ (b / np.linalg.norm(b))
+    is_constant = (a == a[0]).all() or (b == b[0]).all()
+    if is_constant:
+        return nan
+    correlation = _unit(a - a.mean()) @ _unit(b - b.mean())
     return float(np.clip(correlation, -1, 1))
+
+
+def _unit(vector: np.ndarray) -> np.ndarray:
+    """The vector of length 1 in the same direction."""
+    return np.asarray(vector / np.linalg.norm(vector))
 
 
 def spearman(x: ArrayLike, y: ArrayLike) -> float:
@@ -41,15 +47,17 @@ def roc_auc(positive: ArrayLike, scores: ArrayLike) -> float:
         return nan
     # U is the rank sum of the positives minus the lowest one possible, 1 + 2 + ... + n.
     lowest_sum = num_positive * (num_positive + 1) / 2
-    return float((ranks[is_positive].sum() - lowest_sum) / num_pairs)
+    rank_sum = ranks[is_positive].sum()
+    return float((rank_sum - lowest_sum) / num_pairs)
 
 
 def best_accuracy(positive: ArrayLike, scores: ArrayLike) -> tuple[float, float]:
     """The best accuracy of `score >= threshold`, and the threshold (the middle of the gap; lowest of equals)."""
 
     def accuracy(right: np.ndarray, predicted: np.ndarray, num_positive: int, num_examples: int) -> np.ndarray:
-        # True positives plus true negatives.
-        return np.asarray((num_examples - predicted - num_positive + 2 * right) / num_examples)
+        # Neither predicted nor positive; right ones were taken off twice.
+        true_negatives = num_examples - predicted - num_positive + right
+        return np.asarray((right + true_negatives) / num_examples)
 
     return _best_threshold(positive, scores, accuracy)
 

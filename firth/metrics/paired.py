@@ -64,4 +64,8 @@ def false_discovery(p_values: Sequence[float]) -> list[float]:
 
 def _log_choose(total: int, chosen: int) -> float:
     """The logarithm of the number of ways to choose."""
-    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)
+    # lgamma(n + 1) is the logarithm of n!.
+    log_orders = math.lgamma(total + 1)
+    log_orders_of_chosen = math.lgamma(chosen + 1)
+    log_orders_of_rest = math.lgamma(total - chosen + 1)
+    return log_orders - log_orders_of_chosen - log_orders_of_rest

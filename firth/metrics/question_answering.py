@@ -50,7 +50,11 @@ def squad_each(golds: Sequence[Sequence[str]], predicted: Sequence[str]) -> tupl
 
 
 def null_threshold(
-    no_answer: ArrayLike, scores: ArrayLike, *, answerable: ArrayLike, answered: ArrayLike
+    no_answer: ArrayLike,
+    scores: ArrayLike,
+    *,
+    answerable: ArrayLike,
+    answered: ArrayLike,
 ) -> tuple[float, float]:
     """The best mean score over all thresholds of `no_answer`, and the best threshold (SQuAD 2.0).
 
@@ -67,8 +71,10 @@ def null_threshold(
     change = np.where(is_answerable, gains, -np.asarray(answered, np.float64))
     order = np.argsort(doubts, kind="stable")
     num_unanswerable = (~is_answerable).sum()
-    totals = num_unanswerable + np.concatenate([[0.0], np.cumsum(change[order])])
-    thresholds = np.concatenate([[doubts.min() - 1], doubts[order]])
+    changes_so_far = np.cumsum(change[order])
+    totals = num_unanswerable + np.concatenate([[0.0], changes_so_far])
+    below_all = doubts.min() - 1
+    thresholds = np.concatenate([[below_all], doubts[order]])
     # Questions with equal doubts are on the same side of every threshold.
     is_tie = thresholds[:-1] == thresholds[1:]
     totals[:-1][is_tie] = -np.inf
@@ -146,7 +152,9 @@ def _longest_run(first: Sequence[str], second: Sequence[str]) -> int:
     for item in first:
         current = [0]
         for j, other in enumerate(second):
-            length = before[j] + 1 if item == other else 0
+            length = 0
+            if item == other:
+                length = before[j] + 1
             current.append(length)
         longest = max(longest, *current)
         before = current

@@ -54,7 +54,8 @@ def _reciprocal_rank(items: Sequence[Hashable], wanted: set[Hashable]) -> float:
 
 
 def _answerable(
-    ranked: Rankings, relevant: Sequence[Collection[Hashable]]
+    ranked: Rankings,
+    relevant: Sequence[Collection[Hashable]],
 ) -> list[tuple[Sequence[Hashable], set[Hashable]]]:
     """(ranked items, relevant items) of the queries to which anything is relevant."""
     queries = []

@@ -91,7 +91,10 @@ class Segmentation:
 
 
 def segmentation(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], *, vocabulary: Collection[str]
+    gold: Sequence[Sequence[str]],
+    predicted: Sequence[Sequence[str]],
+    *,
+    vocabulary: Collection[str],
 ) -> Segmentation:
     """A word is right when both its ends are; `vocabulary` holds the words of the training text."""
     same_length(gold, predicted)

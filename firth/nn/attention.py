@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
-from firth.nn.layout import Group, Layout, ScoreMask
+from firth.nn.groups import Group, ScoreMask
+from firth.nn.layout import Layout
 
 OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
 """Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
@@ -236,7 +237,11 @@ def window_mask(window: int) -> Mask:
 
 
 def _score_mask(
-    group: Group, causal: bool, mask: Mask | None, bias: Bias | None, window: int | None = None
+    group: Group,
+    causal: bool,
+    mask: Mask | None,
+    bias: Bias | None,
+    window: int | None = None,
 ) -> ScoreMask:
     """Which scores of a group count; what is the same in all layers is computed once."""
     if window is not None:
@@ -324,7 +329,10 @@ def _attend_packed(
     if scale is not None:
         options["scale"] = scale
     if width % 8:  # the kernel wants head widths that are multiples of 8
-        q, k, v = (pad(x, (0, -width % 8)) for x in (q, k, v))
+        missing = (0, -width % 8)
+        q = pad(q, missing)
+        k = pad(k, missing)
+        v = pad(v, missing)
         options.setdefault("scale", width**-0.5)
     bounds = layout_q.bounds_B1, layout_k.bounds_B1
     sizes = layout_q.max_length, layout_k.max_length

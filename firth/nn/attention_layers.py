@@ -49,6 +49,7 @@ class SelfAttention(nn.Module):
         cache: LayerCache | None = None,
     ) -> Tensor:
         projected, layout_k = self._project_with(cache, x_ND, layout)
+        dropout = self.dropout if self.training else 0.0
         mixed_NHK = attend(
             projected,
             layout,
@@ -57,7 +58,7 @@ class SelfAttention(nn.Module):
             mask=mask,
             bias=bias,
             scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
         )
         out_ND: Tensor = self.out(mixed_NHK.flatten(1))
         return out_ND
@@ -124,6 +125,7 @@ class CrossAttention(nn.Module):
         """With a cache the source is looked at in the first pass only, and may be left out later."""
         projected, layout_k = self._project_both(x_ND, source, cache)
         layout_q = layout if cache is None else cache.cache.query_layout(layout)
+        dropout = self.dropout if self.training else 0.0
         mixed_NHK = attend(
             projected,
             layout_q,
@@ -131,13 +133,18 @@ class CrossAttention(nn.Module):
             mask=mask,
             bias=bias,
             scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout,
         )
         out_ND: Tensor = self.out(mixed_NHK.flatten(1))
         return out_ND
 
     def weights(
-        self, x_ND: Tensor, layout: Layout, source: Source | None, *, cache: LayerCache | None = None
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        source: Source | None,
+        *,
+        cache: LayerCache | None = None,
     ) -> tuple[Tensor, ...]:
         """H x L x S for each sequence in order."""
         projected, layout_k = self._project_both(x_ND, source, cache)

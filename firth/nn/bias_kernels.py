@@ -9,12 +9,11 @@ sum: on a GPU in half precision, two runs of T5 with the same seed end with slig
 precision (`train.precision=fp32`) this kernel is not used.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from firth.nn.kernels import program_sequence
 
@@ -26,7 +25,12 @@ TILE = 64
 
 @torch.library.custom_op("firth::biased_attention", mutates_args=())
 def biased_attention(
-    qkv_N3HK: Tensor, bias_HR: Tensor, bounds_B1: Tensor, longest: int, causal: bool, scale: float
+    qkv_N3HK: Tensor,
+    bias_HR: Tensor,
+    bounds_B1: Tensor,
+    longest: int,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The attention output of every token, and the logarithm of the sum of its exponentiated scores (N x H)."""
     num_tokens, _, num_heads, width = qkv_N3HK.shape
@@ -54,7 +58,12 @@ def biased_attention(
 
 @biased_attention.register_fake
 def _(
-    qkv_N3HK: Tensor, bias_HR: Tensor, bounds_B1: Tensor, longest: int, causal: bool, scale: float
+    qkv_N3HK: Tensor,
+    bias_HR: Tensor,
+    bounds_B1: Tensor,
+    longest: int,
+    causal: bool,
+    scale: float,
 ) -> tuple[Tensor, Tensor]:
     num_tokens, _, num_heads, width = qkv_N3HK.shape
     out_NHK = qkv_N3HK.new_empty((num_tokens, num_heads, width))
@@ -109,14 +118,27 @@ def _grid(bounds_B1: Tensor, num_heads: int, longest: int) -> tuple[int, int, in
     return len(bounds_B1) - 1, num_heads, -(-longest // TILE)
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+class _BiasedContext(FunctionCtx):
+    """What the backward pass needs of the forward one."""
+
+    saved_tensors: tuple[Tensor, ...]
+    numbers: tuple[int, bool, float]
+    """The longest sequence, whether attention is causal, and the scale."""
+    bias_dtype: torch.dtype
+
+
+def _save_inputs(
+    ctx: _BiasedContext,
+    inputs: tuple[Tensor, Tensor, Tensor, int, bool, float],
+    output: tuple[Tensor, Tensor],
+) -> None:
     qkv_N3HK, bias_HR, bounds_B1, longest, causal, scale = inputs
-    ctx.numbers = longest, causal, scale
+    ctx.numbers = (longest, causal, scale)
     ctx.bias_dtype = bias_HR.dtype
     ctx.save_for_backward(*output, qkv_N3HK, bias_HR, bounds_B1)
 
 
-def _gradient(ctx: Any, grad_NHK: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
+def _gradient(ctx: _BiasedContext, grad_NHK: Tensor, unused: Tensor) -> tuple[Tensor | None, ...]:
     out_NHK, log_sums_NH, *inputs = ctx.saved_tensors
     # The gradient of softmax is P * (dP - rowsum(P * dP)); that sum is also the product of output and its gradient.
     inner_NH = (out_NHK.float() * grad_NHK.float()).sum(-1)

@@ -39,7 +39,13 @@ class FeedForward(nn.Module):
     """W_down act(W_up x), each token by itself."""
 
     def __init__(
-        self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        ffn_width: int,
+        *,
+        activation_name: str,
+        use_bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.up = nn.Linear(width, ffn_width, bias=use_bias)
@@ -57,7 +63,13 @@ class GatedFeedForward(nn.Module):
     """W_down (act(W_gate x) * W_up x) (Shazeer 2020), as in T5 1.1."""
 
     def __init__(
-        self, width: int, ffn_width: int, *, activation_name: str, use_bias: bool = True, dropout: float = 0.0
+        self,
+        width: int,
+        ffn_width: int,
+        *,
+        activation_name: str,
+        use_bias: bool = True,
+        dropout: float = 0.0,
     ) -> None:
         super().__init__()
         self.gate = nn.Linear(width, ffn_width, bias=use_bias)
@@ -148,7 +160,13 @@ class Block(nn.Module):
         return self._before(self.attention_norm, x_ND)
 
     def _attend(
-        self, x_ND: Tensor, layout: Layout, *, mask: Mask | None, bias: Bias | None, cache: LayerCache | None
+        self,
+        x_ND: Tensor,
+        layout: Layout,
+        *,
+        mask: Mask | None,
+        bias: Bias | None,
+        cache: LayerCache | None,
     ) -> Tensor:
         read_ND = self.attention_input(x_ND)
         mixed_ND = self.attention(read_ND, layout, mask=mask, bias=bias, cache=cache)
@@ -243,7 +261,9 @@ def initialise(module: nn.Module, *, std: float) -> None:
 
 def first_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The first token of every sequence; sequences of length zero at the end borrow the last token."""
-    return x_ND.index_select(0, bounds_B1[:-1].long().clamp(max=x_ND.shape[0] - 1))
+    last_token = x_ND.shape[0] - 1
+    first_B = bounds_B1[:-1].long().clamp(max=last_token)
+    return x_ND.index_select(0, first_B)
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:

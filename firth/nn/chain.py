@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 from firth import rng
 from firth.nn.walk import Walk
@@ -68,8 +68,9 @@ def path_score(scores: Scores, tags_N: Tensor) -> Tensor:
     else:
         # The rows of all matrices, one matrix after another.
         rows = scores.transitions.flatten(0, 1)
-        row_N = before_N + torch.arange(len(tags_N), device=tags_N.device) * rows.shape[1]
-        transition_N = rows[row_N, tags_N]
+        num_tags = rows.shape[1]
+        token_N = torch.arange(len(tags_N), device=tags_N.device)
+        transition_N = rows[before_N + token_N * num_tags, tags_N]
     return scores.walk.sums(unary_N + transition_N.where(is_inner_N, 0))
 
 
@@ -110,7 +111,8 @@ def expected_transitions(scores: Scores) -> Tensor:
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, scores.walk)
     beta_NT = _backward(unary_NT, transitions, scores.walk)
-    pairs = _pairs(alpha_NT, unary_NT + beta_NT, transitions, scores.walk, torch.ones_like(unary_NT[:, 0]))
+    ones_N = torch.ones_like(unary_NT[:, 0])
+    pairs = _pairs(alpha_NT, unary_NT + beta_NT, transitions, scores.walk, ones_N)
     if scores.is_shared:
         return pairs
     return pairs[scores.walk.place_N]
@@ -122,13 +124,15 @@ def counted(scores: Scores) -> tuple[Tensor, Tensor, Tensor]:
     if not _compiles(scores):
         double = Scores(scores.unary_NT.double(), scores.transitions.double(), scores.bounds_B1)
         return log_partition(double), marginals(double), expected_transitions(double)
-    return _forward_backward(scores, torch.ones(len(scores.bounds_B1) - 1))
+    num_sequences = len(scores.bounds_B1) - 1
+    return _forward_backward(scores, torch.ones(num_sequences))
 
 
 def viterbi(scores: Scores) -> tuple[Tensor, Tensor]:
     """The best path through each sequence, tags_N (-1 where there is none), and its score_B."""
     tags_N = best_path(scores)
-    has_none_B = scores.walk.sums((tags_N < 0).to(scores.unary_NT.dtype)) > 0
+    is_missing_N = (tags_N < 0).to(scores.unary_NT.dtype)
+    has_none_B = scores.walk.sums(is_missing_N) > 0
     score_B = path_score(scores, tags_N.clamp(min=0))
     return tags_N, score_B.masked_fill(has_none_B, -torch.inf)
 
@@ -161,8 +165,10 @@ def k_best(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
     exists_BK[:, 0] = True  # the empty path through an empty sequence
     exists_BK[walk.order_B[:num_alive]] = end_scores > -torch.inf
     score_BK = torch.stack([path_score(scores, tags_N) for tags_N in tags_KN], 1)
-    missing_KN = ~exists_BK[walk.sequence_N].T
-    return tags_KN.masked_fill(missing_KN, -1), score_BK.masked_fill(~exists_BK, -torch.inf)
+    score_BK = score_BK.masked_fill(~exists_BK, -torch.inf)
+    exists_NK = exists_BK[walk.sequence_N]
+    tags_KN = tags_KN.masked_fill(~exists_NK.T, -1)
+    return tags_KN, score_BK
 
 
 def _k_best_arrivals(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
@@ -180,7 +186,9 @@ def _k_best_arrivals(scores: Scores, k: int) -> tuple[Tensor, Tensor]:
     came_NTK = torch.zeros(num_tokens, num_tags, k, dtype=torch.long, device=unary_NT.device)
     for before, now in walk.steps():
         # Dimensions: sequence, to label, from label, rank.
-        arriving = best_NTK[before][:, None] + _at(transitions, now).mT[..., None]
+        best_before = best_NTK[before][:, None]
+        transition_scores = _at(transitions, now).mT[..., None]
+        arriving = best_before + transition_scores
         values, came_NTK[now] = _top(arriving.flatten(2), k)
         values += unary_NT[now][..., None]
         best_NTK[now] = values - values.amax((1, 2), keepdim=True)
@@ -205,9 +213,12 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
     unary_NT, transitions = scores.walked()
     alpha_NT, _ = _forward(unary_NT, transitions, walk)
     num_tokens, num_tags = alpha_NT.shape
-    uniform = rng.uniform(key, *np.ogrid[:num, :num_tokens, :num_tags])
-    noise_SNT = -torch.from_numpy(uniform).to(alpha_NT).clamp(1e-30).log().neg().clamp(1e-30).log()
-    noisy_SNT = alpha_NT + noise_SNT
+    counters = np.ogrid[:num, :num_tokens, :num_tags]
+    uniform_SNT = torch.from_numpy(rng.uniform(key, *counters)).to(alpha_NT)
+    # The largest of scores with Gumbel noise, -log(-log u), is drawn by their probabilities. No logarithm of 0.
+    exponential_SNT = -uniform_SNT.clamp(1e-30).log()
+    gumbel_SNT = -exponential_SNT.clamp(1e-30).log()
+    noisy_SNT = alpha_NT + gumbel_SNT
     tags_SN = torch.empty(noisy_SNT.shape[:2], dtype=torch.long, device=alpha_NT.device)
     following: slice | None = None
     for now in reversed(walk.slices()):
@@ -215,9 +226,10 @@ def sample(scores: Scores, key: np.uint64, *, num: int = 1) -> Tensor:
         if following is not None:
             # Add the transitions to the tags that were drawn at the step after this one.
             num_on = following.stop - following.start
-            leaving = _at(transitions, following).expand(num_on, -1, -1)
-            chosen = tags_SN[:, following, None, None].expand(-1, -1, leaving.shape[1], 1)
-            noisy[:, :num_on] += leaving.expand(num, -1, -1, -1).gather(3, chosen)[..., 0]
+            # Dimensions: sample, sequence, from label, to label.
+            leaving = _at(transitions, following).expand(num, num_on, -1, -1)
+            chosen = tags_SN[:, following, None, None].expand(-1, -1, num_tags, 1)
+            noisy[:, :num_on] += leaving.gather(3, chosen)[..., 0]
         tags_SN[:, now] = noisy.argmax(2)
         following = now
     return tags_SN[:, walk.place_N]
@@ -231,11 +243,13 @@ def _compiles(scores: Scores) -> bool:
 def _arrays(scores: Scores) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Unary scores, transitions and bounds as the compiled recursions take them."""
     transitions_TT = scores.transitions.to(scores.unary_NT.dtype)
-    return _array(scores.unary_NT), _array(transitions_TT), _array(scores.bounds_B1.long())
+    bounds_B1 = scores.bounds_B1.long()
+    return _array(scores.unary_NT), _array(transitions_TT), _array(bounds_B1)
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    return np.ascontiguousarray(tensor.detach().cpu().numpy())
+    on_cpu = tensor.detach().cpu()
+    return np.ascontiguousarray(on_cpu.numpy())
 
 
 def _forward_backward(scores: Scores, scale_B: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -243,7 +257,7 @@ def _forward_backward(scores: Scores, scale_B: Tensor) -> tuple[Tensor, Tensor, 
     from firth.nn.chain_kernels import forward_backward
 
     unary_NT, transitions_TT, bounds_B1 = _arrays(scores)
-    scales = scale_B.detach().double().cpu().numpy()
+    scales = _array(scale_B.double())
     log_z, probabilities, pairs = forward_backward(unary_NT, transitions_TT, bounds_B1, scales)
     device = scores.unary_NT.device
     log_z_B = torch.from_numpy(log_z).to(device)
@@ -267,11 +281,17 @@ class _Walk(Walk):
         return sums_B.to(values_N.dtype)
 
 
+class _CompiledContext(FunctionCtx):
+    scores: Scores
+    marginals_NT: Tensor
+    needs_input_grad: tuple[bool, ...]
+
+
 class _CompiledLogPartition(torch.autograd.Function):
     """The log partition by the compiled recursions."""
 
     @staticmethod
-    def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, scores: Scores) -> Tensor:
+    def forward(ctx: _CompiledContext, unary_NT: Tensor, transitions: Tensor, scores: Scores) -> Tensor:
         log_z_B, marginals_NT, _ = counted(scores)
         ctx.scores = scores
         ctx.marginals_NT = marginals_NT
@@ -279,7 +299,7 @@ class _CompiledLogPartition(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: _CompiledContext, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
         scores = ctx.scores
         grad_N1 = grad_B[scores.walk.sequence_N, None]
         unary_grad_NT = (ctx.marginals_NT * grad_N1).to(scores.unary_NT.dtype)
@@ -289,11 +309,17 @@ class _CompiledLogPartition(torch.autograd.Function):
         return unary_grad_NT, pairs_TT.to(scores.transitions.dtype), None
 
 
+class _WalkedContext(FunctionCtx):
+    walk: _Walk
+    saved_tensors: tuple[Tensor, Tensor, Tensor]
+    needs_input_grad: tuple[bool, ...]
+
+
 class _LogPartition(torch.autograd.Function):
     """The log partition by torch operations; tensors are in the order of the walk."""
 
     @staticmethod
-    def forward(ctx: Any, unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
+    def forward(ctx: _WalkedContext, unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
         alpha_NT, norm_N = _forward(unary_NT, transitions, walk)
         ctx.save_for_backward(unary_NT, transitions, alpha_NT)
         ctx.walk = walk
@@ -301,11 +327,13 @@ class _LogPartition(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx: _WalkedContext, grad_B: Tensor) -> tuple[Tensor, Tensor | None, None]:
         unary_NT, transitions, alpha_NT = ctx.saved_tensors
         beta_NT = _backward(unary_NT, transitions, ctx.walk)
-        weight_N = grad_B[ctx.walk.sequence_N[ctx.walk.rows_N]]
-        unary_grad_NT = (alpha_NT + beta_NT).softmax(1) * weight_N[:, None]
+        marginals_NT = (alpha_NT + beta_NT).softmax(1)
+        sequence_of_row_N = ctx.walk.sequence_N[ctx.walk.rows_N]
+        weight_N = grad_B[sequence_of_row_N]
+        unary_grad_NT = marginals_NT * weight_N[:, None]
         if not ctx.needs_input_grad[1]:
             return unary_grad_NT, None, None
         transitions_grad = _pairs(alpha_NT, unary_NT + beta_NT, transitions, ctx.walk, weight_N)
@@ -343,8 +371,10 @@ def _backward(unary_NT: Tensor, transitions: Tensor, walk: _Walk) -> Tensor:
     leaving = walk.split(transitions)
     steps = list(zip(betas, unaries[1:], betas[1:], leaving, strict=False))
     for before, unary, beta, leave in reversed(steps):
-        total = torch.logsumexp((unary + beta)[:, None] + leave, 2)
-        torch.sub(total, total.amax(1, keepdim=True), out=before[: len(unary)])
+        ahead = (unary + beta)[:, None]
+        total = torch.logsumexp(ahead + leave, 2)
+        maximum = total.amax(1, keepdim=True)
+        torch.sub(total, maximum, out=before[: len(unary)])
     return beta_NT
 
 
@@ -354,17 +384,22 @@ def _pairs(alpha_NT: Tensor, ahead_NT: Tensor, transitions: Tensor, walk: _Walk,
     `ahead_NT` is unary + beta: the paths from each label on, its own unary score included.
     """
     num_first = walk.sizes[0]
-    rows_before = [np.arange(before.start, before.stop) for before, _ in walk.steps()]
-    before = np.concatenate(rows_before or [np.arange(0)])
-    before_N = torch.from_numpy(before).to(alpha_NT.device)
+    rows_before = [np.arange(0)]
+    for before, _ in walk.steps():
+        rows_before.append(np.arange(before.start, before.stop))
+    before_N = torch.from_numpy(np.concatenate(rows_before)).to(alpha_NT.device)
     counts = torch.zeros_like(transitions)
-    many = max(1, _PAIRS_AT_ONCE // alpha_NT.shape[1] ** 2)
-    for start in range(0, len(before), many):
+    num_tags = alpha_NT.shape[1]
+    many = max(1, _PAIRS_AT_ONCE // num_tags**2)
+    for start in range(0, len(before_N), many):
         came = alpha_NT[before_N[start : start + many]]
-        chosen = slice(num_first + start, num_first + start + len(came))
+        first = num_first + start
+        chosen = slice(first, first + len(came))
+        # Dimensions: token, from label, to label.
         logits = came[:, :, None] + _at(transitions, chosen) + ahead_NT[chosen][:, None]
         probabilities = logits.flatten(1).softmax(1)
-        pairs = (probabilities * weight_N[chosen, None]).view_as(logits)
+        weighted = probabilities * weight_N[chosen, None]
+        pairs = weighted.view_as(logits)
         if transitions.ndim == 2:
             counts += pairs.sum(0)
         else:
@@ -374,7 +409,9 @@ def _pairs(alpha_NT: Tensor, ahead_NT: Tensor, transitions: Tensor, walk: _Walk,
 
 def _at(transitions: Tensor, rows: slice) -> Tensor:
     """The transitions into the tokens of these rows of the walk."""
-    return transitions[None] if transitions.ndim == 2 else transitions[rows]
+    if transitions.ndim == 2:
+        return transitions[None]
+    return transitions[rows]
 
 
 def _top(values: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.nn.blocks import activation
+from firth.nn.layout import token_sequences
 
 
 class SequenceConvolution(nn.Module):
@@ -22,13 +23,15 @@ class SequenceConvolution(nn.Module):
         kernel_size = self.conv.kernel_size[0]
         radius = (kernel_size - 1) // 2
         token_N = torch.arange(len(x_ND), device=x_ND.device)
-        sequence_N = torch.searchsorted(bounds_B1[1:].long(), token_N, right=True)
+        sequence_N = token_sequences(bounds_B1, len(x_ND))
         neighbours = []
         for offset in range(-radius, kernel_size - radius):
-            rows_N = (token_N + offset).clamp(0, len(x_ND) - 1)
-            is_inside_N = (sequence_N[rows_N] == sequence_N) & (rows_N == token_N + offset)
+            wanted_N = token_N + offset
+            rows_N = wanted_N.clamp(0, len(x_ND) - 1)
+            is_inside_N = (sequence_N[rows_N] == sequence_N) & (rows_N == wanted_N)
             neighbours.append(x_ND[rows_N] * is_inside_N[:, None])
         windows = torch.stack(neighbours, 2)
         mixed_ND: Tensor = self.conv(windows)[..., 0]
-        out_ND: Tensor = self.norm(other_ND + self.activate(self.dropout(mixed_ND)))
+        added_ND = self.activate(self.dropout(mixed_ND))
+        out_ND: Tensor = self.norm(other_ND + added_ND)
         return out_ND

@@ -11,6 +11,7 @@ Beam search keeps the `beams` likeliest unfinished texts, and as many finished o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -151,13 +152,16 @@ def _choose_one_by_one(
             if not has_tokens[place]:
                 continue
             row = unfinished[place]
-            texts[row] = texts[row].then(token, texts[row].log_probability + log, end=rules.end)
-            if not texts[row].ended and len(texts[row].tokens) < limits[row]:
+            before = texts[row]
+            text = before.then(token, before.log_probability + log, end=rules.end)
+            texts[row] = text
+            if not text.ended and len(text.tokens) < limits[row]:
                 parents.append(place)
         if not parents:
             return texts
         unfinished = [unfinished[place] for place in parents]
-        scores_BV = model.next(parents, [texts[row].tokens[-1] for row in unfinished])
+        last_tokens = [texts[row].tokens[-1] for row in unfinished]
+        scores_BV = model.next(parents, last_tokens)
         step += 1
 
 
@@ -176,9 +180,11 @@ def choose(scores_BV: Tensor, draws_B: Tensor, choice: Choice) -> Tensor:
     probabilities_BV[before_BV >= choice.top_p] = 0
     # A draw, scaled to what is left, falls between the cumulative sums of two tokens.
     ends_BV = probabilities_BV.cumsum(1)
-    draws_B1 = draws_B.to(ends_BV)[:, None] * ends_BV[:, -1:]
+    left_B1 = ends_BV[:, -1:]
+    draws_B1 = draws_B.to(ends_BV)[:, None] * left_B1
     place_B1 = (ends_BV <= draws_B1).sum(1, keepdim=True)
-    chosen_B1: Tensor = order_BV.gather(1, place_B1.clamp(max=order_BV.shape[1] - 1))
+    last_place = order_BV.shape[1] - 1
+    chosen_B1: Tensor = order_BV.gather(1, place_B1.clamp(max=last_place))
     return chosen_B1[:, 0]
 
 
@@ -288,12 +294,16 @@ def _search_beams(
         unfinished = [beam for beam in unfinished if beam.running]
         if not unfinished:
             return [beam.best for beam in beams]
-        last_tokens = [text.tokens[-1] for beam in unfinished for text in beam.running]
+        running = chain.from_iterable(beam.running for beam in unfinished)
+        last_tokens = [text.tokens[-1] for text in running]
         scores_BV = model.next(parents, last_tokens)
 
 
 def _best_next(
-    scores_BV: Tensor, beams: Sequence[_Beam], choice: Choice, rules: WritingRules
+    scores_BV: Tensor,
+    beams: Sequence[_Beam],
+    choice: Choice,
+    rules: WritingRules,
 ) -> tuple[list[list[float]], list[list[int]]]:
     """For each unfinished version its best next tokens: their log-probabilities, and the tokens."""
     logs_BV = _log_probabilities(scores_BV, rules)

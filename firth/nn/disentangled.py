@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from firth.nn.attention import Fused, attend, attention_weights
 from firth.nn.attention_layers import SelfAttention
 from firth.nn.blocks import Block
-from firth.nn.layout import Group, Layout
+from firth.nn.groups import Group
+from firth.nn.layout import Layout
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +73,9 @@ class DistanceEmbeddings(nn.Module):
         # The table has a row for each bucket from -span to span - 1; what is beyond shares the last one.
         first = max(-reach, -self.span)
         last = min(reach, self.span - 1)
-        rows_RD = self.table.weight[first + self.span : last + self.span + 1]
+        first_row = first + self.span
+        end_row = last + self.span + 1
+        rows_RD = self.table.weight[first_row:end_row]
         embeddings_RD = self.dropout(self.norm(rows_RD))
         return Distances(embeddings_RD, first, self.num_buckets, self.max_distance)
 
@@ -127,7 +130,8 @@ class DisentangledAttention(SelfAttention):
         key_RHK = None
         if self.shares_projections:
             both: Tensor = self.qkv(embeddings_RD)
-            query_RHK, key_RHK, _ = both.view(len(embeddings_RD), 3, self.num_heads, -1).unbind(1)
+            both_R3HK = both.view(len(embeddings_RD), 3, self.num_heads, -1)
+            query_RHK, key_RHK, _ = both_R3HK.unbind(1)
         if self.position_query is not None:
             query_RHK = self._heads(self.position_query(embeddings_RD))
         if self.position_key is not None:
@@ -171,7 +175,13 @@ class DisentangledBlock(Block):
     attention: DisentangledAttention
 
     def __init__(
-        self, attention: DisentangledAttention, ffn: nn.Module, *, width: int, norm_eps: float, dropout: float
+        self,
+        attention: DisentangledAttention,
+        ffn: nn.Module,
+        *,
+        width: int,
+        norm_eps: float,
+        dropout: float,
     ) -> None:
         super().__init__(
             attention,

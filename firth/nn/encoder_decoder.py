@@ -141,7 +141,8 @@ class DecoderStack(TransformerStack):
         caches: Sequence[LayerCache] = (),
     ) -> Tensor:
         x_ND: Tensor = self.embed(tokens_NE, positions_N)
-        bias = self._bias(plan, caches[0].layout_k if caches else plan)
+        layout_k = caches[0].layout_k if caches else plan
+        bias = self._bias(plan, layout_k)
         for layer, block in enumerate(self.blocks):
             assert isinstance(block, DecoderBlock)
             cache = caches[layer] if caches else None

@@ -16,7 +16,13 @@ class ScoringLayer(nn.Module):
     """act(W x + b), then a norm if there is one: the layer that some models have before the scores of a task."""
 
     def __init__(
-        self, width: int, kind: str, *, norm_eps: float = 1e-5, dense_bias: bool = True, norm_bias: bool = True
+        self,
+        width: int,
+        kind: str,
+        *,
+        norm_eps: float = 1e-5,
+        dense_bias: bool = True,
+        norm_bias: bool = True,
     ) -> None:
         super().__init__()
         self.kind = kind

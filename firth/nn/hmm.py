@@ -67,7 +67,12 @@ class HMM:
 
 
 def count(
-    counts_VT: Tensor, tags_N: Tensor, *, bounds_B1: Tensor, allowed: tuple[Tensor, Tensor], smoothing: float = 0.1
+    counts_VT: Tensor,
+    tags_N: Tensor,
+    *,
+    bounds_B1: Tensor,
+    allowed: tuple[Tensor, Tensor],
+    smoothing: float = 0.1,
 ) -> HMM:
     """From how often each tag emitted each symbol, and from the tags in order.
 
@@ -122,7 +127,12 @@ def _last_log_likelihood(end: tuple[HMM, list[float]]) -> float:
 
 
 def climb(
-    model: HMM, ids_N: Tensor, *, bounds_B1: Tensor, iterations: int = 100, tolerance: float = 1e-6
+    model: HMM,
+    ids_N: Tensor,
+    *,
+    bounds_B1: Tensor,
+    iterations: int = 100,
+    tolerance: float = 1e-6,
 ) -> tuple[HMM, list[float]]:
     """Expectation-maximisation from a given model, until an iteration gains less than `tolerance` a symbol."""
     first = _first_tokens(bounds_B1)
@@ -132,7 +142,8 @@ def climb(
         # Expectation.
         log_z_B, marginals_NT, pairs_TT = chain.counted(model.scores(symbols_N, bounds_B1))
         history.append(float(log_z_B.sum()))
-        if len(history) > 1 and history[-1] - history[-2] < tolerance * len(symbols_N):
+        least_gain = tolerance * len(symbols_N)
+        if len(history) > 1 and history[-1] - history[-2] < least_gain:
             break
         # Maximisation.
         start_T = marginals_NT[first].sum(0)
@@ -140,7 +151,8 @@ def climb(
         emitted_VT.index_add_(0, symbols_N, marginals_NT)
         model = HMM(_log_share(start_T), _log_share(pairs_TT), _log_share(emitted_VT.T).T)
     else:
-        history.append(float(model.log_likelihood(symbols_N, bounds_B1).sum()))
+        likelihood_B = model.log_likelihood(symbols_N, bounds_B1)
+        history.append(float(likelihood_B.sum()))
     return model, history
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from firth.ragged import bounds_of
+
 
 @dataclass(frozen=True)
 class Paths:
@@ -19,7 +21,10 @@ class Paths:
     @classmethod
     def none(cls) -> "Paths":
         """No paths, for loops without a tree."""
-        return cls(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.int8))
+        bounds_V1 = np.zeros(1, np.int64)
+        nodes_P = np.zeros(0, np.int32)
+        turns_P = np.zeros(0, np.int8)
+        return cls(bounds_V1, nodes_P, turns_P)
 
 
 def huffman(counts_V: np.ndarray) -> Paths:
@@ -35,7 +40,7 @@ def huffman(counts_V: np.ndarray) -> Paths:
         depth[node] = depth[parent[node]] + 1
     lengths_V = np.zeros(len(counts_V), np.int64)
     lengths_V[words] = depth[:size]
-    bounds_V1 = np.concatenate([[0], np.cumsum(lengths_V)])
+    bounds_V1 = bounds_of(lengths_V)
 
     nodes_P = np.zeros(bounds_V1[-1], np.int32)
     turns_P = np.zeros(bounds_V1[-1], np.int8)

@@ -5,12 +5,11 @@ fits into a single tile, so the softmax needs no running sums, the backward pass
 gradient is written once, in the layout of the projection's gradient.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 MAX_LENGTH = 128
 """The longest sequence that fits into a tile."""
@@ -25,7 +24,8 @@ def short_attention(qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Tensor
     qkv_N3HK = qkv_N3HK.contiguous()
     out_NHK = torch.empty((num_tokens, num_heads, width), dtype=qkv_N3HK.dtype, device=qkv_N3HK.device)
     grid = (len(bounds_B1) - 1, num_heads)
-    _forward[grid](qkv_N3HK, bounds_B1, out_NHK, width**-0.5, num_heads, width, causal, num_warps=4)
+    scale = width**-0.5
+    _forward[grid](qkv_N3HK, bounds_B1, out_NHK, scale, num_heads, width, causal, num_warps=4)
     return out_NHK
 
 
@@ -43,7 +43,8 @@ def short_attention_gradient(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tens
     qkv_N3HK = qkv_N3HK.contiguous()
     out_N3HK = torch.empty_like(qkv_N3HK)
     grid = (len(bounds_B1) - 1, num_heads)
-    _backward[grid](grad_NHK, qkv_N3HK, bounds_B1, out_N3HK, width**-0.5, num_heads, width, causal, num_warps=4)
+    scale = width**-0.5
+    _backward[grid](grad_NHK, qkv_N3HK, bounds_B1, out_N3HK, scale, num_heads, width, causal, num_warps=4)
     return out_N3HK
 
 
@@ -52,13 +53,20 @@ def _(grad_NHK: Tensor, qkv_N3HK: Tensor, bounds_B1: Tensor, causal: bool) -> Te
     return qkv_N3HK.new_empty(qkv_N3HK.shape)
 
 
-def _save_inputs(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+class _ShortContext(FunctionCtx):
+    """What the backward pass needs of the forward one."""
+
+    saved_tensors: tuple[Tensor, Tensor]
+    causal: bool
+
+
+def _save_inputs(ctx: _ShortContext, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
     qkv_N3HK, bounds_B1, causal = inputs
     ctx.causal = causal
     ctx.save_for_backward(qkv_N3HK, bounds_B1)
 
 
-def _gradient(ctx: Any, grad_NHK: Tensor) -> tuple[Tensor, None, None]:
+def _gradient(ctx: _ShortContext, grad_NHK: Tensor) -> tuple[Tensor, None, None]:
     qkv_N3HK, bounds_B1 = ctx.saved_tensors
     return short_attention_gradient(grad_NHK, qkv_N3HK, bounds_B1, ctx.causal), None, None
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu
 
 from firth.nn.adapters import INITIAL_STD
+from firth.nn.layout import token_sequences
 from firth.tensors import Batch
 
 _MULTIPLIER = 0x1E3779B97F4A7C15
@@ -39,17 +40,19 @@ class NameTable(nn.Module):
     def find(self, ids_N: Tensor, bounds_B1: Tensor) -> Tensor:
         """For each token the number of the longest name that begins there and consists of whole words; -1 for none."""
         place_N = torch.arange(len(ids_N), device=ids_N.device)
-        sequence_N = torch.searchsorted(bounds_B1[1:].long(), place_N, right=True)
+        sequence_N = token_sequences(bounds_B1, len(ids_N))
         end_N = bounds_B1.long()[sequence_N + 1]
         continues_N = self.continues_V[ids_N]
         # Behind the last token there is none that continues a word.
         continues_N1 = torch.cat([continues_N, continues_N.new_zeros(1)])
         rows_N = torch.full_like(ids_N, -1)
         for size, hash_N in enumerate(_window_hashes(ids_N, self.longest), 1):
-            after_N = (place_N + size).clamp(max=len(ids_N))
-            is_whole_N = ~continues_N & (place_N + size <= end_N)
-            is_whole_N &= (after_N == end_N) | ~continues_N1[after_N]
-            row_N = torch.searchsorted(self.keys_M, hash_N).clamp(max=len(self.keys_M) - 1)
+            window_end_N = place_N + size
+            after_N = window_end_N.clamp(max=len(ids_N))
+            ends_with_word_N = (after_N == end_N) | ~continues_N1[after_N]
+            is_whole_N = ~continues_N & (window_end_N <= end_N) & ends_with_word_N
+            row_N = torch.searchsorted(self.keys_M, hash_N)
+            row_N = row_N.clamp(max=len(self.keys_M) - 1)
             is_name_N = is_whole_N & (self.keys_M[row_N] == hash_N)
             rows_N = torch.where(is_name_N, row_N, rows_N)  # longer names come later and win
         return rows_N

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from firth.errors import BadInput
 from firth.nn.attention import Fused, Projected, Source
-from firth.nn.layout import Layout, SlotLayout
+from firth.nn.layout import Layout, SlotLayout, token_sequences
 
 
 class KeyValueCache:
@@ -50,35 +50,42 @@ class KeyValueCache:
             raise BadInput(f"A sequence of {longest} tokens does not fit into a cache for {self.capacity}.")
         self.lengths_B = lengths_B
         token_N = torch.arange(layout.num_tokens, device=device)
-        sequence_N = torch.searchsorted(bounds_B1[1:], token_N, right=True)
+        sequence_N = token_sequences(bounds_B1, layout.num_tokens)
         step_N = before_B[sequence_N] + token_N - bounds_B1[sequence_N]
         cells_N = sequence_N * self.capacity + step_N
         if not self.slots:
-            return layout, [LayerCache(self, layer, cells_N, layout) for layer in range(self.num_layers)]
+            # The first pass: there are no other keys than the new ones.
+            return layout, self._layer_caches(cells_N, layout)
         new = Layout(layout.bounds_B1, layout.max_length, layout.num_tokens, layout.has_kernels, before_B)
         num_sequences = len(before_B)
-        slots = SlotLayout(
-            torch.arange(num_sequences + 1, device=device) * self.capacity,
-            longest,
-            num_sequences * self.capacity,
-            lengths_B=self.lengths_B,
-        )
-        return new, [LayerCache(self, layer, cells_N, slots) for layer in range(self.num_layers)]
+        slot_bounds_B1 = torch.arange(num_sequences + 1, device=device) * self.capacity
+        num_cells = num_sequences * self.capacity
+        slots = SlotLayout(slot_bounds_B1, longest, num_cells, lengths_B=self.lengths_B)
+        return new, self._layer_caches(cells_N, slots)
+
+    def _layer_caches(self, cells_N: Tensor, layout_k: Layout) -> list["LayerCache"]:
+        return [LayerCache(self, layer, cells_N, layout_k) for layer in range(self.num_layers)]
 
     def keep(self, rows: Tensor) -> None:
         """Drops all sequences but these, which may be repeated and reordered (as beam search does)."""
         num_before = len(self.lengths_B)
         rows = rows.to(self.lengths_B.device)
         filled = int(self.lengths_B.max())
-        moved = (rows != torch.arange(len(rows), device=rows.device)).nonzero().flatten()
+        places = torch.arange(len(rows), device=rows.device)
+        moved = (rows != places).nonzero().flatten()
         self.lengths_B = self.lengths_B[rows]
         if len(moved):
-            for layer, kept in self.slots.items():
-                k_BCHK, v_BCHK = (x.view(num_before, self.capacity, *x.shape[1:]) for x in kept)
-                self.slots[layer] = _moved(k_BCHK, rows, moved, filled), _moved(v_BCHK, rows, moved, filled)
+            for layer, (k_SHK, v_SHK) in self.slots.items():
+                # C is the capacity of a slot.
+                k_BCHK = k_SHK.view(num_before, self.capacity, *k_SHK.shape[1:])
+                v_BCHK = v_SHK.view(num_before, self.capacity, *v_SHK.shape[1:])
+                new_k_SHK = _moved(k_BCHK, rows, moved, filled)
+                new_v_SHK = _moved(v_BCHK, rows, moved, filled)
+                self.slots[layer] = (new_k_SHK, new_v_SHK)
         elif len(rows) < num_before:
             num_cells = len(rows) * self.capacity
-            self.slots = {layer: (k[:num_cells], v[:num_cells]) for layer, (k, v) in self.slots.items()}
+            for layer, (k_SHK, v_SHK) in self.slots.items():
+                self.slots[layer] = (k_SHK[:num_cells], v_SHK[:num_cells])
         if self.source_layout is not None:
             self._keep_sources(rows.tolist(), self.source_layout)
 
@@ -97,7 +104,8 @@ class KeyValueCache:
             counts = [0] * layout.num_sequences
             for owner in owners:
                 counts[owner] += 1
-            bounds_B1 = torch.tensor([0, *accumulate(counts)], dtype=torch.int32, device=layout.bounds_B1.device)
+            bounds = [0, *accumulate(counts)]
+            bounds_B1 = torch.tensor(bounds, dtype=torch.int32, device=layout.bounds_B1.device)
             self.readers = Layout(bounds_B1, max(counts), len(owners), layout.has_kernels)
 
     def _copy_sources(self, owners: list[int], layout: Layout) -> None:
@@ -159,8 +167,9 @@ class LayerCache:
         slots = self.cache.slots.get(self.layer)
         if slots is None:
             num_cells = len(self.cache.lengths_B) * self.cache.capacity
-            shape = num_cells, *parts.k_SHK.shape[1:]
-            slots = self.cache.slots[self.layer] = parts.k_SHK.new_zeros(shape), parts.v_SHK.new_zeros(shape)
+            shape = (num_cells, *parts.k_SHK.shape[1:])
+            slots = (parts.k_SHK.new_zeros(shape), parts.v_SHK.new_zeros(shape))
+            self.cache.slots[self.layer] = slots
         k_SHK, v_SHK = slots
         k_SHK[self.cells_N] = parts.k_SHK.to(k_SHK.dtype)
         v_SHK[self.cells_N] = parts.v_SHK.to(v_SHK.dtype)
@@ -170,7 +179,9 @@ class LayerCache:
         return new, self.layout_k
 
     def project_once(
-        self, project: Callable[[Tensor], tuple[Tensor, Tensor]], source: Source | None
+        self,
+        project: Callable[[Tensor], tuple[Tensor, Tensor]],
+        source: Source | None,
     ) -> tuple[Tensor, Tensor, Layout]:
         """Keys and values of cross-attention with their layout; the source is projected in the first pass only.
 

@@ -5,10 +5,9 @@ Scores are computed piece by piece. While a piece exists, its gradient, softmax 
 once, so that nothing is kept or recomputed for the backward pass.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 from torch.nn.functional import linear
 
 IGNORE = -100
@@ -23,7 +22,12 @@ def scale_gradient(total: Tensor, weight: float) -> Tensor:
 
 
 def summed_cross_entropy(
-    x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, *, labels_P: Tensor, smoothing: float = 0.0
+    x_PE: Tensor,
+    weight_VE: Tensor,
+    bias_V: Tensor | None,
+    *,
+    labels_P: Tensor,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The loss summed over all labels but IGNORE, and how many labels have the highest score.
 
@@ -49,10 +53,23 @@ def _pieces(x_PE: Tensor, labels_P: Tensor, vocab_size: int) -> list[tuple[Tenso
     return list(zip(torch.split(x_PE, rows), torch.split(labels_P, rows), strict=True))
 
 
+class _LossContext(FunctionCtx):
+    """What the backward pass needs of the forward one."""
+
+    saved_tensors: tuple[Tensor, Tensor, Tensor]
+    dtype: torch.dtype
+    has_bias: bool
+
+
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x_PE: Tensor, weight_VE: Tensor, bias_V: Tensor | None, labels_P: Tensor, smoothing: float
+        ctx: _LossContext,
+        x_PE: Tensor,
+        weight_VE: Tensor,
+        bias_V: Tensor | None,
+        labels_P: Tensor,
+        smoothing: float,
     ) -> tuple[Tensor, Tensor]:
         totals = []
         corrects = []
@@ -86,7 +103,7 @@ class _SummedCrossEntropy(torch.autograd.Function):
         return total, correct
 
     @staticmethod
-    def backward(ctx: Any, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _LossContext, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
         x_grad_PE, weight_grad_VE, bias_grad_V = ctx.saved_tensors
         scale = output_grads[0]
         bias_grad = (bias_grad_V * scale).to(ctx.dtype) if ctx.has_bias else None

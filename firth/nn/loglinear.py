@@ -19,6 +19,7 @@ import numpy as np
 
 from firth.compiling import cached_on_disk
 from firth.nn.chain_kernels import forward_backward, njit
+from firth.ragged import bounds_of
 
 CHUNK = 1 << 13
 """Tokens looked at together: what bounds the memory."""
@@ -39,14 +40,20 @@ class Pairs:
 
     @classmethod
     def seen(
-        cls, parts_M: np.ndarray, part_bounds_N1: np.ndarray, tags_N: np.ndarray, *, num_rows: int, num_tags: int
+        cls,
+        parts_M: np.ndarray,
+        part_bounds_N1: np.ndarray,
+        tags_N: np.ndarray,
+        *,
+        num_rows: int,
+        num_tags: int,
     ) -> "Pairs":
         """The pairs that occur."""
         seen_RT = np.zeros((num_rows, num_tags), bool)
         mark(parts_M, part_bounds_N1, tags_N, seen_RT)
         counts_R = np.count_nonzero(seen_RT, axis=1)
         tags_P = np.flatnonzero(seen_RT) % num_tags
-        return cls(np.concatenate([[0], np.cumsum(counts_R)]), tags_P.astype(np.uint16))
+        return cls(bounds_of(counts_R), tags_P.astype(np.uint16))
 
     @classmethod
     def all(cls, *, num_rows: int, num_tags: int) -> "Pairs":
@@ -57,7 +64,8 @@ class Pairs:
     def fill(self, weights_P: np.ndarray, table_RT: np.ndarray) -> None:
         """Writes the weights into a table of all rows and tags; pairs without a weight become 0."""
         table_RT[:] = 0
-        rows_P = np.repeat(np.arange(len(table_RT), dtype=np.int32), np.diff(self.row_bounds_R1))
+        rows_R = np.arange(len(table_RT), dtype=np.int32)
+        rows_P = np.repeat(rows_R, np.diff(self.row_bounds_R1))
         table_RT[rows_P, self.tags_P] = weights_P
 
 
@@ -75,8 +83,10 @@ class FeatureWeights:
         # The last weights are those of tags: start (T), transitions (T x T), end (T).
         num_of_tags = num_tags * (num_tags + 2)
         num_pairs = len(x) - num_of_tags
-        start_T, transitions, end_T = np.split(x[num_pairs:], [num_tags, num_of_tags - num_tags])
-        return cls(x[:num_pairs], start_T, transitions.reshape(num_tags, num_tags), end_T)
+        borders = [num_tags, num_of_tags - num_tags]
+        start_T, transitions, end_T = np.split(x[num_pairs:], borders)
+        transitions_TT = transitions.reshape(num_tags, num_tags)
+        return cls(x[:num_pairs], start_T, transitions_TT, end_T)
 
 
 @dataclass(frozen=True)
@@ -122,8 +132,9 @@ class LogLinear:
         # Every token takes part in the weights of tags that start, follow one another and end.
         scale_of_all = 1 / (DOUBT * len(self.tags_N) + 2 * self.l2 + 1e-3)
         scale = np.full(self.num_weights, scale_of_all, np.float32)
-        pair_scale_P = FeatureWeights.of(scale, num_tags=self.num_tags).pairs_P
-        pair_scale_P[:] = np.repeat(scale_R, np.diff(self.pairs.row_bounds_R1))
+        views = FeatureWeights.of(scale, num_tags=self.num_tags)
+        pairs_of_row_R = np.diff(self.pairs.row_bounds_R1)
+        views.pairs_P[:] = np.repeat(scale_R, pairs_of_row_R)
         return scale
 
     @cached_property
@@ -143,36 +154,43 @@ class LogLinear:
         shares = [self._chunks[first::SHARES] for first in range(SHARES)]
         with ThreadPoolExecutor(self.threads) as pool:
             found = list(pool.map(lambda chunks: self._share(chunks, weights), shares))
-        value = self.l2 * float(x @ x) + sum(share_value for share_value, _ in found)
+        penalty = self.l2 * float(x @ x)
+        loss = sum(share_loss for share_loss, _ in found)
         gradient = 2 * self.l2 * x
         for _, share_gradient in found:
             gradient += share_gradient
-        return value, gradient
+        return penalty + loss, gradient
 
     def _share(self, chunks: Sequence[tuple[int, int]], weights: FeatureWeights) -> tuple[float, np.ndarray]:
         """The loss of some chunks and its gradient."""
         gradient = np.zeros(self.num_weights)
         gradients = FeatureWeights.of(gradient, num_tags=self.num_tags)
-        value = 0.0
-        own = self._crf if self.kind == "crf" else self._local
+        loss = 0.0
+        own_loss = self._crf if self.kind == "crf" else self._local
         for first, last in chunks:
             bounds = self.bounds_B1[first : last + 1]
-            tokens = slice(bounds[0], bounds[-1])
-            part_bounds = self.part_bounds_N1[bounds[0] : bounds[-1] + 1]
+            first_token = bounds[0]
+            end_token = bounds[-1]
+            tags_N = self.tags_N[first_token:end_token]
+            part_bounds = self.part_bounds_N1[first_token : end_token + 1]
+            # From here on the gradient of the scores is in their place.
             unary_NT = self.unary(weights, self.parts_M, part_bounds)
-            value += own(unary_NT, self.tags_N[tokens], bounds=bounds - bounds[0], weights=weights, gradients=gradients)
+            loss += own_loss(unary_NT, tags_N, bounds=bounds - first_token, weights=weights, gradients=gradients)
             if self.all_pairs:
-                scatter_all(unary_NT, self.parts_M, part_bounds, gradients.pairs_P.reshape(-1, self.num_tags))
+                table_RT = gradients.pairs_P.reshape(-1, self.num_tags)
+                scatter_all(unary_NT, self.parts_M, part_bounds, table_RT)
             else:
                 pairs = self.pairs
                 scatter(unary_NT, pairs.row_bounds_R1, pairs.tags_P, self.parts_M, part_bounds, gradients.pairs_P)
-        return value, gradient
+        return loss, gradient
 
     def unary(self, weights: FeatureWeights, parts_M: np.ndarray, part_bounds_N1: np.ndarray) -> np.ndarray:
         """The scores of some tokens: the sums of their rows' weights."""
-        unary_NT = np.zeros((len(part_bounds_N1) - 1, self.num_tags), weights.pairs_P.dtype)
+        num_tokens = len(part_bounds_N1) - 1
+        unary_NT = np.zeros((num_tokens, self.num_tags), weights.pairs_P.dtype)
         if self.all_pairs:
-            gather_all(weights.pairs_P.reshape(-1, self.num_tags), parts_M, part_bounds_N1, unary_NT)
+            table_RT = weights.pairs_P.reshape(-1, self.num_tags)
+            gather_all(table_RT, parts_M, part_bounds_N1, unary_NT)
         else:
             pairs = self.pairs
             gather(weights.pairs_P, pairs.row_bounds_R1, pairs.tags_P, parts_M, part_bounds_N1, unary_NT)
@@ -190,17 +208,21 @@ class LogLinear:
         """The chunk's loss; leaves the gradient of its scores in `unary_NT`."""
         may_start, may_follow, may_end = self.legal
         first, last, inner = _places(bounds)
+        token_N = np.arange(len(tags_N))
+        gold_pairs = (tags_N[inner - 1], tags_N[inner])
         unary_NT[first] += np.where(may_start, weights.start_T, -np.inf)
         unary_NT[last] += np.where(may_end, weights.end_T, -np.inf)
         transitions = np.where(may_follow, weights.transitions_TT, -np.inf)
-        gold = unary_NT[np.arange(len(tags_N)), tags_N].sum(dtype=np.float64)
-        gold += transitions[tags_N[inner - 1], tags_N[inner]].sum(dtype=np.float64)
-        log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds, np.ones(len(bounds) - 1))
-        unary_NT[np.arange(len(tags_N)), tags_N] -= 1
+        gold = unary_NT[token_N, tags_N].sum(dtype=np.float64)
+        gold += transitions[gold_pairs].sum(dtype=np.float64)
+        scale_B = np.ones(len(bounds) - 1)
+        log_z_B, unary_NT[:], pairs_TT = forward_backward(unary_NT, transitions, bounds, scale_B)
+        # The gradient of the scores: the marginals, less 1 for the gold tag.
+        unary_NT[token_N, tags_N] -= 1
         gradients.start_T[:] += unary_NT[first].sum(0)
         gradients.end_T[:] += unary_NT[last].sum(0)
         gradients.transitions_TT[:] += pairs_TT
-        np.subtract.at(gradients.transitions_TT, (tags_N[inner - 1], tags_N[inner]), 1)
+        np.subtract.at(gradients.transitions_TT, gold_pairs, 1)
         return float(log_z_B.sum() - gold)
 
     def _local(
@@ -214,28 +236,33 @@ class LogLinear:
     ) -> float:
         """Each token by itself, given the gold tag before it (MEMM) or not (softmax)."""
         first, _, inner = _places(bounds)
+        token_N = np.arange(len(tags_N))
         before = tags_N[inner - 1]
         if self.kind == "memm":
             may_start, may_follow, _ = self.legal
             unary_NT[first] += np.where(may_start, weights.start_T, -np.inf)
-            unary_NT[inner] += np.where(may_follow, weights.transitions_TT, -np.inf)[before]
+            transitions_TT = np.where(may_follow, weights.transitions_TT, -np.inf)
+            unary_NT[inner] += transitions_TT[before]
         unary_NT -= unary_NT.max(1, keepdims=True)
         log_z_N = np.log(np.exp(unary_NT).sum(1))
-        value = float((log_z_N - unary_NT[np.arange(len(tags_N)), tags_N]).sum(dtype=np.float64))
+        losses_N = log_z_N - unary_NT[token_N, tags_N]
+        # The gradient of the scores: the probabilities, less 1 for the gold tag.
         np.exp(unary_NT - log_z_N[:, None], out=unary_NT)
-        unary_NT[np.arange(len(tags_N)), tags_N] -= 1
+        unary_NT[token_N, tags_N] -= 1
         if self.kind == "memm":
             gradients.start_T[:] += unary_NT[first].sum(0)
             add_rows(unary_NT, inner, before, gradients.transitions_TT)
-        return value
+        return float(losses_N.sum(dtype=np.float64))
 
 
 def _places(bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """First and last tokens of the sequences that are not empty, and all that are not first."""
-    real = np.diff(bounds) > 0
-    inner = np.ones(bounds[-1], bool)
-    inner[bounds[:-1][real]] = False
-    return bounds[:-1][real], bounds[1:][real] - 1, np.flatnonzero(inner)
+    is_real_B = np.diff(bounds) > 0
+    first = bounds[:-1][is_real_B]
+    last = bounds[1:][is_real_B] - 1
+    is_inner_N = np.ones(bounds[-1], bool)
+    is_inner_N[first] = False
+    return first, last, np.flatnonzero(is_inner_N)
 
 
 @cached_on_disk

@@ -48,7 +48,12 @@ class LoraLinear(nn.Module):
     """A fixed linear layer whose outputs are one or more parts, and the low-rank matrices of some of them."""
 
     def __init__(
-        self, linear: nn.Linear, config: LoraConfig, *, parts: tuple[str, ...], targets: tuple[str, ...]
+        self,
+        linear: nn.Linear,
+        config: LoraConfig,
+        *,
+        parts: tuple[str, ...],
+        targets: tuple[str, ...],
     ) -> None:
         super().__init__()
         self.linear = linear
@@ -77,10 +82,15 @@ class LoraLinear(nn.Module):
         pieces = list(out_NE.chunk(len(self.parts), -1))
         for number, name in enumerate(self.parts):
             if name in self.a:
-                thin_NR = read_ND @ self.a[name].T.to(read_ND.dtype)
-                added = thin_NR @ self.b[name].T.to(read_ND.dtype) * self.config.scale
-                pieces[number] = pieces[number] + added.to(out_NE.dtype)
-        return torch.cat(pieces, -1) if len(pieces) > 1 else pieces[0]
+                # R is the rank.
+                a_DR = self.a[name].T.to(read_ND.dtype)
+                b_RE = self.b[name].T.to(read_ND.dtype)
+                thin_NR = read_ND @ a_DR
+                added_NE = thin_NR @ b_RE * self.config.scale
+                pieces[number] = pieces[number] + added_NE.to(out_NE.dtype)
+        if len(pieces) == 1:
+            return pieces[0]
+        return torch.cat(pieces, -1)
 
     def merged(self) -> nn.Linear:
         """An ordinary layer that computes the same."""
@@ -90,7 +100,8 @@ class LoraLinear(nn.Module):
             for number, piece in enumerate(layer.weight.chunk(len(self.parts))):
                 name = self.parts[number]
                 if name in self.a:
-                    piece.add_(self.b[name].float() @ self.a[name].float(), alpha=self.config.scale)
+                    product = self.b[name].float() @ self.a[name].float()
+                    piece.add_(product, alpha=self.config.scale)
         return layer
 
 
@@ -105,7 +116,8 @@ def insert_lora(encoder: nn.Module, config: LoraConfig) -> None:
         targets = tuple(part for part in parts if part in config.targets)
         if targets:
             found.append(path)
-            _replace(encoder, path, LoraLinear(linear, config, parts=parts, targets=targets))
+            layer = LoraLinear(linear, config, parts=parts, targets=targets)
+            _replace(encoder, path, layer)
     if not found:
         raise Unsupported(
             f"{type(encoder).__name__} has no matrices that LoRA can learn beside; use transfer.mode=full or features."
@@ -146,11 +158,13 @@ def load_lora(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _target_layers(encoder: nn.Module) -> list[tuple[str, nn.Linear]]:
+    # The first of the targets are together in one matrix.
     names = {"qkv", *TARGETS[len(QKV) :]}
     found = []
     for path, layer in encoder.named_modules():
+        _, _, name = path.rpartition(".")
         in_block = ".attention." in path or ".ffn." in path
-        if isinstance(layer, nn.Linear) and in_block and path.rpartition(".")[2] in names:
+        if isinstance(layer, nn.Linear) and in_block and name in names:
             found.append((path, layer))
     return found
 

@@ -31,7 +31,8 @@ def frequencies(width: int) -> Tensor:
     """width / 2 frequencies, evenly over (0, pi) and shuffled, so that any run of them covers the whole range."""
     count = width // 2
     evenly = math.pi * (torch.arange(count) + 0.5) / count
-    order = np.asarray(rng.permutation(rng.key("neighbour frequencies"), count))
+    key = rng.key("neighbour frequencies")
+    order = rng.permutation(key, count)
     return evenly[torch.from_numpy(order.astype(np.int64))]
 
 
@@ -70,7 +71,9 @@ def start_heads(attention: SelfAttention, *, embedding_width: int) -> None:
     query_rows, key_rows, _ = attention.qkv.weight.chunk(3)
     strength = math.sqrt(PEAK_LOGIT * math.sqrt(head_width) / per_head)
     for head in range(attention.num_heads):
-        shift = (head // 2 + 1) * (-1 if head % 2 == 0 else 1)
+        distance = head // 2 + 1
+        # Even heads look back, odd ones ahead.
+        shift = -distance if head % 2 == 0 else distance
         # Every head has frequencies of its own as long as there are enough.
         chosen = (head * per_head + torch.arange(per_head)) % len(all_frequencies)
         angle = all_frequencies[chosen] * shift

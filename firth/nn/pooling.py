@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from firth.nn.blocks import first_rows
+from firth.nn.layout import token_sequences
 from firth.tensors import States
 
 
@@ -13,8 +14,8 @@ def pooled_rows(states: States, bounds_B1: Tensor, kind: str) -> Tensor:
         if states.pooled_BD is not None:
             return states.pooled_BD
         return first_rows(states.last_ND, bounds_B1)
-    pool = {"last": last_rows, "mean": mean_rows, "max": max_rows, "concat": concat_rows}[kind]
-    return pool(states.last_ND, bounds_B1)
+    pools = {"last": last_rows, "mean": mean_rows, "max": max_rows, "concat": concat_rows}
+    return pools[kind](states.last_ND, bounds_B1)
 
 
 def layered_rows(states: States, bounds_B1: Tensor, kind: str) -> Tensor:
@@ -45,8 +46,10 @@ def weighted_mean_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The mean over each sequence's tokens, weighted by their place, counted from 1 (Muennighoff 2022)."""
     bounds_B1 = bounds_B1.long()
     token_N = torch.arange(len(x_ND), device=x_ND.device)
-    sequence_N = torch.searchsorted(bounds_B1[1:], token_N, right=True).clamp(max=len(bounds_B1) - 2)
-    places_N1 = (token_N - bounds_B1[sequence_N] + 1)[:, None].to(x_ND.dtype)
+    last_sequence = len(bounds_B1) - 2
+    sequence_N = token_sequences(bounds_B1, len(x_ND)).clamp(max=last_sequence)
+    places_N = token_N - bounds_B1[sequence_N] + 1
+    places_N1 = places_N[:, None].to(x_ND.dtype)
     weights_B1 = mean_rows(places_N1, bounds_B1)
     return mean_rows(x_ND * places_N1, bounds_B1) / weights_B1.clamp(min=1.0)
 

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from firth.nn.kv_cache import KeyValueCache
 from firth.nn.likelihood import IGNORE
+from firth.ragged import bounds_of
 from firth.tensors import Batch, Encoder, States
 
 OutputLayer = Callable[[Tensor, Tensor], Tensor]
@@ -33,13 +34,18 @@ def pair_batch(sources: Sequence[np.ndarray], targets: Sequence[np.ndarray], *, 
     segments = []
     for source, target in zip(sources, targets, strict=True):
         segments.append(np.repeat([0, target_segment], [len(source), len(target)]))
+    ids_N = np.concatenate(ids).astype(np.int64)
+    positions_N = np.concatenate(positions)
+    segments_N = np.concatenate(segments)
+    bounds_B1 = bounds_of(lengths).astype(np.int32)
+    source_lengths = [len(source) for source in sources]
     return Batch(
-        ids_N=torch.from_numpy(np.concatenate(ids).astype(np.int64)),
-        positions_N=torch.from_numpy(np.concatenate(positions)),
-        segments_N=torch.from_numpy(np.concatenate(segments)),
-        bounds_B1=torch.from_numpy(np.cumsum([0, *lengths]).astype(np.int32)),
+        ids_N=torch.from_numpy(ids_N),
+        positions_N=torch.from_numpy(positions_N),
+        segments_N=torch.from_numpy(segments_N),
+        bounds_B1=torch.from_numpy(bounds_B1),
         max_length=max(lengths),
-        prefix_B=torch.tensor([len(source) for source in sources]),
+        prefix_B=torch.tensor(source_lengths),
     )
 
 

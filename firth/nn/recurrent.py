@@ -53,7 +53,9 @@ class ClippedLSTM(nn.Module):
             # Sequences are sorted by length: those behind the first `alive` have ended.
             last_outs.append(out_2BD[:, alive:])
             last_cells.append(cell_2BF[:, alive:])
-            out_2BD, cell_2BF = self._step(gates_2BF, out_2BD[:, :alive], cell_2BF[:, :alive])
+            out_2BD = out_2BD[:, :alive]
+            cell_2BF = cell_2BF[:, :alive]
+            out_2BD, cell_2BF = self._step(gates_2BF, out_2BD, cell_2BF)
             outs.append(out_2BD)
         last_outs.append(out_2BD)
         last_cells.append(cell_2BF)
@@ -75,7 +77,8 @@ class ClippedLSTM(nn.Module):
         # One sigmoid for all gates; that of the candidate, which needs tanh, is not used.
         opened_2BF = gates_2BF.sigmoid()
         input_gate, forget_gate, _, output_gate = opened_2BF.chunk(4, -1)
-        candidate = gates_2BF.chunk(4, -1)[2].tanh()
+        _, _, candidate, _ = gates_2BF.chunk(4, -1)
+        candidate = candidate.tanh()
         cell = forget_gate * cell_2BF + input_gate * candidate
         cell = cell.clamp(-self.clip, self.clip)
         hidden = output_gate * cell.tanh()
@@ -168,9 +171,11 @@ def _steps(gates_2NF: Tensor, recurrent_2DF: Tensor, sizes: list[int]) -> Tensor
     steps = gates_2NF.split_with_sizes(sizes, 1)
     for step_gates_2BF, alive in zip(steps, sizes, strict=True):
         # Sequences are sorted by length: those behind the first `alive` have ended.
-        gates_2BF = torch.baddbmm(step_gates_2BF, out_2BD[:, :alive], recurrent_2DF)
+        out_2BD = out_2BD[:, :alive]
+        cell_2BD = cell_2BD[:, :alive]
+        gates_2BF = torch.baddbmm(step_gates_2BF, out_2BD, recurrent_2DF)
         input_gate, forget_gate, candidate, output_gate = gates_2BF.chunk(4, 2)
-        kept = forget_gate.sigmoid() * cell_2BD[:, :alive]
+        kept = forget_gate.sigmoid() * cell_2BD
         added = input_gate.sigmoid() * candidate.tanh()
         cell_2BD = kept + added
         out_2BD = output_gate.sigmoid() * cell_2BD.tanh()

@@ -38,7 +38,8 @@ class RelativePositions(nn.Module):
             distances = distances.abs()
         num_exact = num_buckets // 2
         # Logarithmic from num_exact to max_distance; clamped from below because log(0) has no bucket.
-        steps = torch.log(distances.clamp(min=1) / num_exact) / math.log(self.max_distance / num_exact)
+        farthest = math.log(self.max_distance / num_exact)
+        steps = torch.log(distances.clamp(min=1) / num_exact) / farthest
         shared = num_exact + (steps * (num_buckets - num_exact)).long()
         shared = shared.clamp(max=num_buckets - 1)
         return first + torch.where(distances < num_exact, distances, shared)

@@ -46,7 +46,13 @@ class RotaryAttention(SelfAttention):
     """Self-attention with rotary positions, to the whole sequence or to tokens at most `window` positions away."""
 
     def __init__(
-        self, width: int, num_heads: int, *, dropout: float = 0.0, use_bias: bool = True, window: int | None = None
+        self,
+        width: int,
+        num_heads: int,
+        *,
+        dropout: float = 0.0,
+        use_bias: bool = True,
+        window: int | None = None,
     ) -> None:
         super().__init__(width, num_heads, dropout=dropout, use_bias=use_bias)
         self.window = window

@@ -44,13 +44,16 @@ class Legal:
     def first_break(self, tags_N: Tensor) -> int | None:
         """Of one sequence, the first tag that may not follow the one before; its length if only the end is illegal."""
         bounds_2 = torch.tensor([0, len(tags_N)], dtype=torch.int32)
-        broken = self.breaks(tags_N, bounds_2).nonzero().flatten().tolist()
-        if not broken:
+        breaks_N = self.breaks(tags_N, bounds_2)
+        if not breaks_N.any():
             return None
-        place: int = broken[0]
-        allowed_T = self.transitions_TT[tags_N[place - 1]] if place else self.start_T
-        only_end_is_illegal = bool(allowed_T[tags_N[place]])
-        return len(tags_N) if only_end_is_illegal else place
+        place = int(breaks_N.nonzero()[0])
+        allowed_T = self.start_T
+        if place:
+            allowed_T = self.transitions_TT[tags_N[place - 1]]
+        if allowed_T[tags_N[place]]:
+            return len(tags_N)
+        return place
 
 
 def guess_scheme(tags: Sequence[str]) -> Scheme:
@@ -76,7 +79,10 @@ def guess_scheme(tags: Sequence[str]) -> Scheme:
 
 
 def legal_transitions(
-    tags: Sequence[str], scheme: Scheme | Literal["guess"] = "guess", *, forbidden: Sequence[str] = ()
+    tags: Sequence[str],
+    scheme: Scheme | Literal["guess"] = "guess",
+    *,
+    forbidden: Sequence[str] = (),
 ) -> Legal:
     """What the scheme and the forbidden pairs allow; refuses a set in which some tag could never be used.
 
@@ -113,8 +119,9 @@ def _by_scheme(tags: Sequence[str], scheme: Scheme | Literal["guess"]) -> Legal:
     if scheme not in get_args(Scheme):
         raise BadConfig(f"There is no tag scheme '{scheme}'; choose one of {', '.join(get_args(Scheme))} or guess.")
     if scheme in ("IO", "none"):
-        free_T = torch.ones(len(tags), dtype=torch.bool)
-        return Legal(free_T, free_T.expand(len(tags), -1).clone(), free_T.clone())
+        num_tags = len(tags)
+        free_TT = torch.ones(num_tags, num_tags, dtype=torch.bool)
+        return Legal(free_TT[0].clone(), free_TT, free_TT[0].clone())
     _refuse_broken(tags, scheme)
     parts = [split_tag(tag) for tag in tags]
     prefixes = np.array([prefix for prefix, _ in parts])
@@ -123,8 +130,11 @@ def _by_scheme(tags: Sequence[str], scheme: Scheme | Literal["guess"]) -> Legal:
     is_open = np.isin(prefixes, _OPEN)
     # In BIO an entity may end after any tag; elsewhere only after E or S.
     must_go_on = is_open & (scheme != "BIO")
+    # From tag (row) to tag (column).
     is_same_kind = kinds[:, None] == kinds
-    transitions = np.where(is_inner, is_open[:, None] & is_same_kind, ~must_go_on[:, None])
+    may_continue = is_open[:, None] & is_same_kind
+    may_begin = ~must_go_on[:, None]
+    transitions = np.where(is_inner, may_continue, may_begin)
     return Legal(torch.from_numpy(~is_inner), torch.from_numpy(transitions), torch.from_numpy(~must_go_on))
 
 

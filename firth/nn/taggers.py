@@ -58,20 +58,24 @@ class Tagger(nn.Module):
 
     @property
     def legal(self) -> Legal:
-        return Legal(*(self.get_buffer(f"legal_{name}") for name in ("start_T", "transitions_TT", "end_T")))
+        start_T = self.get_buffer("legal_start_T")
+        transitions_TT = self.get_buffer("legal_transitions_TT")
+        end_T = self.get_buffer("legal_end_T")
+        return Legal(start_T, transitions_TT, end_T)
 
     def legal_scores(self, inputs: Tensor, bounds_B1: Tensor, *, illegal: float = -math.inf) -> chain.Scores:
         """The scores with `illegal` in place of what the scheme forbids; -inf forbids it outright (for decoding)."""
         return self._legal(self.scores(inputs, bounds_B1), illegal)
 
     def _legal(self, scores: chain.Scores, illegal: float) -> chain.Scores:
-        bounds_B1, legal = scores.bounds_B1, self.legal
-        first, last = edges(bounds_B1)
+        legal = self.legal
+        first, last = edges(scores.bounds_B1)
         allowed_NT = torch.ones_like(scores.unary_NT, dtype=torch.bool)
         allowed_NT[first] = legal.start_T
         allowed_NT[last] &= legal.end_T
         unary_NT = scores.unary_NT.masked_fill(~allowed_NT, illegal)
-        return chain.Scores(unary_NT, scores.transitions.masked_fill(~legal.transitions_TT, illegal), bounds_B1)
+        transitions = scores.transitions.masked_fill(~legal.transitions_TT, illegal)
+        return chain.Scores(unary_NT, transitions, scores.bounds_B1)
 
     def decode(self, inputs: Tensor, bounds_B1: Tensor) -> Decoded:
         """The best legal tags of each sequence."""
@@ -82,19 +86,23 @@ class Tagger(nn.Module):
         """The k best legal paths, tags_KN, and how likely each is, BK; -1 and 0 where there are fewer."""
         scores = self._legal(self.joined(unary_NT, bounds_B1), -math.inf)
         tags_KN, score_BK = chain.k_best(scores, k)
-        return tags_KN, (score_BK - chain.log_partition(scores)[:, None]).exp()
+        log_z_B1 = chain.log_partition(scores)[:, None]
+        return tags_KN, (score_BK - log_z_B1).exp()
 
     @torch.no_grad()
     def decode_unary(self, unary_NT: Tensor, bounds_B1: Tensor) -> Decoded:
         """The same from unary scores, for texts that were read in windows."""
         scores = self._legal(self.joined(unary_NT, bounds_B1), -math.inf)
         tags_N = _best(scores)
-        return Decoded(tags_N, chain.marginals(scores).gather(1, tags_N[:, None])[:, 0])
+        marginals_NT = chain.marginals(scores)
+        confidence_N1 = marginals_NT.gather(1, tags_N[:, None])
+        return Decoded(tags_N, confidence_N1[:, 0])
 
     @torch.no_grad()
     def best(self, unary_NT: Tensor, bounds_B1: Tensor) -> Tensor:
         """Only the tags, which is quicker."""
-        return _best(self._legal(self.joined(unary_NT, bounds_B1), -math.inf))
+        scores = self._legal(self.joined(unary_NT, bounds_B1), -math.inf)
+        return _best(scores)
 
 
 class SoftmaxTagger(Tagger):
@@ -104,7 +112,8 @@ class SoftmaxTagger(Tagger):
         return super().unary(inputs).log_softmax(1)
 
     def joined(self, unary_NT: Tensor, bounds_B1: Tensor) -> chain.Scores:
-        return chain.Scores(unary_NT, unary_NT.new_zeros(self.num_tags, self.num_tags), bounds_B1)
+        no_transitions_TT = unary_NT.new_zeros(self.num_tags, self.num_tags)
+        return chain.Scores(unary_NT, no_transitions_TT, bounds_B1)
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
         return F.nll_loss(self.unary(inputs), tags_N, reduction="sum")
@@ -136,16 +145,18 @@ class MEMMTagger(HMMTagger):
         legal = self.legal
         num_tokens = len(unary_NT)
         is_inner_N1 = _inner(num_tokens, bounds_B1)
-        transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, -math.inf).to(unary_NT.dtype)
-        exits_NT = self._exits(unary_NT, transitions_TT)
+        transitions_TT = self.transitions_TT.masked_fill(~legal.transitions_TT, -math.inf)
+        transitions_TT = transitions_TT.to(unary_NT.dtype)
+        exits_NT = self._exits(unary_NT, transitions_TT) * is_inner_N1
         # What the step to token n + 1 is divided by is paid by the tag of token n; nothing follows the last token.
         no_exit_1T = exits_NT.new_zeros(1, self.num_tags)
-        paid_NT = torch.cat([(exits_NT * is_inner_N1)[1:], no_exit_1T])[:num_tokens]
+        paid_NT = torch.cat([exits_NT[1:], no_exit_1T])[:num_tokens]
         start_NT = _at_edges(unary_NT, bounds_B1, self.start_T)
         # What the first step of a sequence is divided by.
         legal_start_NT = start_NT.masked_fill(~legal.start_T, -math.inf)
         total_N1 = legal_start_NT.logsumexp(1, keepdim=True) * ~is_inner_N1
-        return chain.Scores(start_NT - total_N1 - paid_NT, transitions_TT, bounds_B1)
+        normalised_NT = start_NT - total_N1 - paid_NT
+        return chain.Scores(normalised_NT, transitions_TT, bounds_B1)
 
     def _exits(self, unary_NT: Tensor, transitions_TT: Tensor) -> Tensor:
         """For each token and each tag before it, the logarithm of the sum over the token's tags."""
@@ -154,7 +165,9 @@ class MEMMTagger(HMMTagger):
         exits_NT = torch.empty_like(unary_NT)
         for start in range(0, len(unary_NT), many):
             part_NT = unary_NT[start : start + many]
-            exits_NT[start : start + many] = (part_NT[:, None] + transitions_TT).logsumexp(2)
+            # Dimensions: token, from tag, to tag.
+            scores_of_steps = part_NT[:, None] + transitions_TT
+            exits_NT[start : start + many] = scores_of_steps.logsumexp(2)
         return exits_NT.masked_fill(exits_NT == -math.inf, 0)  # a tag that nothing may follow
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
@@ -181,7 +194,8 @@ class CRFTagger(HMMTagger):
 
     def loss(self, inputs: Tensor, tags_N: Tensor, *, bounds_B1: Tensor) -> Tensor:
         scores = self.legal_scores(inputs, bounds_B1, illegal=chain.ILLEGAL)
-        return (chain.log_partition(scores) - chain.path_score(scores, tags_N)).sum()
+        losses_B = chain.log_partition(scores) - chain.path_score(scores, tags_N)
+        return losses_B.sum()
 
 
 def _best(scores: chain.Scores) -> Tensor:
@@ -197,15 +211,19 @@ def _at_edges(unary_NT: Tensor, bounds_B1: Tensor, start_T: Tensor, end_T: Tenso
     """Unary scores with what holds at the start and the end of each sequence."""
     is_first_N1, is_last_N1 = unary_NT.new_zeros(2, len(unary_NT), 1)
     first, last = edges(bounds_B1)
-    is_first_N1[first], is_last_N1[last] = 1, 1
+    is_first_N1[first] = 1
+    is_last_N1[last] = 1
     unary_NT = unary_NT + is_first_N1 * start_T
-    return unary_NT if end_T is None else unary_NT + is_last_N1 * end_T
+    if end_T is not None:
+        unary_NT = unary_NT + is_last_N1 * end_T
+    return unary_NT
 
 
 def _inner(num_tokens: int, bounds_B1: Tensor) -> Tensor:
     """True for tokens that follow another of their sequence, as a column."""
+    first, _ = edges(bounds_B1)
     inner_N1 = torch.ones(num_tokens, 1, dtype=torch.bool, device=bounds_B1.device)
-    inner_N1[edges(bounds_B1)[0]] = False
+    inner_N1[first] = False
     return inner_N1
 
 

@@ -97,7 +97,11 @@ class TransformerEncoder(Encoder):
 
 
 def encoder_block(
-    config: TransformerConfig, number: int = 0, *, causal: bool = False, norm_order: NormOrder = "post"
+    config: TransformerConfig,
+    number: int = 0,
+    *,
+    causal: bool = False,
+    norm_order: NormOrder = "post",
 ) -> Block:
     """BERT's and GPT's block: one feed-forward layer, layer norms, biases everywhere. Blocks are counted from 0."""
     sizes = config.sizes_of_block(number)

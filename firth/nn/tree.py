@@ -36,10 +36,12 @@ class TreeHead(nn.Module):
         num_nodes = 2 * num_labels - 1
 
         # The child of each entry of a path: the next inner node or, at the end of the path, the name.
-        next_node_P = np.append(num_labels + paths.nodes_P[1:].astype(np.int64), 0)
+        later_nodes_P = paths.nodes_P[1:].astype(np.int64)
+        next_node_P = np.append(num_labels + later_nodes_P, 0)
         child_P = next_node_P[: len(paths.nodes_P)]
         names = np.flatnonzero(np.diff(paths.bounds_V1))  # all, unless there is only one
-        child_P[paths.bounds_V1[names + 1] - 1] = names
+        last_entries = paths.bounds_V1[names + 1] - 1
+        child_P[last_entries] = names
 
         root = num_nodes - 1
         above_M = np.full(num_nodes, root)
@@ -55,7 +57,8 @@ class TreeHead(nn.Module):
         choice_BN = F.linear(x_BD, self.weight)
         # Log-probability of the turn from its parent to each node but the root, which adds 0.
         signs = 2 * self.turns_M[:-1].to(choice_BN.dtype) - 1
-        logits_BM = choice_BN.index_select(1, self.above_M[:-1] - num_labels) * signs
+        inner_nodes = self.above_M[:-1] - num_labels
+        logits_BM = choice_BN.index_select(1, inner_nodes) * signs
         steps_BM = F.pad(F.logsigmoid(logits_BM), (0, 1))
         above_M = self.above_M
         # Pointer jumping: every round sums over twice as many ancestors as the one before.

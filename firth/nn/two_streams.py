@@ -12,6 +12,7 @@ product, the other two terms as its bias, and the order of prediction as its mas
 Suffix besides those of `firth.tensors`: R distances. Where both streams lie in one tensor, N counts the rows of both.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,8 @@ from torch import Tensor, nn
 from firth.errors import BadConfig
 from firth.nn.attention import Projected, attend, attention_weights
 from firth.nn.blocks import Block
-from firth.nn.layout import Group, Layout
+from firth.nn.groups import Group
+from firth.nn.layout import Layout
 from firth.tensors import MEMORY_RANK, Batch, PredictionOrder
 
 WAVELENGTH = 10_000
@@ -62,6 +64,13 @@ class StreamPlan:
         if self.queries is None:
             return x_ND
         return torch.where(self.queries.is_memory_N1, x_ND.detach(), x_ND)
+
+    @property
+    def content_mask(self) -> Callable[[Group], Tensor] | None:
+        """The content stream's mask; None without an order of prediction, where all see all."""
+        if self.queries is None:
+            return None
+        return self.content_seen
 
     def content_seen(self, group: Group) -> Tensor:
         """The content stream's mask: a token sees its own rank and those below."""
@@ -140,7 +149,7 @@ class RelativeAttention(nn.Module):
             content,
             plan.layout,
             plan.layout,
-            mask=None if plan.queries is None else plan.content_seen,
+            mask=plan.content_mask,
             bias=lambda group: self._content_bias(group, q_NHK, r_RHK, plan),
             scale=self.scale,
             dropout=dropout,
@@ -170,7 +179,7 @@ class RelativeAttention(nn.Module):
             content,
             plan.layout,
             plan.layout,
-            mask=None if plan.queries is None else plan.content_seen,
+            mask=plan.content_mask,
             bias=lambda group: self._content_bias(group, q_NHK, r_RHK, plan),
             scale=self.scale,
         )
@@ -200,9 +209,9 @@ class RelativeAttention(nn.Module):
         near_RHK = r_RHK[middle - length : middle + length]
         by_distance_GHLR = self._position_scores(q_GLHK, near_RHK)
         positions_GHLS = _shift(by_distance_GHLR)
-        segments_GHLS = self._segment_scores(
-            q_GLHK, plan.segments_N[group.queries.rows_GL], plan.segments_N[group.keys.rows_GL]
-        )
+        query_segments_GL = plan.segments_N[group.queries.rows_GL]
+        key_segments_GS = plan.segments_N[group.keys.rows_GL]
+        segments_GHLS = self._segment_scores(q_GLHK, query_segments_GL, key_segments_GS)
         bias_GHLS: Tensor = (positions_GHLS + segments_GHLS) * self.scale
         return bias_GHLS
 
@@ -215,12 +224,13 @@ class RelativeAttention(nn.Module):
         rows_GS = group.keys.rows_GL
         steps_S = torch.arange(rows_GS.shape[1], device=rows_GS.device)
         # Row L - 1 - d of the waves is that of the distance d.
-        row_GLS = len(r_RHK) // 2 - 1 - at_GL[:, :, None] + steps_S
+        middle = len(r_RHK) // 2
+        row_GLS = middle - 1 - at_GL[:, :, None] + steps_S
         row_GHLS = row_GLS[:, None].expand(-1, self.num_heads, -1, -1)
         positions_GHLS = by_distance_GHLR.gather(3, row_GHLS)
-        segments_GHLS = self._segment_scores(
-            q_GLHK, plan.queries.segments_P[group.queries.rows_GL], plan.segments_N[rows_GS]
-        )
+        query_segments_GL = plan.queries.segments_P[group.queries.rows_GL]
+        key_segments_GS = plan.segments_N[rows_GS]
+        segments_GHLS = self._segment_scores(q_GLHK, query_segments_GL, key_segments_GS)
         bias_GHLS: Tensor = (positions_GHLS + segments_GHLS) * self.scale
         return bias_GHLS
 
@@ -232,7 +242,8 @@ class RelativeAttention(nn.Module):
     def _segment_scores(self, q_GLHK: Tensor, query_GL: Tensor, key_GS: Tensor) -> Tensor:
         """(q + w)' s of all keys, from the segments of the queries and the keys."""
         biased_GLHK = q_GLHK + self._heads(self.segment_bias)
-        same_GHL, other_GHL = torch.einsum("glhk,ehk->eghl", biased_GLHK, self.segments_2HK).unbind(0)
+        both_2GHL = torch.einsum("glhk,ehk->eghl", biased_GLHK, self.segments_2HK)
+        same_GHL, other_GHL = both_2GHL.unbind(0)
         is_same_GLS = query_GL[:, :, None] == key_GS[:, None, :]
         return torch.where(is_same_GLS[:, None], same_GHL[..., None], other_GHL[..., None])
 
@@ -244,9 +255,11 @@ def _shift(by_distance_GHLR: Tensor) -> Tensor:
     shorter.
     """
     length = by_distance_GHLR.shape[2]
+    row_length = 2 * length - 1
     first = length - 1
-    flat = by_distance_GHLR.flatten(2)[:, :, first : first + length * (2 * length - 1)]
-    shorter_rows = flat.reshape(*by_distance_GHLR.shape[:3], 2 * length - 1)
+    end = first + length * row_length
+    flat = by_distance_GHLR.flatten(2)[:, :, first:end]
+    shorter_rows = flat.reshape(*by_distance_GHLR.shape[:3], row_length)
     return shorter_rows[..., :length]
 
 
@@ -256,7 +269,13 @@ class TwoStreamBlock(Block):
     attention: RelativeAttention  # type: ignore[assignment]
 
     def __init__(
-        self, attention: RelativeAttention, ffn: nn.Module, *, width: int, norm_eps: float, dropout: float
+        self,
+        attention: RelativeAttention,
+        ffn: nn.Module,
+        *,
+        width: int,
+        norm_eps: float,
+        dropout: float,
     ) -> None:
         super().__init__(
             attention,  # type: ignore[arg-type]

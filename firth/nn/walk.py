@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from firth.ragged import bounds_of, owners_of
+
 
 class Walk:
     """The order of the steps, and the ways from tokens to rows in it and back."""
@@ -24,7 +26,7 @@ class Walk:
         tokens = np.arange(bounds[-1])
         order = np.argsort(-lengths, kind="stable")
         sizes = _alive(lengths)
-        starts = np.concatenate([[0], np.cumsum(sizes)])
+        starts = bounds_of(sizes)
 
         # Of each token: its step, and the rank of its sequence in the order.
         position = tokens - np.repeat(first_tokens, lengths)
@@ -53,7 +55,7 @@ class Walk:
         self.order_B = tensor(order)
         """The sequences in walking order, longest first."""
         self.lengths_B = tensor(lengths)
-        self.sequence_N = tensor(np.repeat(np.arange(len(lengths)), lengths))
+        self.sequence_N = tensor(owners_of(lengths))
         """Token -> its sequence."""
         self.first_N = tensor(position == 0)
         """Whether a token is the first of its sequence."""

@@ -82,7 +82,8 @@ class Contrastive(Objective):
             return Plan(pieces_SP2, frame=self.frame, groups_S=np.arange(len(pieces_SP2)) // 2)
         # The document of each sequence, by its first token.
         starts_D = stream.starts_S[stream.bounds_D1[:-1]]
-        document_S = np.searchsorted(starts_D, plan.pieces_SP2[:, 0, 0], side="right") - 1
+        first_tokens_S = plan.pieces_SP2[:, 0, 0]
+        document_S = np.searchsorted(starts_D, first_tokens_S, side="right") - 1
         return Plan(plan.pieces_SP2, frame=self.frame, groups_S=pair_up(document_S, key=key))
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
@@ -129,9 +130,12 @@ def sentence_plan(stream: CorpusView, max_length: int, *, frame: Frame, min_toke
 
 def pair_up(document_S: np.ndarray, *, key: np.uint64) -> np.ndarray:
     """The group of each sequence: two in a row of one document share one. A draw per document says which is first."""
-    is_first_S = np.concatenate([[True], document_S[1:] != document_S[:-1]])
-    starts_S = np.maximum.accumulate(np.where(is_first_S, np.arange(len(document_S)), 0))
-    number_S = np.arange(len(document_S)) - starts_S
+    is_another = document_S[1:] != document_S[:-1]
+    is_first_S = np.concatenate([[True], is_another])
+    place_S = np.arange(len(document_S))
+    # The first sequence of the same document.
+    starts_S = np.maximum.accumulate(np.where(is_first_S, place_S, 0))
+    number_S = place_S - starts_S
     # With an offset of 1 the first sequence stays alone and the second begins a pair.
     offset_S = rng.below(key, 2, document_S, 7)
     begins_S = is_first_S | ((number_S + offset_S) % 2 == 0)

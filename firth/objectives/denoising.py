@@ -18,6 +18,7 @@ from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.objectives.reconstruction import Pair, ReconstructionConfig, ReconstructionObjective
 from firth.objectives.word_spans import PackText, place_spans, rounded, text_of
+from firth.ragged import owners_of, places_of
 
 # What the random numbers of a text are for: the last counter of each draw.
 _PERMUTED = 0
@@ -52,8 +53,9 @@ class Denoising(ReconstructionObjective):
         def __post_init__(self) -> None:
             super().__post_init__()
             shares = (self.infill, self.mask, self.delete, self.permute, self.rotate)
+            are_shares = all(0 <= share <= 1 for share in shares)
             changed_words = self.infill + self.mask + self.delete
-            if not all(0 <= share <= 1 for share in shares) or changed_words >= 1:
+            if not are_shares or changed_words >= 1:
                 raise BadConfig(
                     "Denoising needs shares between 0 and 1, and infill, mask and delete must add up to less than 1."
                 )
@@ -94,7 +96,8 @@ class Denoising(ReconstructionObjective):
         sentence_T = np.cumsum(is_first_T) - 1
         # Of random numbers by the place where a sentence begins, which does not depend on the rest of the pack.
         first_T = np.flatnonzero(is_first_T)[sentence_T]
-        draws_T = rng.uniform(key, rows_T, text.offsets_T[first_T], _SENTENCE)
+        first_offset_T = text.offsets_T[first_T]
+        draws_T = rng.uniform(key, rows_T, first_offset_T, _SENTENCE)
         is_permuted_B = rng.uniform(key, text.rows_B, _PERMUTED) < self.config.permute
         ranks_T = np.where(is_permuted_B[text.sequence_T], draws_T, 0.0)
         order = np.lexsort((sentence_T, ranks_T, text.sequence_T))
@@ -119,7 +122,7 @@ class Denoising(ReconstructionObjective):
     def _masked_and_deleted(self, text: PackText, is_outside_T: np.ndarray, key: np.uint64) -> Tokens:
         """The tokens outside of spans, of which some words are masked and some are left out."""
         words = text.words
-        word_T = np.repeat(np.arange(len(words.first_W)), words.ends_W - words.first_W)
+        word_T = owners_of(words.ends_W - words.first_W)
         draws_T = self._word_draws(text, key)[word_T]
         # Shares are of all words, but only those outside of spans are drawn.
         draws_T = draws_T * (1 - self.config.infill)
@@ -135,11 +138,15 @@ class Denoising(ReconstructionObjective):
 
         Lengths are drawn until they reach the share of the words; the last one ends there.
         """
-        taken_B = rounded(self.config.infill * text.words.counts_B, text.rows_B, key=key, purpose=_TAKEN)
+        wanted_B = self.config.infill * text.words.counts_B
+        taken_B = rounded(wanted_B, text.rows_B, key=key, purpose=_TAKEN)
         # More draws than are ever needed: empty spans are rare unless the mean is small.
-        num_draws = int(np.ceil(4 * taken_B.max(initial=0))) + 8
-        draws_BK = rng.uniform(key, text.rows_B[:, None], np.arange(num_draws), _LENGTH)
-        lengths_BK = np.searchsorted(_poisson(self.config.span_length), draws_BK, side="right")
+        most_taken = taken_B.max(initial=0)
+        num_draws = int(np.ceil(4 * most_taken)) + 8
+        rows_B1 = text.rows_B[:, None]
+        draws_BK = rng.uniform(key, rows_B1, np.arange(num_draws), _LENGTH)
+        cumulative = _poisson(self.config.span_length)
+        lengths_BK = np.searchsorted(cumulative, draws_BK, side="right")
         # The words that are still to be taken before each draw.
         before_BK = np.cumsum(lengths_BK, 1) - lengths_BK
         missing_BK = taken_B[:, None] - before_BK
@@ -159,14 +166,14 @@ class Denoising(ReconstructionObjective):
         """Mask tokens before random words or at the end."""
         words = text.words
         # For each inserted token its sequence, and its number among those of the sequence.
-        sequence_I = np.repeat(np.arange(len(counts_B)), counts_B)
-        before_B = np.cumsum(counts_B) - counts_B
-        number_I = np.arange(len(sequence_I)) - before_B[sequence_I]
+        sequence_I = owners_of(counts_B)
+        number_I = places_of(counts_B)
         num_words_I = words.counts_B[sequence_I]
         word_I = rng.below(key, num_words_I + 1, text.rows_B[sequence_I], number_I, _INSERT)
         is_at_end_I = word_I == num_words_I
         # At the end there is no word; the first one stands in for it until its offset is replaced.
-        word_in_pack_I = words.starts_B[sequence_I] + np.where(is_at_end_I, 0, word_I)
+        existing_word_I = np.where(is_at_end_I, 0, word_I)
+        word_in_pack_I = words.starts_B[sequence_I] + existing_word_I
         word_offsets_I = text.offsets_T[words.first_W[word_in_pack_I]]
         offsets_I = np.where(is_at_end_I, text.sizes_B[sequence_I], word_offsets_I)
         masks_I = np.full(len(sequence_I), self.vocab.mask)
@@ -176,12 +183,15 @@ class Denoising(ReconstructionObjective):
         """Tokens whose sequences begin at another word, where they are drawn for it."""
         words = text.words
         is_rotated_B = rng.uniform(key, text.rows_B, _ROTATED) < self.config.rotate
-        first_word_B = words.starts_B + rng.below(key, words.counts_B, text.rows_B, _FIRST)
+        number_B = rng.below(key, words.counts_B, text.rows_B, _FIRST)
+        first_word_B = words.starts_B + number_B
         word_offset_B = text.offsets_T[words.first_W[first_word_B]]
         first_B = np.where(is_rotated_B, word_offset_B, 0)
-        num_places_N = 2 * text.sizes_B[tokens.sequence_N] + 1
-        shifted_N = tokens.places_N - 2 * first_B[tokens.sequence_N]
-        return replace(tokens, places_N=shifted_N % num_places_N)
+        num_places_B = 2 * text.sizes_B + 1
+        shift_B = 2 * first_B
+        sequence_N = tokens.sequence_N
+        shifted_N = tokens.places_N - shift_B[sequence_N]
+        return replace(tokens, places_N=shifted_N % num_places_B[sequence_N])
 
 
 def _poisson(mean: float) -> np.ndarray:

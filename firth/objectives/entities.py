@@ -42,7 +42,12 @@ class Mentions:
 
     def head(self, count: int) -> "Mentions":
         """The first ones."""
-        return Mentions(self.first_J[:count], self.ends_J[:count], self.group_J[:count], self.member_J[:count])
+        return Mentions(
+            self.first_J[:count],
+            self.ends_J[:count],
+            self.group_J[:count],
+            self.member_J[:count],
+        )
 
 
 class Names:
@@ -99,7 +104,8 @@ class Names:
             for start, (group, member) in zip(starts, names, strict=True):
                 end = start + size
                 # Compared as well, because two different names may have the same hash.
-                is_same = np.array_equal(self.rows[group][member], text.ids_T[start:end])
+                name_ids = self.rows[group][member]
+                is_same = np.array_equal(name_ids, text.ids_T[start:end])
                 if is_same and is_free_T[start:end].all():
                     is_free_T[start:end] = False
                     found.append((start, end, group, member))
@@ -131,17 +137,24 @@ def read_names(path: Path, tokenizer: Tokenizer) -> Names:
     # Where a tokenizer puts the space before a word into the word, a name has two spellings.
     spaced = [f" {text}" for text in texts]
     rows = tokenizer.ids_batch([*texts, *spaced])
-    return Names((kind, tuple(ids)) for kind, ids in zip([*kinds, *kinds], rows, strict=True))
+    names: list[Name] = []
+    for kind, ids in zip([*kinds, *kinds], rows, strict=True):
+        names.append((kind, tuple(ids)))
+    return Names(names)
 
 
 def _typed_names(path: Path, row: int, line: str) -> list[tuple[str, str]]:
     """The names of one line with their types: `name`, `name TAB type`, or the spans of a JSON row."""
     if not line.startswith("{"):
         text, _, kind = line.partition("\t")
-        return [(text.strip(), kind.strip())] if text.strip() else []
+        text = text.strip()
+        return [(text, kind.strip())] if text else []
+    names = []
     try:
-        spans = json.loads(line)["spans"]
-        return [(str(span["text"]), str(span.get("label", ""))) for span in spans]
+        for span in json.loads(line)["spans"]:
+            kind = span.get("label", "")
+            names.append((str(span["text"]), str(kind)))
+        return names
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
         raise BadInput(f"{path}, line {row}: this JSON row has no spans; a tagger's predictions have them.") from None
 
@@ -156,7 +169,8 @@ def phrases_of(shards: Shards) -> Names:
     ids_T = np.asarray(shards.ids[:num_tokens], np.int64)
     places_T = np.arange(num_tokens)
     is_sentence_start_T = shards.sentence_starts(places_T)
-    first_W = np.flatnonzero(shards.word_starts(places_T) | is_sentence_start_T)
+    is_first_T = shards.word_starts(places_T) | is_sentence_start_T
+    first_W = np.flatnonzero(is_first_T)
     ends_W = np.append(first_W, num_tokens)[1:]
     # Equal words get the same number; `counts` says how often each number occurs.
     hashes_W = span_hashes(ids_T, first_W, ends_W)
@@ -171,9 +185,12 @@ def phrases_of(shards: Shards) -> Names:
     # A pair as one number; `examples` are where each different pair occurs first.
     coded = left * vocab_size + right
     pairs, examples, pair_counts = np.unique(coded, return_index=True, return_counts=True)
-    chance = counts[pairs // vocab_size] * counts[pairs % vocab_size] / len(first_W)
+    left_counts = counts[pairs // vocab_size]
+    right_counts = counts[pairs % vocab_size]
+    chance = left_counts * right_counts / len(first_W)
     scores = (pair_counts - MIN_COUNT + 1) / chance
-    chosen = examples[(pair_counts >= MIN_COUNT) & (scores >= MIN_SCORE)]
+    is_phrase = (pair_counts >= MIN_COUNT) & (scores >= MIN_SCORE)
+    chosen = examples[is_phrase]
     phrases = []
     for start, end in zip(pair_first[chosen], pair_ends[chosen], strict=True):
         phrases.append(("", tuple(ids_T[start:end].tolist())))

@@ -18,13 +18,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from firth import rng
 from firth.config import check_rates
 from firth.data.packing import Pack, Plan, runs
-from firth.data.stream import CorpusView, ranges
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig, BadInput
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.objectives.entities import Mentions, Names, phrases_of, read_names
 from firth.objectives.objective import Objective
 from firth.objectives.word_spans import PackText, text_of
+from firth.ragged import ranges
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
@@ -118,7 +119,8 @@ class EntityReplacement(Objective):
             "labels": is_replaced_J.astype(np.int64),
         }
         for name, array in values.items():
-            padded = np.full(size, IGNORE if name == "labels" else 0, np.int64)
+            filler = IGNORE if name == "labels" else 0
+            padded = np.full(size, filler, np.int64)
             padded[: len(array)] = array
             pack.targets[f"entity_replacement_{name}"] = padded
 
@@ -129,10 +131,12 @@ class EntityReplacement(Objective):
         offsets_J = text.offsets_T[mentions.first_J]
         group_sizes = np.array([len(rows) for rows in self._names.rows], np.int64)
         num_others_J = group_sizes[mentions.group_J] - 1
-        is_drawn_J = (rng.uniform(key, rows_J, offsets_J, 0) < self.config.rate) & (num_others_J > 0)
+        draws_J = rng.uniform(key, rows_J, offsets_J, 0)
+        is_drawn_J = (draws_J < self.config.rate) & (num_others_J > 0)
         # Never two in a row: the discriminator needs names it can trust.
+        is_same_sequence = sequence_J[1:] == sequence_J[:-1]
         follows_drawn_J = np.zeros(len(is_drawn_J), bool)
-        follows_drawn_J[1:] = is_drawn_J[:-1] & (sequence_J[1:] == sequence_J[:-1])
+        follows_drawn_J[1:] = is_drawn_J[:-1] & is_same_sequence
         # A member that is not before the name's own number moves one up, so that it is another one.
         picks_J = rng.below(key, num_others_J.clip(min=1), rows_J, offsets_J, 1)
         other_J = picks_J + (picks_J >= mentions.member_J)

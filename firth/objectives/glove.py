@@ -69,10 +69,14 @@ class Glove(Solver):
             counting_seconds = time.perf_counter() - began
             tables = self._initial_tables(self.shape.width)
             loss = self._train(tables, entries, epochs=epochs, threads=threads, report=report, passes=passes)
-        rows = tables.words[:, :-1] + tables.contexts[:, :-1]
+        # The last column holds the biases.
+        word_vectors = tables.words[:, :-1]
+        context_vectors = tables.contexts[:, :-1]
+        rows = word_vectors + context_vectors
         rows[sorted(self.specials)] = 0
         num_pairs = len(entries)
-        return {ROWS: rows}, {"pairs": num_pairs, "counting_seconds": counting_seconds, "loss": loss / num_pairs}
+        figures = {"pairs": num_pairs, "counting_seconds": counting_seconds, "loss": loss / num_pairs}
+        return {ROWS: rows}, figures
 
     def entries(self, stream: CorpusView, folder: Path) -> Entries:
         """The co-occurrence counts of the stream, in files; shuffled once, as in the released program."""
@@ -124,7 +128,9 @@ class Glove(Solver):
         # The first call compiles the kernel, in this thread.
         kernel(0, 0, *arguments, 0)
         cuts = np.linspace(0, len(entries), threads + 1).astype(np.int64)
-        calls = [(first, last, *arguments, thread) for thread, (first, last) in enumerate(pairwise(cuts.tolist()))]
+        calls = []
+        for thread, (first, last) in enumerate(pairwise(cuts.tolist())):
+            calls.append((first, last, *arguments, thread))
 
         state = {str(number): table for number, table in enumerate(tables.all())}
         first_epoch = passes.restore(state)

@@ -19,6 +19,7 @@ from firth.files import forget_pages
 from firth.objectives.passes import Passes
 from firth.objectives.sampling import as_bits, keep_rates
 from firth.objectives.solver import Report
+from firth.ragged import places_of
 
 CHUNK = 10_000
 """The most words in a chunk; no window crosses the border between two chunks."""
@@ -73,8 +74,7 @@ class Text:
 def _cut(starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Cuts documents into chunks of at most CHUNK words; returns the chunks' starts and ends."""
     pieces = -(-(ends - starts) // CHUNK)
-    first_piece = np.repeat(np.cumsum(pieces) - pieces, pieces)
-    number_in_document = np.arange(pieces.sum()) - first_piece
+    number_in_document = places_of(pieces)
     starts_C = np.repeat(starts, pieces) + number_in_document * CHUNK
     ends_C = np.minimum(starts_C + CHUNK, np.repeat(ends, pieces))
     return starts_C, ends_C
@@ -122,7 +122,9 @@ def run_epochs(
     work((nothing, nothing, np.zeros(0, np.uint64)), schedule, done, 0)
 
     # Every thread gets chunks with about the same number of words.
-    cuts = np.searchsorted(np.cumsum(sizes_C), np.arange(1, threads) * (text.num_words / threads))
+    words_per_thread = text.num_words / threads
+    wanted_cuts = np.arange(1, threads) * words_per_thread
+    cuts = np.searchsorted(np.cumsum(sizes_C), wanted_cuts)
     bounds = [0, *cuts.tolist(), len(text.starts_C)]
     spans = list(pairwise(bounds))
 
@@ -136,10 +138,12 @@ def run_epochs(
         report(float(done.sum() / total))
 
     for epoch in range(first, epochs):
-        keys = rng.bits(rng.key(seed, "windows", epoch), np.arange(len(text.starts_C)))
+        epoch_key = rng.key(seed, "windows", epoch)
+        keys = rng.bits(epoch_key, np.arange(len(text.starts_C)))
         calls = []
         for thread, (start, end) in enumerate(spans):
-            chunks = (text.starts_C[start:end], text.ends_C[start:end], keys[start:end])
+            own = slice(start, end)
+            chunks = (text.starts_C[own], text.ends_C[own], keys[own])
             calls.append((chunks, schedule, done, thread))
         in_threads(work, calls, progress)
         if epoch + 1 < epochs:
@@ -151,7 +155,9 @@ def _no_progress() -> None:
 
 
 def in_threads(
-    work: Callable[..., None], calls: Sequence[tuple[object, ...]], progress: Callable[[], None] = _no_progress
+    work: Callable[..., None],
+    calls: Sequence[tuple[object, ...]],
+    progress: Callable[[], None] = _no_progress,
 ) -> None:
     """Makes all calls of `work` at once, each in a thread; calls `progress` every half second until all have ended.
 

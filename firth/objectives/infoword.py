@@ -16,11 +16,12 @@ from torch.nn.functional import cross_entropy, normalize
 from firth import rng
 from firth.data.packing import Pack, Plan, runs
 from firth.data.sources import PackedIds, Tokens, lay_framed
-from firth.data.stream import CorpusView, ranges
+from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.likelihood import IGNORE, scale_gradient
 from firth.objectives.objective import Objective
 from firth.objectives.word_spans import PackText, span_hashes, text_of
+from firth.ragged import owners_of, ranges
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 from firth.types import ShareFigure
@@ -81,7 +82,7 @@ class InfoWord(Objective):
         first_J = first_B[chosen]
         ends_J = ends_B[chosen]
         tokens = ranges(first_J, ends_J)
-        number = np.repeat(np.arange(len(chosen)), ends_J - first_J)
+        number = owners_of(ends_J - first_J)
         inside = Tokens(number, text.offsets_T[tokens], text.ids_T[tokens])
         ngrams = lay_framed([inside], len(chosen), frame=self.vocab.frame)
         self._set_targets(pack, chosen, ngrams, kinds=span_hashes(text.ids_T, first_J, ends_J))
@@ -93,7 +94,8 @@ class InfoWord(Objective):
     def _ngrams(self, text: PackText, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The first token of each text's n-gram, and the one after its last."""
         words = text.words
-        max_words_B = np.minimum(self.config.max_words, words.counts_B // 2).clip(min=1)
+        max_words_B = np.minimum(self.config.max_words, words.counts_B // 2)
+        max_words_B = max_words_B.clip(min=1)
         num_words_B = 1 + rng.below(key, max_words_B, text.rows_B, 0)
         num_places_B = words.counts_B - num_words_B + 1
         first_word_B = words.starts_B + rng.below(key, num_places_B, text.rows_B, 1)
@@ -121,11 +123,14 @@ class InfoWord(Objective):
         ngram_first_J = len(pack.ids_N) + ngrams.bounds_B1[:-1]
         ngram_last_J = len(pack.ids_N) + ngrams.bounds_B1[1:] - 1
         values = {
-            "texts": text_last_J if self.cls_last else text_first_J,
-            "ngrams": ngram_last_J if self.cls_last else ngram_first_J,
+            "texts": text_first_J,
+            "ngrams": ngram_first_J,
             "kinds": kinds,
             "real": np.ones(len(chosen), bool),
         }
+        if self.cls_last:
+            values["texts"] = text_last_J
+            values["ngrams"] = ngram_last_J
         for name, array in values.items():
             padded = np.zeros(size, array.dtype)
             padded[: len(chosen)] = array
@@ -134,8 +139,10 @@ class InfoWord(Objective):
     def loss(self, states: States, batch: Batch) -> Loss:
         is_real_P = batch.targets["infoword_real"]
         kinds_P = batch.targets["infoword_kinds"]
-        texts_PD = normalize(states.last_ND[batch.targets["infoword_texts"]].float(), dim=-1)
-        ngrams_PD = normalize(states.last_ND[batch.targets["infoword_ngrams"]].float(), dim=-1)
+        text_rows_P = batch.targets["infoword_texts"]
+        ngram_rows_P = batch.targets["infoword_ngrams"]
+        texts_PD = normalize(states.last_ND[text_rows_P].float(), dim=-1)
+        ngrams_PD = normalize(states.last_ND[ngram_rows_P].float(), dim=-1)
         own_P = torch.arange(len(kinds_P), device=kinds_P.device)
         # The same n-gram of another text is no negative.
         is_same_PP = kinds_P[:, None] == kinds_P

@@ -54,8 +54,10 @@ class Lda(Solver):
         counts = count_words(stream, shape.vocab_size, without=self.specials)
         eta = config.eta or 1 / shape.width
         # lambda_VK are the topics' pseudo-counts of words.
-        generator = torch.Generator().manual_seed(int(rng.key(self.seed, "topics") >> np.uint64(1)))
-        lambda_VK = (shape.init_std * torch.randn(shape.vocab_size, shape.width, generator=generator)).exp_()
+        key = rng.key(self.seed, "topics")
+        generator = torch.Generator().manual_seed(int(key >> np.uint64(1)))
+        normal_VK = torch.randn(shape.vocab_size, shape.width, generator=generator)
+        lambda_VK = (shape.init_std * normal_VK).exp_()
         step = 0
         steps_per_epoch = -(-len(counts) // config.documents)
         num_steps = epochs * steps_per_epoch

@@ -56,7 +56,8 @@ class MaskedLM(Objective):
 
         def __post_init__(self) -> None:
             shares = (self.mask_share, self.random_share, self.mask_share + self.random_share)
-            if not 0 < self.rate < 1 or not all(0 <= share <= 1 for share in shares):
+            are_shares = all(0 <= share <= 1 for share in shares)
+            if not 0 < self.rate < 1 or not are_shares:
                 raise BadConfig("Masking needs a rate between 0 and 1, and shares that add up to at most 1.")
             if not 0 <= self.pair_rate <= 1:
                 raise BadConfig("objectives.masked_lm.pair_rate must be between 0 and 1.")

@@ -13,10 +13,10 @@ import numpy as np
 from firth import rng
 from firth.data.packing import Pack, PairLengths
 from firth.data.sources import PackedIds
-from firth.data.stream import ranges
 from firth.errors import BadConfig
 from firth.objectives.reconstruction import Pair, ReconstructionConfig, ReconstructionObjective, longest
 from firth.objectives.word_spans import PackText, text_of
+from firth.ragged import bounds_of, ranges
 from firth.tensors import Encoder
 from firth.tokenizers.vocab import Vocab
 
@@ -36,7 +36,8 @@ class Mass(ReconstructionObjective):
         def __post_init__(self) -> None:
             super().__post_init__()
             shares = (self.mask_share, self.random_share, self.mask_share + self.random_share)
-            if not 0 < self.rate <= 1 or not all(0 <= share <= 1 for share in shares):
+            are_shares = all(0 <= share <= 1 for share in shares)
+            if not 0 < self.rate <= 1 or not are_shares:
                 raise BadConfig("MASS needs a rate above 0 and up to 1, and shares that add up to at most 1.")
 
     config: Config
@@ -55,9 +56,10 @@ class Mass(ReconstructionObjective):
         text = text_of(pack)
         first_B, ends_B = self._fragments(text, key)
         tokens = ranges(first_B, ends_B)
-        written = PackedIds(text.ids_T[tokens], np.concatenate([[0], np.cumsum(ends_B - first_B)]))
+        written = PackedIds(text.ids_T[tokens], bounds_of(ends_B - first_B))
         ids_N = pack.ids_N.copy()
-        ids_N[np.flatnonzero(pack.ordinary_N)[tokens]] = self._replaced(text, tokens, key)
+        places = np.flatnonzero(pack.ordinary_N)[tokens]
+        ids_N[places] = self._replaced(text, tokens, key)
         source = PackedIds(ids_N, pack.bounds_B1)
         # The decoder's n-th input predicts the n-th token of the text.
         return Pair(source, written, self.vocab.mask, first_positions_B=first_B - text.starts_B)
@@ -66,7 +68,8 @@ class Mass(ReconstructionObjective):
         """The first token of each sequence's fragment, and the one after its last: borders of words."""
         size_B = self.config.rate * text.sizes_B
         free_B = text.sizes_B - size_B
-        first_B = text.starts_B + free_B * rng.uniform(key, text.rows_B, 0)
+        draws_B = rng.uniform(key, text.rows_B, 0)
+        first_B = text.starts_B + free_B * draws_B
         words = text.words
         # Both ends move to the word border nearest to them.
         last_word_B = words.starts_B + words.counts_B - 1

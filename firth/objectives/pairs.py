@@ -21,6 +21,7 @@ from firth.errors import Unsupported
 from firth.nn.blocks import initialise
 from firth.nn.likelihood import IGNORE
 from firth.objectives.objective import Objective
+from firth.ragged import owners_of
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 
@@ -119,14 +120,20 @@ class PairCutter:
     """
 
     def __init__(
-        self, stream: CorpusView, *, key: np.uint64, room: int, short_rate: float, random_rate: float = 0.0
+        self,
+        stream: CorpusView,
+        *,
+        key: np.uint64,
+        room: int,
+        short_rate: float,
+        random_rate: float = 0.0,
     ) -> None:
         """`room` is the number of tokens that both parts may have together."""
         self.stream = stream
         self.key = key
         sentence = np.arange(len(stream.starts_S))
         num_sentences_D = np.diff(stream.bounds_D1)
-        self.document_S = np.repeat(np.arange(len(num_sentences_D)), num_sentences_D)
+        self.document_S = owners_of(num_sentences_D)
         document_end_S = stream.bounds_D1[1:][self.document_S]
 
         # The target length in tokens: the whole room, or a random shorter length.
@@ -135,13 +142,15 @@ class PairCutter:
         self.target_S = np.where(is_short, short_length, room)
 
         # The chunk: whole sentences from here until the target is reached or the document ends.
-        reach = np.searchsorted(stream.starts_S, stream.starts_S + self.target_S)
+        wanted_end_S = stream.starts_S + self.target_S
+        reach = np.searchsorted(stream.starts_S, wanted_end_S)
         self.end_S = np.clip(reach, sentence + 1, document_end_S)
 
         # The chunk is split at a random sentence border; the second part may come from another document.
         self.random_S = rng.uniform(key, sentence, 2) < random_rate
         chunk_size = self.end_S - sentence
-        self.cut_S = sentence + 1 + rng.below(key, np.maximum(chunk_size - 1, 1), sentence, 3)
+        num_borders = np.maximum(chunk_size - 1, 1)
+        self.cut_S = sentence + 1 + rng.below(key, num_borders, sentence, 3)
         self.lone_S = chunk_size == 1
 
     def pairs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -149,10 +158,12 @@ class PairCutter:
         stream = self.stream
         at = self._visited()
         last_sentence = len(stream.starts_S) - 1
-        sentence_cut = stream.starts_S[np.minimum(self.cut_S, last_sentence)[at]]
-        cut = np.where(self.lone_S[at], self._cut_in_sentence(at), sentence_cut)
+        cut_sentence = np.minimum(self.cut_S[at], last_sentence)
+        cut_before_sentence = stream.starts_S[cut_sentence]
+        cut = np.where(self.lone_S[at], self._cut_in_sentence(at), cut_before_sentence)
+        end = stream.ends_S[self.end_S[at] - 1]
         first = np.stack([stream.starts_S[at], cut], 1)
-        second = np.stack([cut, stream.ends_S[self.end_S[at] - 1]], 1)
+        second = np.stack([cut, end], 1)
         random = self.random_S[at]
         second[random] = self._from_other_documents(at[random], first[random])
         return first, second, random
@@ -160,7 +171,8 @@ class PairCutter:
     def _visited(self) -> np.ndarray:
         """The sentences at which a pair begins, in order."""
         # After a random second part the walk goes on with the replaced text, not behind it.
-        jumps = np.where(self.random_S & ~self.lone_S, self.cut_S, self.end_S).tolist()
+        goes_back_S = self.random_S & ~self.lone_S
+        jumps = np.where(goes_back_S, self.cut_S, self.end_S).tolist()
         visited = []
         sentence = 0
         while sentence < len(jumps):
@@ -172,7 +184,8 @@ class PairCutter:
         """For chunks of a single sentence: the token near a random one at which a word starts."""
         starts = self.stream.starts_S[at]
         ends = self.stream.ends_S[at]
-        token = starts + 1 + rng.below(self.key, np.maximum(ends - starts - 1, 1), at, 4)
+        num_choices = np.maximum(ends - starts - 1, 1)
+        token = starts + 1 + rng.below(self.key, num_choices, at, 4)
         last = np.maximum(ends - 1, starts)
         # Words of more than 8 tokens are rare; these are cut in the middle.
         for _ in range(8):
@@ -192,9 +205,10 @@ class PairCutter:
         sentence = begin + rng.below(self.key, end - begin, at, 6)
         first_length = first[:, 1] - first[:, 0]
         wanted = np.maximum(self.target_S[at] - first_length, 1)
-        reach = np.searchsorted(stream.starts_S, stream.starts_S[sentence] + wanted)
+        starts = stream.starts_S[sentence]
+        reach = np.searchsorted(stream.starts_S, starts + wanted)
         last_sentence = np.clip(reach, sentence + 1, end) - 1
-        return np.stack([stream.starts_S[sentence], stream.ends_S[last_sentence]], 1)
+        return np.stack([starts, stream.ends_S[last_sentence]], 1)
 
 
 def truncate(pieces_S22: np.ndarray, room: int, draws_S: np.ndarray) -> np.ndarray:
@@ -205,10 +219,14 @@ def truncate(pieces_S22: np.ndarray, room: int, draws_S: np.ndarray) -> np.ndarr
     starts_S2 = pieces_S22[:, :, 0]
     ends_S2 = pieces_S22[:, :, 1]
     sizes_S2 = ends_S2 - starts_S2
+    first_size_S = sizes_S2[:, 0]
+    second_size_S = sizes_S2[:, 1]
+    # A piece shorter than half the room is kept whole, and the other one gets the rest.
     half = room // 2
-    first = np.minimum(sizes_S2[:, 0], np.maximum(room - sizes_S2[:, 1], room - half))
-    second = np.minimum(sizes_S2[:, 1], room - first)
-    surplus_S2 = sizes_S2 - np.stack([first, second], 1)
+    first_room_S = np.maximum(room - second_size_S, room - half)
+    first_kept_S = np.minimum(first_size_S, first_room_S)
+    second_kept_S = np.minimum(second_size_S, room - first_kept_S)
+    surplus_S2 = sizes_S2 - np.stack([first_kept_S, second_kept_S], 1)
     front_S2 = np.floor(draws_S[:, None] * (surplus_S2 + 1)).astype(np.int64)
     back_S2 = surplus_S2 - front_S2
     return np.stack([starts_S2 + front_S2, ends_S2 - back_S2], -1)

@@ -26,6 +26,7 @@ from firth.nn.likelihood import IGNORE, summed_cross_entropy
 from firth.objectives.mask_units import Unit
 from firth.objectives.objective import Objective
 from firth.objectives.token_choice import choose_tokens, max_predictions
+from firth.ragged import bounds_of, starts_of
 from firth.tensors import CONTEXT_RANK, MEMORY_RANK, Batch, Encoder, Loss, PredictionOrder, States
 from firth.tokenizers.vocab import Vocab
 
@@ -79,8 +80,10 @@ class PermutationLM(Objective):
             sizes_SP = plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]
             # The memory ends where the second segment begins.
             first_segment_S = len(frame.opening) + sizes_SP[:, 0] + len(frame.between)
-            is_drawn_S = rng.uniform(self._key("memory", epoch), np.arange(len(plan))) < self.config.memory_rate
-            memory_S = np.where(is_drawn_S & (sizes_SP[:, 1] > 0), first_segment_S, 0)
+            draws_S = rng.uniform(self._key("memory", epoch), np.arange(len(plan)))
+            is_drawn_S = draws_S < self.config.memory_rate
+            has_second_S = sizes_SP[:, 1] > 0
+            memory_S = np.where(is_drawn_S & has_second_S, first_segment_S, 0)
         return replace(plan, labels={**plan.labels, NAME: memory_S})
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
@@ -88,7 +91,8 @@ class PermutationLM(Objective):
         ranks_N = np.full(pack.num_tokens, CONTEXT_RANK, np.int64)
         is_memory_N = self._is_memory(pack)
         ranks_N[: len(is_memory_N)][is_memory_N] = MEMORY_RANK
-        chosen = self._choose(pack, np.flatnonzero(pack.ordinary_N & ~is_memory_N), key)
+        choices = np.flatnonzero(pack.ordinary_N & ~is_memory_N)
+        chosen = self._choose(pack, choices, key)
         ranks_N[chosen] = _random_ranks(pack, chosen, key)
         queries_P, labels_P, bounds_B1 = self._queries(pack, chosen)
         pack.targets[f"{NAME}_ranks"] = ranks_N
@@ -139,10 +143,9 @@ class PermutationLM(Objective):
 
     def _choose(self, pack: Pack, tokens: np.ndarray, key: np.uint64) -> np.ndarray:
         """The tokens to predict, in the order of the pack: a limited number of each sequence."""
-        chosen, _ = choose_tokens(pack, tokens, unit=self.config.unit, rate=self.config.rate, key=key)
-        sequence = pack.sequence_N[chosen]
-        # The number of each among the chosen tokens of its sequence.
-        number = np.arange(len(chosen)) - np.searchsorted(sequence, sequence)
+        config = self.config
+        chosen, _ = choose_tokens(pack, tokens, unit=config.unit, rate=config.rate, key=key)
+        number = _numbers_in_sequence(pack.sequence_N[chosen])
         return np.asarray(chosen[number < self._max_queries(pack.max_length)])
 
     def _queries(self, pack: Pack, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -150,16 +153,17 @@ class PermutationLM(Objective):
 
         Sequences are those of the finished batch, filler included. Queries without a label fill up the last sequences.
         """
-        num_chosen_B = np.bincount(pack.sequence_N[chosen], minlength=pack.batch_sequences)
+        sequence = pack.sequence_N[chosen]
+        num_chosen_B = np.bincount(sequence, minlength=pack.batch_sequences)
         num_queries = max_predictions(pack.num_tokens, self.config.rate)
         free_B = self._max_queries(pack.max_length) - num_chosen_B
         free_behind_B = free_B[::-1].cumsum()[::-1] - free_B
         filler_B = np.clip(num_queries - len(chosen) - free_behind_B, 0, free_B)
-        bounds_B1 = np.concatenate([[0], np.cumsum(num_chosen_B + filler_B)])
+        bounds_B1 = bounds_of(num_chosen_B + filler_B)
 
         # A sequence's own queries come first, so the chosen tokens are shifted by the filler before their sequence.
-        shift_B = np.cumsum(filler_B) - filler_B
-        places = np.arange(len(chosen)) + shift_B[pack.sequence_N[chosen]]
+        shift_B = starts_of(filler_B)
+        places = np.arange(len(chosen)) + shift_B[sequence]
         queries_P = np.zeros(num_queries, np.int64)
         labels_P = np.full(num_queries, IGNORE, np.int64)
         queries_P[places] = chosen
@@ -174,5 +178,11 @@ def _random_ranks(pack: Pack, chosen: np.ndarray, key: np.uint64) -> np.ndarray:
     # Draws are below 1, so this sorts by sequence, and at random within each sequence.
     order = np.argsort(sequence + draws, kind="stable")
     ranks = np.empty(len(chosen), np.int64)
-    ranks[order] = np.arange(len(chosen)) - np.searchsorted(sequence, sequence)
+    ranks[order] = _numbers_in_sequence(sequence)
     return ranks
+
+
+def _numbers_in_sequence(sequence: np.ndarray) -> np.ndarray:
+    """The number of each chosen token among those of its sequence; sequences ascend."""
+    first = np.searchsorted(sequence, sequence)
+    return np.asarray(np.arange(len(sequence)) - first)

@@ -55,7 +55,13 @@ class ReconstructionObjective(Objective):
     has_weights = False
 
     def __init__(
-        self, config: ReconstructionConfig, encoder: Encoder, *, vocab: Vocab, max_length: int, seed: int
+        self,
+        config: ReconstructionConfig,
+        encoder: Encoder,
+        *,
+        vocab: Vocab,
+        max_length: int,
+        seed: int,
     ) -> None:
         super().__init__()
         if not isinstance(encoder, EncoderDecoder):

@@ -262,15 +262,18 @@ def _auc(scores_N: Tensor, positive_N: Tensor) -> Tensor:
     ranks_N = (num_below_N + 1 + num_up_to_N).double() / 2
     num_positive = positive_N.sum()
     num_negative = len(positive_N) - num_positive
-    above = (ranks_N * positive_N).sum() - num_positive * (num_positive + 1) / 2
-    return above / (num_positive * num_negative).clamp(min=1)
+    rank_sum = (ranks_N * positive_N).sum()
+    lowest_sum = num_positive * (num_positive + 1) / 2
+    num_pairs = num_positive * num_negative
+    return (rank_sum - lowest_sum) / num_pairs.clamp(min=1)
 
 
 def binary_entropy(share: float) -> float:
     """The entropy of a yes-no answer in nats: the least loss of a model that knows only the share of yes."""
     if not 0 < share < 1:
         return 0.0
-    return -share * math.log(share) - (1 - share) * math.log(1 - share)
+    other = 1 - share
+    return -share * math.log(share) - other * math.log(other)
 
 
 def mask_filler(encoder: Encoder, goals: Mapping[str, Objective]) -> tuple[Encoder, MaskedLM] | None:
@@ -321,7 +324,10 @@ def _generator(shape: Generator, encoder: Encoder) -> Bert:
 def _generator_config(shape: Generator, encoder: Encoder) -> Bert.Config:
     """The encoder's config with the generator's sizes."""
     config = encoder.config
-    table_width = encoder.table_width
+    # In a config 0 means "as wide as the states".
+    embedding_width = encoder.table_width
+    if embedding_width == shape.width:
+        embedding_width = 0
     return Bert.Config(
         vocab_size=encoder.vocab_size,
         width=shape.width,
@@ -338,5 +344,5 @@ def _generator_config(shape: Generator, encoder: Encoder) -> Bert.Config:
         init_std=config.init_std * (encoder.width / shape.width) ** 0.5,
         init=getattr(config, "init", "normal"),
         pooler=False,
-        embedding_width=0 if table_width == shape.width else table_width,
+        embedding_width=embedding_width,
     )

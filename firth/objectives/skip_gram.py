@@ -94,7 +94,8 @@ class SkipGram(Solver):
             passes=passes,
         )
         x_in[sorted(self.specials)] = 0
-        figures: dict[str, float] = {"words": int(text.num_words), "vocabulary": int((text.counts_V > 0).sum())}
+        vocabulary = int((text.counts_V > 0).sum())
+        figures: dict[str, float] = {"words": int(text.num_words), "vocabulary": vocabulary}
         return {ROWS: tables["in"]}, figures
 
     def loop(self, width: int, text: Text, threads: int) -> Loop:
@@ -128,7 +129,8 @@ class SkipGram(Solver):
     def _local_copies(self, num_words: int, threads: int) -> tuple[int, int]:
         """How many rows each thread copies, and after how many visits it exchanges a copy."""
         loops = compiled()
-        patience = int(min(loops.VISITS, loops.UNSEEN / max(self.config.rate * threads, 1e-9)))
+        rate_of_all = max(self.config.rate * threads, 1e-9)
+        patience = int(min(loops.VISITS, loops.UNSEEN / rate_of_all))
         if threads > 1 and patience > 2:
             return min(loops.SHARED, num_words - 1), patience
         return 0, patience

@@ -68,14 +68,20 @@ class SpanBoundary(Objective):
         starts = np.diff(chosen, prepend=-2) > 1
         span = np.cumsum(starts) - 1
         first_tokens = chosen[starts]
-        last_tokens = np.append(chosen[:-1][starts[1:]], chosen[-1:])
+        before_next_span = chosen[:-1][starts[1:]]
+        last_tokens = np.append(before_next_span, chosen[-1:])
         first = first_tokens[span]
         last = last_tokens[span]
         place = chosen - first
 
+        max_targets = self.config.max_targets
         near_labels = np.full(len(labels), IGNORE, np.int64)
-        near_labels[:count] = np.where(place < self.config.max_targets, labels[:count], IGNORE)
-        inputs = {"left": first - 1, "right": last + 1, "place": np.minimum(place, self.config.max_targets - 1)}
+        near_labels[:count] = np.where(place < max_targets, labels[:count], IGNORE)
+        inputs = {
+            "left": first - 1,
+            "right": last + 1,
+            "place": np.minimum(place, max_targets - 1),
+        }
         for name, values in inputs.items():
             padded = np.zeros(len(labels), np.int64)
             # Special tokens surround every text, so both neighbours exist; where they do not, the nearest token serves.

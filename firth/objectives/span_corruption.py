@@ -65,11 +65,15 @@ class SpanCorruption(ReconstructionObjective):
         words_B = text.words.counts_B
         rows_B = text.rows_B
         # By words, so that on average the share of the tokens is right as well.
-        taken_B = rounded(self.config.rate * words_B, rows_B, key=key, purpose=0).clip(min=1)
+        taken_B = rounded(self.config.rate * words_B, rows_B, key=key, purpose=0)
+        taken_B = taken_B.clip(min=1)
         wanted_B = self.config.rate * text.sizes_B / self.config.span_length
-        counts_B = rounded(wanted_B, rows_B, key=key, purpose=1).clip(min=1)
+        counts_B = rounded(wanted_B, rows_B, key=key, purpose=1)
+        counts_B = counts_B.clip(min=1)
         # Each span has a word, spans do not touch, and there is a sentinel for each and one for the end.
-        counts_B = np.minimum(counts_B, np.minimum(taken_B, words_B - taken_B + 1))
+        num_others_B = words_B - taken_B
+        counts_B = np.minimum(counts_B, taken_B)
+        counts_B = np.minimum(counts_B, num_others_B + 1)
         counts_B = np.minimum(counts_B, len(self.sentinels) - 1)
         sizes_J, _ = composition(taken_B, counts_B, rows_B, key=key, purpose=2)
         return place_spans(text, sizes_J, counts_B, min_gap=1, key=key, purpose=3)
@@ -90,6 +94,7 @@ class SpanCorruption(ReconstructionObjective):
         behind_all = np.full(num_sequences, int(text.sizes_B.max(initial=0)))
         sequences_B = np.arange(num_sequences)
         last_marks = Tokens(sequences_B, behind_all, self.sentinels[counts_B])
-        ends = Tokens(sequences_B, behind_all + 1, np.full(num_sequences, self.vocab.sep))
+        seps_B = np.full(num_sequences, self.vocab.sep)
+        ends = Tokens(sequences_B, behind_all + 1, seps_B)
         written = lay_end_to_end([marks, missing, last_marks, ends], num_sequences)
         return Pair(source, written, self.start)

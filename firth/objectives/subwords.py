@@ -14,6 +14,7 @@ from firth.errors import BadConfig
 from firth.objectives.hogwild import Text, compiled
 from firth.objectives.sampling import Sampler
 from firth.objectives.skip_gram import Loop, SkipGram
+from firth.ragged import bounds_of
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.subwords import END, Subwords
 
@@ -70,7 +71,7 @@ def all_parts(tokenizer: Subwords) -> tuple[np.ndarray, np.ndarray]:
         spelling = b"" if is_special or word == END else f"<{word}>".encode()
         spellings.append(spelling)
     sizes = [len(spelling) for spelling in spellings]
-    bounds = np.cumsum([0, *sizes])
+    bounds = bounds_of(sizes)
     joined = np.frombuffer(b"".join(spellings), np.uint8)
     num_buckets = max(1, config.num_buckets)
     parts: tuple[np.ndarray, np.ndarray] = ngram_parts(

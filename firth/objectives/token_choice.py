@@ -10,6 +10,7 @@ from firth import rng
 from firth.data.packing import Pack
 from firth.objectives.entities import Names
 from firth.objectives.mask_units import Unit, unit_starts
+from firth.ragged import starts_of
 
 NO_ENTITIES = Names()
 
@@ -34,7 +35,12 @@ def choose_tokens(
 
 
 def _choose_units(
-    pack: Pack, leaders_U: np.ndarray, lengths_U: np.ndarray, *, rate: float, key: np.uint64
+    pack: Pack,
+    leaders_U: np.ndarray,
+    lengths_U: np.ndarray,
+    *,
+    rate: float,
+    key: np.uint64,
 ) -> np.ndarray:
     """Which units are taken: units in random order until the sequence's share of tokens is reached.
 
@@ -49,9 +55,9 @@ def _choose_units(
     sequence = sequence_U[order]
 
     # How many tokens of its sequence come before each unit in this order.
-    tokens_before = np.cumsum(lengths) - lengths
+    tokens_before = starts_of(lengths)
     sizes_B = np.bincount(sequence_U, lengths_U, minlength=len(pack.rows_B)).astype(np.int64)
-    first_token_B = np.cumsum(sizes_B) - sizes_B
+    first_token_B = starts_of(sizes_B)
     spent = tokens_before - first_token_B[sequence]
 
     # A unit that fits into the rest of the share is always taken, one beyond it never.

@@ -86,7 +86,9 @@ class UniLM(MaskedLM):
 
     def loss(self, states: States, batch: Batch) -> Loss:
         masked = super().loss(states, batch)
-        return Loss({NAME: masked.sums[MASKED]}, {f"{NAME}_correct": masked.tallies[f"{MASKED}_correct"]})
+        total = masked.sums[MASKED]
+        correct = masked.tallies[f"{MASKED}_correct"]
+        return Loss({NAME: total}, {f"{NAME}_correct": correct})
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {NAME: super().counts(batch)[MASKED]}

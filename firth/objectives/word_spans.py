@@ -13,7 +13,7 @@ import numpy as np
 
 from firth import rng
 from firth.data.packing import Pack
-from firth.data.stream import ranges
+from firth.ragged import owners_of, places_of, ranges, starts_of
 
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
@@ -36,12 +36,12 @@ class PackText:
     @cached_property
     def starts_B(self) -> np.ndarray:
         """The first token of each sequence."""
-        return np.asarray(np.cumsum(self.sizes_B) - self.sizes_B)
+        return starts_of(self.sizes_B)
 
     @cached_property
     def offsets_T(self) -> np.ndarray:
         """The place of each token in its sequence."""
-        return np.asarray(np.arange(len(self.ids_T)) - self.starts_B[self.sequence_T])
+        return places_of(self.sizes_B)
 
     @cached_property
     def words(self) -> "TextWords":
@@ -69,7 +69,7 @@ class TextWords:
     @property
     def starts_B(self) -> np.ndarray:
         """The first word of each sequence."""
-        return np.asarray(np.cumsum(self.counts_B) - self.counts_B)
+        return starts_of(self.counts_B)
 
 
 @dataclass(frozen=True)
@@ -90,24 +90,32 @@ class Spans:
 def text_of(pack: Pack) -> PackText:
     """The text of a pack without its special tokens."""
     tokens = np.flatnonzero(pack.ordinary_N)
-    return PackText(pack.ids_N[tokens], pack.sequence_N[tokens], pack.word_starts_N[tokens], pack.rows_B)
+    ids_T = pack.ids_N[tokens]
+    sequence_T = pack.sequence_N[tokens]
+    word_starts_T = pack.word_starts_N[tokens]
+    return PackText(ids_T, sequence_T, word_starts_T, pack.rows_B)
 
 
 def rounded(values_B: np.ndarray, rows_B: np.ndarray, *, key: np.uint64, purpose: int) -> np.ndarray:
     """Whole numbers that are these values on average: rounded up or down at random."""
-    return np.asarray(np.floor(values_B + rng.uniform(key, rows_B, purpose)), np.int64)
+    draws_B = rng.uniform(key, rows_B, purpose)
+    return np.asarray(np.floor(values_B + draws_B), np.int64)
 
 
 def composition(
-    totals_B: np.ndarray, parts_B: np.ndarray, rows_B: np.ndarray, *, key: np.uint64, purpose: int
+    totals_B: np.ndarray,
+    parts_B: np.ndarray,
+    rows_B: np.ndarray,
+    *,
+    key: np.uint64,
+    purpose: int,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Each total as a sum of so many parts of at least 1, all sums equally likely: the parts end to end, and whose.
 
     A total of t is a row of t items. Its parts begin at the first item and at some of the others, drawn at random.
     """
-    sequence = np.repeat(np.arange(len(totals_B)), totals_B)
-    first_B = np.cumsum(totals_B) - totals_B
-    number = np.arange(len(sequence)) - first_B[sequence]
+    sequence = owners_of(totals_B)
+    number = places_of(totals_B)
     draws = rng.uniform(key, rows_B[sequence], number, purpose)
     draws[number == 0] = -1.0  # always comes first: a part begins there
     # Draws are below 1, so twice the sequence sorts by sequence, and at random within each sequence.
@@ -120,7 +128,13 @@ def composition(
 
 
 def place_spans(
-    text: PackText, sizes_J: np.ndarray, counts_B: np.ndarray, *, min_gap: int, key: np.uint64, purpose: int
+    text: PackText,
+    sizes_J: np.ndarray,
+    counts_B: np.ndarray,
+    *,
+    min_gap: int,
+    key: np.uint64,
+    purpose: int,
 ) -> Spans:
     """Spans of these numbers of words at random places: all places are equally likely.
 
@@ -133,22 +147,27 @@ def place_spans(
     taken_B = np.bincount(sequence_J, sizes_J, minlength=num_sequences).astype(np.int64)
     # A sequence with j spans has j + 1 gaps. Those at its ends may be empty, and with min_gap 0 all of them. Parts of a
     # composition are never empty, so each such gap is drawn one too large.
-    num_too_large_B = np.full(num_sequences, 2) if min_gap else counts_B + 1
+    num_too_large_B = counts_B + 1
+    if min_gap:
+        num_too_large_B = np.full(num_sequences, 2)
     items_B = words.counts_B - taken_B + num_too_large_B
-    gaps, gap_sequence = composition(items_B, counts_B + 1, text.rows_B, key=key, purpose=purpose)
-    first_gap_B = np.cumsum(counts_B + 1) - (counts_B + 1)
-    number = np.arange(len(gaps)) - first_gap_B[gap_sequence]
+    num_gaps_B = counts_B + 1
+    gaps, gap_sequence = composition(items_B, num_gaps_B, text.rows_B, key=key, purpose=purpose)
+    number = places_of(num_gaps_B)
     # The gap before each span: all but the last of a sequence.
     is_before_span = number < counts_B[gap_sequence]
     number_J = number[is_before_span]
-    gaps_J = gaps[is_before_span] - np.where(number_J == 0, 1, 1 - min_gap)
+    too_large_by_J = np.where(number_J == 0, 1, 1 - min_gap)
+    gaps_J = gaps[is_before_span] - too_large_by_J
     # A span ends behind all gaps and spans of its sequence up to it.
     ends_in_all_J = np.cumsum(gaps_J + sizes_J)
-    first_span_B = np.cumsum(counts_B) - counts_B
+    first_span_B = starts_of(counts_B)
     before_B = np.append(0, ends_in_all_J)[first_span_B]
     word_end_J = ends_in_all_J - before_B[sequence_J] + words.starts_B[sequence_J]
     first_word_J = word_end_J - sizes_J
-    return Spans(words.first_W[first_word_J], words.ends_W[word_end_J - 1], sequence_J, number_J)
+    first_J = words.first_W[first_word_J]
+    ends_J = words.ends_W[word_end_J - 1]
+    return Spans(first_J, ends_J, sequence_J, number_J)
 
 
 def span_hashes(ids: np.ndarray, first_J: np.ndarray, ends_J: np.ndarray) -> np.ndarray:

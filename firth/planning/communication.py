@@ -45,7 +45,12 @@ def sent_bytes(parameters: float, cluster: Cluster, mode: Mode) -> float:
 
 
 def exposed_seconds(
-    parameters: float, cluster: Cluster, mode: Mode, *, computing: float, micro_batches: int = 1
+    parameters: float,
+    cluster: Cluster,
+    mode: Mode,
+    *,
+    computing: float,
+    micro_batches: int = 1,
 ) -> float:
     """Seconds of a step in which a device waits for others."""
     bandwidth = ring_bandwidth(cluster)

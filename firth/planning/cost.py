@@ -119,8 +119,11 @@ class Network:
         if self.has_embedding:
             parameters += self.vocab_size * embedding_width
         states = self.num_layers * self.width
+        # A multiplication and an addition for each weight, three times: forwards, and backwards to inputs and weights.
+        block_flops = 6 * self.num_layers * block
+        head_flops = 6 * self.predicted * self.heads * head
         return Work(
-            flops=6 * self.num_layers * block + attention + 6 * self.predicted * self.heads * head,
+            flops=block_flops + attention + head_flops,
             states=states,
             scores=self.predicted * self.heads * self.vocab_size,
             parameters=parameters,
@@ -137,11 +140,12 @@ def work_of(recipe: Recipe, *, length: float | None = None) -> Work:
     parts = [_network(recipe), *_second_networks(recipe)]
     config = next(iter(recipe.encoder.values()))
     dropout = getattr(config, "dropout", 0.0) > 0
+    tokens = recipe.batches.tokens
+    recompute = recipe.train.recompute
     works = []
     for network in parts:
-        works.append(
-            network.work(tokens=recipe.batches.tokens, length=length, dropout=dropout, recompute=recipe.train.recompute)
-        )
+        work = network.work(tokens=tokens, length=length, dropout=dropout, recompute=recompute)
+        works.append(work)
     total = works[0]
     for work in works[1:]:
         total = total + work
@@ -158,7 +162,8 @@ def _network(recipe: Recipe) -> Network:
             "Train it for a minute and look at timing.jsonl."
         )
     predicted, heads = _predicted(recipe)
-    shares_layers = "albert" in recipe.encoder
+    # 0: each layer has weights of its own.
+    own_layers = 1 if "albert" in recipe.encoder else 0
     return Network(
         num_layers=config.num_layers,
         width=config.width,
@@ -166,7 +171,7 @@ def _network(recipe: Recipe) -> Network:
         vocab_size=config.vocab_size,
         predicted=predicted,
         embedding_width=getattr(config, "embedding_width", 0) or 0,
-        own_layers=1 if shares_layers else 0,
+        own_layers=own_layers,
         heads=heads,
     )
 
@@ -176,7 +181,9 @@ def _predicted(recipe: Recipe) -> tuple[float, int]:
     objectives = recipe.objectives
     if "replaced_token" in objectives:
         detection = objectives["replaced_token"]
-        return (detection.masking.rate, 1) if detection.corrective_weight else (0.0, 0)
+        if not detection.corrective_weight:
+            return 0.0, 0
+        return detection.masking.rate, 1
     if "causal_lm" in objectives:
         return 1.0, 1
     for name in ("masked_lm", "permutation_lm", "unilm"):
@@ -219,15 +226,22 @@ def step_seconds(work: Work, device: Device, *, micro_batches: int = 1, shares: 
     if work.block_inputs:
         per_token *= 1 + RECOMPUTE_COST
     optimizer = factors.optimizer * OPTIMIZER_BYTES * work.parameters / shares / device.bandwidth
-    return (work.tokens * micro_batches * per_token + optimizer) / device.speed
+    all_tokens = work.tokens * micro_batches * per_token
+    return (all_tokens + optimizer) / device.speed
 
 
 def memory_bytes(work: Work, device: Device, *, shares: int = 1) -> float:
     """Bytes that training needs on one device, which holds one of `shares` parts of the weights."""
-    width_factor = 1.0 if device.is_half else 2.0
-    static = (TRAINING_BYTES if device.is_half else FP32_TRAINING_BYTES) * work.parameters / shares
+    width_factor = 2.0
+    training_bytes = FP32_TRAINING_BYTES
+    if device.is_half:
+        width_factor = 1.0
+        training_bytes = TRAINING_BYTES
+    static = training_bytes * work.parameters / shares
     scores = SCORE_BYTES * work.scores
-    kept = STATE_BYTES + (DROPOUT_BYTES if work.dropout else 0.0)
+    kept = STATE_BYTES
+    if work.dropout:
+        kept += DROPOUT_BYTES
     if work.block_inputs:
         one_block = kept * work.widest
         activations = 2 * work.block_inputs + max(scores, one_block)

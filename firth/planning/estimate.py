@@ -81,6 +81,12 @@ def estimate(
     hours = _hours(num_steps, step, cluster.device)
     device_hours = hours * cluster.size
     memory = memory_bytes(work, cluster.device, shares=_shares(mode, cluster))
+    price = None
+    if cluster.price:
+        price = device_hours * cluster.price
+    sent_per_step = 0.0
+    if mode:
+        sent_per_step = sent_bytes(work.parameters, cluster, mode)
     result = Estimate(
         tokens=text.tokens,
         epochs=num_steps * step.tokens / text.tokens,
@@ -89,14 +95,14 @@ def estimate(
         tokens_per_second=step.tokens / step.seconds,
         hours=hours,
         device_hours=device_hours,
-        price=device_hours * cluster.price if cluster.price else None,
+        price=price,
         preparing_hours=text.num_bytes / PREPARED_PER_SECOND / 2 / 3600,
         parameters=work.parameters,
         memory=memory,
         fits=memory < USABLE_MEMORY * cluster.device.memory,
         parallel=mode,
         disk=_disk(recipe, work, text),
-        sent_per_step=sent_bytes(work.parameters, cluster, mode) if mode else 0.0,
+        sent_per_step=sent_per_step,
         waiting_share=step.waiting / step.seconds,
         bottleneck=_bottleneck(work, cluster, step),
     )

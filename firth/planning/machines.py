@@ -117,7 +117,10 @@ def find(name: str, *, precision: str = "auto") -> Device:
 
 def from_cuda_name(name: str) -> str:
     """The name in the table of what CUDA calls a GPU; empty if it is not there."""
-    words = name.lower().replace("nvidia", "").replace("geforce ", "").strip().replace(" ", "-")
+    words = name.lower()
+    words = words.replace("nvidia", "")
+    words = words.replace("geforce ", "")
+    words = words.strip().replace(" ", "-")
     by_length = sorted(GPUS, key=len, reverse=True)
     found = [known for known in by_length if known.lower() in words]
     return found[0] if found else ""

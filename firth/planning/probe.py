@@ -83,9 +83,12 @@ def random_text(folder: Path, num_tokens: int) -> Shards:
     key = rng.key(1, "random text")
     num_sentences = 20 * (num_tokens // 400 + 10)
     lengths = 8 + rng.below(key, 32, np.arange(num_sentences), 0)
-    ids = 5 + rng.below(key, len(tokenizer.vocab) - 5, np.arange(lengths.sum()), 1)
+    num_pieces = len(tokenizer.vocab) - 5
+    ids = 5 + rng.below(key, num_pieces, np.arange(lengths.sum()), 1)
+    starts = np.ones(len(ids), bool)
+    ends = np.arange(20, num_sentences + 1, 20)
     with write_shards(folder, tokenizer) as writer:
-        writer.append(ids, np.ones(len(ids), bool), lengths=lengths, ends=np.arange(20, num_sentences + 1, 20))
+        writer.append(ids, starts, lengths=lengths, ends=ends)
     return Shards.open(folder)
 
 
@@ -104,7 +107,8 @@ class _Clock:
     def last_step(self) -> int:
         """Before which step to stop, as far as is known now."""
         done = len(self.times)
-        is_over = time.perf_counter() - self.began > self.limit and done >= WARM_STEPS + LEAST_STEPS
+        elapsed = time.perf_counter() - self.began
+        is_over = elapsed > self.limit and done >= WARM_STEPS + LEAST_STEPS
         return done if is_over else done + 1
 
     @property

@@ -148,7 +148,11 @@ def _make_goals(recipe: Recipe, encoder: Encoder, tokenizer: Tokenizer) -> dict[
 
 
 def _make_packs(
-    recipe: Recipe, batches: BatchConfig, shards: Shards, goals: list[Objective], tokenizer: Tokenizer
+    recipe: Recipe,
+    batches: BatchConfig,
+    shards: Shards,
+    goals: list[Objective],
+    tokenizer: Tokenizer,
 ) -> TextPacks:
     """The packs to train on and those held out."""
     seed = recipe.train.seed

@@ -131,7 +131,12 @@ def _kept_figures(out: Path) -> Figures:
 
 
 def _begin(
-    folder: RunFolder, data: Path, shards_folder: Path, *, recipe: Recipe, request: SolveRequest
+    folder: RunFolder,
+    data: Path,
+    shards_folder: Path,
+    *,
+    recipe: Recipe,
+    request: SolveRequest,
 ) -> tuple[Recipe, Solver, Shards]:
     """The recipe with as many rows as the text needs, its solver, and the text; writes what the run is made from.
 
@@ -149,12 +154,15 @@ def _begin(
     encoder_config = replace(encoder_config, vocab_size=num_rows)
     solver = solver_class(objective_config, encoder_config, tokenizer=tokenizer, seed=recipe.train.seed)
     recipe = replace(recipe, encoder={encoder_name: encoder_config})
+    text = ""
+    if data != shards_folder:
+        text = str(data.resolve())
     source = SolvingSource(
         data=str(shards_folder.resolve()),
         sha256=sha256(shards_folder / MANIFEST),
         min_count=request.min_count,
         threads=request.threads or THREADS,
-        text=str(data.resolve()) if data != shards_folder else "",
+        text=text,
     )
     folder.begin(source, recipe, leftovers=[FIGURES, PASSES, ROOM])
     tokenizer.save(folder.path)
@@ -183,7 +191,8 @@ def _solve(out: Path, recipe: Recipe, solver: Solver, shards: Shards, *, threads
 
 def _all_finite(arrays: Mapping[str, np.ndarray]) -> bool:
     """Whether all numbers are finite; a sum shows it without a copy of the array."""
-    return all(math.isfinite(float(array.sum())) for array in arrays.values())
+    sums = [float(array.sum()) for array in arrays.values()]
+    return all(map(math.isfinite, sums))
 
 
 def _resolve_run(folder: RunFolder, recipe: Recipe, request: SolveRequest) -> tuple[Recipe, SolveRequest]:
@@ -215,8 +224,8 @@ def resolve_config(recipe: Recipe, request: SolveRequest) -> Recipe:
             raise BadConfig(f"`{option}=` must be at least 1; it is {value}.")
     # Recipes take whole passes; 0 marks a number that is not whole, which is refused below.
     epochs = recipe.epochs if request.epochs is None else request.epochs
-    is_whole = epochs % 1 == 0
-    changed = replace(recipe, epochs=int(epochs) if is_whole else 0)
+    whole_epochs = int(epochs) if epochs % 1 == 0 else 0
+    changed = replace(recipe, epochs=whole_epochs)
     changed = override(changed, [*_changes_by_option(recipe, request), *request.changes])
     if request.min_count is not None:
         # If the text is still to be prepared, its tokenizer follows the same count.

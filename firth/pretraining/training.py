@@ -106,7 +106,13 @@ def pretrain(
 
 
 def _training_run(
-    folder: RunFolder, parts: Parts, recipe: Recipe, *, floor: float, resume: bool, needs_whole: str
+    folder: RunFolder,
+    parts: Parts,
+    recipe: Recipe,
+    *,
+    floor: float,
+    resume: bool,
+    needs_whole: str,
 ) -> TrainingRun:
     extent = EvaluationExtent()
     learner = parts.learner
@@ -264,7 +270,13 @@ def _refuse_other_tokenizer(tokenizer: Tokenizer, shards: Shards, model: Path) -
 
 
 def _checkpoint(
-    parts: Parts, recipe: Recipe, *, steps: int, figures: Mapping[str, float], floor: float, start_layout: str
+    parts: Parts,
+    recipe: Recipe,
+    *,
+    steps: int,
+    figures: Mapping[str, float],
+    floor: float,
+    start_layout: str,
 ) -> Checkpoint:
     """The trained model with what its card says; its folder has the recipe's layout, or that of its start."""
     info = {

@@ -58,7 +58,8 @@ class Axis:
     def at(self, value: float) -> float:
         """The position of a value, from 0 (low) to 1 (high)."""
         if self.log:
-            return math.log(value / self.low) / math.log(self.high / self.low)
+            whole = math.log(self.high / self.low)
+            return math.log(value / self.low) / whole
         return (value - self.low) / (self.high - self.low)
 
 
@@ -141,14 +142,17 @@ def running_mean(points: Points) -> Points:
     """The mean over a centred window of a thirtieth of the points, narrower towards the ends."""
     heights = [y for _, y in points]
     # The sum of a window is the difference of two cumulative sums.
-    sums = np.concatenate([[0.0], np.cumsum(heights)])
+    sums_so_far = np.cumsum(heights)
+    sums = np.concatenate([[0.0], sums_so_far])
     half_window = max(1, len(points) // 60)
     means = []
     for i, (x, _) in enumerate(points):
         distance_to_end = len(points) - 1 - i
         half = min(half_window, i, distance_to_end)
-        window_sum = float(sums[i + half + 1] - sums[i - half])
-        means.append((x, window_sum / (2 * half + 1)))
+        first = i - half
+        end = i + half + 1
+        window_sum = float(sums[end] - sums[first])
+        means.append((x, window_sum / (end - first)))
     return means
 
 
@@ -171,7 +175,10 @@ def spread_apart(heights: Sequence[float], gap: float, *, lowest: float) -> list
 
 def text_width(text: str) -> float:
     """An estimate in pixels, because no font can be measured here: wide East Asian characters take a whole em."""
-    ems = [1.04 if unicodedata.east_asian_width(character) in "WF" else 0.62 for character in text]
+    ems = []
+    for character in text:
+        is_wide = unicodedata.east_asian_width(character) in "WF"
+        ems.append(1.04 if is_wide else 0.62)
     return _FONT_SIZE * sum(ems)
 
 

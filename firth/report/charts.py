@@ -126,7 +126,12 @@ def bars(rows: Sequence[tuple[str, float]], *, maximum: float = 1.0, width: int 
 
 
 def histogram(
-    edges: Sequence[float], counts: Sequence[float], *, x_label: str, y_label: str = "count", width: int = 400
+    edges: Sequence[float],
+    counts: Sequence[float],
+    *,
+    x_label: str,
+    y_label: str = "count",
+    width: int = 400,
 ) -> Html:
     """One slot of equal width for each bin; the edges are written below, so uneven bins stay honest."""
     height = 230
@@ -212,18 +217,13 @@ def _y_axis(curves: Iterable[Points], marks: Iterable[float], *, from_zero: bool
 
 def _moderate_ends(curves: Iterable[Points], ranges: Iterable[Sequence[Range]]) -> list[float]:
     """The ends of the ranges that are no wider than the curves are high; a wider one would flatten them."""
-    ys = [y for points in curves for _, y in points]
+    ys = [y for _, y in chain.from_iterable(curves)]
     height = max(ys) - min(ys)
     ends = []
     for _, low, high in chain.from_iterable(ranges):
         if high - low <= height:
             ends += [low, high]
     return ends
-
-
-def _widest(texts: Iterable[str]) -> float:
-    """The width of the longest text in pixels; 0 if there is none."""
-    return max(map(text_width, texts), default=0.0)
 
 
 def _tick_room(y_axis: Axis, write: NumberFormat) -> float:
@@ -283,7 +283,8 @@ def _end_labels(frame: _Frame, ends: list[tuple[str, float]], write: NumberForma
     heights = spread_apart(heights, 14, lowest=frame.bottom)
     parts = []
     for height, (_, class_, value) in zip(heights, placed, strict=True):
-        parts.append(text(frame.right + 8, height + 4, write(value, 3), class_=f"end {class_}"))
+        written = write(value, 3)
+        parts.append(text(frame.right + 8, height + 4, written, class_=f"end {class_}"))
     return parts
 
 
@@ -356,7 +357,8 @@ def _legend(curves: list[str], marks: list[str], width: float) -> tuple[Html, fl
             # The next line.
             x = 0.0
             y += 19
-        parts.append(tag("path", class_=class_, d=f"M{x:.1f} {y + 9:.1f}h20"))
+        sample = f"M{x:.1f} {y + 9:.1f}h20"
+        parts.append(tag("path", class_=class_, d=sample))
         parts.append(text(x + _LEGEND_SAMPLE, y + 13, name, class_="word"))
         x += _LEGEND_SAMPLE + name_width + 20
     return join(*parts), y + 22

@@ -26,11 +26,14 @@ class Dot:
 
 def dots(rows: Sequence[Dot], *, width: int = 520) -> Html:
     """One row a dot, in the order given; a mean without a known range is a dot alone."""
-    ends = [end for row in rows for end in (row.low, row.high, row.mean) if math.isfinite(end)]
+    ends: list[float] = []
+    for row in rows:
+        ends += filter(math.isfinite, (row.low, row.high, row.mean))
     if not ends:
         return tag("p", "nothing recorded")
     scale = axis(min(ends), max(ends), round_ends=True)
-    room = min(max(text_width(row.name) for row in rows) + 10, width * 0.4)
+    widest_name = max(text_width(row.name) for row in rows)
+    room = min(widest_name + 10, width * 0.4)
     left = room + 14
     right = width - 60.0
 
@@ -46,10 +49,14 @@ def dots(rows: Sequence[Dot], *, width: int = 520) -> Html:
     spoken = []
     for index, row in enumerate(rows):
         y = index * _ROW + _ROW / 2
-        parts.append(text(room, y + 4, shortened(row.name, room), class_="word", anchor="end"))
+        name = shortened(row.name, room)
+        parts.append(text(room, y + 4, name, class_="word", anchor="end"))
         if math.isfinite(row.low) and math.isfinite(row.high):
-            parts.append(tag("line", class_="line s0", x1=across(row.low), x2=across(row.high), y1=y, y2=y))
-        parts.append(tag("circle", class_="dot s0", cx=across(row.mean), cy=y, r=4))
+            low = across(row.low)
+            high = across(row.high)
+            parts.append(tag("line", class_="line s0", x1=low, x2=high, y1=y, y2=y))
+        mean = across(row.mean)
+        parts.append(tag("circle", class_="dot s0", cx=mean, cy=y, r=4))
         written = number(row.mean, 3)
         parts.append(text(right + 8, y + 4, written, class_="end"))
         spoken.append(f"{row.name} {written}")

@@ -66,11 +66,13 @@ def verdict(summary: FinetuningSummary) -> Html:
         all_better = all_better and is_better
         than = "better" if is_better else "no better"
         where = _part_name(task, part)
-        statements.append(f"{name}: {main} {format_spread(spread)} on {where}, {than} than {baseline:.4f}")
+        measured = f"{main} {format_spread(spread)} on {where}"
+        statements.append(f"{name}: {measured}, {than} than {baseline:.4f}")
     remarks = ["That is what someone who never reads the texts would score."]
     if len(summary["seeds"]) == 1:
         remarks.append("One seed was run, so no deviation is known: a small difference between two runs means nothing.")
-    if all("test" not in task["figures"] for task in summary["tasks"].values()):
+    has_test = any("test" in task["figures"] for task in summary["tasks"].values())
+    if not has_test:
         remarks.append(
             "The figure comes from the rows that epochs and seeds were picked on; a test file would be fairer."
         )
@@ -115,7 +117,8 @@ def _figures(name: str, task: TaskSummary, title: str) -> Section:
     for part, figures in task["figures"].items():
         for figure_name, spread in figures.items():
             baseline = _number(task["baseline"][part].get(figure_name))
-            rows.append([_part_name(task, part), figure_name, format_spread(spread) + mark, baseline])
+            value = format_spread(spread) + mark
+            rows.append([_part_name(task, part), figure_name, value, baseline])
     parts = [table(["rows", "figure", "value", "majority baseline"], rows)]
     num_skipped = sum(task["skipped"].values())
     if num_skipped:
@@ -131,9 +134,12 @@ def _labels(task: TaskSummary) -> list[Html]:
     parts: list[Html] = []
     per_label = task.get("per_label")
     if per_label:
-        f1_of_labels = [(str(label), float(f1)) for label, _, _, f1, _ in per_label]
+        f1_of_labels: list[tuple[str, float]] = []
+        for label, _, _, f1, _ in per_label:
+            f1_of_labels.append((str(label), float(f1)))
         parts.append(figure(bars(f1_of_labels), "F1 of each label."))
-        parts.append(fold("Precision and recall", table(["label", "precision", "recall", "F1", "rows"], per_label)))
+        figures = table(["label", "precision", "recall", "F1", "rows"], per_label)
+        parts.append(fold("Precision and recall", figures))
     confusion = task.get("confusion")
     if confusion:
         parts += _confusion(confusion)
@@ -153,16 +159,20 @@ def _confusion(confusion: Confusion) -> list[Html]:
     if len(labels) <= MOST_LABELS:
         caption = "Each row is a gold label; the columns are what the model said of its examples."
         parts.append(figure(heatmap(labels, shares), caption, roll=True))
-    parts.append(fold("The confusion matrix in numbers", table(["gold \\ predicted", *labels], rows)))
+    counts_table = table(["gold \\ predicted", *labels], rows)
+    parts.append(fold("The confusion matrix in numbers", counts_table))
     return parts
 
 
 def _mistakes(task: TaskSummary, title: str) -> Section:
+    columns = ("text", "gold", "predicted", "error", "row")
     rows = []
     for mistake in task["mistakes"]:
-        rows.append([mistake["text"], mistake["gold"], mistake["predicted"], mistake["error"], mistake["row"]])
-    lead = f"The mistakes on {_part_name(task, task['details_of'])} that the model was surest of."
-    return section(f"{title}Hardest errors", lead, table(["text", "gold", "predicted", "error", "row"], rows))
+        texts = (mistake["text"], mistake["gold"], mistake["predicted"])
+        rows.append([*texts, mistake["error"], mistake["row"]])
+    where = _part_name(task, task["details_of"])
+    lead = f"The mistakes on {where} that the model was surest of."
+    return section(f"{title}Hardest errors", lead, table(columns, rows))
 
 
 def _training(summary: FinetuningSummary, logs: Logs) -> Section | None:
@@ -170,13 +180,16 @@ def _training(summary: FinetuningSummary, logs: Logs) -> Section | None:
     losses: dict[str, Points] = {}
     picked: dict[str, Points] = {}
     for seed, rows in list(logs.items())[:MOST_CURVES]:
-        name = f"seed {seed}"
-        losses[name] = [
-            (_number(row["step"]), _total_loss(row, summary)) for row in rows if row.get("split") == "train"
-        ]
-        picked[name] = [
-            (_number(row["step"]), _number(row.get("picked"))) for row in rows if row.get("split") == "held-out"
-        ]
+        loss_curve: list[tuple[float, float]] = []
+        picked_curve: list[tuple[float, float]] = []
+        for row in rows:
+            split = row.get("split")
+            if split == "train":
+                loss_curve.append((_number(row["step"]), _total_loss(row, summary)))
+            elif split == "held-out":
+                picked_curve.append((_number(row["step"]), _number(row.get("picked"))))
+        losses[f"seed {seed}"] = loss_curve
+        picked[f"seed {seed}"] = picked_curve
     if not any(losses.values()):
         return None
     charts = [

@@ -38,7 +38,12 @@ def gather(
 
 
 def _of_network(
-    run: Path, health: Mapping[str, object], *, fills: Sequence[str], sentences: Sequence[str], attention: str
+    run: Path,
+    health: Mapping[str, object],
+    *,
+    fills: Sequence[str],
+    sentences: Sequence[str],
+    attention: str,
 ) -> PretrainingReport:
     """Loads the model of `run` and asks it everything the page shows.
 
@@ -48,6 +53,8 @@ def _of_network(
 
     model = load(run)
     trained = model.checkpoint.info
+    neighbours = nearest(model, sentences) if sentences else ()
+    maps = model.attention(attention) if attention else None
     return PretrainingReport(
         title=f"Pre-trained: {trained['recipe']} {trained['size']}",
         facts=_facts(model, run),
@@ -55,8 +62,8 @@ def _of_network(
         unigram_floor=trained["unigram_floor"],
         health=health,
         fills=_filled(model, fills),
-        neighbours=nearest(model, sentences) if sentences else (),
-        attention=model.attention(attention) if attention else None,
+        neighbours=neighbours,
+        attention=maps,
     )
 
 
@@ -121,6 +128,8 @@ def nearest(model: "Model", sentences: Sequence[str], *, top: int = 3) -> Ranked
     ranks = np.argsort(-cosines, axis=1)[:, :top]
     found = []
     for i, text in enumerate(sentences):
-        neighbours = [(sentences[j], float(cosines[i, j])) for j in ranks[i]]
+        neighbours = []
+        for j in ranks[i]:
+            neighbours.append((sentences[j], float(cosines[i, j])))
         found.append((text, neighbours))
     return found

@@ -31,7 +31,8 @@ def heatmap(
     matrix = np.nan_to_num(np.asarray(weights, dtype=float))
     highest = float(matrix.max(initial=0)) or 1.0
     # Cells shrink with the number of columns, but stay large enough for a word next to each.
-    cell = min(28.0, max(17.0, 560 / max(len(columns), 1)))
+    cell = 560 / max(len(columns), 1)
+    cell = min(28.0, max(17.0, cell))
     left = widest((*tokens, y_label)) + 12
     top = widest(columns) + 38
 
@@ -47,7 +48,8 @@ def heatmap(
         parts.append(_column_name(middle, top - 8, column))
     for (i, j), entry in np.ndenumerate(matrix):
         weight = float(entry)
-        title = tag("title", f"{tokens[i]} → {columns[j]}: {number(weight, 3)}")
+        described = f"{tokens[i]} → {columns[j]}: {number(weight, 3)}"
+        title = tag("title", described)
         box = {
             "x": left + j * cell,
             "y": top + i * cell,
@@ -56,15 +58,21 @@ def heatmap(
             "rx": 1.5,
         }
         track = tag("rect", class_="track", **box)
-        heat = tag("rect", class_="heat", fill_opacity=max(weight, 0) / highest, **box)
+        opacity = max(weight, 0) / highest
+        heat = tag("rect", class_="heat", fill_opacity=opacity, **box)
         parts.append(tag("g", title, track, heat))
     width = left + cell * len(columns)
     height = top + cell * len(tokens)
-    return svg(f"{len(tokens)} by {len(columns)} heatmap, darkest {number(highest, 3)}", width, height, *parts)
+    summary = f"{len(tokens)} by {len(columns)} heatmap, darkest {number(highest, 3)}"
+    return svg(summary, width, height, *parts)
 
 
 def heatmaps(
-    grid: Sequence[Sequence[ArrayLike]], *, row_label: str, column_label: str, chosen: tuple[int, int] | None = None
+    grid: Sequence[Sequence[ArrayLike]],
+    *,
+    row_label: str,
+    column_label: str,
+    chosen: tuple[int, int] | None = None,
 ) -> Html:
     """Small heatmaps of values from 0 to 1 in rows and columns, all on one scale; `chosen` gets a frame."""
     num_columns = max(map(len, grid), default=0)
@@ -78,19 +86,23 @@ def heatmaps(
     parts.append(text(left - 8, 15, column_label, anchor="end"))
     for row, matrices in enumerate(grid):
         y = top + row * side
-        parts.append(text(left - 8, y + side / 2 + 2, f"{row_label} {row + 1}", anchor="end"))
+        row_name = f"{row_label} {row + 1}"
+        parts.append(text(left - 8, y + side / 2 + 2, row_name, anchor="end"))
         for column, matrix in enumerate(matrices):
             x = left + column * side
-            title = tag("title", f"{row_label} {row + 1}, {column_label} {column + 1}")
+            title = tag("title", f"{row_name}, {column_label} {column + 1}")
             frame_class = "frame chosen" if (row, column) == chosen else "frame"
             # Four pixels between neighbours.
             box = {"x": x, "y": y, "width": side - 4, "height": side - 4, "rx": 2}
             track = tag("rect", class_="track", **box)
             frame = tag("rect", class_=frame_class, **box)
-            cells = _shaded_cells(np.asarray(matrix, dtype=float), x, y, side - 4)
+            values = np.asarray(matrix, dtype=float)
+            cells = _shaded_cells(values, x, y, side - 4)
             parts.append(tag("g", title, track, cells, frame))
     summary = f"{len(grid)} by {num_columns} small heatmaps: {row_label} down, {column_label} across"
-    return svg(summary, left + num_columns * side, top + len(grid) * side, *parts)
+    width = left + num_columns * side
+    height = top + len(grid) * side
+    return svg(summary, width, height, *parts)
 
 
 def _column_name(x: float, y: float, name: str) -> Html:
@@ -107,22 +119,28 @@ def _shaded_cells(matrix: np.ndarray, x: float, y: float, side: float) -> Html:
     Runs of equal cells in a row are merged: a hundred of these matrices stay a small file.
     """
     # The square root makes small weights visible.
-    shares = np.sqrt(np.clip(np.nan_to_num(matrix), 0, 1))
-    levels = np.rint(shares * _SHADES).astype(int)
+    weights = np.clip(np.nan_to_num(matrix), 0, 1)
+    levels = np.rint(np.sqrt(weights) * _SHADES)
+    levels = levels.astype(int)
     runs: dict[int, list[str]] = {}
     for i, row in enumerate(levels):
         changes = np.flatnonzero(np.diff(row)) + 1
         borders = [0, *changes.tolist(), len(row)]
         for start, end in pairwise(borders):
-            level = int(row[start]) if end > start else 0
+            if end == start:
+                continue  # a matrix without columns
+            level = int(row[start])
             # Level 0 is the background.
             if level:
                 rectangle = f"M{start} {i}h{end - start}v1h{start - end}z"
                 runs.setdefault(level, []).append(rectangle)
     paths = []
     for level, rectangles in sorted(runs.items()):
-        paths.append(tag("path", d="".join(rectangles), fill_opacity=level / _SHADES))
+        outline = "".join(rectangles)
+        paths.append(tag("path", d=outline, fill_opacity=level / _SHADES))
     # The paths are in units of cells; this scales them to pixels.
     num_rows, num_columns = levels.shape
-    transform = f"translate({x:.2f} {y:.2f}) scale({side / num_columns:.4f} {side / num_rows:.4f})"
+    cell_width = side / num_columns
+    cell_height = side / num_rows
+    transform = f"translate({x:.2f} {y:.2f}) scale({cell_width:.4f} {cell_height:.4f})"
     return tag("g", *paths, class_="heat", transform=transform, shape_rendering="crispEdges")

@@ -33,9 +33,12 @@ def points(named: Mapping[str, tuple[float, float]], *, x_label: str, y_label: s
     room = max(text_width(name) for name in named) + 12
     right = width - _RIGHT - room
 
+    bottom = height - _BOTTOM
+
     def place(x: float, y: float) -> tuple[float, float]:
         across = _LEFT + (right - _LEFT) * x_axis.at(x)
-        return across, height - _BOTTOM - (height - _BOTTOM - _TOP) * y_axis.at(y)
+        down = bottom - (bottom - _TOP) * y_axis.at(y)
+        return across, down
 
     parts = [
         tag("text", y_label, x=0, y=14, class_="axis"),
@@ -47,23 +50,26 @@ def points(named: Mapping[str, tuple[float, float]], *, x_label: str, y_label: s
         parts.append(tag("text", number(tick), x=_LEFT - 7, y=down + 4, text_anchor="end"))
     for tick in x_axis.ticks:
         across, _ = place(tick, y_axis.low)
-        parts.append(tag("text", number(tick), x=across, y=height - _BOTTOM + 18, text_anchor="middle"))
+        parts.append(tag("text", number(tick), x=across, y=bottom + 18, text_anchor="middle"))
+    spoken = []
     taken: list[_Label] = []
     for index, (name, (x, y)) in enumerate(named.items()):
         across, down = place(x, y)
         parts.append(tag("circle", class_="dot s0", cx=across, cy=down, r=4))
         if index == 0:
             parts.append(tag("circle", class_="line s0", cx=across, cy=down, r=8))
-        label = _free(_Label(across + 11, across + 11 + text_width(name), down + 4), taken)
+        left = across + 11
+        wanted = _Label(left, left + text_width(name), down + 4)
+        label = _free(wanted, taken)
         taken.append(label)
         parts.append(tag("text", name, x=label.left, y=label.down, class_="word"))
-    spoken = ", ".join(f"{name}: {number(x)}, {number(y)}" for name, (x, y) in named.items())
+        spoken.append(f"{name}: {number(x)}, {number(y)}")
     return tag(
         "svg",
         *parts,
         xmlns="http://www.w3.org/2000/svg",
         role="img",
-        aria_label=f"{y_label} by {x_label}: {spoken}",
+        aria_label=f"{y_label} by {x_label}: {', '.join(spoken)}",
         viewBox=f"0 0 {width} {height}",
         width=width,
         height=height,

@@ -176,7 +176,10 @@ def _held_out_table(run: PretrainingReport) -> str:
             labels[name] = f"{name.replace('_', '-')} loss"
     for name, share in _shares().items():
         labels[name] = share.label.lower()
-    names = [name for name in labels if any(name in row for row in rows)]
+    measured: set[str] = set()
+    for row in rows:
+        measured |= row.keys()
+    names = [name for name in labels if name in measured]
     if not names:
         return ""
     columns = ["step"]
@@ -192,8 +195,9 @@ def _evenly_spaced(rows: Sequence[MetricsRow]) -> list[MetricsRow]:
     """At most 40 rows at equal distances, the first and the last among them."""
     if not rows:
         return []
-    places = np.linspace(0, len(rows) - 1, _MOST_ROWS).round().astype(int)
-    return [rows[place] for place in np.unique(places)]
+    places = np.linspace(0, len(rows) - 1, _MOST_ROWS)
+    nearest = np.unique(places.round().astype(int))
+    return [rows[place] for place in nearest]
 
 
 def _accuracy(run: PretrainingReport) -> Section | None:
@@ -327,7 +331,8 @@ def _attention(run: PretrainingReport) -> Section | None:
     all_tokens, all_weights = run.attention
     tokens = list(all_tokens)[:_MOST_TOKENS]
     # Layers x heads x L x L, cut to the tokens that are drawn.
-    weights = np.asarray(all_weights, dtype=float)[:, :, : len(tokens), : len(tokens)]
+    num_tokens = len(tokens)
+    weights = np.asarray(all_weights, dtype=float)[:, :, :num_tokens, :num_tokens]
     layer, head = most_focused_head(weights, tokens)
     chosen = weights[layer, head]
     caption = (

@@ -50,8 +50,10 @@ def _threshold_table(rows: Sequence[ThresholdRow]) -> Html:
     for row in rows:
         cell: list[object] = [row["wanted"], row["above"]]
         for part in parts:
+            answered = row["answered"][part]
             precision = row["precision"][part]
-            cell += [f"{row['answered'][part]:.1%}", "-" if precision is None else f"{precision:.4f}"]
+            written = "-" if precision is None else f"{precision:.4f}"
+            cell += [f"{answered:.1%}", written]
         cells.append(cell)
     return table(columns, cells)
 
@@ -76,9 +78,10 @@ def reliability_diagram(bins: Sequence[ReliabilityRow]) -> Html:
         # Even a bin with few answers stays visible.
         width = slot * (0.25 + 0.75 * (each["count"] / most) ** 0.5)
         middle = LEFT + (each["low"] + each["high"]) / 2 * SIDE
+        left = middle - width / 2
         height = max(accuracy * SIDE, 1.5)
         described = f"{each['count']:,} answers, mean confidence {each['confidence']:.1%}, right {accuracy:.1%}"
-        bar = tag("rect", class_="bar", x=middle - width / 2, y=bottom - height, width=width, height=height)
+        bar = tag("rect", class_="bar", x=left, y=bottom - height, width=width, height=height)
         parts.append(tag("g", tag("title", described), bar))
         spoken.append(described)
     parts.append(tag("line", class_="reference", x1=LEFT, y1=bottom, x2=LEFT + SIDE, y2=TOP))

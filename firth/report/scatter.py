@@ -55,10 +55,13 @@ def write_map(path: Path, words: Sequence[str], vectors: np.ndarray) -> None:
 def svg(words: Sequence[str], points: np.ndarray, *, width: int = 720, height: int = 540) -> Html:
     """The picture as SVG. Both axes have one scale, so that distances can be compared by eye."""
     lowest = points.min(0)
-    spread = max(float(np.ptp(points, axis=0).max()), 1e-12)
+    widest_range = float(np.ptp(points, axis=0).max())
+    spread = max(widest_range, 1e-12)
     # The longest word may be at the right end.
     text_room = max(map(text_width, words)) + 10
-    scale = min((width - 2 * _MARGIN - text_room) / spread, (height - 2 * _MARGIN) / spread)
+    across_room = width - 2 * _MARGIN - text_room
+    down_room = height - 2 * _MARGIN
+    scale = min(across_room / spread, down_room / spread)
     parts = [tag("rect", width=width, height=height, fill="#ffffff")]
     taken: list[_Box] = []
     for word, (x, y) in zip(words, (points - lowest) * scale, strict=True):

@@ -46,7 +46,8 @@ def _verdict(summary: TuningSummary) -> Html:
     best = summary["best"]
     usual = [trial for trial in summary["trials"] if trial["number"] == 0]
     usual_figure = max(usual, key=lambda trial: trial["rung"])["figure"]
-    sentence = f"{summary['metric']} {best['figure']:.4f} with {' '.join(summary['changes'])}."
+    changes = " ".join(summary["changes"])
+    sentence = f"{summary['metric']} {best['figure']:.4f} with {changes}."
     remarks = [
         f"The usual settings reached {usual_figure:.4f}.",
         f"Both were measured on {summary['picked_on']}, on which the best was picked: a test file would show less.",
@@ -63,7 +64,9 @@ def _coordinates(summary: TuningSummary) -> Section:
         longest[trial["number"]] = trial
     rows = []
     for trial in longest.values():
-        row: dict[str, object] = {title: trial["settings"][key] for key, title in SHOWN.items()}
+        row: dict[str, object] = {}
+        for key, title in SHOWN.items():
+            row[title] = trial["settings"][key]
         row[summary["metric"]] = round(trial["figure"], 4)
         rows.append(row)
     best = list(longest).index(summary["best"]["number"])
@@ -72,12 +75,19 @@ def _coordinates(summary: TuningSummary) -> Section:
 
 
 def _trials(summary: TuningSummary) -> Section:
+    # The epochs have a column of their own.
+    settings = [key for key in SHOWN if key != "epochs"]
+    titles = [SHOWN[key] for key in settings]
     rows = []
-    best_first = sorted(summary["trials"], key=lambda trial: (-trial["rung"], -trial["figure"]))
+    best_first = sorted(summary["trials"], key=_by_rung_and_figure)
     for trial in best_first:
         share = f"{share_of(trial['rung']):.0%}"
-        cells = [trial["settings"][key] for key in SHOWN if key != "epochs"]
+        cells = [trial["settings"][key] for key in settings]
         rows.append([trial["number"], share, trial["epochs"], *cells, trial["figure"], trial["seconds"]])
-    titles = [title for key, title in SHOWN.items() if key != "epochs"]
     columns = ["trial", "of its epochs", "epochs", *titles, summary["metric"], "seconds"]
     return section("All trials", table(columns, rows))
+
+
+def _by_rung_and_figure(trial: TrialRow) -> tuple[float, float]:
+    """Longer trials before shorter ones, then higher figures before lower ones."""
+    return -trial["rung"], -trial["figure"]

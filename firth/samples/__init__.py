@@ -30,7 +30,8 @@ def corpus(folder: Path, languages: tuple[str, ...] = LANGUAGES) -> list[Path]:
         paths.append(path)
     if "en" in languages:
         path = folder / "python.en.txt"
-        write_bytes(path, "\n".join(_python_documents()).encode())
+        text = "\n".join(_python_documents())
+        write_bytes(path, text.encode())
         paths.append(path)
     return sorted(paths)
 

@@ -142,7 +142,11 @@ class App:
         return _as_response(await route.handle(self.state, query))
 
     async def _post(
-        self, route: Route[Any], request_type: type[ModelRequest], headers: Headers, receive: Receive
+        self,
+        route: Route[Any],
+        request_type: type[ModelRequest],
+        headers: Headers,
+        receive: Receive,
     ) -> HttpResponse:
         """Receives a body and answers it; its bytes count as held until then."""
         body = bytearray()

@@ -1,5 +1,6 @@
 """The route that explains a classifier's predictions: which words speak for the label."""
 
+from firth.data.items import all_windows
 from firth.inference.explaining import STEPS, Explanation
 from firth.serving.responses import unsupported
 from firth.serving.schemas import ExplainRequest, ExplainResponse, WeighedWord, text_list
@@ -17,9 +18,12 @@ async def explain(state: ServerState, request: ExplainRequest) -> ExplainRespons
     state.check_texts(given)
     examples = model.examples([request.input], task=request.task)
     items = await state.prepare(given, lambda: model.encode_examples(examples, task=request.task))
-    num_tokens = sum(len(window.ids) for item in items for window in item.windows)
+    num_tokens = sum(len(window.ids) for window in all_windows(items))
     # Gradients read the text once for each step, occlusion once for each word.
-    num_read = num_tokens * max(STEPS, num_tokens if request.by == "occlusion" else 0)
+    times = STEPS
+    if request.by == "occlusion":
+        times = max(STEPS, num_tokens)
+    num_read = num_tokens * times
 
     def compute() -> Explanation:
         [explained] = model.explain_examples(examples, task=request.task, by=request.by)
@@ -28,7 +32,14 @@ async def explain(state: ServerState, request: ExplainRequest) -> ExplainRespons
     found = await state.compute_alone(compute, tokens=num_read)
     words = []
     for word in found.words:
-        words.append(WeighedWord(word=word.word, weight=word.weight, start=word.start, end=word.end, text=word.text))
+        weighed = WeighedWord(
+            word=word.word,
+            weight=word.weight,
+            start=word.start,
+            end=word.end,
+            text=word.text,
+        )
+        words.append(weighed)
     return ExplainResponse(
         model=name, label=found.label, probability=found.probability, method=found.method, words=words
     )

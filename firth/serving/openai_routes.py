@@ -13,7 +13,8 @@ from firth.serving.server_state import ServerState
 
 
 async def openai_embeddings(
-    state: ServerState, request: schemas.OpenAIEmbeddingsRequest
+    state: ServerState,
+    request: schemas.OpenAIEmbeddingsRequest,
 ) -> schemas.OpenAIEmbeddingsResponse:
     name, model = state.find_model(request.model)
     if request.dimensions is not None and request.dimensions > model.width:
@@ -38,7 +39,9 @@ async def openai_embeddings(
 
 
 async def _tokenize_openai_input(
-    state: ServerState, model: Model, given: str | list[str] | list[int] | list[list[int]]
+    state: ServerState,
+    model: Model,
+    given: str | list[str] | list[int] | list[list[int]],
 ) -> TokenizedTexts:
     """OpenAI's input: a text, several texts, the ids of a text, or the ids of several texts."""
     if isinstance(given, str):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from firth.checkpoint import only_task
-from firth.data.items import Item
+from firth.data.items import Item, all_windows
 from firth.serving import schemas
 from firth.serving.batching import PredictOperation
 from firth.serving.server_state import ServerState
@@ -35,7 +35,10 @@ def _input_prediction(prediction: Prediction) -> schemas.InputPrediction:
 
 
 async def predict_inputs(
-    state: ServerState, name: str, task: str, inputs: Sequence[TaskInput]
+    state: ServerState,
+    name: str,
+    task: str,
+    inputs: Sequence[TaskInput],
 ) -> tuple[list[Prediction], float]:
     """What the task predicts for each input, after all checks; and the share of unknown tokens."""
     model = state.models[name]
@@ -49,7 +52,7 @@ async def predict_inputs(
         return model.encode_examples(examples, task=task)
 
     items = await state.prepare(texts, encode)
-    sequences = [window.ids for item in items for window in item.windows]
+    sequences = [window.ids for window in all_windows(items)]
     tokens = sum(map(len, sequences))
     predictions = await state.compute(PredictOperation(model, task), items, tokens=tokens)
     return predictions, state.unknown_share(name, sequences)

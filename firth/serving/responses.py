@@ -77,7 +77,8 @@ def too_large(message: str) -> HttpError:
 
 def overloaded(message: str, seconds: float) -> HttpError:
     """Too much load; the client may try again after some seconds."""
-    return HttpError(429, "overloaded", message, retry_after=str(max(1, round(seconds))))
+    whole_seconds = max(1, round(seconds))
+    return HttpError(429, "overloaded", message, retry_after=str(whole_seconds))
 
 
 def http_error_from(error: FirthError) -> HttpError:

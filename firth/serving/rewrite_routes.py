@@ -53,7 +53,12 @@ def _num_tokens(rewriter: Rewriter, items: Sequence[Item], settings: RewriteSett
 
 
 async def _with_attention(
-    state: ServerState, rewriter: Rewriter, items: Sequence[Item], settings: RewriteSettings, *, tokens: int
+    state: ServerState,
+    rewriter: Rewriter,
+    items: Sequence[Item],
+    settings: RewriteSettings,
+    *,
+    tokens: int,
 ) -> WrittenAttention:
     if len(items) != 1:
         raise invalid_request("'attention' is shown of one text; send one.")

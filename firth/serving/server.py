@@ -64,6 +64,7 @@ def serve(
 ) -> None:
     """Serves the models until SIGTERM, Ctrl-C or `stop`, then answers the requests it has accepted."""
     check_request(host, token, runs)
+    is_over = stop.is_set if stop is not None else None
     with listen(host, port) as listener:
         answer(
             folders,
@@ -74,7 +75,7 @@ def serve(
             runs=runs,
             index=index,
             precision=precision,
-            is_over=stop.is_set if stop is not None else None,
+            is_over=is_over,
             on_start=lambda: announce(listener),
         )
 

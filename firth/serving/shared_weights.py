@@ -64,9 +64,10 @@ def _large_tensors(model: Model) -> Iterator[Tensor]:
 def _write(tensors: list[Tensor], file: Path) -> None:
     with atomic_file(file) as opened:
         for tensor in tensors:
-            data = tensor.detach().view(-1).view(torch.uint8).numpy()
-            opened.write(data.tobytes())
-            opened.write(bytes(_aligned(tensor.nbytes) - tensor.nbytes))
+            as_bytes = tensor.detach().view(-1).view(torch.uint8)
+            padding = _aligned(tensor.nbytes) - tensor.nbytes
+            opened.write(as_bytes.numpy().tobytes())
+            opened.write(bytes(padding))
 
 
 def _aligned(size: int) -> int:

@@ -139,7 +139,8 @@ class _ServingProcess:
         os.close(reports_end)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
-            self.process.stdin.write(json.dumps(to_dict(spec)).encode())
+            line = json.dumps(to_dict(spec))
+            self.process.stdin.write(line.encode())
             self.process.stdin.close()
         self.started = time.monotonic()
         self.last_report = self.started
@@ -315,4 +316,5 @@ class _Reporter:
 
     def report_error(self, error: FirthError) -> None:
         """Sends an error to the supervisor, which raises it."""
-        os.write(self.pipe, ERROR + json.dumps([type(error).__name__, str(error)]).encode())
+        described = json.dumps([type(error).__name__, str(error)])
+        os.write(self.pipe, ERROR + described.encode())

@@ -92,7 +92,12 @@ def extended(old: Checkpoint, tokenizer: WordPiece) -> Checkpoint:
 
 
 def _load_extended(
-    new: torch.nn.Module, old: torch.nn.Module, per_token: set[str], *, pieces: list[list[int]], first_new: int
+    new: torch.nn.Module,
+    old: torch.nn.Module,
+    per_token: set[str],
+    *,
+    pieces: list[list[int]],
+    first_new: int,
 ) -> None:
     """Loads the old weights into the new module; the tensors named in `per_token` get rows for the new tokens."""
     state = dict(old.state_dict())

@@ -120,7 +120,9 @@ def _model_files(model: Path) -> list[Path]:
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes, records: list[str]) -> None:
-    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    encoded = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    # A wheel's record leaves out the padding.
+    digest = encoded.rstrip(b"=").decode()
     records.append(f"{name},sha256={digest},{len(data)}")
     entry = zipfile.ZipInfo(name, EARLIEST)
     entry.compress_type = zipfile.ZIP_DEFLATED

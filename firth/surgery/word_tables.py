@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -102,14 +103,16 @@ def _fasttext_tokenizer(fasttext: FastText) -> Subwords:
     """A tokenizer with the words and n-grams of a fastText model."""
     # A supervised model splits at spaces, has n-grams of words, and ends each text with a token.
     is_supervised = fasttext.model == "supervised"
+    split: Literal["words", "spaces"] = "spaces" if is_supervised else "words"
+    word_ngrams = fasttext.word_ngrams if is_supervised else 1
     config = Subwords.Config(
         min_count=1,
         lowercase=False,
-        split="spaces" if is_supervised else "words",
+        split=split,
         min_ngram=fasttext.min_ngram,
         max_ngram=fasttext.max_ngram,
         num_buckets=fasttext.num_buckets,
-        word_ngrams=fasttext.word_ngrams if is_supervised else 1,
+        word_ngrams=word_ngrams,
         ends=is_supervised,
     )
     return Subwords.of(fasttext.words, config, counts=fasttext.word_counts)

@@ -36,6 +36,7 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
+    as_array,
     different_texts,
     gold_labels,
     most_frequent,
@@ -97,10 +98,12 @@ class AnswerReader(Reader):
         rules = self.config.rules
         if rules == "guess":
             num_chinese = sum(has_chinese(example.texts[0]) for example in examples)
-            rules = "cmrc" if num_chinese > len(examples) / 2 else "squad"
+            is_chinese = num_chinese > len(examples) / 2
+            rules = "cmrc" if is_chinese else "squad"
         unanswerable = self.config.unanswerable
         if unanswerable == "guess":
-            unanswerable = "no" if all(example.gold for example in examples) else "yes"
+            all_answered = all(example.gold for example in examples)
+            unanswerable = "no" if all_answered else "yes"
         max_answer = self.config.max_answer or MAX_ANSWER[rules]
         return replace(self.config, rules=rules, unanswerable=unanswerable, max_answer=max_answer)
 
@@ -122,7 +125,9 @@ class AnswerReader(Reader):
         return example.texts[1]
 
     def balance(self, examples: Examples) -> Balance:
-        counts = Counter("answered" if example.gold else "without answer" for example in examples)
+        counts: Counter[str] = Counter()
+        for example in examples:
+            counts["answered" if example.gold else "without answer"] += 1
         return {"question": dict(sorted(counts.items()))}
 
     def example(self, value: object) -> Example:
@@ -148,7 +153,8 @@ class AnswerHead(Head):
         items = []
         for example in examples:
             question, passage = (encoded[text] for text in example.texts)
-            items.append(self._item(example, question, passage, vocab=tokenizer.vocab, max_length=max_length))
+            item = self._item(example, question, passage, vocab=tokenizer.vocab, max_length=max_length)
+            items.append(item)
         return items
 
     def _item(self, example: Example, question: Encoding, passage: Encoding, *, vocab: Vocab, max_length: int) -> Item:
@@ -160,12 +166,15 @@ class AnswerHead(Head):
         stride = max(size - self.config.overlap, (size + 1) // 2)
         # The row of the passage's first token in every window.
         first_row = len(frame.opening) + num_question + len(frame.between)
+        # XLNet's <cls> is the last token of a sequence.
+        cls_is_last = frame.closing[-1:] == (vocab.cls,)
         answer = token_span(example, passage.offsets)
         cuts: list[Window] = []
         for start, end in windows(len(passage), size, stride):
             passage_end = first_row + end - start
-            # XLNet's <cls> is the last token of a sequence.
-            cls_row = passage_end + len(frame.closing) - 1 if frame.closing[-1:] == (vocab.cls,) else 0
+            cls_row = 0
+            if cls_is_last:
+                cls_row = passage_end + len(frame.closing) - 1
             facts = WindowFacts(first_row, passage_end, cls_row, answer_first=cls_row, answer_last=cls_row)
             if answer and start <= answer[0] and answer[1] < end:
                 shift = first_row - start
@@ -185,16 +194,18 @@ class AnswerHead(Head):
                 facts: WindowFacts = window.facts
                 legal.append(legal_rows(len(window.ids), facts))
                 spans.append((facts.answer_first, facts.answer_last))
-        legal_N = np.concatenate(legal)
-        spans_B2 = np.array(spans, np.int64)
-        return replace(packed, targets=as_tensors({"legal_N": legal_N, "spans_B2": spans_B2}))
+        targets = {
+            "legal_N": np.concatenate(legal),
+            "spans_B2": np.array(spans, np.int64),
+        }
+        return replace(packed, targets=as_tensors(targets))
 
     # Learning
 
     def loss(self, states: States, batch: Batch) -> Loss:
         legal_N = batch.targets["legal_N"]
         spans_B2 = batch.targets["spans_B2"]
-        scores_N2: Tensor = self.head(self.layer(states.last_ND)).float()
+        scores_N2 = self._scores(states)
         legal_scores_N2 = scores_N2.masked_fill(~legal_N[:, None], -torch.inf)
         scores_BL2 = _padded(legal_scores_N2, batch)
         # The mean of the losses of beginning and end.
@@ -202,22 +213,26 @@ class AnswerHead(Head):
         is_right_B = (scores_BL2.argmax(1) == spans_B2).all(1)
         return Loss({self.name: total}, {f"{self.name}_correct": is_right_B.sum()})
 
+    def _scores(self, states: States) -> Tensor:
+        """How well an answer begins and ends at each token."""
+        scores_N2: Tensor = self.head(self.layer(states.last_ND))
+        return scores_N2.float()
+
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: len(batch.targets["spans_B2"])}
 
     # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
-        scores_N2: Tensor = self.head(self.layer(states.last_ND)).float()
-        return np.split(scores_N2.cpu().numpy(), batch.bounds_B1[1:-1].tolist())
+        borders = batch.bounds_B1[1:-1].tolist()
+        return np.split(as_array(self._scores(states)), borders)
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         found = self._span_scores(item, outputs)
         # The best spans; of equal scores the earlier place is first.
         places = sorted(found, key=lambda place: (-found[place], place))[:BEST]
         # The score of no answer is that of [CLS]; the lowest of all windows counts.
-        cls_rows = [window.facts.cls_row for window in item.windows]
-        no_answer = min(float(scores_L2[row].sum()) for row, scores_L2 in zip(cls_rows, outputs, strict=True))
+        no_answer = min(_no_answer_scores(item, outputs))
         span_scores = [found[place] for place in places]
         scores = np.array([*span_scores, no_answer])
         if self.config.unanswerable != "yes" and places:
@@ -234,7 +249,9 @@ class AnswerHead(Head):
             end = int(offsets[last][1])
             spans.append(Span("answer", start, end, passage[start:end], float(probability)))
         # Without any span there is no doubt that there is no answer.
-        doubt = no_answer - scores[0] if places else 1e9
+        doubt = 1e9
+        if places:
+            doubt = no_answer - scores[0]
         candidates = tuple(spans[: self.config.num_candidates])
         found_answer = Answered("", candidates=candidates, nothing=float(probabilities[-1]), doubt=float(doubt))
         return self._with_label(found_answer)
@@ -266,7 +283,7 @@ class AnswerHead(Head):
         if self.config.unanswerable != "yes" or not found:
             return list(predictions)
         golds = gold_labels(examples)
-        texts = [prediction.candidates[0].text if prediction.candidates else "" for prediction in found]
+        texts = [_best_text(prediction) for prediction in found]
         figures = em_and_f1(golds, texts, rules=self.config.rules)
         _, threshold = metrics.null_threshold(
             [prediction.doubt for prediction in found],
@@ -276,6 +293,22 @@ class AnswerHead(Head):
         )
         self.config = replace(self.config, threshold=threshold)
         return [self._with_label(prediction) for prediction in found]
+
+
+def _no_answer_scores(item: Item, outputs: list[np.ndarray]) -> list[float]:
+    """The score of no answer in each window: that of [CLS]."""
+    scores = []
+    for window, scores_L2 in zip(item.windows, outputs, strict=True):
+        facts: WindowFacts = window.facts
+        scores.append(float(scores_L2[facts.cls_row].sum()))
+    return scores
+
+
+def _best_text(found: Answered) -> str:
+    """The best answer, whatever the doubt."""
+    if not found.candidates:
+        return ""
+    return found.candidates[0].text
 
 
 def _padded(scores_N2: Tensor, batch: Batch) -> Tensor:

@@ -67,7 +67,8 @@ def best_spans(scores_L2: np.ndarray, max_answer: int) -> Iterator[tuple[int, in
     end_scores = np.lib.stride_tricks.sliding_window_view(ends, width)[:size]
     sums = scores_L2[:, :1] + end_scores
     flat = sums.ravel()
-    best = np.argpartition(-flat, min(BEST, flat.size - 1))[:BEST]
+    last_kept = min(BEST, flat.size - 1)
+    best = np.argpartition(-flat, last_kept)[:BEST]
     for place in best.tolist():
         if np.isfinite(flat[place]):
             first, more = divmod(place, width)
@@ -81,7 +82,8 @@ def em_and_f1(golds: Sequence[Sequence[str]], texts: Sequence[str], *, rules: st
     rows = []
     for gold, text in zip(golds, texts, strict=True):
         if gold:
-            rows.append(tuple(metrics.cmrc([gold], [text]).values()))
+            figures = metrics.cmrc([gold], [text])
+            rows.append((figures["em"], figures["f1"]))
         else:
             is_right = float(not text)
             rows.append((is_right, is_right))

@@ -68,7 +68,8 @@ def is_calibrated(predictions: Predictions, examples: Examples) -> bool:
     if not predictions:
         return False
     first = predictions[0]
-    return isinstance(first.label, str) and first.label in first.probabilities and isinstance(examples[0].gold, str)
+    has_one_name = isinstance(first.label, str) and isinstance(examples[0].gold, str)
+    return has_one_name and first.label in first.probabilities
 
 
 def best_temperature_of(predictions: Predictions, examples: Examples) -> float:
@@ -87,7 +88,11 @@ def error_of(predictions: Predictions, examples: Examples) -> float:
 
 
 def summarise_calibration(
-    predictions: Mapping[str, Predictions], examples: Mapping[str, Examples], *, temperature: float, shown: str
+    predictions: Mapping[str, Predictions],
+    examples: Mapping[str, Examples],
+    *,
+    temperature: float,
+    shown: str,
 ) -> CalibrationSummary:
     """The summary of a run. `predictions` are those with the temperature; thresholds are found on `dev`."""
     before: dict[str, float] = {}
@@ -130,14 +135,17 @@ def _thresholds(confidences: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> lis
 def _diagram(confidence_E: np.ndarray, right_E: np.ndarray) -> list[ReliabilityRow]:
     rows: list[ReliabilityRow] = []
     for each in reliability(confidence_E, right_E, bins=DIAGRAM_BINS):
-        # NaN, which an interval without answers has, is no JSON.
         row = ReliabilityRow(
             low=each.low,
             high=each.high,
             count=each.count,
-            confidence=each.confidence if each.count else None,
-            accuracy=each.accuracy if each.count else None,
+            confidence=each.confidence,
+            accuracy=each.accuracy,
         )
+        if not each.count:
+            # NaN, which an interval without answers has, is no JSON.
+            row["confidence"] = None
+            row["accuracy"] = None
         rows.append(row)
     return rows
 

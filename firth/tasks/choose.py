@@ -21,6 +21,7 @@ from firth.config import check_counts, check_shares
 from firth.data.items import Item, cut_window, pack_items
 from firth.nn.blocks import initialise
 from firth.nn.pooling import pooled_rows
+from firth.ragged import owners_of
 from firth.tasks import options
 from firth.tasks.options import MultipleChoice
 from firth.tasks.task import (
@@ -35,6 +36,7 @@ from firth.tasks.task import (
     Scorer,
     Task,
     TaskConfig,
+    as_array,
     gold_labels,
     most_frequent,
     pooling_for,
@@ -109,7 +111,8 @@ class ChooseHead(Head):
         for choice in choices:
             texts[choice.texts[0]] = None
             texts.update(dict.fromkeys(choice.endings))
-        encoded = dict(zip(texts, tokenizer.encode_batch(list(texts)), strict=True))
+        encodings = tokenizer.encode_batch(list(texts))
+        encoded = dict(zip(texts, encodings, strict=True))
         max_windows = self.config.max_windows if training else None
         items = []
         for choice in choices:
@@ -129,8 +132,8 @@ class ChooseHead(Head):
             num_windows_E.append(len(item.windows) // num_options)
         num_windows_O = np.repeat(num_windows_E, num_options_E)
         targets = {
-            "options_B": np.repeat(np.arange(len(num_windows_O)), num_windows_O),
-            "owners_O": np.repeat(np.arange(len(items)), num_options_E),
+            "options_B": owners_of(num_windows_O),
+            "owners_O": owners_of(num_options_E),
             "places_O": np.concatenate([np.arange(count) for count in num_options_E]),
             "gold_E": np.array([_right_index(item.example) for item in items]),
         }
@@ -167,12 +170,13 @@ class ChooseHead(Head):
     # Predicting
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
-        return list(self.scores(states, batch).float().cpu().numpy())
+        return list(as_array(self.scores(states, batch)))
 
     def decide(self, item: Item, outputs: list[np.ndarray]) -> Prediction:
         names = item.example.texts[1:]
         # The windows of each option, then the mean over them.
-        scores_T = np.array(outputs, np.float64).reshape(len(names), -1).mean(1)
+        scores_TW = np.array(outputs, np.float64).reshape(len(names), -1)
+        scores_T = scores_TW.mean(1)
         probabilities_T = np.exp(scores_T - scores_T.max())
         probabilities_T /= probabilities_T.sum()
         best = int(probabilities_T.argmax())
@@ -192,7 +196,8 @@ def _item(
     """All windows of the first option, then all of the second ...; the windows of the context are the same for all."""
     room = max_length - vocab.frame.size(2)
     # An ending keeps two thirds of the room at most; the context gets what the longest one leaves.
-    kept = [min(len(ending), max(1, room * 2 // 3)) for ending in endings]
+    most_kept = max(1, room * 2 // 3)
+    kept = [min(len(ending), most_kept) for ending in endings]
     size = room - max(kept)
     stride = max(1, size * 3 // 4)
     spans = windows(len(context), size, stride)[:max_windows]
@@ -221,7 +226,8 @@ class ChooseScorer(Scorer):
         predictions = []
         for example in examples:
             names = example.texts[1:]
-            predictions.append(Prediction(names[min(index, len(names) - 1)]))
+            chosen = min(index, len(names) - 1)
+            predictions.append(Prediction(names[chosen]))
         return predictions
 
     def error(self, prediction: Prediction, example: Example) -> float:

@@ -109,7 +109,12 @@ def _known_labels(rows: Rows) -> tuple[str, ...]:
 
 
 def _only_reading(
-    rows: Rows, readings: Sequence[tuple[str, ...]], what: str, *, option: str, labelled: bool
+    rows: Rows,
+    readings: Sequence[tuple[str, ...]],
+    what: str,
+    *,
+    option: str,
+    labelled: bool,
 ) -> tuple[str, ...]:
     """The only possible reading; raises if there is none or several, and names the option that decides, if any."""
     if len(readings) == 1:
@@ -192,7 +197,9 @@ def _refuse_counted_header(rows: Rows, text_names: Sequence[str], label_names: S
     texts = [_first_cell(rows, name) for name in text_names]
     labels = [_first_cell(rows, name) for name in label_names]
     is_counted = all((*texts, *labels))
-    is_header = any(label in glue.LABELS for label in labels) or all(cell in glue.KNOWN for cell in (*texts, *labels))
+    has_label_name = any(label in glue.LABELS for label in labels)
+    has_known_names = all(cell in glue.KNOWN for cell in (*texts, *labels))
+    is_header = has_label_name or has_known_names
     if is_counted and is_header:
         raise BadInput(
             f"{rows.path} has a header ({', '.join(rows.columns)}), and columns are counted only without one; "

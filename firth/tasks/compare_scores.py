@@ -54,7 +54,8 @@ def vectors_by_text(predictions: Predictions, examples: Examples) -> dict[str, n
 def fit_whitening(vectors_ND: np.ndarray, width: int = 0) -> Whitening:
     """The whitening of some vectors (Su et al. 2021, equation 5); a `width` keeps only the strongest directions."""
     mean_D = vectors_ND.mean(0)
-    covariance_DD = np.cov((vectors_ND - mean_D).T.astype(np.float64))
+    centred_DN = (vectors_ND - mean_D).T
+    covariance_DD = np.cov(centred_DN.astype(np.float64))
     variances_D, directions_DD = np.linalg.eigh(covariance_DD)
     # Directions without variance cannot be scaled to the variance 1.
     order_D = np.argsort(-variances_D)
@@ -74,7 +75,8 @@ def unit_vectors(vectors_ND: np.ndarray, whitening: Whitening | None) -> np.ndar
 
 def random_direction(text: str) -> np.ndarray:
     """A vector that no other text is near."""
-    return rng.uniform(rng.key("direction", text), np.arange(64)) - 0.5
+    key = rng.key("direction", text)
+    return rng.uniform(key, np.arange(64)) - 0.5
 
 
 # Figures
@@ -95,7 +97,10 @@ def pair_figures(is_alike: np.ndarray, similarities: np.ndarray, threshold: floa
 
 def _as_sets(is_alike: np.ndarray) -> list[set[str]]:
     """Binary labels as sets with one name or none, whose micro F1 is that of the positive label."""
-    return [{"alike"} if one else set() for one in is_alike]
+    sets: list[set[str]] = []
+    for one in is_alike:
+        sets.append({"alike"} if one else set())
+    return sets
 
 
 def ranking_figures(vectors: Mapping[str, np.ndarray], examples: Examples, is_alike: Sequence[bool]) -> Figures:
@@ -125,7 +130,9 @@ def ranking_figures(vectors: Mapping[str, np.ndarray], examples: Examples, is_al
 
 
 def _ranked(
-    alike: Mapping[str, set[int]], vectors: Mapping[str, np.ndarray], candidates: Sequence[str]
+    alike: Mapping[str, set[int]],
+    vectors: Mapping[str, np.ndarray],
+    candidates: Sequence[str],
 ) -> Iterator[list[int]]:
     """For each text of `alike` the candidates with the highest cosines, the best first."""
     index = index_of(candidates)

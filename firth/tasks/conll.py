@@ -87,7 +87,8 @@ def repaired(example: Sentence, scheme: str) -> Sentence:
         is_last = not _continues(tag, after)
         prefix, kind = metrics.split_tag(tag)
         prefix = _repaired_prefix(prefix, scheme, is_first=is_first, is_last=is_last)
-        fixed.append(f"{prefix}-{kind}" if kind else prefix)
+        suffix = f"-{kind}" if kind else ""
+        fixed.append(f"{prefix}{suffix}")
     return replace(example, gold=tuple(fixed))
 
 
@@ -95,12 +96,16 @@ def _continues(before: str, tag: str) -> bool:
     """Whether a tag belongs to the entity of the tag before it."""
     prefix_before, kind_before = metrics.split_tag(before)
     prefix, kind = metrics.split_tag(tag)
-    return prefix_before in ("B", "I", "M") and prefix in ("I", "M", "E") and kind_before == kind
+    is_open = prefix_before in ("B", "I", "M")
+    is_inner = prefix in ("I", "M", "E")
+    return is_open and is_inner and kind_before == kind
 
 
 def _repaired_prefix(prefix: str, scheme: str, *, is_first: bool, is_last: bool) -> str:
     if scheme == "BIO":
-        return "B" if prefix == "I" and is_first else prefix
+        if prefix == "I" and is_first:
+            return "B"
+        return prefix
     if prefix in ("O", "S"):
         return prefix
     if is_first and is_last:
@@ -116,7 +121,13 @@ def _repaired_prefix(prefix: str, scheme: str, *, is_first: bool, is_last: bool)
 
 
 def read_columns(
-    path: Path, problems: list[Problem], *, word_column: int, tag_column: int, word_index: bool, labelled: bool
+    path: Path,
+    problems: list[Problem],
+    *,
+    word_column: int,
+    tag_column: int,
+    word_index: bool,
+    labelled: bool,
 ) -> Iterator[Sentence]:
     """Columns are counted from 1; the tag's may be counted from the end, as -1."""
     needed = word_column
@@ -125,7 +136,8 @@ def read_columns(
     first_width = 0
     for row, lines in _blocks(path):
         first_width = first_width or len(lines[0])
-        problem = _block_problem(row, lines, needed=needed, width=first_width if labelled else None)
+        width = first_width if labelled else None
+        problem = _block_problem(row, lines, needed=needed, width=width)
         if problem:
             problems.append(problem)
             continue
@@ -137,7 +149,9 @@ def read_columns(
             words = [_without_index(word) for word in words]
         tags = None
         if labelled:
-            tag_place = tag_column if tag_column < 0 else tag_column - 1
+            tag_place = tag_column
+            if tag_column >= 0:
+                tag_place -= 1
             tags = tuple(line[tag_place] for line in lines)
         yield sentence(words, tags, row)
 
@@ -218,10 +232,11 @@ def read_tagged(path: Path, problems: list[Problem], *, labelled: bool = True) -
         bare = None
         for place, field in enumerate(fields):
             word, _, tag = field.rpartition("/")
-            has_tag = bool(word and tag)
-            if not has_tag and bare is None:
-                bare = place
-            words.append(word if has_tag else field)
+            if not word or not tag:
+                word = field
+                if bare is None:
+                    bare = place
+            words.append(word)
             tags.append(tag)
         if not labelled:
             yield sentence(words)

@@ -4,6 +4,7 @@ In: the columns of a file. Out: which of them are texts and which are labels.
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from firth.errors import BadConfig
@@ -31,10 +32,23 @@ PRESETS = {
     "cola": Preset((("label", "sentence"), ("2", "4")), "matthews", positive="1"),
     "sst-2": Preset((("label", "sentence"),), positive="1"),
     "mrpc": Preset(
-        (("Quality", "#1 String", "#2 String"), ("label", "sentence1", "sentence2")), "f1", positive="1", symmetric=True
+        (("Quality", "#1 String", "#2 String"), ("label", "sentence1", "sentence2")),
+        "f1",
+        positive="1",
+        symmetric=True,
     ),
-    "stsb": Preset((("score", "sentence1", "sentence2"), ("5", "6", "7")), "spearman", kind="number", symmetric=True),
-    "qqp": Preset((("is_duplicate", "question1", "question2"), ("6", "4", "5")), "f1", positive="1", symmetric=True),
+    "stsb": Preset(
+        (("score", "sentence1", "sentence2"), ("5", "6", "7")),
+        "spearman",
+        kind="number",
+        symmetric=True,
+    ),
+    "qqp": Preset(
+        (("is_duplicate", "question1", "question2"), ("6", "4", "5")),
+        "f1",
+        positive="1",
+        symmetric=True,
+    ),
     "mnli": Preset((("gold_label", "sentence1", "sentence2"), ("label", "sentence1", "sentence2"))),
     "qnli": Preset((("label", "question", "sentence"),)),
     "rte": Preset((("label", "sentence1", "sentence2"),)),
@@ -54,7 +68,7 @@ SINGLES = ("text", "sentence", "text_a")
 """Well-known names of the column of a single text."""
 LABELS = ("label", "labels", "score")
 """Well-known names of the column of the label."""
-KNOWN = {*SINGLES, *LABELS, *(name for pair in PAIRS for name in pair)}
+KNOWN = {*SINGLES, *LABELS, *chain.from_iterable(PAIRS)}
 """All of these names."""
 
 

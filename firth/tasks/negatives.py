@@ -13,7 +13,10 @@ def ignored_negatives(examples: Examples, is_alike_E: np.ndarray) -> np.ndarray:
     """
     index = index_of(different_texts(examples))
     num_examples = len(examples)
-    ids_EK = np.array([[index[text] for text in example.texts] for example in examples])
+    ids = []
+    for example in examples:
+        ids.append([index[text] for text in example.texts])
+    ids_EK = np.array(ids)
     firsts_E = ids_EK[:, 0]
     seconds_E = ids_EK[:, 1]
     candidates_C = ids_EK[:, 1:].T.ravel()

@@ -43,7 +43,11 @@ class MultipleChoice(Example):
 def read(path: Path, form: str, problems: list[Problem], *, labelled: bool) -> list[MultipleChoice]:
     if form == "guess":
         form = _guess_form(path)
-    readers: dict[str, Callable[[Path], Iterator[Row]]] = {"dream": _dream, "codah": _codah, "rows": _named}
+    readers: dict[str, Callable[[Path], Iterator[Row]]] = {
+        "dream": _dream,
+        "codah": _codah,
+        "rows": _named,
+    }
     examples = []
     for row, values in readers[form](path):
         made = values if isinstance(values, Problem) else _choice(row, values, labelled=labelled)
@@ -74,8 +78,11 @@ def _guess_form(path: Path) -> str:
         # DREAM's file is a list of lists.
         return "dream" if re.match(r"\s*\[\s*\[", read_text(path)) else "rows"
     _, first = read_rows(path).lines[0]
-    is_codah = isinstance(first, list) and len(first) == 7 and first[-1].strip().isdigit()
-    return "codah" if is_codah else "rows"
+    last = ""
+    if isinstance(first, list) and len(first) == 7:
+        # CODAH has no header; the last of its seven columns is the number of the right option.
+        last = first[-1].strip()
+    return "codah" if last.isdigit() else "rows"
 
 
 def _named(path: Path) -> Iterator[Row]:
@@ -86,8 +93,12 @@ def _named(path: Path) -> Iterator[Row]:
             f"{path} has no options: give rows a list 'options' or columns ending0, ending1 ... "
             f"(it has {', '.join(rows.columns)})."
         )
-    has_header = isinstance(rows.lines[0][1], list)
-    for row, fields in rows.lines[1:] if has_header else rows.lines:
+    lines = rows.lines
+    _, first = lines[0]
+    if isinstance(first, list):
+        # The first line of a table is its header.
+        lines = lines[1:]
+    for row, fields in lines:
         if isinstance(fields, list):
             yield row, _by_name(row, fields, rows)
         else:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
-from firth.data.items import pack_windows
+from firth.data.items import all_windows, pack_windows
 from firth.tasks.task import GeneratingHead, Head, Items, OnProgress
 from firth.tensors import Encoder
 from firth.types import Prediction
@@ -35,14 +35,21 @@ def predict(encoder: Encoder, head: Head, items: Items, *, advance: OnProgress |
 
 @torch.inference_mode()
 def outputs_of(
-    encoder: Encoder, head: Head, items: Items, *, advance: OnProgress | None = None
+    encoder: Encoder,
+    head: Head,
+    items: Items,
+    *,
+    advance: OnProgress | None = None,
 ) -> list[list[np.ndarray]]:
     """The head's outputs for each window of each item."""
     with evaluating(encoder, head):
         outputs = _window_outputs(encoder, head, items, advance)
     # The outputs lie in the order of the windows, so they are dealt back to the items one by one.
     by_window = iter(outputs)
-    return [[next(by_window) for _ in item.windows] for item in items]
+    by_item = []
+    for item in items:
+        by_item.append([next(by_window) for _ in item.windows])
+    return by_item
 
 
 @contextmanager
@@ -61,7 +68,7 @@ def evaluating(encoder: Encoder, head: Head) -> Iterator[None]:
 
 def _window_outputs(encoder: Encoder, head: Head, items: Items, advance: OnProgress | None) -> list[np.ndarray]:
     """The head's outputs for the windows of all items, in their order."""
-    windows = [window for item in items for window in item.windows]
+    windows = all_windows(items)
     lengths = [len(window.ids) for window in windows]
     device = next(encoder.parameters()).device
     budget = GPU_TOKENS if device.type == "cuda" else BATCH_TOKENS

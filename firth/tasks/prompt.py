@@ -8,6 +8,7 @@ at the mask. So a model with a masked-LM head answers without any training (zero
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -18,7 +19,8 @@ from firth.errors import BadConfig, Unsupported
 from firth.models import language_of
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
-from firth.tasks.classify import ClassifyConfig, ClassifyHead, ClassifyReader, ClassifyScorer
+from firth.tasks.classify import ClassifyHead, ClassifyScorer
+from firth.tasks.classify_reader import ClassifyConfig, ClassifyReader
 from firth.tasks.predicting import evaluating
 from firth.tasks.task import Examples, Labels, Task
 from firth.tensors import Batch, Encoder, Goal, States
@@ -50,7 +52,8 @@ class PromptConfig(ClassifyConfig):
         if self.kind != "one" or len(self.label_columns) > 1 or self.head != "linear":
             raise BadConfig("A prompt chooses one name of one label column; it needs kind=one.")
         slots = SLOT.findall(self.sentence)
-        if slots.count(MASK) != 1 or slots.count(TEXT) != 1 or slots.count(SECOND) > 1:
+        has_both = slots.count(TEXT) == 1 and slots.count(MASK) == 1
+        if not has_both or slots.count(SECOND) > 1:
             raise BadConfig(
                 f"A pattern has {TEXT} once, {MASK} once, and {SECOND} at most once; it is '{self.pattern}'."
             )
@@ -61,19 +64,24 @@ class PromptConfig(ClassifyConfig):
         """The pattern, or the usual one for the language of the labels' words."""
         if self.pattern:
             return self.pattern
-        words = " ".join(word for words in words_by_label(self.label_words).values() for word in words)
-        return USUAL_PATTERNS[language_of(words)]
+        words_of_labels = words_by_label(self.label_words).values()
+        all_words = " ".join(chain.from_iterable(words_of_labels))
+        return USUAL_PATTERNS[language_of(all_words)]
 
 
 def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
     """`positive=great/good,negative=bad` as a mapping; raises for any other form."""
     found: dict[str, tuple[str, ...]] = {}
-    for part in text.split(",") if text else ():
+    if not text:
+        return found
+    for part in text.split(","):
         label, equals, written = part.partition("=")
-        words = tuple(word.strip() for word in written.split("/") if word.strip())
-        if not equals or not words or label.strip() in found:
+        label = label.strip()
+        words = [word.strip() for word in written.split("/")]
+        words = [word for word in words if word]
+        if not equals or not words or label in found:
             raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
-        found[label.strip()] = words
+        found[label] = tuple(words)
     return found
 
 
@@ -152,7 +160,10 @@ class PromptHead(ClassifyHead):
         self._find_tokens(tokenizer)
         pieces = self._pattern_pieces(tokenizer)
         room = self._room(pieces, tokenizer, max_length=max_length)
-        all_texts = [text for example in examples for text in example.texts]
+        # All texts are encoded at once, then dealt back to their examples.
+        all_texts: list[str] = []
+        for example in examples:
+            all_texts += example.texts
         encodings = iter(tokenizer.encode_batch(all_texts))
         items = []
         for example in examples:
@@ -163,7 +174,8 @@ class PromptHead(ClassifyHead):
     def text_places(self, num_tokens: Sequence[int], tokenizer: Tokenizer, *, max_length: int) -> list[tuple[int, int]]:
         """Where the texts of an example are in its sequence, by their numbers of tokens: (first position, tokens)."""
         pieces = self._pattern_pieces(tokenizer)
-        kept = self._kept(num_tokens, room=self._room(pieces, tokenizer, max_length=max_length))
+        room = self._room(pieces, tokenizer, max_length=max_length)
+        kept = self._kept(num_tokens, room=room)
         starts: dict[str, int] = {}
         position = len(tokenizer.vocab.frame.opening)
         for piece in pieces:
@@ -176,8 +188,10 @@ class PromptHead(ClassifyHead):
 
     def _room(self, pieces: Sequence[np.ndarray | str], tokenizer: Tokenizer, *, max_length: int) -> int:
         """How many tokens the texts may have."""
-        num_literal = sum(len(piece) for piece in pieces if isinstance(piece, np.ndarray))
-        room = max_length - tokenizer.vocab.frame.size(1) - num_literal
+        room = max_length - tokenizer.vocab.frame.size(1)
+        for piece in pieces:
+            if isinstance(piece, np.ndarray):
+                room -= len(piece)
         if room < 1:
             raise BadConfig(f"The pattern '{self.config.sentence}' leaves no room for a text in {max_length} tokens.")
         return room
@@ -204,8 +218,13 @@ class PromptHead(ClassifyHead):
     ) -> Item:
         """The pattern with an example's texts, which are cut to fit."""
         kept = self._kept([len(text) for text in texts], room=room)
-        cut_texts = {slot: text[:size] for text, (slot, size) in zip(texts, kept.items(), strict=True)}
-        filled = [cut_texts[piece] if isinstance(piece, str) else piece for piece in pieces]
+        cut_texts: dict[str, np.ndarray] = {}
+        for text, (slot, size) in zip(texts, kept.items(), strict=True):
+            cut_texts[slot] = text[:size]
+        filled = []
+        for piece in pieces:
+            ids = cut_texts[piece] if isinstance(piece, str) else piece
+            filled.append(ids)
         num_tokens = sum(len(text) for text in texts)
         made = window(tokenizer.vocab, np.concatenate(filled))
         return Item(example, (made,), num_tokens, num_tokens - sum(kept.values()))
@@ -220,7 +239,8 @@ class PromptHead(ClassifyHead):
                 pieces.append(part)
             elif part.strip():
                 # A space before a mask or a text belongs to what follows.
-                pieces.append(np.asarray(tokenizer.encode(part.rstrip()).ids))
+                encoding = tokenizer.encode(part.rstrip())
+                pieces.append(np.asarray(encoding.ids))
         return pieces
 
     def _find_tokens(self, tokenizer: Tokenizer) -> None:
@@ -240,13 +260,15 @@ class PromptHead(ClassifyHead):
     def scores(self, states: States, batch: Batch) -> Tensor:
         """The scores of every sequence, each of which has one mask."""
         masks_B = self.mask_positions(batch)
-        hidden_BE = self.vocabulary.hidden(self.dropout(states.last_ND.index_select(0, masks_B)))
+        masks_BD = self.dropout(states.last_ND.index_select(0, masks_B))
+        hidden_BE = self.vocabulary.hidden(masks_BD)
         words_WE = states.table_VD.index_select(0, self.word_ids_W)
         bias_W = self.vocabulary.bias.index_select(0, self.word_ids_W)
         scores_BW = hidden_BE @ words_WE.T.to(hidden_BE.dtype) + bias_W
         # The mean over the words of each label.
         num_labels = len(self.prior_T)
-        totals_BT = scores_BW.new_zeros(len(scores_BW), num_labels).index_add(1, self.owners_W, scores_BW)
+        zeros_BT = scores_BW.new_zeros(len(scores_BW), num_labels)
+        totals_BT = zeros_BT.index_add(1, self.owners_W, scores_BW)
         counts_T = torch.bincount(self.owners_W, minlength=num_labels)
         return totals_BT / counts_T - self.prior_T
 
@@ -268,7 +290,8 @@ def _words_of(names: Sequence[str], config: PromptConfig) -> list[tuple[str, ...
 def _token_of(word: str, tokenizer: Tokenizer) -> int:
     """The one token of a word; raises if it has several, because there is one mask."""
     # A piece of byte-level BPE or SentencePiece contains the space before it.
-    ids = tokenizer.encode(f" {word}" if tokenizer.pieces_hold_spaces else word).ids
+    space = " " if tokenizer.pieces_hold_spaces else ""
+    ids = tokenizer.encode(f"{space}{word}").ids
     if len(ids) != 1:
         raise BadConfig(f"The word '{word}' is {len(ids)} tokens of this model; a label's word must be one token.")
     token = int(ids[0])

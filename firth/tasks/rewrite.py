@@ -140,7 +140,8 @@ class RewriteReader(Reader):
         if self.config.bleu_tokens != "guess":
             return self.config
         num_chinese = sum(has_chinese(example.gold) for example in examples)
-        return replace(self.config, bleu_tokens="zh" if num_chinese > len(examples) / 2 else "13a")
+        is_chinese = num_chinese > len(examples) / 2
+        return replace(self.config, bleu_tokens="zh" if is_chinese else "13a")
 
     def balance(self, examples: Examples) -> Balance:
         """Nothing: targets are no names to choose from."""
@@ -206,7 +207,8 @@ class RewriteHead(GeneratingHead):
 
     def loss(self, states: States, batch: Batch) -> Loss:
         total, tallies = self.writer.loss(states, batch, smoothing=self.config.label_smoothing)
-        return Loss({self.name: total}, {f"{self.name}_{what}": tally for what, tally in tallies.items()})
+        named_tallies = {f"{self.name}_{what}": tally for what, tally in tallies.items()}
+        return Loss({self.name: total}, named_tallies)
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {self.name: int((batch.targets[LABELS] != IGNORE).sum())}
@@ -215,14 +217,20 @@ class RewriteHead(GeneratingHead):
 
     def generate(self, encoder: Encoder, items: Items, *, advance: OnProgress | None = None) -> list[Prediction]:
         options = WritingOptions(self.config.choice, self.config.max_tokens)
+        all_written = self.write_items(encoder, items, options, advance=advance)
         predictions = []
-        for item, written in zip(items, self.write_items(encoder, items, options, advance=advance), strict=True):
+        for item, written in zip(items, all_written, strict=True):
             text = as_text(written, item.facts.tokenizer)
             predictions.append(Prediction(text.text, text.probability, text=text.text))
         return predictions
 
     def write_items(
-        self, encoder: Encoder, items: Items, options: WritingOptions, *, advance: OnProgress | None = None
+        self,
+        encoder: Encoder,
+        items: Items,
+        options: WritingOptions,
+        *,
+        advance: OnProgress | None = None,
     ) -> list[Written]:
         """What is written for each item, in order. Texts of similar length are written together."""
         texts = [Written()] * len(items)
@@ -230,7 +238,9 @@ class RewriteHead(GeneratingHead):
         limits = [_limit(item, options.max_tokens, longest) for item in items]
         num_done = 0
         for rows in _batches(items, limits, encoder, beams=options.choice.beams):
-            written = self._write([items[row] for row in rows], [limits[row] for row in rows], encoder, options)
+            some_items = [items[row] for row in rows]
+            some_limits = [limits[row] for row in rows]
+            written = self._write(some_items, some_limits, encoder, options)
             for row, text in zip(rows, written, strict=True):
                 texts[row] = text
             num_done += len(rows)
@@ -247,13 +257,14 @@ class RewriteHead(GeneratingHead):
         def draw(rows: list[int], step: int) -> Tensor:
             return torch.from_numpy(rng.uniform(key, numbers[rows], step))
 
+        # Of the special tokens only the one that ends a text is written.
+        unwritten = vocab.specials - {vocab.sep}
+        first_token = self._first_token(vocab.ids)
+        rules = WritingRules(len(vocab), vocab.sep, tuple(sorted(unwritten)), first_token)
         return write(
             self.writer.next_scores(encoder, items, vocab, longest=max(limits)),
             options.choice,
-            # Of the special tokens only the one that ends a text is written.
-            WritingRules(
-                len(vocab), vocab.sep, tuple(sorted(vocab.specials - {vocab.sep})), self._first_token(vocab.ids)
-            ),
+            rules,
             contexts=[()] * len(items),
             limits=limits,
             draw=draw,

@@ -17,6 +17,7 @@ from firth import metrics
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.nn.taggers import Tagger
+from firth.ragged import bounds_of
 from firth.tasks.conll import Sentence
 from firth.tasks.task import Figures, Head
 from firth.tokenizers.templates import Templates
@@ -59,7 +60,11 @@ def segment(texts: Sequence[str], head: Head, bag: Bag, *, templates: Templates)
 
 
 def _segment_block(
-    texts: Sequence[str], is_end_T: np.ndarray, tagger: Tagger, bag: Bag, templates: Templates
+    texts: Sequence[str],
+    is_end_T: np.ndarray,
+    tagger: Tagger,
+    bag: Bag,
+    templates: Templates,
 ) -> list[list[str]]:
     # Spaces are dropped; the characters between two spaces are one chain, because no word goes over a space.
     runs = [text.split() for text in texts]
@@ -69,12 +74,12 @@ def _segment_block(
     run_lengths: list[int] = []
     for parts in runs:
         run_lengths += [len(run) for run in parts]
-    chain_bounds = np.cumsum([0, *run_lengths])
+    chain_bounds = bounds_of(run_lengths)
     tags_N = tagger.best(unary_NT, torch.from_numpy(chain_bounds)).numpy()
 
     # The ends of all words, counted over all texts, then split into those of each text.
     word_ends = np.flatnonzero(is_end_T[tags_N]) + 1
-    text_starts = np.cumsum([0, *map(len, plain)])
+    text_starts = bounds_of([len(row) for row in plain])
     first_of_text = np.searchsorted(word_ends, text_starts[1:-1], side="right")
     ends_by_text = np.split(word_ends, first_of_text)
     words = []

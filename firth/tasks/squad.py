@@ -129,8 +129,10 @@ def _placed(row: int, asked: str, passage: str, answers: list[GivenAnswer]) -> Q
             # Without an offset the first occurrence counts.
             start = passage.find(text)
         is_there = start >= 0 and passage[start : start + len(text)] == text
+        if not is_there:
+            start = -1
         texts.append(text)
-        starts.append(start if is_there else -1)
+        starts.append(start)
     if answers and max(starts) < 0:
         text, start = answers[0]
         where = f"is not at its answer_start {start}" if text in passage else "is not in its passage"

@@ -154,7 +154,8 @@ def read_rows(path: Path) -> Rows:
         return _json_rows(path, text)
     header = text.split("\n", 1)[0]
     has_commas = ending(path) == ".csv" and "\t" not in header
-    lines = list(_comma_lines(text) if has_commas else _tab_lines(text))
+    split = _comma_lines if has_commas else _tab_lines
+    lines = list(split(text))
     if not lines:
         raise BadInput(f"{path} has only empty rows; give it one example a row.")
     if _has_separator(lines, ";"):
@@ -165,7 +166,8 @@ def read_rows(path: Path) -> Rows:
     columns: list[str] = []
     if isinstance(first, list):
         columns = [name.strip() for name in first]
-    return Rows(path, columns, lines, {} if has_commas else _quoted_columns(lines))
+    quoted = {} if has_commas else _quoted_columns(lines)
+    return Rows(path, columns, lines, quoted)
 
 
 def _has_separator(lines: Sequence[Line], separator: str) -> bool:
@@ -176,8 +178,11 @@ def _has_separator(lines: Sequence[Line], separator: str) -> bool:
     num_wanted = first[0].count(separator)
     num_alike = 0
     for _, fields in lines:
+        if not isinstance(fields, list):
+            continue
         # A comma in a text may have cut its row into several fields.
-        if isinstance(fields, list) and sum(cell.count(separator) for cell in fields) >= num_wanted:
+        num_separators = sum(cell.count(separator) for cell in fields)
+        if num_separators >= num_wanted:
             num_alike += 1
     return num_wanted > 0 and 2 * num_alike > len(lines)
 

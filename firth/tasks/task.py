@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypedDict, TypeVar, cast
 
 import numpy as np
+from torch import Tensor
 
 from firth.data.items import Item
 from firth.errors import Unsupported
@@ -261,6 +262,12 @@ def predicted_labels(predictions: Predictions) -> list[Any]:
     return [prediction.label for prediction in predictions]
 
 
+def as_array(outputs: Tensor) -> np.ndarray:
+    """A head's outputs in single precision, off the device."""
+    array: np.ndarray = outputs.float().cpu().numpy()
+    return array
+
+
 def different_texts(examples: Examples) -> list[str]:
     """All texts of some examples, each once, in order."""
     texts: dict[str, None] = {}
@@ -271,7 +278,7 @@ def different_texts(examples: Examples) -> list[str]:
 
 def index_of(names: Sequence[str]) -> dict[str, int]:
     """The place of each name."""
-    return dict(zip(names, range(len(names)), strict=True))
+    return {name: place for place, name in enumerate(names)}
 
 
 Name = TypeVar("Name", bound=str | int | tuple[str, ...])

@@ -33,7 +33,12 @@ Columns = tuple[str, str]
 
 
 def read_table(
-    path: Path, *, text_column: str, target_column: str, problems: list[Problem], labelled: bool
+    path: Path,
+    *,
+    text_column: str,
+    target_column: str,
+    problems: list[Problem],
+    labelled: bool,
 ) -> list[Example]:
     """The rows of a table or of JSON lines."""
     rows = read_rows(path)
@@ -41,7 +46,8 @@ def read_table(
     wanted = [source, target] if labelled else [source]
     examples = []
     for row, values in rows.take(wanted, problems):
-        made = _example(row, values[source], values[target] if labelled else None)
+        gold = values[target] if labelled else None
+        made = _example(row, values[source], gold)
         if isinstance(made, Problem):
             problems.append(made)
         else:
@@ -56,13 +62,14 @@ def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: 
     if text_column:
         return text_column, target_column
     columns = rows.columns
-    known = [(source, target) for source, target in KNOWN_COLUMNS if source in columns and target in columns]
-    if known:
-        return known[0]
+    for source, target in KNOWN_COLUMNS:
+        if source in columns and target in columns:
+            return source, target
     if not labelled:
-        lone = [(source, target) for source, target in KNOWN_COLUMNS if source in columns]
-        if lone:
-            return lone[0]
+        # A file to predict needs no targets.
+        for source, target in KNOWN_COLUMNS:
+            if source in columns:
+                return source, target
     is_table = bool(rows.lines) and isinstance(rows.lines[0][1], list)
     if is_table and len(columns) == 2:
         _refuse_unknown_header(rows)
@@ -80,7 +87,8 @@ def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: 
 
 def _refuse_unknown_header(rows: Rows) -> None:
     """Raises if the first row of a table looks like names of columns and the others do not."""
-    first, *others = [fields for _, fields in rows.lines[:HEADER_ROWS] if isinstance(fields, list)]
+    top_rows = [fields for _, fields in rows.lines[:HEADER_ROWS]]
+    first, *others = [fields for fields in top_rows if isinstance(fields, list)]
     num_like_it = sum(_are_names(fields) for fields in others)
     if _are_names(first) and num_like_it < len(others) / 2:
         raise BadInput(
@@ -92,7 +100,11 @@ def _refuse_unknown_header(rows: Rows) -> None:
 
 def _are_names(fields: Sequence[str]) -> bool:
     """Whether all fields are single words, as names of columns are."""
-    return all(field.strip().replace("-", "_").isidentifier() for field in fields)
+    for field in fields:
+        name = field.strip().replace("-", "_")
+        if not name.isidentifier():
+            return False
+    return True
 
 
 def target_path(path: Path, target_ending: str) -> Path:
@@ -111,7 +123,11 @@ def read_parallel(path: Path, target_ending: str, problems: list[Problem]) -> li
     sources = _lines(path)
     targets = _lines(other)
     if len(sources) != len(targets):
-        longer, shorter = (path, other) if len(sources) > len(targets) else (other, path)
+        longer = path
+        shorter = other
+        if len(targets) > len(sources):
+            longer = other
+            shorter = path
         num_shared = min(len(sources), len(targets))
         raise BadInput(
             f"{longer}, line {num_shared + 1:,} has no counterpart: {shorter} has only {num_shared:,} lines; "
@@ -131,7 +147,8 @@ def _lines(path: Path) -> list[str]:
     text = read_text(path)
     if not text.strip():
         raise BadInput(f"{path} is empty; put one text on each line.")
-    return [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    lines = text.removesuffix("\n").split("\n")
+    return [line.removesuffix("\r") for line in lines]
 
 
 def _example(row: int, source: object, target: object) -> Example | Problem:

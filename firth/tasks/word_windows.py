@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from firth.data.items import Item, Window, cut_window
+from firth.ragged import bounds_of
 from firth.tasks.conll import Sentence
 from firth.tokenizers.templates import Templates
 from firth.tokenizers.vocab import Vocab
@@ -55,7 +56,12 @@ def _pieces_of_words(example: Sentence, encoding: Encoding, *, limit: int) -> li
 
 
 def _window(
-    first: int, last: int, pieces: Sequence[np.ndarray], ends: np.ndarray, encoding: Encoding, vocab: Vocab
+    first: int,
+    last: int,
+    pieces: Sequence[np.ndarray],
+    ends: np.ndarray,
+    encoding: Encoding,
+    vocab: Vocab,
 ) -> Window:
     """The window of the words [first, last)."""
     if last:
@@ -90,7 +96,7 @@ def feature_items(examples: Sequence[Sentence], templates: Templates) -> list[It
     parts, part_bounds = templates.parts(units)
     part_sizes = np.diff(part_bounds)
     lengths = [len(words) for words in units]
-    word_bounds = np.cumsum([0, *lengths])
+    word_bounds = bounds_of(lengths)
     # All items share these two arrays, each a part of them.
     longest = max(lengths, default=0)
     all_rows = np.arange(longest)

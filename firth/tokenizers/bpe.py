@@ -164,14 +164,18 @@ class BPE(LibraryTokenizer[BPERules]):
         chunked_texts = self._split_texts(texts)
         ids_of = self._ids_cache(_all_chunks(chunked_texts)).__getitem__
         # The texts without chunks are encoded whole, in one batch; the loop below puts them back in order.
-        uncached = [repair(text) for text, chunks in zip(texts, chunked_texts, strict=True) if chunks is None]
+        uncached = []
+        for text, chunks in zip(texts, chunked_texts, strict=True):
+            if chunks is None:
+                uncached.append(repair(text))
         encoded = iter(self._plain_tokenizer.encode_batch_fast(uncached, add_special_tokens=False))
         rows = []
         for chunks in chunked_texts:
             if chunks is None:
                 rows.append(next(encoded).ids)
             else:
-                rows.append(list(chain.from_iterable(map(ids_of, chunks))))
+                ids_of_chunks = map(ids_of, chunks)
+                rows.append(list(chain.from_iterable(ids_of_chunks)))
         return rows
 
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -197,7 +201,8 @@ class BPE(LibraryTokenizer[BPERules]):
     def decode(self, ids: Iterable[int]) -> str:
         """The text; padding, opening and separating tokens are left out, invalid byte sequences become U+FFFD."""
         hidden = {self.vocab.pad, self.vocab.cls, self.vocab.sep}
-        data = b"".join(self._token_bytes[i] for i in map(int, ids) if i not in hidden)
+        shown = [i for i in map(int, ids) if i not in hidden]
+        data = b"".join(self._token_bytes[i] for i in shown)
         return data.decode(errors="replace")
 
     def spelled(self, token: int) -> str:
@@ -260,11 +265,13 @@ class BPE(LibraryTokenizer[BPERules]):
             codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
             is_space = codes == ord(" ")
             # " word" begins at its letter. With a prefix space there is no space in the text to leave out.
-            offsets[:, 0] += self._has_leading_space[ids] & is_space[offsets[:, 0]]
+            begins_with_space = is_space[offsets[:, 0]]
+            offsets[:, 0] += self._has_leading_space[ids] & begins_with_space
             is_border = word_borders(text)
             is_lone_space = ids == self.vocab.ids.get(_SPACE, -1)
             is_lone_space &= is_border[offsets[:, 1]]
-            starts &= is_border[offsets[:, 0]] | is_lone_space
+            begins_at_border = is_border[offsets[:, 0]]
+            starts &= begins_at_border | is_lone_space
             starts[1:] &= ~is_lone_space[:-1]  # the space already started this word
             starts[0] = True
         return Encoding(ids, offsets, starts, tuple(encoded.tokens))
@@ -274,7 +281,9 @@ class BPE(LibraryTokenizer[BPERules]):
         """For each id: is it a space followed by something else?"""
         flags = []
         for token in self.vocab.tokens:
-            flags.append(len(token) > 1 and token[0] == _SPACE and token[1] != _SPACE)
+            has_space = token[:1] == _SPACE
+            goes_on = len(token) > 1 and token[1] != _SPACE
+            flags.append(has_space and goes_on)
         return np.array(flags, bool)
 
     @cached_property

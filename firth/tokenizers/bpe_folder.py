@@ -131,11 +131,12 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], Merges, BPERules]:
     added_with_ids = read_added(components.get("added_tokens"), path)
     added_ids = {added.token: i for i, added in added_with_ids}
     tokens = tokens_by_id(path, pieces, added_ids)
+    normalizer = "NFC" if components.get("normalizer") else ""
     rules = BPERules(
         prefix_space=as_flag(pre_tokenizer, "add_prefix_space", path),
         added=tuple(added for _, added in added_with_ids),
         num_pieces=_num_pieces(pieces, tokens),
-        normalizer="NFC" if components.get("normalizer") else "",
+        normalizer=normalizer,
     )
     return tokens, _read_merges(model.get("merges") or [], path), rules
 
@@ -167,9 +168,10 @@ def _from_text(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
 
     merges_path = path.with_name("merges.txt")
     try:
-        lines = merges_path.read_bytes().decode().replace("\r\n", "\n").split("\n")
+        text = merges_path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise BadInput(f"{merges_path} is not UTF-8 text ({error}).") from None
+    lines = text.replace("\r\n", "\n").split("\n")
     merge_lines = [line for line in lines if line and not line.startswith("#version")]
     merges = tuple(_merge_pair(line, merges_path) for line in merge_lines)
 
@@ -191,10 +193,12 @@ def _num_pieces(pieces: Mapping[str, int], tokens: tuple[str, ...]) -> int | Non
 def _merge_pair(merge: object, path: Path) -> tuple[str, str]:
     """A merge is written as "left right" or as a list of both."""
     parts = merge.split(" ") if isinstance(merge, str) else merge
-    if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) and part for part in parts):
-        raise BadInput(f"{path} has a merge that is not two pieces: {merge!r:.80}.")
-    left, right = parts
-    return left, right
+    if isinstance(parts, list) and len(parts) == 2:
+        left, right = parts
+        are_texts = isinstance(left, str) and isinstance(right, str)
+        if are_texts and left and right:
+            return left, right
+    raise BadInput(f"{path} has a merge that is not two pieces: {merge!r:.80}.")
 
 
 def _check_merges(path: Path, tokens: tuple[str, ...], merges: Merges) -> None:

@@ -50,10 +50,11 @@ def _with_words(tokenizer: WordPiece, *, pieces: list[str], chinese: list[str]) 
     vocab = Vocab((*old.tokens, *pieces, *chinese), old.roles, old.other_specials)
     num_pieces = rules.num_pieces or len(old) + len(pieces)
     new_added = [Added(word, special=False) for word in chinese]
+    has_added = num_pieces < len(vocab)
     new_rules = replace(
         rules,
         added=(*rules.added, *new_added),
-        num_pieces=num_pieces if num_pieces < len(vocab) else None,
+        num_pieces=num_pieces if has_added else None,
     )
     return WordPiece(vocab, new_rules, max_length=tokenizer.max_length)
 

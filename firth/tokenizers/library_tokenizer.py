@@ -60,7 +60,8 @@ class LibraryTokenizer(Capabilities, Generic[Rules]):
     def fingerprint(self) -> str:
         """sha256 of everything that decides the ids of plain text."""
         content = [self.vocab.tokens, self.vocab.roles, *self._fingerprinted()]
-        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        spelled = json.dumps(content, sort_keys=True)
+        return hashlib.sha256(spelled.encode()).hexdigest()
 
     def _fingerprinted(self) -> list[object]:
         """What decides the ids besides the vocabulary."""

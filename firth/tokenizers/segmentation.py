@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import numpy as np
 
 from firth.errors import Unsupported
+from firth.ragged import starts_of
 
 # The characters that BERT's normaliser treats as Chinese: each of them is a token of its own.
 _RANGES = (
@@ -71,7 +72,7 @@ def chinese_starts(text: str) -> tuple[np.ndarray, np.ndarray]:
     runs = chinese_or_blank[is_kept].tobytes().decode("utf-32-le")
     lengths = np.fromiter(map(len, rjieba.cut(runs, True)), np.int64)  # True: with its HMM for unknown words
     begins_word = np.zeros(len(runs), bool)
-    begins_word[np.cumsum(lengths) - lengths] = True
+    begins_word[starts_of(lengths)] = True
     return positions, begins_word[is_chinese[is_kept]]
 
 
@@ -95,7 +96,7 @@ def _starts_by(segment: Segment, text: str) -> np.ndarray:
     is_space = np.fromiter(map(str.isspace, text), bool, len(text))
     visible_positions = np.flatnonzero(~is_space)
     begins_word = np.zeros(len(text), bool)
-    begins_word[visible_positions[np.cumsum(lengths) - lengths]] = True
+    begins_word[visible_positions[starts_of(lengths)]] = True
     return begins_word
 
 

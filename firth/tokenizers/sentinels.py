@@ -23,7 +23,8 @@ def with_sentinels(tokenizer: "Tokenizer", count: int) -> "Tokenizer":
     if not names:
         return tokenizer
     old = tokenizer.vocab
-    vocab = replace(old, tokens=(*old.tokens, *names), other_specials=old.other_specials | set(names))
+    other_specials = old.other_specials | set(names)
+    vocab = replace(old, tokens=(*old.tokens, *names), other_specials=other_specials)
     return _changed(tokenizer, vocab, [*_added(tokenizer), *map(Added, names)])
 
 

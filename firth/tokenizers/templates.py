@@ -26,6 +26,7 @@ from firth import rng
 from firth.config import from_dict, to_dict
 from firth.errors import BadConfig, Damaged
 from firth.files import read_json, write_bytes, write_json
+from firth.ragged import owners_of
 from firth.tokenizers.capabilities import Capabilities
 from firth.tokenizers.segmentation import repair
 from firth.tokenizers.units import COLUMNS, SHAPES, Units, class_of, common_suffixes, normal
@@ -88,12 +89,19 @@ class Templates(Capabilities):
                 _parse(template)
 
     def __init__(
-        self, vocab: Vocab, config: Config, *, suffixes: tuple[str, ...] = (), keys_F: np.ndarray | None = None
+        self,
+        vocab: Vocab,
+        config: Config,
+        *,
+        suffixes: tuple[str, ...] = (),
+        keys_F: np.ndarray | None = None,
     ) -> None:
         self.vocab = vocab
         self.config = config
         self.suffixes = suffixes
-        self.keys_F = np.empty(0, np.uint64) if keys_F is None else keys_F
+        if keys_F is None:
+            keys_F = np.empty(0, np.uint64)
+        self.keys_F = keys_F
         self.continues = np.zeros(len(vocab), bool)
         self.templates = _expand_usual(config)
         self._values = [_parse(template) for template in self.templates]
@@ -121,11 +129,13 @@ class Templates(Capabilities):
     @classmethod
     def learn(cls, sentences: Sequence[Sequence[str]], config: Config) -> "Templates":
         """Chooses the units and the values of templates to know, from sentences of units."""
+        unit_counts = Counter(chain.from_iterable(sentences))
         counts: Counter[str] = Counter()
-        for unit, count in Counter(chain.from_iterable(sentences)).items():
+        for unit, count in unit_counts.items():
             counts[normal(unit)] += count
         suffixes = common_suffixes(counts) if config.unit == "word" else ()
-        vocab = Vocab((*SPECIALS, *_frequent_units(counts, config)), own_frame=Frame())
+        units = _frequent_units(counts, config)
+        vocab = Vocab((*SPECIALS, *units), own_frame=Frame())
         untrained = cls(vocab, config, suffixes=suffixes)
         features = [np.empty(0, np.uint64)]
         # One template at a time: the keys of all of them would need too much memory.
@@ -135,8 +145,10 @@ class Templates(Capabilities):
                 _, keys_N1 = untrained._keys(block, [k])
                 keys.append(keys_N1[:, 0])
             values, value_counts = np.unique(np.concatenate(keys), return_counts=True)
-            features.append(values[value_counts >= config.min_feature_count])
-        return cls(vocab, config, suffixes=suffixes, keys_F=np.sort(np.concatenate(features)))
+            is_frequent = value_counts >= config.min_feature_count
+            features.append(values[is_frequent])
+        keys_F = np.sort(np.concatenate(features))
+        return cls(vocab, config, suffixes=suffixes, keys_F=keys_F)
 
     @classmethod
     def train(cls, texts: Iterable[str], config: Config, *, fewer: bool = False) -> "Templates":
@@ -145,7 +157,11 @@ class Templates(Capabilities):
 
     def save(self, folder: Path, *, max_length: int | None = None) -> tuple[str, ...]:
         """Writes settings, units and features; returns the files' names."""
-        settings = {"tokenizer_class": "FirthTemplates", "suffixes": self.suffixes, **to_dict(self.config)}
+        settings = {
+            "tokenizer_class": "FirthTemplates",
+            "suffixes": self.suffixes,
+            **to_dict(self.config),
+        }
         write_json(folder / _CONFIG_FILE, settings)
         lines = "".join(f"{token}\n" for token in self.vocab.tokens)
         write_bytes(folder / _VOCAB_FILE, lines.encode())
@@ -159,7 +175,9 @@ class Templates(Capabilities):
         """The tokenizer that `save` wrote."""
         settings = read_json(folder / _CONFIG_FILE)
         config_values = {name: settings[name] for name in to_dict(cls.Config()) if name in settings}
-        tokens = (folder / _VOCAB_FILE).read_bytes().decode().split("\n")[:-1]
+        text = (folder / _VOCAB_FILE).read_bytes().decode()
+        # Behind the last line end there is no token.
+        tokens = text.split("\n")[:-1]
         features_path = folder / _FEATURES_FILE
         try:
             keys_F = np.load(features_path, allow_pickle=False)
@@ -190,10 +208,12 @@ class Templates(Capabilities):
             parts_NP = np.concatenate([own_N[:, None], features_NK], 1)
             is_part_NP = parts_NP != _MISSING
             kept = parts_NP[is_part_NP]
-            found[num_found : num_found + len(kept)] = kept
-            num_found += len(kept)
+            end = num_found + len(kept)
+            found[num_found:end] = kept
+            num_found = end
             sizes.append(is_part_NP.sum(1))
-        return found[:num_found], np.cumsum(np.concatenate(sizes))
+        part_bounds = np.cumsum(np.concatenate(sizes))
+        return found[:num_found], part_bounds
 
     def _keys(self, sentences: Sequence[Sequence[str]], chosen: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """The units' own parts (N), and the 64-bit keys of the chosen templates' values (N, K)."""
@@ -203,19 +223,24 @@ class Templates(Capabilities):
             for row, _ in value:
                 reach = max(reach, abs(row))
         rows_N, own_U, columns = self._units.look_up(chain.from_iterable(sentences))
+        num_units = len(rows_N)
 
         # All sentences in one array, with `reach` places of padding (row 0) before, between and after them.
         lengths = np.fromiter(map(len, sentences), np.int64)
-        sentence_N = np.repeat(np.arange(len(lengths)), lengths)
-        at_N = np.arange(len(rows_N)) + reach * (1 + sentence_N)
-        padded = np.zeros(len(rows_N) + reach * (len(lengths) + 1), np.int64)
+        num_gaps_N = 1 + owners_of(lengths)
+        at_N = np.arange(num_units) + reach * num_gaps_N
+        num_gaps = len(lengths) + 1
+        padded = np.zeros(num_units + reach * num_gaps, np.int64)
         padded[at_N] = rows_N
 
-        keys_NK = np.empty((len(rows_N), len(values)), np.uint64)
+        keys_NK = np.empty((num_units, len(values)), np.uint64)
         for column_k, (k, value) in enumerate(zip(chosen, values, strict=True)):
+            read = []
+            for row, column in value:
+                unit_N = padded[at_N + row]
+                read.append(columns[column][unit_N])
             # The key hashes the template with the keys of the columns it reads.
             salt = rng.key("template", self.templates[k])
-            read = [columns[column][padded[at_N + row]] for row, column in value]
             keys_NK[:, column_k] = rng.bits(salt, *read)
         return own_U[rows_N], keys_NK
 
@@ -232,10 +257,12 @@ class Templates(Capabilities):
         found = np.full(len(keys), _MISSING)
         left = np.flatnonzero(place < end)  # the keys that are still searched
         while len(left):
-            hit = self.keys_F[place[left]] == keys[left]
-            found[left[hit]] = place[left[hit]] + self.first_feature
+            is_hit = self.keys_F[place[left]] == keys[left]
+            hits = left[is_hit]
+            found[hits] = place[hits] + self.first_feature
             place[left] += 1
-            left = left[~hit & (place[left] < end[left])]
+            goes_on = place[left] < end[left]
+            left = left[~is_hit & goes_on]
         return found.reshape(keys_NK.shape)
 
     @cached_property
@@ -244,7 +271,8 @@ class Templates(Capabilities):
         bits = max(4, len(self.keys_F).bit_length() + 1)  # more than one bucket for each key
         shift = np.uint64(64 - bits)
         borders = np.arange(1, 1 << bits, dtype=np.uint64) << shift
-        starts = np.concatenate([[0], np.searchsorted(self.keys_F, borders), [len(self.keys_F)]])
+        inner_starts = np.searchsorted(self.keys_F, borders)
+        starts = np.concatenate([[0], inner_starts, [len(self.keys_F)]])
         return starts.astype(np.int32), shift
 
     def _own_part(self, unit: str) -> int:
@@ -270,15 +298,19 @@ class Templates(Capabilities):
     def word_starts_batch(self, texts: list[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         pairs = []
         for row in self.ids_batch(texts):
-            pairs.append((np.array(row, np.int32), np.ones(len(row), bool)))
+            ids = np.array(row, np.int32)
+            begins_word = np.ones(len(row), bool)
+            pairs.append((ids, begins_word))
         return pairs
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
-        ids = np.array(self.ids_batch([text])[0], np.int32)
+        [row] = self.ids_batch([text])
+        ids = np.array(row, np.int32)
         starts = np.arange(len(text), dtype=np.int32)
         offsets = np.stack([starts, starts + 1], 1)
+        begins_word = np.ones(len(ids), bool)
         tokens = tuple(self.vocab.tokens[i] for i in ids)
-        return Encoding(ids, offsets, np.ones(len(ids), bool), tokens)
+        return Encoding(ids, offsets, begins_word, tokens)
 
     def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
         return [self.encode(text) for text in texts]

@@ -104,7 +104,8 @@ class Unigram(LibraryTokenizer[UnigramRules]):
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text; padding, opening and separating tokens are left out."""
         hidden = {self.vocab.pad, self.vocab.cls, self.vocab.sep}
-        text = "".join(self.spelled(i) for i in map(int, ids) if i not in hidden)
+        shown = [i for i in map(int, ids) if i not in hidden]
+        text = "".join(self.spelled(i) for i in shown)
         return text.removeprefix(" ")
 
     def spelled(self, token: int) -> str:
@@ -128,7 +129,9 @@ class Unigram(LibraryTokenizer[UnigramRules]):
             offsets[:, 0] += is_space[offsets[:, 0]] & is_longer
             is_lone_space = np.array([token == SPACE for token in encoded.tokens])
             is_border = word_borders(text)
-            starts &= is_border[offsets[:, 0]] | (is_lone_space & is_border[offsets[:, 1]])
+            begins_at_border = is_border[offsets[:, 0]]
+            ends_at_border = is_border[offsets[:, 1]]
+            starts &= begins_at_border | (is_lone_space & ends_at_border)
             starts[1:] &= ~is_lone_space[:-1] | ~starts[:-1]  # a lone space that starts a word is its only start
             starts[0] = True
         return Encoding(ids, offsets, starts, tuple(encoded.tokens))

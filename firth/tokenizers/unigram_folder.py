@@ -116,10 +116,11 @@ def _from_json(path: Path) -> tuple[tuple[str, ...], UnigramRules, Frame | None]
         elif i > len(tokens) or tokens[i] != added.token:
             raise BadInput(f"{path} does not give every id from 0 on exactly one token.")
     by_space, scheme = _pre_tokenizer(components.get("pre_tokenizer"), path)
+    normalizer = _normalizer_steps(components.get("normalizer"), path)
     rules = UnigramRules(
         scores=tuple(score for _, score in pieces),
         unknown=as_number(model.get("unk_id"), path),
-        normalizer=tuple(_normalizer_steps(components.get("normalizer"), path)),
+        normalizer=tuple(normalizer),
         by_space=by_space,
         scheme=scheme,
         added=tuple(added for _, added in added_with_ids),

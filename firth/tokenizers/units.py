@@ -159,7 +159,8 @@ class Units(dict[str, int]):
 
     def _append_new(self) -> None:
         new_own_U = np.array(self._new_own, np.int32)
-        new_keys_UC = np.array(self._new_keys, np.uint64).reshape(len(self._new_own), len(self.names))
+        shape = (len(self._new_own), len(self.names))
+        new_keys_UC = np.array(self._new_keys, np.uint64).reshape(shape)
         self.own_U = np.concatenate([self.own_U, new_own_U])
         self.keys_CU = np.concatenate([self.keys_CU, new_keys_UC.T], 1)
         self._new_own = []

@@ -31,7 +31,8 @@ class Frame:
 
     def size(self, texts: int = 1) -> int:
         """How many special tokens a sequence of this many texts has."""
-        return len(self.opening) + (texts - 1) * len(self.between) + len(self.closing)
+        num_between = (texts - 1) * len(self.between)
+        return len(self.opening) + num_between + len(self.closing)
 
     def join(self, *texts: np.ndarray) -> np.ndarray:
         """One sequence: `opening first between second closing`."""
@@ -46,7 +47,8 @@ class Frame:
         following = self.between if len(texts) > 1 else self.closing
         first_size = len(self.opening) + len(texts[0]) + len(following)
         total_size = self.size(len(texts)) + sum(map(len, texts))
-        segments = np.repeat(np.array([0, self.second_segment]), [first_size, total_size - first_size])
+        both_segments = np.array([0, self.second_segment])
+        segments = np.repeat(both_segments, [first_size, total_size - first_size])
         if self.last_segment is not None:
             segments[-1] = self.last_segment
         return segments
@@ -79,7 +81,7 @@ class Vocab:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        return dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        return {token: i for i, token in enumerate(self.tokens)}
 
     @cached_property
     def frame(self) -> Frame:

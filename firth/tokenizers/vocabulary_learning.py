@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 
 import numpy as np
 
+from firth.ragged import starts_of
 from firth.tokenizers.segmentation import CHINESE
 from firth.tokenizers.vocab import PREFIX
 
@@ -21,7 +22,11 @@ _ABSENT = -1
 
 
 def count_words(
-    texts: Iterable[str], split: Callable[[str], list[str]], *, chinese_characters: bool, longest: int
+    texts: Iterable[str],
+    split: Callable[[str], list[str]],
+    *,
+    chinese_characters: bool,
+    longest: int,
 ) -> dict[str, int]:
     """How often each word of at most `longest` characters occurs; `split` cuts a chunk without spaces into words."""
     pattern = "[^ \n]+"
@@ -79,7 +84,11 @@ def learn_pieces(words: dict[str, int], characters: set[str], *, size: int, min_
 
 
 def learn_merges(
-    words: dict[str, int], characters: set[str], *, size: int, min_count: int
+    words: dict[str, int],
+    characters: set[str],
+    *,
+    size: int,
+    min_count: int,
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """BPE: pieces without a continuation prefix, and the merged pairs in the order they were learned."""
     chains = _PieceChains(words, characters, prefix="")
@@ -127,11 +136,12 @@ class _PieceChains:
     def __init__(self, words: dict[str, int], characters: set[str], *, prefix: str) -> None:
         # Sorted, so that nothing depends on the order in which words were counted.
         sorted_words = sorted(words)
-        codes = np.frombuffer("".join(sorted_words).encode("utf-32-le"), np.uint32)
+        all_characters = "".join(sorted_words)
+        codes = np.frombuffer(all_characters.encode("utf-32-le"), np.uint32)
         lengths = np.fromiter(map(len, sorted_words), np.int64, len(sorted_words))
         word_counts = np.fromiter(map(words.__getitem__, sorted_words), np.int64, len(sorted_words))
         begins_word = np.zeros(len(codes) + 1, bool)
-        begins_word[np.cumsum(lengths) - lengths] = True
+        begins_word[starts_of(lengths)] = True
         begins_word[-1] = True
         alphabet = np.array(sorted(map(ord, characters)), np.uint32)
         is_known = np.isin(codes, alphabet)
@@ -177,8 +187,9 @@ class _PieceChains:
 
         left_at = self._occurrences(left, right, self.positions.pop(pair))
         right_at = self.next[left_at]
+        before_at = self.previous[left_at]
         # The pair itself goes, and the pairs of both its pieces with their other neighbours.
-        self._remove_pairs(np.concatenate([self.previous[left_at], left_at, right_at]))
+        self._remove_pairs(np.concatenate([before_at, left_at, right_at]))
         following = self.next[right_at]
         self.symbols[left_at] = self.piece_ids[merged_piece]
         self.symbols[right_at] = _ABSENT
@@ -190,14 +201,19 @@ class _PieceChains:
     def _occurrences(self, left: int, right: int, positions: list[np.ndarray]) -> np.ndarray:
         """The positions where the pair still occurs; of overlapping ones (x x x) the first."""
         left_at = np.unique(np.concatenate(positions))
-        left_at = left_at[self.symbols[left_at] == left]
-        left_at = left_at[self.next[left_at] != _ABSENT]
-        left_at = left_at[self.symbols[self.next[left_at]] == right]
+        is_left = self.symbols[left_at] == left
+        left_at = left_at[is_left]
+        has_next = self.next[left_at] != _ABSENT
+        left_at = left_at[has_next]
+        right_at = self.next[left_at]
+        is_right = self.symbols[right_at] == right
+        left_at = left_at[is_right]
         if left != right:
             return np.asarray(left_at)
         chosen: list[int] = []
         taken = _ABSENT
-        for position, following in zip(left_at.tolist(), self.next[left_at].tolist(), strict=True):
+        next_at = self.next[left_at]
+        for position, following in zip(left_at.tolist(), next_at.tolist(), strict=True):
             if position != taken:
                 chosen.append(position)
                 taken = following
@@ -206,8 +222,11 @@ class _PieceChains:
     def _pairs_at(self, positions: np.ndarray) -> _PairTable:
         """The pairs that begin at these positions; positions that begin none are left out."""
         positions = np.unique(positions[positions != _ABSENT])
-        positions = positions[self.next[positions] != _ABSENT]
-        pairs = self.symbols[positions] << 32 | self.symbols[self.next[positions]]
+        has_next = self.next[positions] != _ABSENT
+        positions = positions[has_next]
+        left = self.symbols[positions]
+        right = self.symbols[self.next[positions]]
+        pairs = left << 32 | right
         order = np.argsort(pairs, kind="stable")
         positions = positions[order]
         pairs = pairs[order]

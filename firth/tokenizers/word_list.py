@@ -73,7 +73,9 @@ class Words(Capabilities):
     def __init__(self, vocab: Vocab, config: Config, *, counts: np.ndarray | None = None) -> None:
         self.vocab = vocab
         self.config = config
-        self.counts = np.zeros(len(vocab), np.int64) if counts is None else counts
+        if counts is None:
+            counts = np.zeros(len(vocab), np.int64)
+        self.counts = counts
         self.continues = np.zeros(len(vocab), bool)
 
     @property
@@ -149,9 +151,10 @@ class Words(Capabilities):
         """The tokenizer without words that occur less often, and for every old id the new one (or the unknown id)."""
         kept = np.flatnonzero(self.counts >= min_count)
         kept = kept[kept >= len(SPECIALS)]
+        num_specials = len(SPECIALS)
         new_ids = np.full(len(self.vocab), self.vocab.unk, np.int64)
-        new_ids[: len(SPECIALS)] = np.arange(len(SPECIALS))
-        new_ids[kept] = np.arange(len(kept)) + len(SPECIALS)
+        new_ids[:num_specials] = np.arange(num_specials)
+        new_ids[kept] = num_specials + np.arange(len(kept))
         words = [self.vocab.tokens[i] for i in kept]
         return self.of(words, self.config, counts=self.counts[kept]), new_ids
 
@@ -163,7 +166,7 @@ class Words(Capabilities):
 
     def words(self, text: str) -> list[str]:
         """The words of a text as the list spells them, known or not."""
-        spans = self._spans([text])[0]
+        [spans] = self._spans([text])
         return [self._normalise(text[start:end]) for start, end in spans]
 
     def ids_batch(self, texts: list[str]) -> list[list[int]]:
@@ -178,7 +181,9 @@ class Words(Capabilities):
         """For each text its ids, and whether each begins a word, which all do."""
         pairs = []
         for row in self.ids_batch(texts):
-            pairs.append((np.array(row, np.int32), np.ones(len(row), bool)))
+            ids = np.array(row, np.int32)
+            begins_word = np.ones(len(row), bool)
+            pairs.append((ids, begins_word))
         return pairs
 
     def encode(self, text: str, *, specials: bool = False, masks: bool = False) -> Encoding:
@@ -186,7 +191,10 @@ class Words(Capabilities):
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: list[str], *, specials: bool = False, masks: bool = False) -> list[Encoding]:
-        return [self._encoding(text, spans) for text, spans in zip(texts, self._spans(texts), strict=True)]
+        encodings = []
+        for text, spans in zip(texts, self._spans(texts), strict=True):
+            encodings.append(self._encoding(text, spans))
+        return encodings
 
     def decode(self, ids: Iterable[int]) -> str:
         spaced = " ".join(self.vocab.tokens[i] for i in ids)
@@ -194,10 +202,12 @@ class Words(Capabilities):
 
     def _encoding(self, text: str, spans: list[Span]) -> Encoding:
         forms = [text[start:end] for start, end in spans]
-        ids = np.array([self._id_cache[form] for form in forms], np.int32)
+        ids = [self._id_cache[form] for form in forms]
+        # The shape is given, because there may be no words.
         offsets = np.array(spans, np.int32).reshape(-1, 2)
+        begins_word = np.ones(len(ids), bool)
         tokens = tuple(self.vocab.tokens[i] for i in ids)
-        return Encoding(ids, offsets, np.ones(len(ids), bool), tokens)
+        return Encoding(np.array(ids, np.int32), offsets, begins_word, tokens)
 
     @cached_property
     def _id_cache(self) -> "_IdCache":
@@ -206,7 +216,10 @@ class Words(Capabilities):
     @cached_property
     def _known(self) -> dict[str, int]:
         """Word -> id, without the special tokens."""
-        return {token: i for token, i in self.vocab.ids.items() if i not in self.vocab.specials}
+        known = dict(self.vocab.ids)
+        for special in self.vocab.specials:
+            del known[self.vocab.tokens[special]]
+        return known
 
     def _normalise(self, form: str) -> str:
         return form.lower() if self.config.lowercase else form
@@ -224,15 +237,18 @@ class Words(Capabilities):
         sizes = [len(text) + 1 for text in texts]
         ends = np.cumsum(sizes)
         text_starts = (ends - sizes).tolist()
-        positions, begins_word = chinese_starts("\n".join(map(repair, texts)))
+        joined = "\n".join(map(repair, texts))
+        positions, begins_word = chinese_starts(joined)
         word_positions = positions[begins_word]
-        positions_of_texts = np.split(word_positions, np.searchsorted(word_positions, ends))[:-1]
+        cuts = np.searchsorted(word_positions, ends)
+        # Behind the last end there is nothing.
+        positions_of_texts = np.split(word_positions, cuts)[:-1]
         rows = []
         for spans, inside, text_start in zip(spans_of_texts, positions_of_texts, text_starts, strict=True):
             if len(inside):
-                rows.append(_cut_chinese(spans, (inside - text_start).tolist()))
-            else:
-                rows.append(spans)
+                word_starts = (inside - text_start).tolist()
+                spans = _cut_chinese(spans, word_starts)
+            rows.append(spans)
         return rows
 
 
@@ -270,7 +286,8 @@ def counts_of_tokens(vocab: Vocab, counts: Sequence[int] | np.ndarray) -> np.nda
 def _read_vocab(path: Path) -> tuple[list[str], np.ndarray]:
     """The words and counts of a file of lines `word<TAB>count`."""
     text = path.read_bytes().decode()
-    fields = text.replace("\n", "\t").split("\t")[:-1]
+    fields = text.replace("\n", "\t").split("\t")
+    fields = fields[:-1]  # behind the last line end
     if text.count("\t") != text.count("\n"):
         # An imported word has a tab in it: only the last tab of a line separates word and count.
         fields = []

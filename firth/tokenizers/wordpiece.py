@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 from firth.errors import BadConfig
 from firth.files import write_bytes, write_json
+from firth.ragged import starts_of
 from firth.tokenizers.cache import CachedIds
 from firth.tokenizers.library import add_tokens, library_errors_as_bad_input, without_specials
 from firth.tokenizers.library_tokenizer import LibraryTokenizer
@@ -184,9 +185,12 @@ class WordPiece(LibraryTokenizer[WordPieceRules]):
         characters, in order. If not (one of them is unknown), offsets are needed.
         """
         # All texts are segmented in one call, and the result is cut at their ends.
-        ends = np.cumsum([len(text) + 1 for text in texts])
+        sizes = [len(text) + 1 for text in texts]
+        ends = np.cumsum(sizes)
         positions, begins_word_of_all = chinese_starts("\n".join(texts))
-        begins_of_texts = np.split(begins_word_of_all, np.searchsorted(positions, ends))[:-1]
+        cuts = np.searchsorted(positions, ends)
+        # Behind the last end there is nothing.
+        begins_of_texts = np.split(begins_word_of_all, cuts)[:-1]
         rows = []
         for text, row, begins_word in zip(texts, ids, begins_of_texts, strict=True):
             num_chinese = self._num_chinese[row]
@@ -194,7 +198,7 @@ class WordPiece(LibraryTokenizer[WordPieceRules]):
                 starts = ~self.continues[row]
                 is_chinese = num_chinese > 0
                 # The index of each token's first character among the Chinese characters of the text.
-                first_character = np.cumsum(num_chinese) - num_chinese
+                first_character = starts_of(num_chinese)
                 starts[is_chinese] = begins_word[first_character[is_chinese]]
             else:
                 starts = self.encode(text).word_starts
@@ -206,8 +210,10 @@ class WordPiece(LibraryTokenizer[WordPieceRules]):
         """For each id the number of its characters if all are Chinese, else 0."""
         sizes = []
         for token in self.vocab.tokens:
-            is_chinese = all(map(has_chinese, token))
-            sizes.append(len(token) if is_chinese else 0)
+            size = 0
+            if all(map(has_chinese, token)):
+                size = len(token)
+            sizes.append(size)
         return np.array(sizes, np.int64)
 
     def _pieces_by_count(self, words: dict[str, int]) -> list[str]:
@@ -217,14 +223,19 @@ class WordPiece(LibraryTokenizer[WordPieceRules]):
         while batch := list(islice(stream, _BATCH)):
             rows = self._encode_ids([word for word, _ in batch])
             word_counts = [count for _, count in batch]
-            piece_counts = np.repeat(word_counts, [len(row) for row in rows])
-            np.add.at(totals, np.fromiter(chain.from_iterable(rows), np.int64), piece_counts)
-        negative_counts = (-totals).tolist()
-        ranked = sorted(zip(negative_counts[len(SPECIALS) :], self.vocab.tokens[len(SPECIALS) :], strict=True))
+            num_pieces = [len(row) for row in rows]
+            # A word's count is that of each of its pieces.
+            piece_counts = np.repeat(word_counts, num_pieces)
+            pieces = np.fromiter(chain.from_iterable(rows), np.int64)
+            np.add.at(totals, pieces, piece_counts)
+        negative_counts = (-totals).tolist()[len(SPECIALS) :]
+        tokens = self.vocab.tokens[len(SPECIALS) :]
+        ranked = sorted(zip(negative_counts, tokens, strict=True))
         return [token for _, token in ranked]
 
     def _build(self, rules: WordPieceRules) -> Tokenizer:
-        pieces = {piece: i for i, piece in enumerate(self.vocab.tokens[: rules.num_pieces])}
+        tokens = self.vocab.tokens[: rules.num_pieces]
+        pieces = {piece: i for i, piece in enumerate(tokens)}
         _, unk, opening, separator, _ = self.vocab.roles
         model = models.WordPiece(pieces, unk_token=unk, max_input_chars_per_word=rules.longest_word)
         tokenizer = Tokenizer(model)

@@ -94,12 +94,16 @@ def _is_mpnet(settings: Mapping[str, object]) -> bool:
 
 
 def _own_frame(
-    path: Path, tokens: tuple[str, ...], roles: tuple[str, ...], settings: Mapping[str, object]
+    path: Path,
+    tokens: tuple[str, ...],
+    roles: tuple[str, ...],
+    settings: Mapping[str, object],
 ) -> Frame | None:
     """MPNet's frame, where a folder has it; None for BERT's."""
     doubles = _is_mpnet(settings)
     if path.name == "tokenizer.json":
-        post_processor = as_object(as_object(read_plain(path), path).get("post_processor") or {}, path)
+        components = as_object(read_plain(path), path)
+        post_processor = as_object(components.get("post_processor") or {}, path)
         doubles = post_processor.get("type") == "RobertaProcessing"
     if not doubles or roles[2] not in tokens or roles[3] not in tokens:
         return None
@@ -134,6 +138,9 @@ def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
     strip_accents = lowercase
     if normalizer.get("strip_accents") is not None:
         strip_accents = as_flag(normalizer, "strip_accents", path)
+    num_pieces = None
+    if len(pieces) < len(tokens):
+        num_pieces = len(pieces)
     rules = WordPieceRules(
         lowercase=lowercase,
         strip_accents=strip_accents,
@@ -141,7 +148,7 @@ def _from_json(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
         clean_text=as_flag(normalizer, "clean_text", path),
         longest_word=as_number(model.get("max_input_chars_per_word", 100), path),
         added=tuple(added for _, added in added_with_ids),
-        num_pieces=len(pieces) if len(pieces) < len(tokens) else None,
+        num_pieces=num_pieces,
     )
     _check_settings(path, rules, settings)
     return tokens, rules
@@ -156,9 +163,10 @@ def _from_text(path: Path, settings: Mapping[str, object]) -> tuple[tuple[str, .
             '"do_lower_case": true or false to its folder.'
         )
     try:
-        lines = path.read_bytes().decode().replace("\r\n", "\n").split("\n")
+        text = path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path} is not UTF-8 text ({error}).") from None
+    lines = text.replace("\r\n", "\n").split("\n")
     if not lines[-1]:
         lines.pop()  # after the last line end there is no token
     tokens = tuple(lines)

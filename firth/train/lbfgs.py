@@ -77,7 +77,8 @@ def minimise(
         gradient = found.gradient
         history.append(value)
         report(iteration, value)
-        if len(history) > PERIOD and history[-1 - PERIOD] - value < tolerance * abs(value):
+        least_fall = tolerance * abs(value)
+        if len(history) > PERIOD and history[-1 - PERIOD] - value < least_fall:
             break
     return x
 

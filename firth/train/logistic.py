@@ -67,7 +67,9 @@ class _Loss:
         probabilities_ET = layer.probabilities(self.x_ED)
         likelihood_E = (probabilities_ET * self.targets_ET).sum(1)
         # Not of zero, whose logarithm is infinite.
-        cross_entropy = -float(np.log(np.maximum(likelihood_E, 1e-12)).sum())
+        # No logarithm of 0.
+        positive_E = np.maximum(likelihood_E, 1e-12)
+        cross_entropy = -float(np.log(positive_E).sum())
         squares = float((layer.weight_TD**2).sum())
         value = cross_entropy + 0.5 * self.l2 * squares
 

@@ -61,7 +61,11 @@ class Learner(nn.Module):
     """Whether each rank holds a share of the weights only."""
 
     def __init__(
-        self, encoder: Encoder, goals: Mapping[str, Goal], *, auxiliary: Mapping[str, Goal] | None = None
+        self,
+        encoder: Encoder,
+        goals: Mapping[str, Goal],
+        *,
+        auxiliary: Mapping[str, Goal] | None = None,
     ) -> None:
         super().__init__()
         self.encoder = encoder

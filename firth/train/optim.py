@@ -14,7 +14,10 @@ SLANT = 32
 
 
 def make_optimizer(
-    model: nn.Module, config: OptimConfig, *, scale: Callable[[str], float] = lambda name: 1.0
+    model: nn.Module,
+    config: OptimConfig,
+    *,
+    scale: Callable[[str], float] = lambda name: 1.0,
 ) -> torch.optim.Optimizer:
     """Bias-corrected AdamW, or Muon for the matrices of blocks and AdamW for the rest.
 

@@ -112,7 +112,8 @@ class World:
                 work()
             except Exception as error:
                 is_ours = isinstance(error, FirthError)
-                self.from_main(error if is_ours else FirthError(f"Rank 0 failed: {error}"))
+                told = error if is_ours else FirthError(f"Rank 0 failed: {error}")
+                self.from_main(told)
                 raise
         failure = self.from_main(None)
         if failure is not None:

@@ -192,7 +192,8 @@ class TrainingRun:
         if self.progress.step == self._last_phase_begins_at(last):
             # A new epoch, so that the draws are new. The epoch of the last batch is the same on all ranks.
             place = self.progress.place
-            last_batch = next(places(self.packs, BatchAddress(place.epoch, max(0, place.index - 1))))
+            before = BatchAddress(place.epoch, max(0, place.index - 1))
+            last_batch = next(places(self.packs, before))
             self.progress.place = BatchAddress(last_batch.epoch + 1)
 
     def _last_phase_begins_at(self, last: LastPhase) -> int:

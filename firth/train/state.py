@@ -165,7 +165,11 @@ def _not_saved(target: Path, step: int, error: Exception) -> FirthError:
 
 
 def restore(
-    folder: Path, learner: nn.Module, *, optimizer: torch.optim.Optimizer, report: Report
+    folder: Path,
+    learner: nn.Module,
+    *,
+    optimizer: torch.optim.Optimizer,
+    report: Report,
 ) -> tuple[Progress, Mapping[str, int]] | None:
     """Loads the newest sound state into learner and optimizer.
 
@@ -232,7 +236,10 @@ def newest_step(folder: Path) -> int | None:
 
 
 def _load(
-    source: Path, learner: nn.Module, optimizer: torch.optim.Optimizer, report: Report
+    source: Path,
+    learner: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    report: Report,
 ) -> tuple[Progress, Mapping[str, int]]:
     saved = from_dict(SavedProgress, read_json(source / PROGRESS))
     device = next(learner.parameters()).device

@@ -59,7 +59,9 @@ def compare_models(
     if skip_bad:
         # A row may be bad for one model alone, such as one with a label that it did not learn.
         one, other = _rows_of(one, other), _rows_of(other, one)
-    if one.task.partition("-")[0] != other.task.partition("-")[0] or len(one.examples) != len(other.examples):
+    one_kind, _, _ = one.task.partition("-")
+    other_kind, _, _ = other.task.partition("-")
+    if one_kind != other_kind or len(one.examples) != len(other.examples):
         raise BadConfig(f"{first} does {one.task} and {second} does {other.task}; compare models of one task.")
     if not one.examples:
         raise BadInput(f"No row of {data} is good for both models; give rows with labels that both learned.")
@@ -104,7 +106,11 @@ def _rows_of(answered: AnsweredRows, other: AnsweredRows) -> AnsweredRows:
 
 
 def bootstrap_interval(
-    difference: Callable[[np.ndarray], float], num_rows: int, *, samples: int, seed: int = 1
+    difference: Callable[[np.ndarray], float],
+    num_rows: int,
+    *,
+    samples: int,
+    seed: int = 1,
 ) -> tuple[float, float]:
     """The 95 % percentile interval of a figure over rows that are drawn with replacement (Efron 1979).
 

@@ -9,6 +9,7 @@ tokens and the predicted labels say what has changed.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TypedDict
 
@@ -24,12 +25,12 @@ from firth.finetuning.folds import fold_of_rows
 from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
 from firth.metrics import roc_auc
-from firth.tasks.classify import ClassifyConfig
+from firth.tasks.classify_reader import ClassifyConfig
 from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
 from firth.tokenizers.unknown import unknown_share
 from firth.trust.held_out import held_out_probabilities
-from firth.types import Prediction
+from firth.types import Prediction, TaskInput
 
 MOST_TEXTS = 2000
 """Texts of each side that are compared; more are drawn from."""
@@ -140,7 +141,10 @@ def _auc_error(auc: float, num_old: int, num_new: int) -> float:
     """The standard error of an AUC (Hanley & McNeil 1982, equation 1)."""
     q1 = auc / (2 - auc)
     q2 = 2 * auc * auc / (1 + auc)
-    variance = auc * (1 - auc) + (num_new - 1) * (q1 - auc * auc) + (num_old - 1) * (q2 - auc * auc)
+    of_one_pair = auc * (1 - auc)
+    of_shared_new = (num_new - 1) * (q1 - auc * auc)
+    of_shared_old = (num_old - 1) * (q2 - auc * auc)
+    variance = of_one_pair + of_shared_new + of_shared_old
     return math.sqrt(max(variance, 0.0) / (num_old * num_new))
 
 
@@ -168,16 +172,17 @@ def _predictions(model: Model, rows: Sequence[Row]) -> list[Prediction]:
     for name, head in model.checkpoint.tasks.items():
         config = head.config
         if isinstance(config, ClassifyConfig) and name.startswith("classify") and config.kind != "number":
-            reads_pairs = config.num_texts == 2
-            inputs = [row if reads_pairs else " ".join(row) for row in rows]
+            inputs: list[TaskInput] = list(rows)
+            if config.num_texts != 2:
+                inputs = [" ".join(row) for row in rows]
             return model.predict(inputs, task=name)
     return []
 
 
 def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
     """Words that have become more frequent and less frequent, with the z-scores of their log-odds."""
-    old_counts = Counter(word for text in old for word in words_of(text))
-    new_counts = Counter(word for text in new for word in words_of(text))
+    old_counts = Counter(chain.from_iterable(map(words_of, old)))
+    new_counts = Counter(chain.from_iterable(map(words_of, new)))
     num_old = old_counts.total()
     num_new = new_counts.total()
     prior = old_counts + new_counts
@@ -188,7 +193,8 @@ def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[s
         in_new = new_counts[word] + weight
         odds_old = math.log(in_old / (num_old + num_prior - in_old))
         odds_new = math.log(in_new / (num_new + num_prior - in_new))
-        scores[word] = (odds_new - odds_old) / math.sqrt(1 / in_old + 1 / in_new)
+        deviation = math.sqrt(1 / in_old + 1 / in_new)
+        scores[word] = (odds_new - odds_old) / deviation
     ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
     risen = [pair for pair in ranked[:SHOWN_WORDS] if pair[1] > 0]
     fallen = [pair for pair in reversed(ranked[-SHOWN_WORDS:]) if pair[1] < 0]

@@ -14,14 +14,20 @@ PENALTIES = (0.1, 1.0, 10.0)
 
 def held_out_probabilities(vectors_ND: np.ndarray, labels_N: np.ndarray, folds_N: np.ndarray) -> np.ndarray:
     """N x T: the probabilities of each row by a regression trained on the other folds."""
-    candidates = [_out_of_fold(vectors_ND, labels_N, folds_N, l2=l2) for l2 in PENALTIES]
+    candidates = []
+    for l2 in PENALTIES:
+        probabilities_NT = _out_of_fold(vectors_ND, labels_N, folds_N, l2=l2)
+        candidates.append(probabilities_NT)
     return max(candidates, key=lambda probabilities_NT: mean_log_likelihood(probabilities_NT, labels_N))
 
 
 def mean_log_likelihood(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> float:
     """Of the rows' own labels."""
-    own_N = probabilities_NT[np.arange(len(labels_N)), labels_N]
-    return float(np.log(np.maximum(own_N, 1e-12)).mean())
+    rows_N = np.arange(len(labels_N))
+    own_N = probabilities_NT[rows_N, labels_N]
+    # No logarithm of 0.
+    positive_N = np.maximum(own_N, 1e-12)
+    return float(np.log(positive_N).mean())
 
 
 def _out_of_fold(vectors_ND: np.ndarray, labels_N: np.ndarray, folds_N: np.ndarray, *, l2: float) -> np.ndarray:
@@ -29,6 +35,7 @@ def _out_of_fold(vectors_ND: np.ndarray, labels_N: np.ndarray, folds_N: np.ndarr
     probabilities_NT = np.empty((len(labels_N), num_labels))
     for fold in range(int(folds_N.max()) + 1):
         is_held_out_N = folds_N == fold
-        layer = logistic.fit(vectors_ND[~is_held_out_N], labels_N[~is_held_out_N], num_labels=num_labels, l2=l2)
+        is_trained_on_N = ~is_held_out_N
+        layer = logistic.fit(vectors_ND[is_trained_on_N], labels_N[is_trained_on_N], num_labels=num_labels, l2=l2)
         probabilities_NT[is_held_out_N] = layer.probabilities(vectors_ND[is_held_out_N])
     return probabilities_NT

@@ -10,6 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
@@ -60,7 +61,13 @@ class HeldOutRows:
 
 
 def held_out_rows(
-    name: str, data: Labelled, *, model: Path | None = None, way: Way = "vectors", folds: int = FOLDS, seed: int = 1
+    name: str,
+    data: Labelled,
+    *,
+    model: Path | None = None,
+    way: Way = "vectors",
+    folds: int = FOLDS,
+    seed: int = 1,
 ) -> HeldOutRows:
     """Cross-validates the training rows."""
     if way not in WAYS:
@@ -78,7 +85,8 @@ def held_out_rows(
             "No label has two different texts, so there is nothing to learn from while others are judged; give more "
             "rows to find label errors."
         )
-    loaded = load(model or models.suiting(text for example in examples for text in example.texts))
+    all_texts = chain.from_iterable(example.texts for example in examples)
+    loaded = load(model or models.suiting(all_texts))
     vectors_ND, probabilities_NT = _from_vectors(loaded, examples, labels_N, folds_N)
     if way == "finetune":
         probabilities_NT = _finetuned_probabilities(loaded, examples, names, folds_N)
@@ -86,7 +94,10 @@ def held_out_rows(
 
 
 def _from_vectors(
-    model: Model, examples: Sequence[Example], labels_N: np.ndarray, folds_N: np.ndarray
+    model: Model,
+    examples: Sequence[Example],
+    labels_N: np.ndarray,
+    folds_N: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The vectors that know more about the labels, with the held-out probabilities that come from them.
 
@@ -108,7 +119,13 @@ def _from_vectors(
 
 
 def find_label_errors(
-    name: str, data: Labelled, *, model: Path | None = None, way: Way = "vectors", folds: int = FOLDS, seed: int = 1
+    name: str,
+    data: Labelled,
+    *,
+    model: Path | None = None,
+    way: Way = "vectors",
+    folds: int = FOLDS,
+    seed: int = 1,
 ) -> DeepFindings:
     """The training rows that are probably mislabelled.
 
@@ -131,7 +148,8 @@ def find_label_errors(
 def known_share(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> float:
     """How much of the labels' entropy the predictions explain (McFadden 1974): 1 all of it, 0 or less nothing."""
     shares_T = np.bincount(labels_N) / len(labels_N)
-    entropy = -float((shares_T * np.log(np.maximum(shares_T, 1e-12))).sum())
+    log_shares_T = np.log(np.maximum(shares_T, 1e-12))
+    entropy = -float((shares_T * log_shares_T).sum())
     return 1 + mean_log_likelihood(probabilities_NT, labels_N) / entropy if entropy else 0.0
 
 
@@ -173,7 +191,8 @@ def text_vectors(model: Model, examples: Sequence[Example], *, pooling: str | No
     columns = list(zip(*(example.texts for example in examples), strict=True))
     parts = [model.embed(list(column), pooling=pooling) for column in columns]
     if len(parts) == 2:
-        parts += [parts[0] * parts[1], np.abs(parts[0] - parts[1])]
+        first, second = parts
+        parts += [first * second, np.abs(first - second)]
     return np.hstack(parts)
 
 
@@ -185,7 +204,10 @@ def _nearest(vectors_ND: np.ndarray, place: int) -> list[int]:
 
 
 def _finetuned_probabilities(
-    model: Model, examples: Sequence[Example], names: Sequence[str], folds_N: np.ndarray
+    model: Model,
+    examples: Sequence[Example],
+    names: Sequence[str],
+    folds_N: np.ndarray,
 ) -> np.ndarray:
     """The probabilities of each row by a model that was fine-tuned on the other folds."""
     probabilities_NT = np.zeros((len(examples), len(names)))

@@ -40,11 +40,14 @@ def estimate_noise(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> LabelN
     best_own_N = np.ones(num_rows)
     best_value = -np.inf
     for temperature in TEMPERATURES:
-        own_N = at_temperature(probabilities_NT, temperature)[np.arange(num_rows), labels_N]
+        smoothed_NT = at_temperature(probabilities_NT, temperature)
+        own_N = smoothed_NT[np.arange(num_rows), labels_N]
         for rate in NOISE_RATES:
             likelihood_N = (1 - rate) * own_N + _wrong(own_N, rate, num_labels)
             prior = PRIOR_RATE * np.log(rate) + (1 - PRIOR_RATE) * np.log(1 - rate)
-            value = float(np.log(np.maximum(likelihood_N, 1e-12)).mean() + PRIOR_WEIGHT * prior)
+            # No logarithm of 0.
+            positive_N = np.maximum(likelihood_N, 1e-12)
+            value = float(np.log(positive_N).mean() + PRIOR_WEIGHT * prior)
             if value > best_value:
                 best_value = value
                 best_rate = float(rate)

@@ -11,7 +11,7 @@ import torch
 
 import firth
 from firth.convert import pickled
-from firth.convert.huggingface import read_tensors
+from firth.convert.weight_files import read_tensors
 from firth.errors import BadInput
 
 

@@ -14,8 +14,8 @@ import torch
 import firth
 from firth.convert.bundle import Bundle
 from firth.convert.checksum import crc32c, masked
-from firth.convert.huggingface import read_tensors
 from firth.convert.tensorflow import translate
+from firth.convert.weight_files import read_tensors
 from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 
 TYPES = {"float32": 1, "float64": 2, "int32": 3, "int64": 9, "float16": 19}

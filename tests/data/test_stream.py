@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from firth.data.shards import Shards
-from firth.data.stream import CorpusView, ranges, split
+from firth.data.stream import CorpusView, split
 from firth.errors import BadInput
+from firth.ragged import ranges
 
 
 def test_a_view_gives_the_sentences_of_its_documents(shards: Shards) -> None:

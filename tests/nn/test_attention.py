@@ -14,8 +14,9 @@ from firth.errors import BadInput, Unsupported
 from firth.nn.attention import Fused, Mask, Projected, Source, attend, attention_weights, prefix_mask
 from firth.nn.attention_layers import CrossAttention, SelfAttention
 from firth.nn.blocks import DecoderBlock, FeedForward, GatedFeedForward, NormOrder
+from firth.nn.groups import Group
 from firth.nn.kv_cache import KeyValueCache
-from firth.nn.layout import Group, Layout
+from firth.nn.layout import Layout
 from firth.tensors import Batch
 
 WIDTH, HEADS, HEAD_WIDTH = 64, 4, 16
