@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
+from firth import models
+
 ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
 """An argument in a message, with its value or without."""
 
@@ -23,13 +25,16 @@ class Flag(NamedTuple):
 
 
 def in_flags(text: str) -> str:
-    """The message with options in place of arguments; arguments that no command has stay as they are."""
+    """The message with options in place of arguments, and names of models in place of their folders.
+
+    Arguments that no command has stay as they are.
+    """
 
     def option(found: re.Match[str]) -> str:
         flag = _find(found[1])
         return found[0] if flag is None else _written(flag, found[2])
 
-    return ARGUMENT.sub(option, text)
+    return ARGUMENT.sub(option, models.with_names(text))
 
 
 def _find(argument: str) -> Flag | None:

@@ -58,6 +58,16 @@ def find(model: str | Path) -> Path:
     raise BadInput(f"{model} is not a folder with a model{others}{hint}")
 
 
+def with_names(text: str) -> str:
+    """A message with the names of the models that come with firth in place of their folders, which no user gave."""
+    home = str(_home())
+    known = "|".join(map(re.escape, names()))
+    if not known or home not in text:
+        return text
+    # A file of a model keeps its path.
+    return re.sub(rf"{re.escape(home)}/({known})(?![\w/-]|\.\w)", r"\1", text)
+
+
 def is_model(name: str | Path) -> bool:
     """Whether this is the folder or the name of a model."""
     try:
