@@ -281,6 +281,16 @@ def test_arguments_that_are_no_model_say_where_they_belong(run: Path, tmp_path: 
     assert (refused.code, "swap the two" in refused.err) == (2, True)
 
 
+def test_options_of_predict_that_do_not_go_together_are_refused_before_the_model_is_loaded(
+    tmp_path: Path, command: Command
+) -> None:
+    asked = ("predict", tmp_path / "no-model", "A day.")
+    assert "--pattern needs --words" in command(*asked, "--pattern", "{text} [MASK]").err
+    assert "leave out --engine" in command(*asked, "--words", "good=fine", "--engine", "ray").err
+    assert "Columns are those of a --file" in command(*asked, "--text-column", "text").err
+    assert "add --explain" in command(*asked, "--explain-by", "occlusion").err
+
+
 def test_a_stopped_study_is_continued_by_the_same_command(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
