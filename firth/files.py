@@ -83,19 +83,20 @@ def _errors_about(path: Path) -> Iterator[None]:
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
-def check_is_new(path: Path) -> None:
-    """Raises if the file or folder that is to be written exists."""
+def check_can_be_made(path: Path) -> None:
+    """Raises if the file or folder that is to be written exists, or cannot be written; before any other work."""
     if remote.exists(path) if remote.is_remote(path) else path.exists():
         raise BadInput(f"{path} already exists; choose another `out=` or remove it.")
+    check_writable(path)
 
 
 def check_writable(path: Path) -> None:
-    """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
+    """Raises if nothing can be written at `path`, or into it if it is a folder. Nothing is left behind."""
     if remote.is_remote(path):
         remote.file_system(path)  # raises if there is no such store
         return
-    existing_parents = (parent for parent in path.absolute().parents if parent.exists())
-    folder = next(existing_parents)
+    parents = path.absolute().parents
+    folder = path if path.is_dir() else next(parent for parent in parents if parent.exists())
     # Only writing shows for certain whether writing is possible.
     try:
         tempfile.TemporaryFile(dir=folder).close()

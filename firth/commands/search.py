@@ -162,12 +162,12 @@ def _tell_of_question(index: "SearchIndex", model: "Model", question: str, hits:
 
 def _mine(path: Path, out: Path, model: Path | None, options: MiningOptions, *, as_json: bool) -> None:
     from firth import models
-    from firth.files import check_is_new, write_bytes
+    from firth.files import check_can_be_made, write_bytes
     from firth.inference.model import load
     from firth.search.mining import mine_triplets
     from firth.search.pairs import read_pairs
 
-    check_is_new(out)
+    check_can_be_made(out)
     pairs = read_pairs(
         path,
         text_column=options.text_column,

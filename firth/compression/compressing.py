@@ -30,8 +30,7 @@ from firth.files import (
     MANIFEST,
     JsonObject,
     atomic_folder,
-    check_is_new,
-    check_writable,
+    check_can_be_made,
     read_json,
     sha256,
     write_bytes,
@@ -167,8 +166,7 @@ def compress(
         raise BadConfig(f"{request.method} has no training that several processes can share; run it without torchrun.")
     if resume:
         raise BadConfig(f"{request.method} has no training that could be continued; leave out `resume=True`.")
-    check_is_new(out)
-    check_writable(out)
+    check_can_be_made(out)
     job = _job(method_class, follow_ups, request)
     # Next to OUT, so that the chosen one only has to be renamed.
     out.parent.mkdir(parents=True, exist_ok=True)

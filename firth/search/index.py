@@ -28,7 +28,7 @@ import numpy as np
 from firth import models
 from firth.console import bar
 from firth.errors import BadInput, Damaged
-from firth.files import atomic_folder, check_is_new, check_manifest, read_json, write_json, write_manifest
+from firth.files import atomic_folder, check_can_be_made, check_manifest, read_json, write_json, write_manifest
 from firth.inference.model import Model, load
 from firth.search import By
 from firth.search.graph import Graph, GraphWriter
@@ -67,7 +67,7 @@ def build_index(
     texts: Sequence[Path], out: Path, *, model: str | Path | None = None, max_characters: int = MAX_CHARACTERS
 ) -> "SearchIndex":
     """Writes an index of the texts' passages. Without a model, the one for the language of the text is used."""
-    check_is_new(out)
+    check_can_be_made(out)
     passages = list(read_passages(texts, max_characters=max_characters))
     if not passages:
         raise BadInput("The text has no passages; give files that hold sentences.")

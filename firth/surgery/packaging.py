@@ -16,7 +16,7 @@ from firth import __version__
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.errors import BadConfig, BadInput
-from firth.files import MANIFEST, atomic_file, read_json
+from firth.files import MANIFEST, atomic_file, check_writable, read_json
 from firth.surgery.exporting import export_folder
 
 EARLIEST = (1980, 1, 1, 0, 0, 0)
@@ -65,10 +65,11 @@ def package(model: Path, out: Path, *, name: str = "", version: str = "1.0") -> 
     module = module_name(name or model.resolve().name)
     if not re.fullmatch(r"\d+(\.\d+)*", version):
         raise BadConfig(f"A version is numbers with points between them, such as 1.0; it is {version!r}.")
-    checkpoint = checkpoints.load(model)
     path = out / f"{module}-{version}-py3-none-any.whl"
     if path.exists():
         raise BadInput(f"{path} already exists; give another version or remove it.")
+    check_writable(path)
+    checkpoint = checkpoints.load(model)
     out.mkdir(parents=True, exist_ok=True)
     if checkpoint.light is None:
         _write_wheel(path, model, module=module, version=version, checkpoint=checkpoint)
