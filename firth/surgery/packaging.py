@@ -8,7 +8,6 @@ list of its files and their sha256 (PEP 427), so no build tool is needed.
 import base64
 import hashlib
 import re
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from firth.checkpoint import Checkpoint
 from firth.errors import BadConfig, BadInput
 from firth.files import MANIFEST, atomic_file, check_writable, read_json
 from firth.surgery.exporting import export_folder
+from firth.temporary import remove_abandoned, temporary_folder
 
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the archive, so that the same model gives the same bytes."""
@@ -69,18 +69,16 @@ def package(model: Path, out: Path, *, name: str = "", version: str = "1.0") -> 
     if path.exists():
         raise BadInput(f"{path} already exists; give another version or remove it.")
     check_writable(path)
+    remove_abandoned(path)
     checkpoint = checkpoints.load(model)
     out.mkdir(parents=True, exist_ok=True)
     if checkpoint.light is None:
         _write_wheel(path, model, module=module, version=version, checkpoint=checkpoint)
     else:
         # Thin matrices need the model they belong to, so they are merged with it.
-        merged = out / f".{module}-merged"
-        try:
-            export_folder(model, merged)
-            _write_wheel(path, merged, module=module, version=version, checkpoint=checkpoint)
-        finally:
-            shutil.rmtree(merged, ignore_errors=True)
+        with temporary_folder(path) as folder:
+            export_folder(model, folder / "merged")
+            _write_wheel(path, folder / "merged", module=module, version=version, checkpoint=checkpoint)
     return {"wheel": str(path), "module": module, "megabytes": path.stat().st_size / 1e6}
 
 
