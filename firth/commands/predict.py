@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firth.commands.row_options import LabelWords, Language, Pattern, SecondColumn, TaskOptions, TextColumn, given
+from firth.commands.row_options import (
+    LabelWords,
+    Language,
+    Pattern,
+    SecondColumn,
+    TaskOptions,
+    TextColumn,
+    check_pattern,
+    given,
+)
 from firth.commands.shown import (
     EngineName,
     ModelFolder,
@@ -94,8 +103,7 @@ def predict(
 
 def _check_prompt(pattern: str | None, label_words: str | None, *, engine: str) -> None:
     """Raises if a prompt lacks its words, or is to be answered elsewhere."""
-    if pattern and not label_words:
-        raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
+    check_pattern(pattern, label_words)
     if label_words and engine != "local":
         raise BadConfig("A prompt (--words) is answered on this machine; leave out --engine.")
 

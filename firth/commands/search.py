@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from firth.commands.shown import DEFAULT_MODEL, MODEL_HELP, Json, show
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.search import By
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ def search(
     else:
         if out is None or len(arguments) != 1:
             raise BadConfig(
-                "`search mine` needs one file of pairs and the file to write: PAIRS.tsv --out TRIPLETS.tsv."
+                "`search mine` needs one file of pairs and the file to write: PAIRS.tsv --out TRIPLETS.tsv; a model is "
+                "named with --model."
             )
         _mine(Path(arguments[0]), out, model, mining, as_json=as_json)
 
@@ -101,8 +102,8 @@ def _index_and_question(arguments: list[str]) -> tuple[Path, str]:
     if len(arguments) != 2:
         raise BadConfig("`search ask` takes an index and one question; put the question into quotes.")
     index, question = arguments
-    if not question.strip():
-        raise BadConfig("The question is empty; write what to look for.")
+    if not any(character.isalnum() for character in question):
+        raise BadConfig("The question has no words; write what to look for.")
     if Path(question).is_dir() and not Path(index).exists():
         raise BadConfig(f"The index comes first: '{question}' is a folder, and '{index}' is not; swap the two.")
     return Path(index), question
@@ -177,6 +178,8 @@ def _mine(path: Path, out: Path, model: Path | None, options: MiningOptions, *, 
     )
     loaded = load(model or models.suiting(first for first, _ in pairs))
     triplets = mine_triplets(loaded, pairs, negatives=options.negatives, margin=options.margin)
+    if not triplets:
+        raise BadInput(f"{path} gives no triplets: no text is less similar by {options.margin:g}; lower --margin.")
     lines = ["anchor\tpositive\tnegative"]
     for triplet in triplets:
         texts = (triplet.text, triplet.positive, triplet.negative)

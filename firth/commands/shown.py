@@ -122,8 +122,20 @@ def check_inputs(texts: Sequence[str] | None, file: Path | None, *, columns: Col
         raise BadConfig("Give texts or a --file, one of the two.")
     if file is not None and str(file) != "-" and not file.exists():
         raise BadInput(f"{file} does not exist.")
+    for text in texts or ():
+        if _is_file(text):
+            raise BadConfig(f"'{text}' is a file; give it with --file.")
     if columns and file is None:
         raise BadConfig("Columns are those of a --file; leave them out.")
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text is the name of a file."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        # It is too long for a name, or has a NUL.
+        return False
 
 
 def line(prediction: "Prediction") -> str:

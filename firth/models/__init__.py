@@ -49,8 +49,8 @@ def find(model: str | Path) -> Path:
         return _home() / str(model)
     if path.is_file():
         raise BadInput(
-            f"{model} is a file, not a folder with a model; labelled rows go to `train=` or `data=`, and a model file "
-            "of another program is opened by `firth import`."
+            f"{model} is a file, not a folder with a model; labelled rows go to `train=` or `data=`, texts to `file=` "
+            "or `text=`, and a model file of another program is opened by `firth import`."
         )
     nearest = get_close_matches(str(model), known, n=1)
     hint = f"; did you mean {nearest[0]}?" if nearest else "; train one with `firth pretrain` or name its folder."

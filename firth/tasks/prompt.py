@@ -30,7 +30,8 @@ SECOND = "{second}"
 MASK = "[MASK]"
 SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
 EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
-
+FULL_WIDTH = str.maketrans("，＝／", ",=/")
+"""What a Chinese keyboard may write between labels and words."""
 
 LabelWords = str | Mapping[str, str | Sequence[str]]
 """The words of each label: `positive=great/good,negative=bad`, or the same as a dict."""
@@ -68,7 +69,7 @@ class PromptConfig(ClassifyConfig):
 def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
     """`positive=great/good,negative=bad` as a mapping; raises for any other form."""
     found: dict[str, tuple[str, ...]] = {}
-    for part in text.split(",") if text else ():
+    for part in text.translate(FULL_WIDTH).split(",") if text else ():
         label, equals, written = part.partition("=")
         words = tuple(word.strip() for word in written.split("/") if word.strip())
         if not equals or not words or label.strip() in found:

@@ -101,7 +101,7 @@ def test_every_argument_exists_and_has_a_flag(name: str, text: str) -> None:
         ("finetune", "say `kind='pairs'`", "say --kind pairs"),
         ("export", "another `kind=`", "another --to"),
         ("pretrain", "leave out `start_from=`", "leave out --from"),
-        ("pretrain", "again with `tokenizer='a b/run'`", "again with --tokenizer a b/run"),
+        ("pretrain", "again with `tokenizer='a b/run'`", 'again with --tokenizer "a b/run"'),
         ("import", "`cased=True` or `cased=False`", "--cased or --uncased"),
         ("import", "leave out `cased=`", "leave out --cased/--uncased"),
         ("prepare", "leave out `repair=`", "leave out --repair"),

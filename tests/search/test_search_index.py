@@ -242,7 +242,7 @@ def test_from_the_command_line(run: Path, tmp_path: Path, command: Callable[...,
     by_words = command("search", "ask", index, "rain", "--top", 1, "--by", "words").out
     assert "rain" in by_words.lower()
     assert "unknown to this model" in command("search", "ask", index, "ποιότητα ήταν").err
-    assert "The question is empty" in command("search", "ask", index, " ").err
+    assert "The question has no words" in command("search", "ask", index, " ").err
     shown = command("search", "ask", index, "When will it rain?", "--top", 1).out
     assert f"prose.en.txt:{hits[0]['passage']['line']}" in shown
 
