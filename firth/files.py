@@ -21,6 +21,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from firth import remote
 from firth.errors import BadInput, Damaged, Unsupported
+from firth.temporary import remove_abandoned, temporary_file, temporary_folder
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -35,31 +36,20 @@ COMPRESSED = (".gz", ".xz", ".zst")
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
     """A binary file that appears at `path` only when it is complete and on disk."""
-    with _errors_about(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        os.close(handle)
-        with Path(temporary).open("wb") as file:  # its name is the path, for writers that want one
+    with temporary_file(path) as temporary:
+        with temporary.open("wb") as file:  # its name is the path, for writers that want one
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read the file
+        os.chmod(temporary, 0o644)  # a temporary file lets nobody else read it
         os.replace(temporary, path)
-    except BaseException:
-        # Also for KeyboardInterrupt: no temporary file is left.
-        Path(temporary).unlink(missing_ok=True)
-        raise
     _sync_folder(path.parent)
 
 
 @contextmanager
 def atomic_folder(path: Path, *, replace: bool = False, with_manifest: bool = True) -> Iterator[Path]:
     """A folder that appears at `path` only when its files and, unless it brings its own, its manifest are on disk."""
-    with _errors_about(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    try:
+    with temporary_folder(path) as temporary:
         yield temporary
         if with_manifest:
             write_manifest(temporary)
@@ -68,34 +58,28 @@ def atomic_folder(path: Path, *, replace: bool = False, with_manifest: bool = Tr
         if replace and path.exists():
             shutil.rmtree(path)
         os.replace(temporary, path)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
     _sync_folder(path.parent)
 
 
-@contextmanager
-def _errors_about(path: Path) -> Iterator[None]:
-    """Errors inside name `path`, which the user knows, instead of a temporary file or a parent folder."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+def check_can_be_made(path: Path) -> None:
+    """Raises if the file or folder that is to be written exists, or cannot be written; called before any other work.
 
-
-def check_is_new(path: Path) -> None:
-    """Raises if the file or folder that is to be written exists."""
+    What an earlier command for the same path left when it was killed is removed.
+    """
     if remote.exists(path) if remote.is_remote(path) else path.exists():
         raise BadInput(f"{path} already exists; choose another `out=` or remove it.")
+    check_writable(path)
+    if not remote.is_remote(path):
+        remove_abandoned(path)
 
 
 def check_writable(path: Path) -> None:
-    """Raises if nothing can be written at `path`. Its folder need not exist, and nothing is left behind."""
+    """Raises if nothing can be written at `path`, or into it if it is a folder. Nothing is left behind."""
     if remote.is_remote(path):
         remote.file_system(path)  # raises if there is no such store
         return
-    existing_parents = (parent for parent in path.absolute().parents if parent.exists())
-    folder = next(existing_parents)
+    parents = path.absolute().parents
+    folder = path if path.is_dir() else next(parent for parent in parents if parent.exists())
     # Only writing shows for certain whether writing is possible.
     try:
         tempfile.TemporaryFile(dir=folder).close()

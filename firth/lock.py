@@ -12,6 +12,17 @@ LOOK_SECONDS = 0.05
 """More than the time for which `is_held` keeps a lock."""
 
 
+def try_lock(descriptor: int) -> bool:
+    """Locks an open file or folder unless another process has; where the file system has no locks, none has."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # some network file systems have none
+        return True
+    return True
+
+
 class Lock:
     """Keeps a second process out of a folder. The kernel lets go of it when a process dies, however it dies."""
 
@@ -35,9 +46,9 @@ class Lock:
                 if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
                     return
                 raise
-            if not self._try(descriptor):
+            if not try_lock(descriptor):
                 time.sleep(LOOK_SECONDS)  # perhaps `is_held` was only looking
-            if not self._try(descriptor):
+            if not try_lock(descriptor):
                 os.close(descriptor)
                 folder = self.path.parent
                 raise BadInput(f"Another process is working on {folder}; wait for it to end or choose another `out=`.")
@@ -72,17 +83,6 @@ class Lock:
         finally:
             os.close(descriptor)
         return False
-
-    @staticmethod
-    def _try(descriptor: int) -> bool:
-        """Whether nobody else holds the lock; where the file system has no locks, nobody does."""
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        except OSError:  # some network file systems have none
-            return True
-        return True
 
     def _is_current(self, descriptor: int) -> bool:
         """Whether the open file is still the one under this name."""

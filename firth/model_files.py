@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from firth import models
 from firth.console import counted
 from firth.errors import BadConfig, BadInput
-from firth.files import check_is_new, check_writable, write_bytes
+from firth.files import check_can_be_made, write_bytes
 
 if TYPE_CHECKING:
     from firth.compression.compressing import CompressionSummary
@@ -85,7 +85,7 @@ def vector_head(
 
     texts = _paths(text)
     config = override(VectorHeadConfig(), changes)
-    check_is_new(Path(out))
+    check_can_be_made(Path(out))
     source = models.find(model)
     checkpoint = checkpoints.load(source)
     with share_cores():
@@ -159,7 +159,7 @@ def export(model: str | Path, *, out: str | Path, kind: str = "word2vec", bits: 
     last two are compared with firth on sample texts, and `difference` in the result is the largest one found.
     """
     path = Path(out)
-    check_is_new(path)
+    check_can_be_made(path)
     from firth.convert.vector_files import FORMATS, write_vectors
     from firth.inference.lexicon import open_lexicon
 
@@ -274,10 +274,9 @@ def embed_file(
     from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 
     path = Path(out)
-    check_is_new(path)
+    check_can_be_made(path)
     if path.suffix != ".npy":
         raise BadInput(f"{out} would hold a numpy array; let its name end in .npy.")
-    check_writable(path)
     texts = read_lines(Path(file))
     tell_of_table(Path(file))
     loaded = load(model or models.suiting(texts), precision=precision)

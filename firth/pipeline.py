@@ -225,8 +225,6 @@ def finetune(
         skip_bad=skip_bad,
         changes=(*_change_list(changes), *start_changes),
     )
-    if recipe == "ulmfit" and launched_size() > 1:
-        raise BadConfig("The stages of `recipe='ulmfit'` run in one process; leave out torchrun.")
     run = ulmfit.finetune if recipe == "ulmfit" else running.finetune
     with joined_ranks(), RunFolder(_folder(out), command="finetune", resume=resume or _is_begun_again(out)) as folder:
         if few or unlabelled:
@@ -295,6 +293,8 @@ def _start_of(model: str | Path | None, encoder: str | Path | None, recipe: str 
     if recipe is not None and recipe not in FINETUNING_RECIPES:
         known = ", ".join(FINETUNING_RECIPES)
         raise BadConfig(f"There is no recipe '{recipe}' for fine-tuning (known: {known}).")
+    if recipe == "ulmfit" and launched_size() > 1:
+        raise BadConfig("The stages of `recipe='ulmfit'` run in one process; leave out torchrun.")
     if recipe in ("fasttext", "transformer"):
         if model or encoder:
             raise BadConfig(f"`recipe='{recipe}'` starts from nothing; leave out the model and `encoder=`.")

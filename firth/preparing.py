@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from firth import models
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
-from firth.files import check_is_new, check_writable, ending
+from firth.files import check_can_be_made, ending
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -51,10 +51,9 @@ def prepare(
     from firth.engines import open_engine
 
     folder = Path(out)
-    check_is_new(folder)
+    check_can_be_made(folder)
     if near_duplicates is not None:
         _check_distance(near_duplicates)
-    check_writable(folder)
     if segmenter and engine != "local":
         raise BadConfig("A segmenter works in one process; leave out `engine=` or `segmenter=`.")
     segmentation = _segmentation(segmenter)

@@ -28,6 +28,11 @@ def key(*parts: int | str) -> np.uint64:
     return np.uint64(int.from_bytes(digest, "little"))
 
 
+def epoch_key(seed: int, purpose: str, epoch: int, *, fresh: bool) -> np.uint64:
+    """The key of what is drawn for an epoch. If it is not to be fresh, every epoch repeats the first."""
+    return key(seed, purpose, epoch if fresh else 0)
+
+
 def bits(k: np.uint64, *counters: CounterLike) -> np.ndarray:
     """Uniform 64-bit numbers for every combination of (broadcast) counters."""
     with np.errstate(over="ignore"):

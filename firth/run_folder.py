@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from firth.config import to_dict, to_toml
 from firth.errors import BadConfig, BadInput, Damaged, FirthError, Interrupted, LostRank, Resumable
-from firth.files import MANIFEST, remove_leftovers, write_bytes, write_json
+from firth.files import MANIFEST, check_writable, remove_leftovers, write_bytes, write_json
 from firth.folder import WRITTEN
 from firth.interrupts import Interrupts
 from firth.lock import Lock
@@ -273,6 +273,8 @@ class RunFolder:
             raise BadInput(f"{self.path} exists and holds no run; choose another `out=`.")
         elif self.resume:
             raise BadInput(f"{self.path} holds no run to resume; give all options without `resume=True` to begin one.")
+        else:
+            check_writable(self.path)
         self._accepted = True
 
     def _check_existing(self) -> None:

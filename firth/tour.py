@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from firth import models as shipped
 from firth import pipeline, preparing, samples, starts
 from firth.errors import BadConfig, BadInput, FirthError, Interrupted
-from firth.files import MANIFEST, write_bytes
+from firth.files import MANIFEST, check_writable, write_bytes
 from firth.run_folder import is_begun, is_finished
 from firth.run_source import REPORT
 
@@ -127,6 +127,7 @@ def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tunin
     are at the top of this file. In an installation without models the small BERT is fine-tuned.
     """
     folder = Path(out)
+    check_writable(folder)
     with _continued_by_running_again():
         return _demo(folder, minutes or MINUTES, seeds or SEEDS, tuple(tuning))
 

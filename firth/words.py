@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from firth import models
 from firth.errors import BadConfig, BadInput
-from firth.files import check_is_new
+from firth.files import check_can_be_made
 
 if TYPE_CHECKING:
     from firth.corpus.readers import Documents
@@ -41,7 +41,7 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
     from firth.report.scatter import write_map
 
     path = Path(out)
-    check_is_new(path)
+    check_can_be_made(path)
     lexicon = open_lexicon(models.find(model))
     vectors = [lexicon.vector(word) for word in words]
     write_map(path, words, np.stack(vectors))

@@ -14,6 +14,11 @@ def test_keys_tell_parts_and_types_apart() -> None:
     assert rng.key(1, "mask", 0) == np.uint64(0xB28841DAC4594DB5)  # the data of old runs rest on this number
 
 
+def test_an_epoch_that_is_not_fresh_has_the_key_of_the_first() -> None:
+    assert rng.epoch_key(1, "mask", 3, fresh=True) == rng.key(1, "mask", 3)
+    assert rng.epoch_key(1, "mask", 3, fresh=False) == rng.key(1, "mask", 0)
+
+
 def test_a_draw_does_not_depend_on_what_is_drawn_with_it() -> None:
     whole = rng.bits(KEY, np.arange(100)[:, None], np.arange(50))
     assert whole.shape == (100, 50)

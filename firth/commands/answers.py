@@ -79,7 +79,7 @@ def embed(
     """Turn each line of a file into a vector, in order."""
     from firth import model_files
 
-    if model is not None and not os.path.exists(model) and not models.is_model(model):
+    if model is not None and not os.path.isdir(model) and not models.is_model(model):
         raise BadConfig(f"'{model}' is not a model; write texts to a file, one on each line, and name it with --file.")
     written = model_files.embed_file(
         model, file=file, out=out, pooling=pooling, precision=precision, engine=engine, processes=processes

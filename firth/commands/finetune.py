@@ -16,6 +16,7 @@ from firth.commands.row_options import (
     RowOptions,
     SkipBad,
     TargetEnding,
+    check_pattern,
     model_and_changes,
     task_settings,
 )
@@ -121,6 +122,7 @@ def finetune(
 
     model, changes = model_and_changes(arguments or ())
     _check_not_swapped(model, train or ())
+    check_pattern(pattern, label_words)
     options = rows.given(
         tagger=tagger,
         format=format,

@@ -10,6 +10,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
+from firth import models
+
+CHANGES = {"evaluate": ("pattern", "label_words")}
+"""Settings that a command has no option for and takes as key=value."""
 ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
 """An argument in a message, with its value or without."""
 
@@ -23,23 +27,33 @@ class Flag(NamedTuple):
 
 
 def in_flags(text: str) -> str:
-    """The message with options in place of arguments; arguments that no command has stay as they are."""
+    """The message with options in place of arguments, and names of models in place of their folders.
+
+    Arguments that no command has stay as they are.
+    """
 
     def option(found: re.Match[str]) -> str:
+        if found[1] in CHANGES.get(_running_command(), ()):
+            return found[0]
         flag = _find(found[1])
         return found[0] if flag is None else _written(flag, found[2])
 
-    return ARGUMENT.sub(option, text)
+    return ARGUMENT.sub(option, models.with_names(text))
 
 
 def _find(argument: str) -> Flag | None:
     """The flag of an argument: that of the running command, else of the first command that has one."""
     tables = dict(flags())
-    running = tables.pop(sys.argv[1], {}) if len(sys.argv) > 1 else {}
+    running = tables.pop(_running_command(), {})
     for table in (running, *tables.values()):
         if argument in table:
             return table[argument]
     return None
+
+
+def _running_command() -> str:
+    """The subcommand that the user typed, or what stands in its place."""
+    return sys.argv[1] if len(sys.argv) > 1 else ""
 
 
 def _written(flag: Flag, value: str) -> str:
@@ -52,7 +66,8 @@ def _written(flag: Flag, value: str) -> str:
         has_two_names = flag.off and not flag.off.startswith("--no-")
         return f"{flag.on}/{flag.off}" if has_two_names else flag.on
     plain_value = value.strip("'")
-    return f"{flag.on} {plain_value}"
+    # In a shell, a value of several words needs quotes.
+    return f'{flag.on} "{plain_value}"' if " " in plain_value else f"{flag.on} {plain_value}"
 
 
 @cache

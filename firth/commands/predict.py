@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from firth.commands.row_options import LabelWords, Language, Pattern, SecondColumn, TaskOptions, TextColumn, given
+from firth.commands.row_options import (
+    LabelWords,
+    Language,
+    Pattern,
+    SecondColumn,
+    TaskOptions,
+    TextColumn,
+    check_pattern,
+    given,
+)
 from firth.commands.shown import (
     EngineName,
     ModelFolder,
@@ -67,20 +76,15 @@ def predict(
 ) -> None:
     """Ask a fine-tuned model about texts: one line, or one JSON row, for each input, in order."""
     check_model_first(model, texts or ())
-    check_inputs(texts, file)
-    from firth.inference.model import load  # torch
-
     columns = given(text_column=text_column, second_column=second_column)
-    if columns and file is None:
-        raise BadConfig("Columns are those of a --file; leave them out.")
+    check_inputs(texts, file, columns=columns)
     if explain_by != "auto" and not explain:
         raise BadConfig("--explain-by says how words are found that speak for a label; add --explain.")
+    _check_prompt(pattern, label_words, engine=engine)
+    from firth.inference.model import load  # torch
+
     loaded = load(model, language=language)
-    if pattern and not label_words:
-        raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
     if label_words:
-        if engine != "local":
-            raise BadConfig("A prompt (--words) is answered on this machine; leave out --engine.")
         loaded = loaded.prompted(words=label_words, pattern=pattern or "")
     examples = _examples(loaded, texts or (), file, task=task, columns=columns)
     if best != 1:
@@ -95,6 +99,13 @@ def predict(
         explanations = loaded.explain_examples(examples, task=task, by=explain_by)  # type: ignore[arg-type]
     rows = zip(examples, predictions, explanations, strict=True)
     _show_predictions(rows, abstain_below=threshold, as_json=as_json)
+
+
+def _check_prompt(pattern: str | None, label_words: str | None, *, engine: str) -> None:
+    """Raises if a prompt lacks its words, or is to be answered elsewhere."""
+    check_pattern(pattern, label_words)
+    if label_words and engine != "local":
+        raise BadConfig("A prompt (--words) is answered on this machine; leave out --engine.")
 
 
 def _examples(

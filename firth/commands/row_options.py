@@ -78,6 +78,12 @@ def given(**options: str | list[str] | None) -> TaskOptions:
     return {name: value for name, value in options.items() if value}
 
 
+def check_pattern(pattern: str | None, label_words: str | None) -> None:
+    """Raises for a pattern without words, which says nothing about labels."""
+    if pattern and not label_words:
+        raise BadConfig("--pattern needs --words: what [MASK] is for each label.")
+
+
 def _read_names(file: Path | None) -> list[str]:
     """The names of labels, one on each line of a file."""
     from firth.corpus.small_files import read_lines

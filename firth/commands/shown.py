@@ -1,7 +1,7 @@
 """What subcommands share: options that many of them take, and how results are printed."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -113,12 +113,29 @@ def check_model_first(model: str | Path, others: Sequence[str]) -> None:
             raise BadConfig(f"The model comes first: '{other}' is a model, and '{model}' is not; swap the two.")
 
 
-def check_inputs(texts: Sequence[str] | None, file: Path | None) -> None:
-    """Raises unless there are either texts or a file that exists; before a model is loaded, which takes seconds."""
+def check_inputs(texts: Sequence[str] | None, file: Path | None, *, columns: Collection[str] = ()) -> None:
+    """Raises unless there are either texts or a file that exists; before a model is loaded, which takes seconds.
+
+    `columns` are those that the user named, which only a file has.
+    """
     if bool(texts) == (file is not None):
         raise BadConfig("Give texts or a --file, one of the two.")
     if file is not None and str(file) != "-" and not file.exists():
         raise BadInput(f"{file} does not exist.")
+    for text in texts or ():
+        if _is_file(text):
+            raise BadConfig(f"'{text}' is a file; give it with --file.")
+    if columns and file is None:
+        raise BadConfig("Columns are those of a --file; leave them out.")
+
+
+def _is_file(text: str) -> bool:
+    """Whether a text is the name of a file."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        # It is too long for a name, or has a NUL.
+        return False
 
 
 def line(prediction: "Prediction") -> str:

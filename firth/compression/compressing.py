@@ -7,7 +7,6 @@ hashes, OUT/strength-K the states and logs of each strength, OUT/results.json th
 
 import logging
 import shutil
-import tempfile
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -30,8 +29,7 @@ from firth.files import (
     MANIFEST,
     JsonObject,
     atomic_folder,
-    check_is_new,
-    check_writable,
+    check_can_be_made,
     read_json,
     sha256,
     write_bytes,
@@ -41,6 +39,7 @@ from firth.files import (
 from firth.inference.model import Model
 from firth.run_folder import RunFolder
 from firth.run_source import RESULTS, CompressionSource, SourceFile, model_sha256
+from firth.temporary import temporary_folder
 from firth.train.parallel import chosen_device, current_world
 
 log = logging.getLogger(__name__)
@@ -175,13 +174,11 @@ def compress(
         raise BadConfig(f"{request.method} has no training that several processes can share; run it without torchrun.")
     if resume:
         raise BadConfig(f"{request.method} has no training that could be continued; leave out `resume=True`.")
-    check_is_new(out)
-    check_writable(out)
+    check_can_be_made(out)
     job = _job(method_class, follow_ups, request)
     # Next to OUT, so that the chosen one only has to be renamed.
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
-        candidate, summary = _choose(Candidates(method_class, follow_ups, job, Path(name)), config, request)
+    with temporary_folder(out) as candidates:
+        candidate, summary = _choose(Candidates(method_class, follow_ups, job, candidates), config, request)
         _add_card(candidate, summary, job.original)
         candidate.subject.folder.replace(out)
     return summary

@@ -104,6 +104,8 @@ def _text_blocks(part: FilePart, tally: Counter[str]) -> Iterator[str]:
 
 def conversion(data: bytes) -> str:
     """Advice for a file that is not UTF-8, with a guess at its encoding."""
+    if b"\0" in data and data[:2] not in _UTF_16:
+        return "it seems to be a binary file, give text"
     return f"convert the file, for example with iconv -f {_guess_encoding(data)} -t UTF-8"
 
 

@@ -28,7 +28,7 @@ from firth import remote
 from firth.data import remote_shards
 from firth.data.block_cache import BlockArray
 from firth.errors import BadInput, Damaged
-from firth.files import MANIFEST, atomic_folder, check_is_new, check_manifest, read_json, write_json
+from firth.files import MANIFEST, atomic_folder, check_can_be_made, check_manifest, read_json, write_json
 from firth.ragged import bounds_of
 from firth.tokenizers import Tokenizer
 
@@ -218,7 +218,7 @@ def write_shards(
     """
     if remote.is_remote(folder):
         if not replace:
-            check_is_new(folder)
+            check_can_be_made(folder)
         with TemporaryDirectory() as temporary:
             local = Path(temporary) / "shards"
             with write_shards(local, tokenizer, languages=languages) as writer:

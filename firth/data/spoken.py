@@ -12,10 +12,15 @@ _word = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 def words_of(text: str) -> list[str]:
     """The words of a text, in order."""
     lowered = text.lower()
-    if not has_chinese(lowered):
-        return _word.findall(lowered)
-    borders = [*chinese_borders(lowered), len(lowered)]
-    words: list[str] = []
+    return [lowered[start:end] for start, end in word_spans(lowered)]
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Where the words of a text begin and end."""
+    if not has_chinese(text):
+        return [found.span() for found in _word.finditer(text)]
+    borders = [*chinese_borders(text), len(text)]
+    spans: list[tuple[int, int]] = []
     for start, end in pairwise(borders):
-        words += _word.findall(lowered[start:end])
-    return words
+        spans += [found.span() for found in _word.finditer(text, start, end)]
+    return spans

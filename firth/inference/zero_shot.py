@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 from firth.checkpoint import Checkpoint, make_head
-from firth.tasks.prompt import LabelWords, PromptConfig, words_as_text, words_by_label
+from firth.errors import BadConfig
+from firth.tasks.prompt import EXAMPLE, LabelWords, PromptConfig, words_as_text, words_by_label
 
 TASK = "prompt"
 
@@ -11,7 +12,10 @@ TASK = "prompt"
 def with_prompt(checkpoint: Checkpoint, *, pattern: str, words: LabelWords) -> Checkpoint:
     """The model with a prompt as its only task; `words` are `positive=great,negative=terrible`, or a dict of them."""
     config = PromptConfig(pattern=pattern, label_words=words_as_text(words))
-    labels = {"label": tuple(words_by_label(config.label_words))}
+    names = tuple(words_by_label(config.label_words))
+    if len(names) == 1:
+        raise BadConfig(f"Words are given for one label only ({names[0]}); give those of all, such as {EXAMPLE}.")
+    labels = {"label": names}
     head = make_head(TASK, config, checkpoint.encoder, labels=labels)
     head.start_from(checkpoint.goals)
     head.calibrate_prompt(checkpoint.encoder, checkpoint.tokenizer)

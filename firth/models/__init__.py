@@ -49,13 +49,23 @@ def find(model: str | Path) -> Path:
         return _home() / str(model)
     if path.is_file():
         raise BadInput(
-            f"{model} is a file, not a folder with a model; labelled rows go to `train=` or `data=`, and a model file "
-            "of another program is opened by `firth import`."
+            f"{model} is a file, not a folder with a model; labelled rows go to `train=` or `data=`, texts to `file=` "
+            "or `text=`, and a model file of another program is opened by `firth import`."
         )
     nearest = get_close_matches(str(model), known, n=1)
     hint = f"; did you mean {nearest[0]}?" if nearest else "; train one with `firth pretrain` or name its folder."
     others = f", nor one of the models that come with firth ({', '.join(known)})" if known else ""
     raise BadInput(f"{model} is not a folder with a model{others}{hint}")
+
+
+def with_names(text: str) -> str:
+    """A message with the names of the models that come with firth in place of their folders, which no user gave."""
+    home = str(_home())
+    known = "|".join(map(re.escape, names()))
+    if not known or home not in text:
+        return text
+    # A file of a model keeps its path.
+    return re.sub(rf"{re.escape(home)}/({known})(?![\w/-]|\.\w)", r"\1", text)
 
 
 def is_model(name: str | Path) -> bool:

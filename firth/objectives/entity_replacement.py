@@ -94,13 +94,15 @@ class EntityReplacement(Objective):
                     f"{stream.shards.folder} repeats no phrases that could be replaced; give a list of names with "
                     "`objectives.entity_replacement.entities=FILE`."
                 )
-        return runs(stream, self.max_length, frame=self.vocab.frame, key=self._key("runs", epoch))
+        key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
+        return runs(stream, self.max_length, frame=self.vocab.frame, key=key)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         text = text_of(pack)
         size = -(-pack.num_tokens // TOKENS_PER_NAME // 64) * 64  # fixed, so that shapes are static
         mentions = self._names.find(text).head(size)
-        is_replaced_J, other_J = self._replacements(text, mentions, self._key("names", epoch))
+        key = rng.epoch_key(self.seed, "names", epoch, fresh=self.config.fresh)
+        is_replaced_J, other_J = self._replacements(text, mentions, key)
         places_T = np.flatnonzero(pack.ordinary_N)
         for mention in np.flatnonzero(is_replaced_J):
             within = slice(mentions.first_J[mention], mentions.ends_J[mention])
@@ -167,9 +169,3 @@ class EntityReplacement(Objective):
     def counts(self, batch: Batch) -> Mapping[str, int]:
         is_name_P = batch.targets["entity_replacement_labels"] != IGNORE
         return {"entity_replacement": int(is_name_P.sum())}
-
-    def _key(self, purpose: str, epoch: int) -> np.uint64:
-        """The random key of an epoch; without `fresh`, that of the first epoch."""
-        if not self.config.fresh:
-            epoch = 0
-        return rng.key(self.seed, purpose, epoch)

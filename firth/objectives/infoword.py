@@ -71,13 +71,15 @@ class InfoWord(Objective):
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         frame = self.vocab.frame
-        plan = runs(stream, self.max_length, frame=frame, key=self._key("runs", epoch))
+        key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
+        plan = runs(stream, self.max_length, frame=frame, key=key)
         # Most n-grams are shorter than the longest.
         return replace(plan, appended=frame.size() + self.config.max_tokens // 2)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         text = text_of(pack)
-        first_B, ends_B = self._ngrams(text, self._key("n-gram", epoch))
+        key = rng.epoch_key(self.seed, "n-gram", epoch, fresh=self.config.fresh)
+        first_B, ends_B = self._ngrams(text, key)
         chosen = np.flatnonzero(self._fits(pack, ends_B - first_B))
         first_J = first_B[chosen]
         ends_J = ends_B[chosen]
@@ -157,12 +159,6 @@ class InfoWord(Objective):
 
     def counts(self, batch: Batch) -> Mapping[str, int]:
         return {"infoword": int(batch.targets["infoword_real"].sum())}
-
-    def _key(self, purpose: str, epoch: int) -> np.uint64:
-        """The random key of an epoch; without `fresh`, that of the first epoch."""
-        if not self.config.fresh:
-            epoch = 0
-        return rng.key(self.seed, purpose, epoch)
 
 
 def _append(pack: Pack, packed_ids: PackedIds, rows: np.ndarray) -> None:

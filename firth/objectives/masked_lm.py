@@ -98,11 +98,11 @@ class MaskedLM(Objective):
             self._entities = read_names(Path(self.config.entities), tokenizer)
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
-        key = self._key("runs", epoch)
+        key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
         return runs(stream, self.max_length, frame=self.vocab.frame, key=key, pair_rate=self.config.pair_rate)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
-        key = self._key("mask", epoch)
+        key = rng.epoch_key(self.seed, "mask", epoch, fresh=self.config.fresh)
         chosen, leaders = self._choose(pack, key)
         # The number of predictions is fixed, so that the compiled graph sees static shapes.
         size = max_predictions(pack.num_tokens, self.config.rate)
@@ -148,12 +148,6 @@ class MaskedLM(Objective):
         x_PD = states.last_ND.index_select(0, positions_P)
         scores_PV: Tensor = self.head(x_PD, states.table_VD)
         return scores_PV
-
-    def _key(self, purpose: str, epoch: int) -> np.uint64:
-        """The random key of an epoch; without `fresh`, that of the first epoch."""
-        if not self.config.fresh:
-            epoch = 0
-        return rng.key(self.seed, purpose, epoch)
 
     def _choose(self, pack: Pack, key: np.uint64) -> tuple[np.ndarray, np.ndarray]:
         """The tokens to predict, and for each of them the first token of its unit."""

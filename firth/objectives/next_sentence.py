@@ -47,7 +47,7 @@ class NextSentence(PairObjective):
                 "it finer, or choose a recipe without pairs."
             )
         config = self.config
-        key = self.key(epoch)
+        key = rng.epoch_key(self.seed, "pairs", epoch, fresh=self.config.fresh)
         room = self.max_length - self.frame.size(2)
         walk = PairCutter(stream, key=key, room=room, short_rate=config.short_rate, random_rate=config.random_rate)
         first, second, is_random = walk.pairs()

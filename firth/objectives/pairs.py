@@ -56,12 +56,6 @@ class PairObjective(Objective):
         self.head = nn.Linear(encoder.width, 2)
         initialise(self.head, std=encoder.config.init_std)
 
-    def key(self, epoch: int) -> np.uint64:
-        """The random key of an epoch; without `fresh`, that of the first epoch."""
-        if not self.config.fresh:
-            epoch = 0
-        return rng.key(self.seed, "pairs", epoch)
-
     def plan(self, pieces_S22: np.ndarray, labels_S: np.ndarray) -> Plan:
         """The pairs with their labels, without those of which one part is empty."""
         starts_S2 = pieces_S22[:, :, 0]

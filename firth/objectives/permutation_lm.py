@@ -72,7 +72,7 @@ class PermutationLM(Objective):
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         """Runs of text, with the number of memory tokens of each as a label."""
-        key = self._key("runs", epoch)
+        key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
         frame = self.vocab.frame
         plan = runs(stream, self.max_length, frame=frame, key=key, pair_rate=self.config.pair_rate)
         memory_S = np.zeros(len(plan), np.int64)
@@ -80,14 +80,15 @@ class PermutationLM(Objective):
             sizes_SP = plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]
             # The memory ends where the second segment begins.
             first_segment_S = len(frame.opening) + sizes_SP[:, 0] + len(frame.between)
-            draws_S = rng.uniform(self._key("memory", epoch), np.arange(len(plan)))
+            memory_key = rng.epoch_key(self.seed, "memory", epoch, fresh=self.config.fresh)
+            draws_S = rng.uniform(memory_key, np.arange(len(plan)))
             is_drawn_S = draws_S < self.config.memory_rate
             has_second_S = sizes_SP[:, 1] > 0
             memory_S = np.where(is_drawn_S & has_second_S, first_segment_S, 0)
         return replace(plan, labels={**plan.labels, NAME: memory_S})
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
-        key = self._key("order", epoch)
+        key = rng.epoch_key(self.seed, "order", epoch, fresh=self.config.fresh)
         ranks_N = np.full(pack.num_tokens, CONTEXT_RANK, np.int64)
         is_memory_N = self._is_memory(pack)
         ranks_N[: len(is_memory_N)][is_memory_N] = MEMORY_RANK
@@ -123,12 +124,6 @@ class PermutationLM(Objective):
     def scores(self, x_PD: Tensor, table_VD: Tensor) -> Tensor:
         """Scores over the vocabulary from states of the query stream."""
         return linear(x_PD, table_VD, self.bias)
-
-    def _key(self, purpose: str, epoch: int) -> np.uint64:
-        """The random key of an epoch; without `fresh`, that of the first epoch."""
-        if not self.config.fresh:
-            epoch = 0
-        return rng.key(self.seed, purpose, epoch)
 
     def _max_queries(self, max_length: int) -> int:
         """The most predictions of a sequence, in batches of sequences up to this length."""

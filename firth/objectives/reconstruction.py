@@ -91,12 +91,14 @@ class ReconstructionObjective(Objective):
         frame = self.vocab.frame
         # A target has an end also where texts have no special tokens around them.
         longest_run = self.max_length if frame.size() else self.max_length - 1
-        plan = runs(stream, longest_run, frame=frame, key=self._key("runs", epoch))
+        key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
+        plan = runs(stream, longest_run, frame=frame, key=key)
         sizes_S = plan.lengths_S - frame.size()
         return replace(plan, pair_lengths=self.pair_lengths(sizes_S))
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
-        pair = self.pair(pack, self._key(self.name, epoch))
+        key = rng.epoch_key(self.seed, self.name, epoch, fresh=self.config.fresh)
+        pair = self.pair(pack, key)
         labels = set_pair(
             pack,
             source=pair.source,
@@ -118,12 +120,6 @@ class ReconstructionObjective(Objective):
     def counts(self, batch: Batch) -> Mapping[str, int]:
         is_label_N = batch.targets[f"{self.name}_labels"] != IGNORE
         return {self.name: int(is_label_N.sum())}
-
-    def _key(self, purpose: str, epoch: int) -> np.uint64:
-        """The random key of an epoch; without `fresh`, that of the first epoch."""
-        if not self.config.fresh:
-            epoch = 0
-        return rng.key(self.seed, purpose, epoch)
 
 
 def longest(expected: float, *, at_most: int) -> int:

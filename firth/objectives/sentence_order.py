@@ -40,7 +40,7 @@ class SentenceOrder(PairObjective):
     config: Config
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
-        key = self.key(epoch)
+        key = rng.epoch_key(self.seed, "pairs", epoch, fresh=self.config.fresh)
         room = self.max_length - self.frame.size(2)
         walk = PairCutter(stream, key=key, room=room, short_rate=self.config.short_rate)
         first, second, _ = walk.pairs()

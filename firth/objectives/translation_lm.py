@@ -63,7 +63,8 @@ class TranslationLM(MaskedLM):
         first_D2 = np.stack([starts_D, border_D], 1)
         second_D2 = np.stack([border_D, ends_D], 1)
         room = self.max_length - self.vocab.frame.size(2)
-        draws_D = rng.uniform(self._key("pairs", epoch), parallel.documents_D)
+        key = rng.epoch_key(self.seed, "pairs", epoch, fresh=self.config.fresh)
+        draws_D = rng.uniform(key, parallel.documents_D)
         return truncate(np.stack([first_D2, second_D2], 1), room, draws_D)
 
     def corrupt(self, pack: Pack, epoch: int) -> None:

@@ -72,7 +72,8 @@ class UniLM(MaskedLM):
     def _prefixes(self, pack: Pack, epoch: int) -> np.ndarray:
         """How many tokens of each sequence are seen by all of its tokens."""
         config = self.config
-        draws_B = rng.uniform(self._key("directions", epoch), pack.rows_B)
+        key = rng.epoch_key(self.seed, "directions", epoch, fresh=config.fresh)
+        draws_B = rng.uniform(key, pack.rows_B)
         lengths_B = np.diff(pack.bounds_B1)
         no_source_B = np.zeros_like(lengths_B)
         source_B = pack.labels.get(NAME, no_source_B)

@@ -20,6 +20,7 @@ folder holds, besides the files of those two modules,
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,10 +28,11 @@ import numpy as np
 from firth import models
 from firth.console import bar
 from firth.errors import BadInput, Damaged
-from firth.files import atomic_folder, check_is_new, check_manifest, read_json, write_json, write_manifest
+from firth.files import atomic_folder, check_can_be_made, check_manifest, read_json, write_json, write_manifest
 from firth.inference.model import Model, load
 from firth.search import By
 from firth.search.graph import Graph, GraphWriter
+from firth.search.languages import languages_of, reads
 from firth.search.passages import MAX_CHARACTERS, Passage, read_passages
 from firth.search.words import WordIndex, write_words
 
@@ -42,6 +44,8 @@ BLOCK_PASSAGES = 4096
 BLOCK_ROWS = 32_768
 """Passages compared with the questions at once."""
 LARGEST_CODE = 127
+SAMPLE_PASSAGES = 200
+"""Passages that are read to find the languages of an index."""
 CANDIDATES = 100
 """Passages that each way of searching brings, at least."""
 WORDS_SHARE = 0.8
@@ -63,7 +67,7 @@ def build_index(
     texts: Sequence[Path], out: Path, *, model: str | Path | None = None, max_characters: int = MAX_CHARACTERS
 ) -> "SearchIndex":
     """Writes an index of the texts' passages. Without a model, the one for the language of the text is used."""
-    check_is_new(out)
+    check_can_be_made(out)
     passages = list(read_passages(texts, max_characters=max_characters))
     if not passages:
         raise BadInput("The text has no passages; give files that hold sentences.")
@@ -170,6 +174,12 @@ class SearchIndex:
     def __len__(self) -> int:
         return len(self.scales_N)
 
+    @cached_property
+    def languages(self) -> frozenset[str]:
+        """The languages of its passages, by some of them from all parts."""
+        numbers = np.unique(np.linspace(0, len(self) - 1, SAMPLE_PASSAGES).astype(np.int64))
+        return languages_of(self.passage(number).text for number in numbers.tolist())
+
     def load_model(self) -> Model:
         """The model that made its vectors, for questions."""
         model = load(self.model)
@@ -241,11 +251,15 @@ class SearchIndex:
         return np.asarray(products_C * self.scales_N[numbers_C] + question_D @ self.centre_D)
 
     def ask(self, model: Model, question: str, *, top: int = 5, by: By = By.both) -> list[Hit]:
-        """The passages that fit a question best, best first; by words only those that have one of its words."""
-        return self.hits(question, model.embed([question], normalise=True)[0], top=top, by=by)
+        """The passages that fit a question best, best first: those with one of its words or with a meaning like its."""
+        [vector_D] = model.embed([question], normalise=True)
+        return self.hits(model, question, vector_D, top=top, by=by)
 
-    def hits(self, question: str, vector_D: np.ndarray, *, top: int, by: By = By.both) -> list[Hit]:
-        """The passages that fit a question with this vector best, best first."""
+    def hits(self, model: Model, question: str, vector_D: np.ndarray, *, top: int = 5, by: By = By.both) -> list[Hit]:
+        """The same for a question with this vector of the model."""
+        if by is not By.words and not reads(model, question, self.languages):
+            # Zeros are similar to nothing, so that only words count.
+            vector_D = np.zeros_like(vector_D)
         numbers, scores = self._found(question, vector_D, max(top, CANDIDATES), by)
         [best] = _best(scores[None], top)
         hits = []
@@ -254,21 +268,26 @@ class SearchIndex:
         return hits
 
     def _found(self, question: str, vector_D: np.ndarray, count: int, by: By) -> tuple[np.ndarray, np.ndarray]:
-        """The best `count` passages, or up to twice as many by both ways, and their scores."""
+        """The best `count` passages, or up to twice as many by both ways, and their scores.
+
+        A passage that has neither a word of the question nor a positive cosine to it is not found.
+        """
         if by is By.meaning:
             nearest_1T, cosines_1T = self.nearest(vector_D[None], top=count)
-            return nearest_1T[0], cosines_1T[0]
+            is_near_T = cosines_1T[0] > 0
+            return nearest_1T[0][is_near_T], cosines_1T[0][is_near_T]
         word_scores_N = self.words.scores(question)
         [by_words_T] = _best(word_scores_N[None], count)
         if by is By.words:
-            # A passage without any of the question's words is not found by them.
             scores_T = word_scores_N[by_words_T]
             return by_words_T[scores_T > 0], scores_T[scores_T > 0]
         nearest_1T, _ = self.nearest(vector_D[None], top=count)
         numbers_C = np.union1d(nearest_1T[0], by_words_T)
         cosines_C = self.cosines(vector_D, numbers_C)
         word_scores_C = word_scores_N[numbers_C]
-        return numbers_C, WORDS_SHARE * word_scores_C + (1 - WORDS_SHARE) * cosines_C
+        scores_C = WORDS_SHARE * word_scores_C + (1 - WORDS_SHARE) * cosines_C
+        is_found_C = (word_scores_C > 0) | (cosines_C > 0)
+        return numbers_C[is_found_C], scores_C[is_found_C]
 
 
 def _best(scores_QN: np.ndarray, top: int) -> np.ndarray:

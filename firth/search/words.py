@@ -105,30 +105,40 @@ class WordIndex:
         mean_length = max(1.0, float(lengths_N.mean()))
         self._norms_N = K1 * (1 - B + B * lengths_N / mean_length)
 
+    def weights(self, question: str) -> dict[str, float]:
+        """The words of a question with their idf, in alphabetical order: the fewer passages hold a word, the higher."""
+        num_passages = len(self._norms_N)
+        idfs: dict[str, float] = {}
+        for word in sorted(set(words_of(question))):
+            start, end = self._bounds(word)
+            num_holding = end - start
+            idfs[word] = math.log(1 + (num_passages - num_holding + 0.5) / (num_holding + 0.5))
+        return idfs
+
     def scores(self, question: str) -> np.ndarray:
         """The score of every passage, from 0 (it has none of the question's words) to 1."""
-        num_passages = len(self._norms_N)
-        scores_N = np.zeros(num_passages, np.float32)
+        scores_N = np.zeros(len(self._norms_N), np.float32)
         best_possible = 0.0
-        for word in sorted(set(words_of(question))):
+        for word, idf in self.weights(question).items():
             passages_P, counts_P = self._entries(word)
-            num_holding = len(passages_P)
-            idf = math.log(1 + (num_passages - num_holding + 0.5) / (num_holding + 0.5))
             highest = idf * (K1 + 1)
             best_possible += highest
             # No passage occurs twice among a word's entries.
             scores_N[passages_P] += highest * counts_P / (counts_P + self._norms_N[passages_P])
         return scores_N / max(best_possible, 1e-12)
 
-    def _entries(self, word: str) -> tuple[np.ndarray, np.ndarray]:
-        """The P passages that hold a word, and how often each does."""
+    def _bounds(self, word: str) -> tuple[int, int]:
+        """Where the entries of a word begin and end; there are none of a word that no passage holds."""
         [key] = fingerprints([word.encode()])
         place = int(np.searchsorted(self._keys_W, key))
         is_known = place < len(self._keys_W) and self._keys_W[place] == key
         if not is_known:
-            return np.empty(0, np.int32), np.empty(0, np.float32)
-        start = int(self._bounds_W1[place])
-        end = int(self._bounds_W1[place + 1])
+            return 0, 0
+        return int(self._bounds_W1[place]), int(self._bounds_W1[place + 1])
+
+    def _entries(self, word: str) -> tuple[np.ndarray, np.ndarray]:
+        """The P passages that hold a word, and how often each does."""
+        start, end = self._bounds(word)
         passages_P = np.asarray(self._passages_M[start:end])
         counts_P = self._counts_M[start:end].astype(np.float32)
         return passages_P, counts_P

@@ -20,7 +20,7 @@ async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
 
     def find() -> list[Hit]:
         [vectors] = model.embedder.embed_tokenized([tokenized], normalise=True)
-        return index.hits(request.query, vectors[0], top=request.top)
+        return index.hits(model, request.query, vectors[0], top=request.top)
 
     hits = await state.compute_alone(find, tokens=max(1, tokenized.num_tokens))
     unknown = state.unknown_share(name, tokenized.ids)

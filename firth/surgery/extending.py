@@ -17,7 +17,7 @@ from firth.checkpoint import Checkpoint, make_objective
 from firth.corpus.cleaning import clean_documents, drop_duplicates
 from firth.corpus.readers import read_documents
 from firth.errors import Unsupported
-from firth.files import atomic_folder, check_is_new
+from firth.files import atomic_folder, check_can_be_made
 from firth.objectives.objective import Objective
 from firth.tensors import Encoder
 from firth.tokenizers.growth import grow
@@ -43,7 +43,7 @@ class ExtensionFigures(TypedDict):
 
 def extend(model: Path, texts: Sequence[Path], *, add: int, min_count: int, out: Path) -> ExtensionFigures:
     """Writes the model with `add` new tokens into the new folder `out`; returns tokens per text before and after."""
-    check_is_new(out)
+    check_can_be_made(out)
     old = checkpoints.load(model)
     old_tokenizer = old.tokenizer
     parameter_names = {name for name, _ in old.encoder.named_parameters()}

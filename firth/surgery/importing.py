@@ -13,7 +13,7 @@ from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.convert import albert_zh, elmo, pickled, tensorflow
 from firth.errors import BadConfig, BadInput, FirthError
-from firth.files import MANIFEST, atomic_folder, check_is_new, write_json
+from firth.files import MANIFEST, atomic_folder, check_can_be_made, write_json
 from firth.surgery import word_tables
 
 TOKENIZER_SETTINGS = "tokenizer_config.json"
@@ -35,7 +35,7 @@ class ImportOptions:
 
 def import_model(source: Path, out: Path, *, options: ImportOptions) -> Checkpoint:
     """Writes the model in `source` into the new folder `out`, and returns it."""
-    check_is_new(out)
+    check_can_be_made(out)
     if source.is_file():
         return word_tables.import_file(source, out, skip_bad=options.skip_bad)
     if not source.is_dir():

@@ -8,7 +8,6 @@ list of its files and their sha256 (PEP 427), so no build tool is needed.
 import base64
 import hashlib
 import re
-import shutil
 import zipfile
 from pathlib import Path
 
@@ -16,8 +15,9 @@ from firth import __version__
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
 from firth.errors import BadConfig, BadInput
-from firth.files import MANIFEST, atomic_file, read_json
+from firth.files import MANIFEST, atomic_file, check_writable, read_json
 from firth.surgery.exporting import export_folder
+from firth.temporary import remove_abandoned, temporary_folder
 
 EARLIEST = (1980, 1, 1, 0, 0, 0)
 """The time of every file in the archive, so that the same model gives the same bytes."""
@@ -65,21 +65,20 @@ def package(model: Path, out: Path, *, name: str = "", version: str = "1.0") -> 
     module = module_name(name or model.resolve().name)
     if not re.fullmatch(r"\d+(\.\d+)*", version):
         raise BadConfig(f"A version is numbers with points between them, such as 1.0; it is {version!r}.")
-    checkpoint = checkpoints.load(model)
     path = out / f"{module}-{version}-py3-none-any.whl"
     if path.exists():
         raise BadInput(f"{path} already exists; give another version or remove it.")
+    check_writable(path)
+    remove_abandoned(path)
+    checkpoint = checkpoints.load(model)
     out.mkdir(parents=True, exist_ok=True)
     if checkpoint.light is None:
         _write_wheel(path, model, module=module, version=version, checkpoint=checkpoint)
     else:
         # Thin matrices need the model they belong to, so they are merged with it.
-        merged = out / f".{module}-merged"
-        try:
-            export_folder(model, merged)
-            _write_wheel(path, merged, module=module, version=version, checkpoint=checkpoint)
-        finally:
-            shutil.rmtree(merged, ignore_errors=True)
+        with temporary_folder(path) as folder:
+            export_folder(model, folder / "merged")
+            _write_wheel(path, folder / "merged", module=module, version=version, checkpoint=checkpoint)
     return {"wheel": str(path), "module": module, "megabytes": path.stat().st_size / 1e6}
 
 

@@ -18,6 +18,8 @@ from firth.tasks.table_files import JSON_ROW, Rows, as_texts, read_rows
 from firth.tasks.task import TaskConfig
 from firth.types import Example, Problem
 
+SHOWN = 60
+"""Characters of a column's name that a message shows."""
 READING = ("text_column", "second_column", "target_column", "label_columns", "label_names", "format", "target_ending")
 """Settings of tasks that only say where a file has its texts and labels; a fine-tuned model's may be replaced."""
 
@@ -126,7 +128,8 @@ def _only_reading(
         )
     rows.refuse_commas()
     found = "several columns could be" if readings else "no column is known to be"
-    names = ", ".join(rows.columns)
+    # Without a header these are texts.
+    names = ", ".join(f"{name[:SHOWN]}…" if len(name) > SHOWN else name for name in rows.columns)
     if rows.columns and all(_is_quoted(name) for name in rows.columns):
         raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
     if labelled and len(rows.columns) == 1:
@@ -169,6 +172,9 @@ def read(path: Path, config: ColumnSettings, problems: list[Problem], *, labelle
     _check_named(rows, text_names[1:], "`second_column=`")
     _check_named(rows, label_names, "`label_columns=`")
     _refuse_counted_header(rows, text_names, label_names)
+    for name in label_names:
+        if name in text_names:
+            raise BadInput(f"{path}: the column '{name}' is read as the text; name another with `label_columns=`.")
     examples: list[Example] = []
     for row, values in rows.take([*text_names, *label_names], problems):
         texts = [values[name] for name in text_names]

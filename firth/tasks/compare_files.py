@@ -123,7 +123,8 @@ def _columns_without_label(rows: Rows, config: TripletColumns, *, labelled: bool
         texts, _ = columns.find_columns(rows, config, labelled=False)
         if len(texts) < 2:
             raise BadInput(
-                f"{rows.path} has one column of texts ({texts[0]}), and pairs need two; call them anchor and positive."
+                f"{rows.path} has one column of texts ({texts[0]}), and pairs need two; name the other with "
+                "`second_column=`, or call the two anchor and positive."
             )
         return texts
     return ()

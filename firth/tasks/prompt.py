@@ -32,7 +32,8 @@ SECOND = "{second}"
 MASK = "[MASK]"
 SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
 EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
-
+FULL_WIDTH = str.maketrans("，＝／", ",=/")
+"""What a Chinese keyboard may write between labels and words."""
 
 LabelWords = str | Mapping[str, str | Sequence[str]]
 """The words of each label: `positive=great/good,negative=bad`, or the same as a dict."""
@@ -74,7 +75,7 @@ def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     if not text:
         return found
-    for part in text.split(","):
+    for part in text.translate(FULL_WIDTH).split(","):
         label, equals, written = part.partition("=")
         label = label.strip()
         words = [word.strip() for word in written.split("/")]

@@ -1,8 +1,9 @@
 """Several processes that torchrun started: how they join each other, and which of them speaks.
 
-In: the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT). Out: a process group,
-which `parallel.current_world` describes. A process that was started alone does nothing of this. Torch is imported only
-by processes that join.
+In: the environment that torchrun sets (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT); with srun alone, the
+job script sets these but LOCAL_RANK, for which srun has SLURM_LOCALID. Out: a process group, which
+`parallel.current_world` describes. A process that was started alone does nothing of this. Torch is imported only by
+processes that join.
 """
 
 import os
@@ -13,6 +14,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from firth.console import counted
 from firth.errors import BadConfig, LostRank
 from firth.train.watching import end_if_stuck
 
@@ -94,11 +96,20 @@ def _join() -> None:
 def _choose_gpu() -> None:
     import torch
 
-    number = int(os.environ.get("LOCAL_RANK", "0"))
-    num_gpus = torch.cuda.device_count()
+    torch.cuda.set_device(gpu_number(torch.cuda.device_count()))
+
+
+def gpu_number(num_gpus: int) -> int:
+    """Which of the GPUs that this process sees is its own: torchrun, or srun, numbers the processes of a machine."""
+    from_torchrun = os.environ.get("LOCAL_RANK")
+    from_srun = os.environ.get("SLURM_LOCALID", "0")
+    if from_torchrun is None and num_gpus == 1:
+        # `srun --gpus-per-task 1` shows each process only its own GPU.
+        return 0
+    number = int(from_srun if from_torchrun is None else from_torchrun)
     if number >= num_gpus:
-        raise BadConfig(f"This machine has {num_gpus} GPUs; let torchrun start no more than so many processes on it.")
-    torch.cuda.set_device(number)
+        raise BadConfig(f"This machine has {counted(num_gpus, 'GPU')}; start no more than so many processes on it.")
+    return number
 
 
 def _open_claims() -> None:

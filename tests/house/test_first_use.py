@@ -281,6 +281,86 @@ def test_arguments_that_are_no_model_say_where_they_belong(run: Path, tmp_path: 
     assert (refused.code, "swap the two" in refused.err) == (2, True)
 
 
+def test_files_in_the_place_of_models_and_texts_are_recognised(
+    reviews: Path, run: Path, tmp_path: Path, command: Command
+) -> None:
+    lines = tmp_path / "lines.txt"
+    lines.write_text("A good day.\n")
+    out = ("--out", tmp_path / "x.npy")
+    assert "name it with --file" in command("embed", lines, *out).err
+    refused = command("predict", reviews, lines)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err == f"firth: '{lines}' is a file; give it with --file.\n"
+    assert "texts to --file or --text" in command("vectors", lines, "--text", run, "--out", tmp_path / "x").err
+    assert command("predict", reviews, "word " * 2000, "a \0 b").code == 0  # no names of files
+
+
+def test_a_binary_file_is_called_one(reviews: Path, run: Path, tmp_path: Path, command: Command) -> None:
+    for ending in ("txt", "tsv", "jsonl"):
+        (tmp_path / f"binary.{ending}").write_bytes(bytes(range(256)) * 4)
+    out = ("--out", tmp_path / "x.npy")
+    for arguments in (
+        ("embed", run, "--file", tmp_path / "binary.txt", *out),
+        ("predict", reviews, "--file", tmp_path / "binary.txt"),
+        ("finetune", run, "--task", "classify", "--train", tmp_path / "binary.tsv", *out),
+        ("search", "build", tmp_path / "binary.jsonl", "--model", run, *out),
+        ("search", "mine", tmp_path / "binary.tsv", "--model", run, *out),
+    ):
+        refused = command(*arguments)
+        assert (refused.code, refused.out) == (2, "")
+        assert "binary file, give text" in refused.err, refused.err
+        assert "iconv" not in refused.err
+
+
+def test_columns_that_cannot_be_meant_are_refused(run: Path, tmp_path: Path, command: Command) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text(ROWS)
+    finetune = ("finetune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "x")
+    refused = command(*finetune, "--label-column", "text")
+    assert (refused.code, "'text' is read as the text; name another with --label-column" in refused.err) == (2, True)
+    refused = command(*finetune, "--pattern", "{text} [MASK]", "--few", "contrast")
+    assert (refused.code, "--pattern needs --words" in refused.err) == (2, True)
+    prose = tmp_path / "prose.tsv"
+    prose.write_text(f"{'A long line of prose. ' * 20}\nAnother.\n")
+    refused = command("check", prose, "--task", "compare")
+    assert "A long line of p…" in refused.err
+    assert len(refused.err) < len(str(prose)) + 400
+
+
+def test_the_remedy_of_a_prompt_without_words_can_be_typed(run: Path, tmp_path: Path, command: Command) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text(ROWS)
+    refused = command("evaluate", run, "--task", "prompt", "--data", rows)
+    assert "`label_words='positive=great,negative=terrible'`" in refused.err  # its --words are files
+    refused = command("predict", run, "A day.", "--words", "good")
+    assert """--pattern "{text} It was [MASK]." and --words positive=great,negative=terrible""" in refused.err
+    refused = command("predict", run, "A day.", "--words", "positive=good")
+    assert "Words are given for one label only (positive)" in refused.err
+
+
+def test_questions_without_words_and_pairs_without_negatives_are_refused(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    refused = command("search", "ask", tmp_path, "?! …")
+    assert (refused.code, "The question has no words" in refused.err) == (2, True)
+    pairs = tmp_path / "pairs.tsv"
+    pairs.write_text("anchor\tpositive\nA day.\tA good day.\nA night.\tA bad night.\n")
+    out = tmp_path / "triplets.tsv"
+    refused = command("search", "mine", pairs, "--model", run, "--out", out, "--margin", 3)
+    assert (refused.code, "no text is less similar by 3; lower --margin" in refused.err) == (2, True)
+    assert not out.exists()
+
+
+def test_options_of_predict_that_do_not_go_together_are_refused_before_the_model_is_loaded(
+    tmp_path: Path, command: Command
+) -> None:
+    asked = ("predict", tmp_path / "no-model", "A day.")
+    assert "--pattern needs --words" in command(*asked, "--pattern", "{text} [MASK]").err
+    assert "leave out --engine" in command(*asked, "--words", "good=fine", "--engine", "ray").err
+    assert "Columns are those of a --file" in command(*asked, "--text-column", "text").err
+    assert "add --explain" in command(*asked, "--explain-by", "occlusion").err
+
+
 def test_a_stopped_study_is_continued_by_the_same_command(
     tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import firth
 from firth import tasks
 from firth.commands.flags import ARGUMENT, flags, in_flags
 from firth.errors import BadConfig, BadInput
+from firth.search.pairs import read_pairs
 
 PACKAGE = Path(firth.__file__).parent
 OF_THE_COMMAND_LINE = {"cli.py", *(f"commands/{path.name}" for path in (PACKAGE / "commands").glob("*.py"))}
@@ -51,7 +52,7 @@ NAMING = [(name, text) for name, text in all_strings() if re.search(r"`\w+=", te
 
 def arguments() -> set[str]:
     """The arguments of all public functions and methods, and the settings of tasks that `finetune` takes."""
-    names: set[str] = set()
+    names = set(inspect.signature(read_pairs).parameters)
     for name in firth.__all__:
         public = getattr(firth, name)
         functions = (
@@ -100,7 +101,7 @@ def test_every_argument_exists_and_has_a_flag(name: str, text: str) -> None:
         ("finetune", "say `kind='pairs'`", "say --kind pairs"),
         ("export", "another `kind=`", "another --to"),
         ("pretrain", "leave out `start_from=`", "leave out --from"),
-        ("pretrain", "again with `tokenizer='a b/run'`", "again with --tokenizer a b/run"),
+        ("pretrain", "again with `tokenizer='a b/run'`", 'again with --tokenizer "a b/run"'),
         ("import", "`cased=True` or `cased=False`", "--cased or --uncased"),
         ("import", "leave out `cased=`", "leave out --cased/--uncased"),
         ("prepare", "leave out `repair=`", "leave out --repair"),

@@ -64,6 +64,41 @@ def test_places_nothing_can_be_written_to(command: Command, text: Path, run: Pat
             assert "check the path" in err
 
 
+def test_a_place_that_cannot_be_made_is_refused_before_anything_is_read(
+    command: Command, run: Path, tmp_path: Path
+) -> None:
+    """`none` does not exist, and a command that looked at it first would say so."""
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "x"
+    none = tmp_path / "none"
+    for arguments in (
+        ("prepare", none),
+        ("pretrain", none),
+        ("pretrain", none, "--recipe", "word2vec-sg-ns"),
+        ("finetune", run, "--task", "classify", "--train", none),
+        ("finetune", run, "--task", "classify", "--train", none, "--few", "contrast"),
+        ("finetune", run, "--task", "classify", "--train", none, "--recipe", "ulmfit"),
+        ("tune", run, "--task", "classify", "--train", none),
+        ("compress", run, "--by", "int8", "--data", none),
+        ("compress", run, "--by", "distil", "--data", none, "--train", none),
+        ("import", none),
+        ("extend", run, "--text", none, "--add", 3),
+        ("vectors", run, "--text", none),
+        ("export", run, "--format", "vec"),
+        ("package", run),
+        ("embed", run, "--file", none),
+        ("map", run, "the", "qqqq"),
+        ("search", "build", none),
+        ("search", "mine", none),
+        ("study", "lineage"),
+        ("demo",),
+    ):
+        code, shown, err = command(*arguments, "--out", f"{out}.npy")
+        assert (code, shown) == (2, ""), arguments
+        assert f"{tmp_path / 'file'} is a file, not a folder, so there can be no {out}" in err, (arguments, err)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_errors_name_what_the_person_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError, match="file/x") as raised:

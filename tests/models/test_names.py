@@ -294,3 +294,22 @@ def test_a_language_without_a_model_is_an_error(models_folder: Path, tmp_path: P
     assert models.suiting("Some words.") == tmp_path / "en-small"
     with pytest.raises(BadInput, match=r"has no model for Chinese text, only en-small; name a model folder\."):
         models.suiting("一些字")
+
+
+# Messages
+
+
+def test_a_message_names_a_model_as_the_user_did(with_models: Path, tmp_path: Path, command: Command) -> None:
+    refused = command("evaluate", "en-small", "--data", samples.labelled("classify", "en"))
+    assert (refused.code, "firth: en-small is not fine-tuned for a task" in refused.err) == (2, True)
+    refused = command(
+        "prepare", samples.prose("en"), "--tokenizer", "en-small", "--vocab-size", 9, "--out", tmp_path / "x"
+    )
+    assert (refused.code, "the tokenizer in en-small has its own" in refused.err) == (2, True)
+
+
+def test_a_file_of_a_model_and_other_folders_keep_their_paths(with_models: Path) -> None:
+    folder = with_models / "en-small"
+    assert models.with_names(f"{folder} is old; {folder}.") == "en-small is old; en-small."
+    for path in (folder / "config.json", f"{folder}-2", f"{folder}.tar", f"/elsewhere{folder}/x", "en-small"):
+        assert models.with_names(f"{path} is damaged.") == f"{path} is damaged."

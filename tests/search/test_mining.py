@@ -1,6 +1,7 @@
 """Hard negatives: near, but never a partner, and less similar than the partner by the margin."""
 
 import csv
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +9,10 @@ from typing import Any
 import pytest
 
 import firth
-from firth.errors import BadConfig
+from firth.errors import BadConfig, BadInput
 from firth.finetuning import labelled
 from firth.search.mining import mine_triplets
+from firth.search.pairs import read_pairs
 from firth.tasks.compare import CompareConfig
 
 PAIRS = [
@@ -73,3 +75,60 @@ def test_a_file_with_one_text_a_row_is_refused(run: Path, tmp_path: Path, comman
     assert answer.code == 2
     assert "one column of texts (text)" in answer.err
     assert not out.exists()
+
+
+SCORED = [
+    ("Warm air rises.", "Air that is warm goes up.", "4.5"),
+    ("Rivers end in the sea.", "The sea takes all rivers.", "4"),
+    ("Bees make honey.", "Glass is made of sand.", "0.5"),
+]
+
+
+def write_rows(path: Path, header: str, rows: list[tuple[str, ...]]) -> Path:
+    path.write_text("\n".join(["\t".join(header.split()), *("\t".join(row) for row in rows)]) + "\n")
+    return path
+
+
+def test_scores_need_the_one_from_which_on_texts_belong_together(
+    run: Path, tmp_path: Path, command: Callable[..., Any]
+) -> None:
+    rows = write_rows(tmp_path / "rows.tsv", "first second score", SCORED)
+    out = tmp_path / "triplets.tsv"
+    mine = ("search", "mine", rows, "--model", run, "--out", out, "--margin", 0, "--json")
+    refused = command(*mine)
+    assert (refused.code, refused.out) == (2, "")
+    assert "scores from 0.5 to 4.5 in its column 'score'" in refused.err
+    assert "such as --min-score 2.5" in refused.err
+    assert not out.exists()
+    mined = command(*mine, "--min-score", 2.5)
+    assert (mined.code, json.loads(mined.out)["pairs"]) == (0, 2)
+    assert "2 of 3 pairs have a 'score' of at least 2.5 and are used." in mined.err
+    assert "Bees make honey." not in out.read_text()
+    assert "lower --min-score" in command(*mine[:4], run, "--out", tmp_path / "none.tsv", "--min-score", 5).err
+
+
+@pytest.mark.parametrize("header", ["first second label", "anchor positive label"])
+def test_labels_of_0_and_1_say_which_pairs_belong_together(header: str, tmp_path: Path) -> None:
+    labelled_rows = [(first, second, str(int(float(score) > 2))) for first, second, score in SCORED]
+    rows = write_rows(tmp_path / "rows.tsv", header, labelled_rows)
+    assert read_pairs(rows) == [(first, second) for first, second, _ in SCORED[:2]]
+
+
+def test_columns_can_be_named_and_a_name_is_no_score(tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.tsv", "left right quality", SCORED)
+    texts = {"text_column": "left", "second_column": "right"}
+    assert len(read_pairs(rows, **texts)) == 3
+    assert len(read_pairs(rows, **texts, score_column="quality", min_score=4.0)) == 2
+    with pytest.raises(BadConfig, match="no column of scores"):
+        read_pairs(rows, **texts, min_score=4.0)
+    with pytest.raises(BadInput, match="no column 'grade'; its columns are left, right, quality"):
+        read_pairs(rows, **texts, score_column="grade")
+    named = write_rows(tmp_path / "named.tsv", "first second label", [("A day.", "A night.", "unlike")])
+    with pytest.raises(BadInput, match="row 2: the 'label' is 'unlike'"):
+        read_pairs(named)
+
+
+def test_rows_that_cannot_be_used_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = write_rows(tmp_path / "rows.tsv", "anchor positive", [*PAIRS, ("A day.", " ")])
+    assert read_pairs(rows) == PAIRS
+    assert "1 row left out, the first of them row 7: an empty text" in caplog.text

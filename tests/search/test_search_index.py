@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 import firth
-from firth import samples
+from firth import models, samples
 from firth.errors import BadInput, Unsupported
 from firth.inference.embedding import unit_vectors
+from firth.models import languages_of_model
 from firth.search import By
 from firth.search import index as index_module
 from firth.search.graph import GRAPH, Graph, GraphWriter
@@ -241,7 +242,7 @@ def test_from_the_command_line(run: Path, tmp_path: Path, command: Callable[...,
     by_words = command("search", "ask", index, "rain", "--top", 1, "--by", "words").out
     assert "rain" in by_words.lower()
     assert "unknown to this model" in command("search", "ask", index, "ποιότητα ήταν").err
-    assert "The question is empty" in command("search", "ask", index, " ").err
+    assert "The question has no words" in command("search", "ask", index, " ").err
     shown = command("search", "ask", index, "When will it rain?", "--top", 1).out
     assert f"prose.en.txt:{hits[0]['passage']['line']}" in shown
 
@@ -262,3 +263,88 @@ def test_mistakes_are_one_sentence(run: Path, tmp_path: Path, command: Callable[
         SearchIndex.open(tmp_path)
     assert "--out INDEX" in command("search", "build", samples.prose("en")).err
     assert "one question" in command("search", "ask", tmp_path, "two", "questions").err
+
+
+def test_a_passage_whose_meaning_is_not_like_the_question_is_not_found(prose_index: SearchIndex, run: Path) -> None:
+    model = firth.load(run)
+    away = -prose_index.centre_D / np.linalg.norm(prose_index.centre_D)
+    all_cosines = prose_index.cosines(away, np.arange(len(prose_index)))
+    hits = prose_index.hits(model, "qqq zzz", away, top=len(prose_index), by=By.meaning)
+    assert len(hits) == (all_cosines > 0).sum() < len(prose_index)
+    hits = prose_index.hits(model, "bees", away, top=len(prose_index), by=By.both)
+    by_words = prose_index.ask(model, "bees", top=len(prose_index), by=By.words)
+    assert {hit.number for hit in by_words} <= {hit.number for hit in hits}
+    assert len(hits) < len(prose_index)
+
+
+@pytest.fixture(scope="module")
+def chinese_index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
+    if "zh-small" not in models.names():
+        pytest.skip("needs zh-small")
+    home = tmp_path_factory.mktemp("chinese")
+    lines = ["我们用Python写程序，程序很短。", *samples.prose("zh").read_text("utf-8").splitlines()]
+    (home / "text.txt").write_text("\n".join(lines), "utf-8")
+    return build_index([home / "text.txt"], home / "index", model="zh-small")
+
+
+def test_a_question_in_another_language_finds_only_what_has_its_words(
+    chinese_index: SearchIndex, command: Callable[..., Any]
+) -> None:
+    model = chinese_index.load_model()
+    assert chinese_index.ask(model, "Why does it rain?") == []
+    assert chinese_index.ask(model, "Why does it rain?", by=By.meaning) == []
+    [hit] = chinese_index.ask(model, "Who writes in Python?", top=3)
+    assert "Python" in hit.passage.text
+    assert len(chinese_index.ask(model, "为什么会下雨？", top=3)) == 3
+    assert len(chinese_index.ask(model, "1984", top=3, by=By.meaning)) == 3  # of no language
+    asked = command("search", "ask", chinese_index.folder, "Why does it rain?")
+    assert (asked.code, asked.out) == (0, "")
+    assert "The question is not in Chinese and the index holds Chinese text only, so nothing was found" in asked.err
+    asked = command("search", "ask", chinese_index.folder, "Who writes in Python?")
+    assert "Python" in asked.out
+    assert "so passages are found by their words alone" in asked.err
+
+
+def test_a_chinese_question_to_an_english_index_finds_nothing(tmp_path: Path, command: Callable[..., Any]) -> None:
+    if "en-small" not in models.names():
+        pytest.skip("needs en-small")
+    built = command("search", "build", samples.prose("en"), "--out", tmp_path / "index")
+    assert built.code == 0
+    asked = command("search", "ask", tmp_path / "index", "为什么会下雨？")
+    assert (asked.code, asked.out) == (0, "")
+    assert "The question is in Chinese and the index holds no Chinese text, so nothing was found" in asked.err
+    assert "Warning" not in asked.err
+    asked = command("search", "ask", tmp_path / "index", "为什么会下雨？", "--json")
+    assert json.loads(asked.out) == {"hits": []}
+
+
+def test_a_model_of_several_languages_compares_all_of_them(run: Path, tmp_path: Path, prose_index: SearchIndex) -> None:
+    model = firth.load(run)
+    assert prose_index.languages == {"en", "zh"}
+    english = build_index([samples.prose("en")], tmp_path / "index", model=run)
+    assert english.languages == {"en"}
+    assert languages_of_model({}, model.tokenizer.vocab.ids) == ["en", "zh"]
+    assert len(english.ask(model, "为什么会下雨？", top=3)) == 3
+
+
+def test_answers_are_cut_unless_whole_ones_are_asked_for(
+    prose_index: SearchIndex, run: Path, command: Callable[..., Any]
+) -> None:
+    question = "Why does rain fall on the hills?"
+    hits = prose_index.ask(firth.load(run), question, top=3)
+    asked = ("search", "ask", prose_index.folder, question, "--top", 3)
+    cut = command(*asked).out.splitlines()
+    whole = command(*asked, "--whole").out.splitlines()
+    rows = json.loads(command(*asked, "--json").out)["hits"]
+    assert [row["passage"]["text"] for row in rows] == [hit.passage.text for hit in hits]
+    assert any(len(hit.passage.text) > 200 for hit in hits)
+    for hit, line, long_line in zip(hits, cut, whole, strict=True):
+        place = f"{hit.passage.file}:{hit.passage.line}"
+        assert long_line == f"{hit.score:7.4f}  {place}  {hit.passage.text}"
+        assert line.startswith(f"{hit.score:7.4f}  {place}  ")
+        assert len(line) <= len(f"{hit.score:7.4f}  {place}  ") + 94
+
+
+def test_options_of_other_actions_are_refused(prose_index: SearchIndex, command: Callable[..., Any]) -> None:
+    refused = command("search", "ask", prose_index.folder, "Why?", "--out", "found.txt")
+    assert (refused.code, "leave out --out and --model" in refused.err) == (2, True)

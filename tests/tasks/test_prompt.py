@@ -31,6 +31,7 @@ def head(small_bert: Callable[..., Bert]) -> PromptHead:
 def test_words_are_read_by_label() -> None:
     assert words_by_label("yes=great/good, no=bad") == {"yes": ("great", "good"), "no": ("bad",)}
     assert words_by_label("") == {}
+    assert words_by_label("正面＝好／棒，负面＝差") == {"正面": ("好", "棒"), "负面": ("差",)}
 
 
 def test_words_may_be_a_dict(run: Path) -> None:

@@ -21,8 +21,9 @@ export const search = {
       if (!asked) return;
       const answer = await work(() => ask("/search", { query: asked, top: TOP }));
       if (answer === null) return;
-      swap(list, answer.hits.map(({ text, file, line, score }) =>
-        make("li", {}, make("p", { class: "hit-text" }, text), make("p", { class: "hit-place" }, `${score.toFixed(2)} · ${file}:${line}`))));
+      const found = answer.hits.map(({ text, file, line, score }) =>
+        make("li", {}, make("p", { class: "hit-text" }, text), make("p", { class: "hit-place" }, `${score.toFixed(2)} · ${file}:${line}`)));
+      swap(list, found.length ? found : [make("li", {}, make("p", { class: "hit-text" }, t.nothing))]);
     }
   },
 };
