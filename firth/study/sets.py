@@ -90,15 +90,25 @@ class Sources:
             shutil.copyfileobj(source, file)
         return path
 
+    def parts(self, path: Path, separator: str = LINE) -> list[Path]:
+        """The rows of a file in as many parts as there are folds, each a file."""
+        rows = folds(read_rows(path, separator))
+        return [
+            write_rows(self._beside(path, f"part.{number}"), own, separator) for number, own in enumerate(rows, start=1)
+        ]
+
     def sample(self, path: Path, count: int, *, seed: int, separator: str = LINE) -> Path:
         """A file with so many rows of another one, drawn by the seed; a larger sample holds the smaller ones."""
-        # Samples of files of one name lie in the folders that the files lie in.
-        place = hashlib.sha256(str(path).encode()).hexdigest()[:8]
-        out = self.folder / "samples" / place / f"{path.stem}.{count}.{seed}{path.suffix}"
+        out = self._beside(path, f"{count}.{seed}")
         if not out.exists():
             rows = shuffled(read_rows(path, separator), seed=seed)
             write_rows(out, rows[:count], separator)
         return out
+
+    def _beside(self, path: Path, name: str) -> Path:
+        """Where a file made from another one lies: two files of one name have folders of their own."""
+        place = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+        return self.folder / "samples" / place / f"{path.stem}.{name}{path.suffix}"
 
 
 def read_rows(path: Path, separator: str = LINE) -> list[str]:
