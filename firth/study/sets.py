@@ -90,12 +90,15 @@ class Sources:
             shutil.copyfileobj(source, file)
         return path
 
-    def parts(self, path: Path, separator: str = LINE) -> list[Path]:
-        """The rows of a file in as many parts as there are folds, each a file."""
-        rows = folds(read_rows(path, separator))
-        return [
-            write_rows(self._beside(path, f"part.{number}"), own, separator) for number, own in enumerate(rows, start=1)
-        ]
+    def parts(self, path: Path, separator: str = LINE) -> list[tuple[Path, Path]]:
+        """The rows of a file in as many parts as there are folds: a file of each, and one of the other parts."""
+        parts = folds(read_rows(path, separator))
+        found = []
+        for number, part in enumerate(parts, start=1):
+            others = [row for other in parts if other is not part for row in other]
+            own_path = write_rows(self._beside(path, f"part.{number}"), part, separator)
+            found.append((own_path, write_rows(self._beside(path, f"others.{number}"), others, separator)))
+        return found
 
     def sample(self, path: Path, count: int, *, seed: int, separator: str = LINE) -> Path:
         """A file with so many rows of another one, drawn by the seed; a larger sample holds the smaller ones."""

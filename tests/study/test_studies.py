@@ -66,9 +66,11 @@ def test_parts_are_files(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_text("".join(f"{number}\n" for number in range(12)))
     parts = Sources(tmp_path / "files").parts(path)
-    rows = [row for part in parts for row in sets.read_rows(part)]
     assert len(parts) == sets.FOLDS
-    assert sorted(rows, key=int) == [str(number) for number in range(12)]
+    everything = [str(number) for number in range(12)]
+    assert sorted((row for part, _ in parts for row in sets.read_rows(part)), key=int) == everything
+    for part, others in parts:
+        assert sorted(sets.read_rows(part) + sets.read_rows(others), key=int) == everything
 
 
 @pytest.mark.parametrize("table", [lineage.SYSTEMS, ablations.SYSTEMS_BY_CHANGE], ids=["lineage", "ablations"])
@@ -100,7 +102,8 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Archives with the names of the public sets of chains, and a few sentences in each file."""
     folder = tmp_path_factory.mktemp("public")
     words = "我们 看 书\n" * 3 + "他们 不 看\n" * 3
-    entities = "Anna NN I-NP I-PER\nsings VB I-VP O\n\n" * 6
+    names = ("Anna", "Berg", "Carl", "Dora", "Emil", "Finn")
+    entities = "".join(f"{name} NN I-NP I-PER\nsings VB I-VP O\n\n" for name in names)
     contents = {
         "zh/pd199801/pd199801/199801.txt": words,
         "zh/icwb2/icwb2/gold/pku_test_gold.utf8": words,
@@ -138,12 +141,11 @@ def test_chains_of_public_sets(public: Path, tmp_path: Path) -> None:
     assert len({cell.run.files["data"] for cell in own}) == chains.SEEDS
 
 
-def test_a_chain_on_other_sentences_than_its_own(tmp_path: Path) -> None:
-    sources = Sources(tmp_path)
+def test_a_chain_on_other_sentences_than_its_own(public: Path, tmp_path: Path) -> None:
     [measured] = [
         cell.run
-        for cell in chains.cells(sources)
-        if (cell.system, cell.dataset, cell.seed, cell.x) == ("hmm", "entities-en", 1, chains.ALL)
+        for cell in chains.cells(Sources(tmp_path, public))
+        if (cell.system, cell.dataset, cell.seed, cell.x) == ("hmm", "conll", 1, chains.ALL)
     ]
     store = Store(tmp_path / "runs")
     figures = store.do(measured).figures
