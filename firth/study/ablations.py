@@ -29,7 +29,10 @@ FIRST = ("bert", "left to right", "no next sentence", "50 % masked")
 """All seeds of these come before any other: a few changes decided are worth more than all of them with one seed."""
 CHANGES: dict[str, Sentences] = {
     "bert": {"en": "15 % of the tokens masked, and pairs of sentences", "zh": "遮盖 15 % 的词元，并使用句对"},
-    "left to right": {"en": "GPT: every token from those before it", "zh": "GPT：由前面的词元预测每个词元"},
+    "left to right": {
+        "en": "GPT: every token from those before it; its tokens are byte pairs, so two things change at once",
+        "zh": "GPT：由前面的词元预测每个词元；它使用字节对，所以同时改变了两处",
+    },
     "no next sentence": {"en": "masked tokens alone", "zh": "只有遮盖"},
     "50 % masked": {"en": "half of the tokens masked", "zh": "遮盖一半词元"},
     "albert": DESCRIBED["albert"],

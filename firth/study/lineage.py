@@ -83,10 +83,14 @@ DESCRIBED: dict[str, Sentences] = {
         "zh": "未经训练的 BERT 网络；探针在此读到的只是词形和位置",
     },
     "word2vec": {"en": "one vector for each word, whatever stands beside it", "zh": "每个词一个向量，与上下文无关"},
-    "gpt": {"en": "a Transformer that reads from left to right", "zh": "从左到右阅读的 Transformer"},
+    "gpt": {
+        "en": "a Transformer that reads from left to right and learns from every token, over byte pairs",
+        "zh": "从左到右阅读、从每个词元学习的 Transformer，使用字节对",
+    },
     "bert": {
-        "en": "a Transformer that reads in both directions and learns from 15 % of the tokens, which are masked",
-        "zh": "双向阅读的 Transformer，从被遮盖的 15 % 词元中学习",
+        "en": "a Transformer that reads in both directions and learns from the 15 % of the tokens that are masked, over "
+        "word pieces",
+        "zh": "双向阅读的 Transformer，从被遮盖的 15 % 词元中学习，使用词片",
     },
     "elmo": {"en": "two LSTMs over letters, one in each direction", "zh": "两个方向各一个基于字符的 LSTM"},
     "electra": {"en": "learns which tokens were replaced by a smaller model", "zh": "学习哪些词元被小模型替换过"},

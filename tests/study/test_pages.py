@@ -44,4 +44,9 @@ def test_the_rows_are_whole(folder: Path) -> None:
 
 
 def test_there_are_pages() -> None:
-    assert {folder.name for folder in FOLDERS} >= {"heads", "senses", "similarity"}
+    assert {folder.name for folder in FOLDERS} >= {"ablations", "chains", "heads", "lineage", "senses", "similarity"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_index_names_the_page(folder: Path) -> None:
+    assert f"| [{folder.name}]({folder.name}/{MARKDOWN}) |" in (DOCS / "index.md").read_text("utf-8")
