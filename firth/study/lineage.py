@@ -88,7 +88,7 @@ DESCRIBED: dict[str, Sentences] = {
         "zh": "从左到右阅读、从每个词元学习的 Transformer，使用字节对",
     },
     "bert": {
-        "en": "a Transformer that reads in both directions and learns from the 15 % of the tokens that are masked, over "
+        "en": "a Transformer that reads in both directions and learns from the 15 % of tokens that are masked, over "
         "word pieces",
         "zh": "双向阅读的 Transformer，从被遮盖的 15 % 词元中学习，使用词片",
     },

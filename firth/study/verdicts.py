@@ -33,8 +33,13 @@ def judge(study: Study, rows: Sequence[Score]) -> list[Test]:
             if differences:
                 found.append((claim, dataset, differences))
     raw = [p_value(differences) for _, _, differences in found]
+    # One seed can decide nothing, so it is no test that the others have to be corrected for.
+    tested = [index for index, (_, _, differences) in enumerate(found) if len(differences) > 1]
+    corrected = dict(zip(tested, holm([raw[index] for index in tested]), strict=True))
     tests = []
-    for (claim, dataset, differences), p, corrected_p in zip(found, raw, holm(raw), strict=True):
+    for index, (claim, dataset, differences) in enumerate(found):
+        p = raw[index]
+        corrected_p = corrected.get(index, 1.0)
         interval = mean_interval(differences)
         tests.append(Test(claim, dataset, interval, p, corrected_p, outcome(interval.mean, corrected_p)))
     return tests
