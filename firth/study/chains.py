@@ -73,7 +73,7 @@ EMBEDDED = {
     "entities-zh": TaggedSet("zh-small", lambda sources: (samples.labelled("entities", "zh"), None)),
 }
 # A tenth of them lacks some of the tags.
-EMBEDDED_SHARES = (25.0, 50.0, ALL)
+EMBEDDED_SHARES = (20.0, 50.0, ALL)
 
 
 def cells(sources: Sources) -> list[Cell]:
@@ -214,7 +214,7 @@ STUDY = Study(
         _claim_with_all("memm", "hmm"),
         _claim_with_all("crf", "memm"),
         *_claims(1.0, 10.0, tuple(PUBLIC)),
-        *_claims(25.0, ALL, tuple(EMBEDDED)),
+        *_claims(20.0, ALL, tuple(EMBEDDED)),
     ),
     x_label="% of the training sentences",
     log_x=True,
