@@ -66,6 +66,8 @@ class Cell:
     """Figures to keep beside a named one."""
     x: float | None = None
     """Where it is on the horizontal axis, in a study of curves: a number of rows, a layer."""
+    turn: int = 0
+    """Cells of a lower turn are filled first."""
 
 
 @dataclass(frozen=True)
@@ -110,18 +112,20 @@ class Study:
     """What a score is, where the name of the run's figure does not say it."""
     spread: tuple[str, ...] = ()
     """Three figures, low, middle and high, that runs keep beside a score: a picture shows them."""
+    systems: Mapping[str, Sentences] = field(default_factory=dict)
+    """What each system is, for a reader who does not know its name."""
     against: str = ""
     """A figure of the runs that the scores are drawn against, one point for each system."""
 
     def queue(self, sources: Sources) -> list[Cell]:
         """The cells in the order in which they are filled.
 
-        Those that a claim is about come first, and of these one seed of everything before the next seed, so that a
-        short time limit gives many small verdicts instead of one.
+        In each turn those that a claim is about come first, and of these one seed of everything before the next seed,
+        so that a short time limit gives many small verdicts instead of one.
         """
 
-        def place(cell: Cell) -> tuple[bool, int]:
+        def place(cell: Cell) -> tuple[int, bool, int]:
             decides = any(claim.is_about(cell) for claim in self.claims)
-            return not decides, cell.seed
+            return cell.turn, not decides, cell.seed
 
         return sorted(self.cells(sources), key=place)

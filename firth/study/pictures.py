@@ -1,5 +1,6 @@
 """Rows -> pictures: curves over the study's axis, dots with intervals, or points on a plane, by the report's charts."""
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -107,11 +108,32 @@ def _dots(study: Study, title: str, own: Sequence[Mean]) -> Picture:
     """A dot for each mean, the best first; it has the name that the title does not say."""
     name = study.score or own[0].figure
     is_one_set = len({mean.dataset for mean in own}) == 1
+    frame = _frame(own)
     shown = []
     for mean in sorted(own, key=lambda mean: -mean.interval.mean):
         label = mean.system if is_one_set else mean.dataset
-        shown.append(Dot(label, mean.interval.mean, mean.interval.low, mean.interval.high))
+        low, high = mean.interval.low, mean.interval.high
+        if _is_wide(mean) and (low < frame[0] or high > frame[1]):
+            label += " (range cut)"
+            low, high = max(low, frame[0]), min(high, frame[1])
+        shown.append(Dot(label, mean.interval.mean, low, high))
     return Picture(f"{title}: {name}", dots(shown))
+
+
+def _is_wide(mean: Mean) -> bool:
+    """Whether its range is that of two seeds, 12.7 standard errors on either side, which would flatten the others."""
+    return mean.interval.count == 2
+
+
+def _frame(own: Sequence[Mean]) -> tuple[float, float]:
+    """The lowest and the highest of all means and of the ranges that are not very wide."""
+    ends = [mean.interval.mean for mean in own]
+    for mean in own:
+        if mean.interval.is_known and not _is_wide(mean):
+            ends += [mean.interval.low, mean.interval.high]
+    if all(_is_wide(mean) for mean in own):
+        return -math.inf, math.inf
+    return min(ends), max(ends)
 
 
 def _spreads(study: Study, rows: Sequence[Score]) -> dict[str, Picture]:

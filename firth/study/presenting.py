@@ -9,7 +9,7 @@ from firth.study.design import Study
 from firth.study.intervals import LEVEL, Interval
 from firth.study.pictures import Mean, means, pictures
 from firth.study.running import Score
-from firth.study.verdicts import Test, judge, verdict
+from firth.study.verdicts import Test, doubts, judge, verdict
 
 NOTE = {
     "en": f"Mean over the seeds and its {1 - LEVEL:.0%} interval (Student's t), in hundredths. Differences of a claim "
@@ -17,6 +17,8 @@ NOTE = {
     "zh": f"各随机种子的平均及其 {1 - LEVEL:.0%} 区间（t 分布），单位为百分之一。每个论断的差按种子配对，"
     "整个研究的论断一起做 Holm 校正。",
 }
+UNDECIDED = {"en": "What is not decided, and why", "zh": "哪些未定，为什么"}
+SYSTEMS = "Systems · 系统"
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,15 @@ def as_html(study: Study, rows: Sequence[Score], *, made: Made) -> str:
     sections = [
         section("Question", study.question["en"], study.design["en"]),
         section("Verdicts", *verdicts(study, rows, "en")),
+        section(UNDECIDED["en"], *_doubts(study, rows, "en")),
         section("摘要", study.question["zh"], study.design["zh"], *verdicts(study, rows, "zh")),
+        section(UNDECIDED["zh"], *_doubts(study, rows, "zh")),
         Section("Figures", tuple(shown)),
         section("Table", _table(study, rows), NOTE["en"], NOTE["zh"]),
     ]
+    systems = _systems(study, rows)
+    if systems:
+        sections.append(section(SYSTEMS, *systems))
     failures = _failures(rows)
     if failures:
         sections.append(section("Failed", *failures))
@@ -53,11 +60,16 @@ def as_markdown(study: Study, rows: Sequence[Score], *, made: Made) -> str:
     """The same page, whose pictures are files beside it."""
     parts = [f"# {study.name}", study.question["en"], study.design["en"], "## Verdicts"]
     parts.append(_listed(verdicts(study, rows, "en")))
+    parts += [f"### {UNDECIDED['en']}", _listed(_doubts(study, rows, "en"))]
     parts += ["## 摘要", study.question["zh"], study.design["zh"], _listed(verdicts(study, rows, "zh"))]
+    parts += [f"### {UNDECIDED['zh']}", _listed(_doubts(study, rows, "zh"))]
     parts.append("## Figures")
     for picture in pictures(study, rows):
         parts += [f"**{picture.heading}**", f"![{picture.heading}]({picture.file_name})"]
     parts += ["## Table", _markdown_table(study, rows), NOTE["en"], NOTE["zh"]]
+    systems = _systems(study, rows)
+    if systems:
+        parts += [f"## {SYSTEMS}", _listed(systems)]
     failures = _failures(rows)
     if failures:
         parts += ["## Failed", _listed(failures)]
@@ -71,6 +83,17 @@ def verdicts(study: Study, rows: Sequence[Score], language: str) -> list[str]:
     datasets = {row.dataset for row in rows}
     about = [claim for claim in study.claims if not claim.datasets or datasets & set(claim.datasets)]
     return [verdict(claim, tests, language) for claim in about]
+
+
+def _doubts(study: Study, rows: Sequence[Score], language: str) -> list[str]:
+    return doubts(study, judge(study, rows), language)
+
+
+def _systems(study: Study, rows: Sequence[Score]) -> list[str]:
+    """What the systems of these rows are, in both languages."""
+    shown = {row.system for row in rows}
+    described = {name: texts for name, texts in study.systems.items() if name in shown}
+    return [f"{name}: {texts['en']} · {texts['zh']}" for name, texts in described.items()]
 
 
 def _listed(sentences: Sequence[str]) -> str:

@@ -4,6 +4,7 @@ Parts of speech: every word has its tag. Entities: the words of entities with th
 order: one word of each sentence, which in half of the sentences was exchanged with its right neighbour.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,15 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from firth import rng
+from firth import rng, samples
 from firth.study import sets
 from firth.study.probing import UNLABELLED
 from firth.study.sets import Sources
 
-TRAIN = 400
-TEST = 200
+TRAIN = {"public": 400, "embedded": 900}
+TEST = {"public": 200, "embedded": 450}
+"""Sentences, where there are as many."""
 LONGEST = 60
 """Words of a sentence."""
+_WORD = re.compile(r"[\w'’-]+|[^\w\s]")
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,9 @@ def probe_files(sources: Sources, task: str, language: str, *, seed: int) -> tup
     sentences = _sentences(sources, task, language)
     by_text = {" ".join(sentence.words): sentence for sentence in sentences}
     drawn = [by_text[text] for text in sets.shuffled(list(by_text), seed=seed)]
-    num_train = min(TRAIN, len(drawn) * 2 // 3)
-    parts = {"train": drawn[:num_train], "test": drawn[num_train : num_train + TEST]}
+    num_train = min(TRAIN[sources.origin], len(drawn) * 2 // 3)
+    num_test = TEST[sources.origin]
+    parts = {"train": drawn[:num_train], "test": drawn[num_train : num_train + num_test]}
     paths = []
     for part, own in parts.items():
         lines = []
@@ -57,6 +61,9 @@ def _sentences(sources: Sources, task: str, language: str) -> list[TaggedSentenc
     if sources.data is None:
         train, test = sources.labelled(f"entities-{language}")
         found = [*_read_columns(train, entity=-1), *_read_columns(test, entity=-1)]
+        if task == "order" and language == "en":
+            # It needs no labels, so the texts of other sets serve as well.
+            found += _read_texts("topics") + _read_texts("classify")
     elif language == "en":
         found = _read_columns(sources.public("en/conll2003", "ner/conll2003/eng.train"), pos=1, entity=-1)
     elif task == "entities":
@@ -64,6 +71,12 @@ def _sentences(sources: Sources, task: str, language: str) -> list[TaggedSentenc
     else:
         found = _read_tagged(sources.public("zh/pd199801", "pd199801/199801.txt"))
     return [sentence for sentence in found if 4 <= len(sentence.words) <= LONGEST]
+
+
+def _read_texts(task: str) -> list[TaggedSentence]:
+    """The texts of an embedded table, in words and marks."""
+    texts = [row.split("\t")[0] for row in sets.read_rows(samples.labelled(task, "en"))[1:]]
+    return [TaggedSentence(tuple(_WORD.findall(text))) for text in texts]
 
 
 def _read_columns(path: Path, *, entity: int, pos: int | None = None) -> list[TaggedSentence]:

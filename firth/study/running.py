@@ -6,7 +6,6 @@ by how long the runs done so far took on this machine.
 
 import json
 import logging
-import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -49,10 +48,14 @@ class Clock:
 
     limit: float | None
     begun: float = field(default_factory=time.monotonic)
-    ratios: list[float] = field(default_factory=list)
+    designed: float = 0.0
+    """Seconds of the runs done so far, by the design."""
+    taken: float = 0.0
+    """What they took."""
 
     def expected(self, runs: Sequence[Experiment]) -> float:
-        factor = statistics.median(self.ratios) if self.ratios else 1.0
+        # Of sums: many short runs say little about a long one.
+        factor = self.taken / self.designed if self.designed else 1.0
         return factor * sum(run.seconds for run in runs)
 
     def fits(self, runs: Sequence[Experiment]) -> bool:
@@ -63,9 +66,8 @@ class Clock:
 
     def learn(self, runs: Sequence[Experiment], seconds: float) -> None:
         """Takes note of how long some runs took."""
-        designed = sum(run.seconds for run in runs)
-        if designed > 0:
-            self.ratios.append(seconds / designed)
+        self.designed += sum(run.seconds for run in runs)
+        self.taken += seconds
 
 
 def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | None) -> list[Score]:

@@ -90,15 +90,28 @@ class Sources:
             shutil.copyfileobj(source, file)
         return path
 
+    def parts(self, path: Path, separator: str = LINE) -> list[tuple[Path, Path]]:
+        """The rows of a file in as many parts as there are folds: a file of each, and one of the other parts."""
+        parts = folds(read_rows(path, separator))
+        found = []
+        for number, part in enumerate(parts, start=1):
+            others = [row for other in parts if other is not part for row in other]
+            own_path = write_rows(self._beside(path, f"part.{number}"), part, separator)
+            found.append((own_path, write_rows(self._beside(path, f"others.{number}"), others, separator)))
+        return found
+
     def sample(self, path: Path, count: int, *, seed: int, separator: str = LINE) -> Path:
         """A file with so many rows of another one, drawn by the seed; a larger sample holds the smaller ones."""
-        # Samples of files of one name lie in the folders that the files lie in.
-        place = hashlib.sha256(str(path).encode()).hexdigest()[:8]
-        out = self.folder / "samples" / place / f"{path.stem}.{count}.{seed}{path.suffix}"
+        out = self._beside(path, f"{count}.{seed}")
         if not out.exists():
             rows = shuffled(read_rows(path, separator), seed=seed)
             write_rows(out, rows[:count], separator)
         return out
+
+    def _beside(self, path: Path, name: str) -> Path:
+        """Where a file made from another one lies: two files of one name have folders of their own."""
+        place = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+        return self.folder / "samples" / place / f"{path.stem}.{name}{path.suffix}"
 
 
 def read_rows(path: Path, separator: str = LINE) -> list[str]:

@@ -114,6 +114,13 @@ def finetune(
     return figures
 
 
+def evaluate(out: Path, *, model: Path, data: Sequence[Path]) -> Figures:
+    """A fine-tuned model and labelled rows -> its scores on them."""
+    del out
+    figures = pipeline.evaluate(model, data=data[0])
+    return {name: float(value) for name, value in figures.items() if name != "rows"}
+
+
 def compress(
     out: Path,
     *,
@@ -143,6 +150,7 @@ TABLE: dict[str, Callable[..., Figures]] = {
     "probe": probe,
     "heads": heads,
     "senses": senses,
+    "evaluate": evaluate,
     "compress": compress,
 }
 """The steps by name."""

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from firth.study.design import Claim, Study
-from firth.study.intervals import Interval, Outcome, holm, mean_interval, outcome, p_value
+from firth.study.intervals import LEVEL, Interval, Outcome, holm, mean_interval, outcome, p_value
 from firth.study.running import Score
 
 
@@ -16,7 +17,10 @@ class Test:
     dataset: str
     difference: Interval
     """Better minus worse, seed by seed."""
+    p: float
+    """How probable such a difference is where there is none."""
     corrected_p: float
+    """The same, given how many claims the study tests."""
     outcome: Outcome
 
 
@@ -28,11 +32,16 @@ def judge(study: Study, rows: Sequence[Score]) -> list[Test]:
             differences = _differences(claim, dataset, rows)
             if differences:
                 found.append((claim, dataset, differences))
-    corrected = holm([p_value(differences) for _, _, differences in found])
+    raw = [p_value(differences) for _, _, differences in found]
+    # One seed can decide nothing, so it is no test that the others have to be corrected for.
+    tested = [index for index, (_, _, differences) in enumerate(found) if len(differences) > 1]
+    corrected = dict(zip(tested, holm([raw[index] for index in tested]), strict=True))
     tests = []
-    for (claim, dataset, differences), p in zip(found, corrected, strict=True):
+    for index, (claim, dataset, differences) in enumerate(found):
+        p = raw[index]
+        corrected_p = corrected.get(index, 1.0)
         interval = mean_interval(differences)
-        tests.append(Test(claim, dataset, interval, p, outcome(interval.mean, p)))
+        tests.append(Test(claim, dataset, interval, p, corrected_p, outcome(interval.mean, corrected_p)))
     return tests
 
 
@@ -94,6 +103,54 @@ def verdict(claim: Claim, tests: Sequence[Test], language: str = "en") -> str:
             parts.append(f"{word}{marks.opening}{shown}{marks.closing}")
     said = marks.between_outcomes.join(parts) or NOT_MEASURED[language]
     return f"{claim.text[language]}{marks.colon}{said}{marks.stop}"
+
+
+Doubt = Literal["one seed", "equal", "corrected", "small"]
+
+
+def _doubt(test: Test) -> Doubt:
+    """Why a test is not decided."""
+    if not test.difference.is_known:
+        return "one seed"
+    if test.p < LEVEL:
+        return "corrected"
+    if test.difference.low == test.difference.high:
+        return "equal"
+    return "small"
+
+
+DOUBTS: dict[str, dict[Doubt, str]] = {
+    "en": {
+        "one seed": "One seed has no interval",
+        "equal": "All seeds differ by the same, which so few may do by chance",
+        "corrected": "The interval is on one side of 0, but among so many tests that may be chance",
+        "small": "The interval holds 0, so chance alone may have made the difference",
+    },
+    "zh": {
+        "one seed": "只有一个种子，没有区间",
+        "equal": "各种子的差都相同，但种子太少，可能出于偶然",
+        "corrected": "区间在 0 的一侧，但检验这么多，可能出于偶然",
+        "small": "区间含 0，差异可能只是偶然",
+    },
+}
+DECIDED = {"en": "{decided} of {tests} tests are decided", "zh": "{tests} 个检验中有 {decided} 个已判定"}
+
+
+def doubts(study: Study, tests: Sequence[Test], language: str = "en") -> list[str]:
+    """How many tests are decided, and for each reason not to decide a sentence with the claims and their sets."""
+    marks = MARKS[language]
+    undecided = [test for test in tests if test.outcome == "undecided"]
+    decided = DECIDED[language].format(decided=len(tests) - len(undecided), tests=len(tests))
+    sentences = [decided + marks.stop]
+    for reason, why in DOUBTS[language].items():
+        parts = []
+        for claim in study.claims:
+            sets = [test.dataset for test in undecided if test.claim is claim and _doubt(test) == reason]
+            if sets:
+                parts.append(f"{claim.text[language]}{marks.opening}{marks.between_sets.join(sets)}{marks.closing}")
+        if parts:
+            sentences.append(f"{why}{marks.colon}{marks.between_outcomes.join(parts)}{marks.stop}")
+    return sentences
 
 
 def _signed(interval: Interval) -> str:

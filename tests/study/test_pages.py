@@ -10,7 +10,7 @@ from firth.files import read_json
 from firth.study.design import Study
 from firth.study.pictures import pictures
 from firth.study.presenting import Made, as_markdown, verdicts
-from firth.study.running import ROWS, read_rows
+from firth.study.running import ROWS, Score, read_rows
 from firth.study.studies import MADE, MARKDOWN
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "study"
@@ -43,5 +43,24 @@ def test_the_rows_are_whole(folder: Path) -> None:
     assert (folder / ROWS).stat().st_size < 300_000
 
 
+def test_the_range_of_two_seeds_does_not_flatten_the_others() -> None:
+    texts = {"en": "?", "zh": "？"}
+    scores = {"many": [0.60, 0.61, 0.62], "two": [0.50, 0.70], "one": [0.55]}
+    rows = []
+    for system, own in scores.items():
+        rows += [Score(system, "set", seed, "f1", score, "", 1.0) for seed, score in enumerate(own)]
+    [picture] = pictures(Study("test", texts, texts, lambda sources: []), rows)
+    assert "two (range cut)" in picture.svg
+    assert "many (range cut)" not in picture.svg
+    # With nothing beside it there is nothing to flatten.
+    [alone] = pictures(Study("test", texts, texts, lambda sources: []), rows[3:5])
+    assert "range cut" not in alone.svg
+
+
 def test_there_are_pages() -> None:
-    assert {folder.name for folder in FOLDERS} >= {"heads", "senses", "similarity"}
+    assert {folder.name for folder in FOLDERS} >= {"ablations", "chains", "heads", "lineage", "senses", "similarity"}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_the_index_names_the_page(folder: Path) -> None:
+    assert f"| [{folder.name}]({folder.name}/{MARKDOWN}) |" in (DOCS / "index.md").read_text("utf-8")

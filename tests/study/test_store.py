@@ -9,10 +9,10 @@ import pytest
 from firth.errors import BadInput, Interrupted
 from firth.study import steps
 from firth.study.design import Cell, Claim, Experiment, Study
-from firth.study.running import run_study
+from firth.study.running import Clock, Score, run_study
 from firth.study.sets import Sources
 from firth.study.store import Store
-from firth.study.verdicts import judge, verdict
+from firth.study.verdicts import doubts, judge, verdict
 
 
 @pytest.fixture
@@ -151,6 +151,46 @@ def test_rows_and_verdicts(tmp_path: Path, calls: list[str]) -> None:
     unequal = [replace(row, score=row.score + 0.1 * (row.seed - 2)) if row.system == "short" else row for row in rows]
     assert [test.outcome for test in judge(study, unequal)] == ["holds"]
     assert verdict(study.claims[1], tests) == "Longer than nothing: not measured."
+    assert doubts(study, judge(study, unequal)) == ["1 of 1 tests are decided."]
+
+
+def test_why_a_claim_is_not_decided() -> None:
+    texts = {"en": "?", "zh": "？"}
+    claims = []
+    rows = []
+    # Better minus worse, for each seed.
+    differences = {"once": [0.3], "equal": [0.2, 0.2, 0.2], "wide": [0.3, -0.2, 0.1], "late": [0.30, 0.32, 0.37]}
+    for name, own in differences.items():
+        claims.append(Claim(name, "worse", {"en": name, "zh": name}))
+        for seed, difference in enumerate(own, start=1):
+            rows.append(Score(name, "set", seed, "f1", 0.5 + difference, "", 1.0))
+    rows += [Score("worse", "set", seed, "f1", 0.5, "", 1.0) for seed in (1, 2, 3)]
+    # Of many tests, one that would be decided alone is not.
+    claims += [Claim("wide", "worse", {"en": f"wide {number}", "zh": ""}) for number in range(20)]
+    study = Study("test", texts, texts, lambda sources: [], tuple(claims))
+    decided, *reasons = doubts(study, judge(study, rows))
+    assert decided == "0 of 24 tests are decided."
+    assert reasons[0] == "One seed has no interval: once (set)."
+    assert reasons[1] == "All seeds differ by the same, which so few may do by chance: equal (set)."
+    assert reasons[2].endswith("but among so many tests that may be chance: late (set).")
+    assert "wide (set); wide 0 (set)" in reasons[3]
+    assert doubts(study, judge(study, rows), "zh")[:2] == [
+        "24 个检验中有 0 个已判定。",
+        "只有一个种子，没有区间：once（set）。",
+    ]
+
+
+def test_expected_seconds_come_from_sums() -> None:
+    clock = Clock(limit=100.0)
+    long_run = Experiment("write", {"text": "long"}, seconds=60)
+    assert clock.expected([long_run]) == 60
+    # Many short runs that are quicker than expected say little about a long one.
+    for _ in range(10):
+        clock.learn([_written("short")], 0.1)
+    clock.learn([long_run], 90)
+    assert clock.expected([long_run]) == pytest.approx(60 * 91 / 70)
+    assert clock.fits([long_run])
+    assert not clock.fits([long_run, long_run])
 
 
 def test_rows_of_earlier_times_are_kept_when_no_time_is_left(tmp_path: Path, calls: list[str]) -> None:
@@ -187,6 +227,14 @@ def test_what_decides_a_claim_comes_first() -> None:
     assert queue[:4] == [("worse", 1, 1.0), ("better", 1, 2.0), ("worse", 2, 1.0), ("better", 2, 2.0)]
     # Then the others, one seed after the other.
     assert [seed for _, seed, _ in queue[4:]] == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_a_lower_turn_comes_first() -> None:
+    cells = [Cell(f"turn {turn}", "set", seed, _written("a"), turn=turn) for turn in (1, 0) for seed in (2, 1)]
+    texts = {"en": "?", "zh": "？"}
+    study = Study("test", texts, texts, lambda sources: cells, (Claim("turn 1", "turn 0", texts),))
+    queue = [(cell.turn, cell.seed) for cell in study.queue(Sources(Path()))]
+    assert queue == [(0, 1), (0, 2), (1, 1), (1, 2)]
 
 
 def test_leftovers_of_a_step_do_not_stop_it(tmp_path: Path, calls: list[str]) -> None:

@@ -1,11 +1,12 @@
 """Every study can be laid out, and a small one runs from the command to its page, twice with the same figures."""
 
+import io
 import json
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -15,8 +16,10 @@ import pytest
 from firth import study as studies
 from firth.config import resolve
 from firth.errors import BadInput
-from firth.study import sets, similarity
+from firth.lineage import TABLE as RECIPES
+from firth.study import ablations, chains, lineage, sets, similarity
 from firth.study.design import Study
+from firth.study.lineage import System
 from firth.study.running import read_rows
 from firth.study.sets import Sources
 from firth.study.steps import TABLE
@@ -57,6 +60,98 @@ def test_a_larger_sample_holds_the_smaller_one(tmp_path: Path) -> None:
     large = sets.read_rows(sources.sample(train, 9, seed=1, separator=sets.SENTENCE), sets.SENTENCE)
     other = sets.read_rows(sources.sample(train, 5, seed=2, separator=sets.SENTENCE), sets.SENTENCE)
     assert large[:5] == small != other
+
+
+def test_parts_are_files(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_text("".join(f"{number}\n" for number in range(12)))
+    parts = Sources(tmp_path / "files").parts(path)
+    assert len(parts) == sets.FOLDS
+    everything = [str(number) for number in range(12)]
+    assert sorted((row for part, _ in parts for row in sets.read_rows(part)), key=int) == everything
+    for part, others in parts:
+        assert sorted(sets.read_rows(part) + sets.read_rows(others), key=int) == everything
+
+
+@pytest.mark.parametrize("table", [lineage.SYSTEMS, ablations.SYSTEMS_BY_CHANGE], ids=["lineage", "ablations"])
+def test_every_system_has_a_recipe_and_a_sentence(table: Mapping[str, System]) -> None:
+    described = {**lineage.DESCRIBED, **ablations.CHANGES}
+    for name, system in table.items():
+        assert system.recipe in RECIPES
+        assert set(described[name]) == {"en", "zh"}
+
+
+def test_ten_minutes_of_the_lineage_decide_something(tmp_path: Path) -> None:
+    study = lineage.STUDY
+    done: dict[str, float] = {}
+    seeds: dict[tuple[str, str], set[int]] = {}
+    for cell in study.queue(Sources(tmp_path)):
+        runs = [cell.run, *cell.run.needs.values()]
+        runs += [needed for run in runs for needed in run.needs.values()]
+        done |= {run.key: run.seconds for run in runs}
+        if sum(done.values()) > 600:
+            break
+        seeds.setdefault((cell.system, cell.dataset), set()).add(cell.seed)
+    # All seeds of both sides of at least two claims.
+    whole = {system for (system, _), own in seeds.items() if len(own) == lineage.SEEDS}
+    assert len([claim for claim in study.claims if {claim.better, claim.worse} <= whole]) >= 2
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Archives with the names of the public sets of chains, and a few sentences in each file."""
+    folder = tmp_path_factory.mktemp("public")
+    words = "我们 看 书\n" * 3 + "他们 不 看\n" * 3
+    names = ("Anna", "Berg", "Carl", "Dora", "Emil", "Finn")
+    entities = "".join(f"{name} NN I-NP I-PER\nsings VB I-VP O\n\n" for name in names)
+    contents = {
+        "zh/pd199801/pd199801/199801.txt": words,
+        "zh/icwb2/icwb2/gold/pku_test_gold.utf8": words,
+        "zh/cws_sxu/sxu/train.txt": words,
+        "zh/cws_sxu/sxu/test.txt": words,
+        "en/conll2003/ner/conll2003/eng.train": entities,
+        "en/conll2003/ner/conll2003/eng.testb": entities,
+    }
+    archives: dict[str, list[tuple[str, str]]] = {}
+    for name, text in contents.items():
+        language, archive, member = name.split("/", 2)
+        archives.setdefault(f"{language}/{archive}", []).append((member, text))
+    for archive, members in archives.items():
+        packed = folder / f"{archive}.tar.xz"
+        packed.parent.mkdir(exist_ok=True)
+        with tarfile.open(packed, "w:xz") as tar:
+            for member, text in members:
+                info = tarfile.TarInfo(member)
+                info.size = len(text.encode())
+                tar.addfile(info, io.BytesIO(text.encode()))
+    return folder
+
+
+def test_chains_of_public_sets(public: Path, tmp_path: Path) -> None:
+    sources = Sources(tmp_path, public)
+    queue = chains.STUDY.queue(sources)
+    assert {cell.dataset for cell in queue} == {*chains.EMBEDDED, *chains.PUBLIC}
+    # The encoder, which takes longest, comes after all chains.
+    kinds = [cell.system in chains.ENCODERS for cell in queue]
+    assert kinds == sorted(kinds)
+    # With all sentences a chain is trained once, and every seed has its own test sentences.
+    own = [cell for cell in queue if (cell.system, cell.dataset, cell.x) == ("hmm", "pku", chains.ALL)]
+    assert [cell.run.step for cell in own] == ["evaluate"] * chains.SEEDS
+    assert len({cell.run.needs["model"].key for cell in own}) == 1
+    assert len({cell.run.files["data"] for cell in own}) == chains.SEEDS
+
+
+def test_a_chain_on_other_sentences_than_its_own(public: Path, tmp_path: Path) -> None:
+    [measured] = [
+        cell.run
+        for cell in chains.cells(Sources(tmp_path, public))
+        if (cell.system, cell.dataset, cell.seed, cell.x) == ("hmm", "conll", 1, chains.ALL)
+    ]
+    store = Store(tmp_path / "runs")
+    figures = store.do(measured).figures
+    assert next(iter(figures)) == "f1"
+    # The first seed's test sentences are those that the run itself was scored on.
+    assert figures["f1"] == store.do(measured.needs["model"]).figures["f1"]
 
 
 def test_public_sets_are_read_from_archives(tmp_path: Path) -> None:
