@@ -38,7 +38,7 @@ PUBLISHED = {"tiny": 4.4, "mini": 11.2, "small": 28.8, "medium": 41.4, "base": 1
 
 
 RECURRENT = ("elmo", "ulmfit")
-"""They have no deep and narrow sizes."""
+"""They have no sizes named by layers and width."""
 
 
 @pytest.mark.parametrize("name", RECURRENT)
@@ -50,7 +50,7 @@ def test_a_size_that_a_recipe_does_not_have(name: str) -> None:
 @pytest.mark.parametrize("size", lineage.SIZES)
 @pytest.mark.parametrize("name", lineage.TABLE)
 def test_round_trip(name: str, size: str) -> None:
-    if name in RECURRENT and size.startswith("12x"):
+    if name in RECURRENT and "x" in size:
         pytest.skip("refused, see above")
     recipe = lineage.make(name, size)
     assert (recipe.recipe, recipe.size) == (name, size)
