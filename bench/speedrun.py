@@ -22,6 +22,7 @@ from typing import Any
 MASKED = 'objectives={"masked_lm": {"rate": 0.3, "pair_rate": 0.9}}'
 DETECTION = "objectives.replaced_token."
 ONLY_DETECTION = (f"{DETECTION}kept_masks=0", f"{DETECTION}corrective_weight=0", f"{DETECTION}masking.rate=0.15")
+FEW_MASKS = (f"{DETECTION}kept_masks=0.3", f"{DETECTION}corrective_weight=1", f"{DETECTION}masking.rate=0.2")
 NARROW = '{"width": 64, "num_layers": 12, "num_heads": 1, "ffn_width": 256}'
 CONTRASTIVE = (
     'objectives={"contrastive": {"pooling": "mean", "weight": 3.0, "pair_rate": 0.9}, "replaced_token": {'
@@ -31,7 +32,7 @@ CONTRASTIVE = (
 TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "small": ("12x256", ()),
     "detection-only": ("12x256", ONLY_DETECTION),
-    "corrective-5": ("12x256", (f"{DETECTION}corrective_weight=5",)),
+    "corrective-1": ("12x256", (f"{DETECTION}corrective_weight=1",)),
     "adamw": ("12x256", ("train.optim.optimizer=adamw",)),
     "adamw-5e-4": ("12x256", ("train.optim.optimizer=adamw", "train.optim.rate=5e-4")),
     "muon-5e-4": ("12x256", ("train.optim.rate=5e-4",)),
@@ -39,10 +40,14 @@ TRIALS: dict[str, tuple[str, tuple[str, ...]]] = {
     "normal-init": ("12x256", ("encoder.bert.init=normal",)),
     "narrow-generator": ("12x256", (f"{DETECTION}generator={NARROW}",)),
     "half-step": ("12x256", ("batches.tokens=32768",)),
-    "mask-30": ("12x256", (f"{DETECTION}masking.rate=0.3",)),
+    "mask-20": ("12x256", (f"{DETECTION}masking.rate=0.2",)),
     "weight-10": ("12x256", (f"{DETECTION}weight=10",)),
     "dropout": ("12x256", ("encoder.bert.dropout=0.1",)),
-    "decay-0.1": ("12x256", ("train.optim.weight_decay=0.1",)),
+    "8x384": ("8x384", ()),
+    "8x384-fast": ("8x384", ("train.optim.rate=1.5e-3",)),
+    "8x384-sentences": ("8x384", ("train.optim.rate=1.5e-3", f"{DETECTION}masking.sentence_rate=0.2")),
+    "few-masks": ("12x256", FEW_MASKS),
+    "decay-0.01": ("12x256", ("train.optim.weight_decay=0.01",)),
     "decay-0.3": ("12x256", ("train.optim.weight_decay=0.3",)),
     "decay-1": ("12x256", ("train.optim.weight_decay=1",)),
     "decay-0.3-dropout": ("12x256", ("train.optim.weight_decay=0.3", "encoder.bert.dropout=0.1")),

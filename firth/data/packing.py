@@ -143,11 +143,13 @@ def runs(
     frame: Frame,
     key: np.uint64 | None = None,
     pair_rate: float = 0.0,
+    sentence_rate: float = 0.0,
 ) -> Plan:
     """Every document of a view cut into runs that fit into `max_length` with their special tokens.
 
-    With a key, a document that is longer than a run is cut at other places for each key. With a `pair_rate`, that share
-    of the runs is split into two segments at a sentence border.
+    With a key, a document that is longer than a run is cut at other places for each key. With a `sentence_rate`, that
+    share of the runs is cut further into single sentences. With a `pair_rate`, that share of the runs is split into two
+    segments at a sentence border.
     """
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
     ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
@@ -169,12 +171,38 @@ def runs(
     document_end_S = np.repeat(ends_D, counts_D)
     first_S = np.maximum(begin_S, document_start_S)
     last_S = np.minimum(begin_S + step, document_end_S)
+    if sentence_rate:
+        assert key is not None
+        first_S, last_S = _single_sentences(stream, first_S, last_S, key=key, sentence_rate=sentence_rate)
     pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
     if not pair_rate:
         return Plan(pieces_S12, frame=frame)
     assert key is not None
     pieces_S22 = _halves(stream, pieces_S12, key=key, pair_rate=pair_rate)
     return Plan(pieces_S22, frame=frame)
+
+
+def _single_sentences(
+    stream: CorpusView, first_R: np.ndarray, last_R: np.ndarray, *, key: np.uint64, sentence_rate: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """R runs, a share of them cut at every sentence border inside; the first and last place of all pieces, in order."""
+    starts = stream.starts_S
+    # The sentences that begin inside a run are number from_R up to, not including, to_R.
+    from_R = np.searchsorted(starts, first_R, side="right")
+    to_R = np.searchsorted(starts, last_R, side="left")
+    is_drawn_R = rng.uniform(key, np.arange(len(first_R)), 2) < sentence_rate
+    num_cuts_R = np.where(is_drawn_R, to_R - from_R, 0)
+    # S pieces: one more than cuts. Piece number p of a run lies between its cuts p - 1 and p.
+    counts_R = num_cuts_R + 1
+    run_S = owners_of(counts_R)
+    place_S = places_of(counts_R)
+    next_cut_S = from_R[run_S] + place_S
+    last_sentence = len(starts) - 1
+    cut_before_S = starts[np.maximum(next_cut_S - 1, 0)]
+    cut_after_S = starts[np.minimum(next_cut_S, last_sentence)]
+    first_S = np.where(place_S == 0, first_R[run_S], cut_before_S)
+    last_S = np.where(place_S == num_cuts_R[run_S], last_R[run_S], cut_after_S)
+    return first_S, last_S
 
 
 def _halves(stream: CorpusView, pieces_S12: np.ndarray, *, key: np.uint64, pair_rate: float) -> np.ndarray:

@@ -50,6 +50,9 @@ class MaskedLM(Objective):
         """Activation of the head; empty for the encoder's."""
         fresh: bool = True
         """Draw new cuts and masks every epoch; otherwise an epoch repeats those of the first."""
+        sentence_rate: float = 0.0
+        """Share of the sequences that are cut into single sentences, for objectives that cut the text: a model that only
+        reads long runs takes the words of a lone sentence for its answers."""
         pair_rate: float = 0.0
         """Share of sequences split into two segments at a sentence border, so that both segments are trained; for
         objectives that cut the text. Sequences without a border inside stay whole."""
@@ -59,8 +62,9 @@ class MaskedLM(Objective):
             are_shares = all(0 <= share <= 1 for share in shares)
             if not 0 < self.rate < 1 or not are_shares:
                 raise BadConfig("Masking needs a rate between 0 and 1, and shares that add up to at most 1.")
-            if not 0 <= self.pair_rate <= 1:
-                raise BadConfig("objectives.masked_lm.pair_rate must be between 0 and 1.")
+            for name in ("sentence_rate", "pair_rate"):
+                if not 0 <= getattr(self, name) <= 1:
+                    raise BadConfig(f"objectives.masked_lm.{name} must be between 0 and 1.")
             if self.entities and self.unit != "entity":
                 raise BadConfig("A list of entities goes with objectives.masked_lm.unit=entity.")
 
@@ -99,7 +103,15 @@ class MaskedLM(Objective):
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
-        return runs(stream, self.max_length, frame=self.vocab.frame, key=key, pair_rate=self.config.pair_rate)
+        config = self.config
+        return runs(
+            stream,
+            self.max_length,
+            frame=self.vocab.frame,
+            key=key,
+            pair_rate=config.pair_rate,
+            sentence_rate=config.sentence_rate,
+        )
 
     def corrupt(self, pack: Pack, epoch: int) -> None:
         key = rng.epoch_key(self.seed, "mask", epoch, fresh=self.config.fresh)

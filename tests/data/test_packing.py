@@ -135,16 +135,22 @@ def test_the_fixed_number_of_sequences_follows_their_mean_length() -> None:
     assert usual_sequences(plan.lengths_S, 1024) == 1024 // 32 * 4 // 3 + 8
 
 
-def _cut(shards: Shards, tokenizer: WordPiece, seed: int, pair_rate: float) -> Plan:
+def _cut(
+    shards: Shards, tokenizer: WordPiece, seed: int, *, pair_rate: float = 0.0, sentence_rate: float = 0.0
+) -> Plan:
     stream = CorpusView(shards, np.arange(shards.num_documents))
-    return runs(stream, 64, frame=tokenizer.vocab.frame, key=rng.key(seed), pair_rate=pair_rate)
+    frame = tokenizer.vocab.frame
+    return runs(stream, 64, frame=frame, key=rng.key(seed), pair_rate=pair_rate, sentence_rate=sentence_rate)
 
 
-@pytest.mark.parametrize("pair_rate", [0.0, 0.9])
+RATES = ({}, {"pair_rate": 0.9}, {"sentence_rate": 0.4}, {"pair_rate": 0.9, "sentence_rate": 0.4})
+
+
+@pytest.mark.parametrize("rates", RATES)
 def test_runs_hold_every_token_once_and_begin_elsewhere_for_another_key(
-    long_shards: Shards, tokenizer: WordPiece, pair_rate: float
+    long_shards: Shards, tokenizer: WordPiece, rates: dict[str, float]
 ) -> None:
-    plans = [_cut(long_shards, tokenizer, seed, pair_rate) for seed in (1, 2)]
+    plans = [_cut(long_shards, tokenizer, seed, **rates) for seed in (1, 2)]
     for plan in plans:
         spans = plan.pieces_SP2.reshape(-1, 2)
         spans = spans[spans[:, 1] > spans[:, 0]]
@@ -152,14 +158,30 @@ def test_runs_hold_every_token_once_and_begin_elsewhere_for_another_key(
         assert (spans[1:, 0] == spans[:-1, 1]).all()
         assert spans[-1, 1] == long_shards.num_tokens
         assert plan.lengths_S.max() <= 64
+    if "sentence_rate" in rates:
+        return  # sentences begin where they begin
     starts = [set(plan.pieces_SP2[:, 0, 0].tolist()) for plan in plans]
     documents = set(long_shards.sentences[long_shards.documents].tolist())
     shared = (starts[0] & starts[1]) - documents
     assert len(shared) < 0.1 * len(starts[0])
 
 
+def test_a_share_of_the_runs_is_cut_into_single_sentences(long_shards: Shards, tokenizer: WordPiece) -> None:
+    starts = long_shards.sentences
+
+    def num_borders_inside(plan: Plan) -> np.ndarray:
+        first_S = plan.pieces_SP2[:, 0, 0]
+        last_S = plan.pieces_SP2[:, -1, 1]
+        return np.searchsorted(starts, last_S, side="left") - np.searchsorted(starts, first_S, side="right")
+
+    assert not num_borders_inside(_cut(long_shards, tokenizer, 1, sentence_rate=1.0)).any()
+    whole = num_borders_inside(_cut(long_shards, tokenizer, 1)).sum()
+    left = num_borders_inside(_cut(long_shards, tokenizer, 1, sentence_rate=0.4)).sum()
+    assert 0.5 < left / whole < 0.7
+
+
 def test_two_segments_meet_at_a_sentence_border(long_shards: Shards, tokenizer: WordPiece) -> None:
-    plan = _cut(long_shards, tokenizer, 1, 0.9)
+    plan = _cut(long_shards, tokenizer, 1, pair_rate=0.9)
     sizes_SP = plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]
     is_pair = sizes_SP[:, 1] > 0
     assert 0.8 < is_pair.mean() < 0.92
