@@ -13,10 +13,10 @@ itself. Its metadata say how many bits and which shape each matrix has. A single
 
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -29,14 +29,21 @@ if TYPE_CHECKING:
 
 QUANTISED = "model.quantised.safetensors"
 """The name of the file in a model's folder, where it takes the place of `model.safetensors`."""
-METADATA = "firth_rows"
+METADATA = "firth_rows_2"
+"""Under this key of the file's metadata are the facts of its matrices. It changes with the form of the codes, so that
+older versions of firth refuse what they would read wrongly."""
+FIRST_METADATA = "firth_rows"
+"""The key of the first versions, which packed codes without gaps."""
 CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
 """Scales that are tried, as shares of the one that reaches the row's largest weight."""
 LEAST_BITS = 2
 MOST_BITS = 8
-HUFFMAN: Literal["huffman"] = "huffman"
 RAW_DEFLATE = -15
 """zlib's name for a stream without a header and checksum, which the model's manifest has."""
+
+
+Decoder = Callable[[np.ndarray, int, int], np.ndarray]
+"""Stored codes, their bits and their number in; each code as a byte out."""
 
 
 class MatrixFacts(TypedDict):
@@ -44,8 +51,6 @@ class MatrixFacts(TypedDict):
 
     bits: int
     shape: list[int]
-    coding: NotRequired[Literal["huffman"]]
-    """How the codes are stored; absent in the first versions, which packed them without gaps."""
 
 
 def save_quantised(path: Path, tensors: "Mapping[str, Tensor]", *, bits: int) -> None:
@@ -64,7 +69,7 @@ def save_quantised(path: Path, tensors: "Mapping[str, Tensor]", *, bits: int) ->
         codes_RC, scales_R = quantise_rows(tensor, bits)
         stored[f"{name}.codes"] = torch.from_numpy(_compress(codes_RC.numpy(), bits))
         stored[f"{name}.scales"] = scales_R
-        facts[name] = {"bits": bits, "shape": list(tensor.shape), "coding": HUFFMAN}
+        facts[name] = {"bits": bits, "shape": list(tensor.shape)}
     write_bytes(path, save(stored, metadata={METADATA: json.dumps(facts)}))
 
 
@@ -74,13 +79,13 @@ def load_quantised(path: Path) -> "dict[str, Tensor]":
 
     tensors: dict[str, Tensor] = {}
     with _damage_reported(path):
-        facts = matrix_facts(path)
+        facts, decode = _facts_and_decoder(path)
         with safe_open(path, framework="pt") as file:
             stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         for name, fact in facts.items():
             codes = stored.pop(f"{name}.codes").numpy()
             scales_R = stored.pop(f"{name}.scales").numpy()
-            tensors[name] = torch.from_numpy(_matrix(codes, scales_R, fact))
+            tensors[name] = torch.from_numpy(_matrix(codes, scales_R, fact, decode))
     for name, tensor in stored.items():
         tensors[name] = tensor.float() if tensor.is_floating_point() else tensor
     return tensors
@@ -89,16 +94,27 @@ def load_quantised(path: Path) -> "dict[str, Tensor]":
 def load_matrix(path: Path, name: str) -> np.ndarray:
     """One of the file's matrices in single precision, without torch."""
     with _damage_reported(path):
-        fact = matrix_facts(path)[name]
+        facts, decode = _facts_and_decoder(path)
         with safe_open(path, framework="np") as file:
-            return _matrix(file.get_tensor(f"{name}.codes"), file.get_tensor(f"{name}.scales"), fact)
+            codes = file.get_tensor(f"{name}.codes")
+            scales_R = file.get_tensor(f"{name}.scales")
+        return _matrix(codes, scales_R, facts[name], decode)
 
 
 def matrix_facts(path: Path) -> dict[str, MatrixFacts]:
     """The bits and shape of every matrix in the file, by name."""
-    with _damage_reported(path), safe_open(path, framework="np") as file:
-        facts: dict[str, MatrixFacts] = json.loads((file.metadata() or {})[METADATA])
+    with _damage_reported(path):
+        facts, _ = _facts_and_decoder(path)
     return facts
+
+
+def _facts_and_decoder(path: Path) -> tuple[dict[str, MatrixFacts], Decoder]:
+    """The facts of all matrices, and how their codes are read."""
+    with safe_open(path, framework="np") as file:
+        metadata = file.metadata() or {}
+    if FIRST_METADATA in metadata:
+        return json.loads(metadata[FIRST_METADATA]), _unpack
+    return json.loads(metadata[METADATA]), _decompress
 
 
 @contextmanager
@@ -110,12 +126,11 @@ def _damage_reported(path: Path) -> Iterator[None]:
         raise Damaged(f"{path} is not a file of quantised weights, or is damaged; copy the model again.") from None
 
 
-def _matrix(codes: np.ndarray, scales_R: np.ndarray, fact: MatrixFacts) -> np.ndarray:
+def _matrix(codes: np.ndarray, scales_R: np.ndarray, fact: MatrixFacts, decode: Decoder) -> np.ndarray:
     num_rows, num_columns = fact["shape"]
-    count = num_rows * num_columns
-    is_compressed = fact.get("coding") == HUFFMAN
-    unsigned = _decompress(codes, count) if is_compressed else _unpack(codes, fact["bits"], count)
-    codes_RC = unsigned.reshape(num_rows, num_columns).astype(np.float32) - 2 ** (fact["bits"] - 1)
+    bits = fact["bits"]
+    unsigned = decode(codes, bits, num_rows * num_columns)
+    codes_RC = unsigned.reshape(num_rows, num_columns).astype(np.float32) - 2 ** (bits - 1)
     return np.asarray(codes_RC * scales_R.astype(np.float32)[:, None])
 
 
@@ -167,8 +182,8 @@ def _compress(codes: np.ndarray, bits: int) -> np.ndarray:
     return np.frombuffer(bytearray(coded), np.uint8)
 
 
-def _decompress(coded: np.ndarray, count: int) -> np.ndarray:
-    """The bytes that `_compress` coded, `count` of them; raises ValueError if there are fewer or more."""
+def _decompress(coded: np.ndarray, bits: int, count: int) -> np.ndarray:
+    """The bytes that `_compress` coded, whatever the bits; raises ValueError if they are not `count`."""
     decoder = zlib.decompressobj(wbits=RAW_DEFLATE)
     try:
         # Never more than expected, whatever a damaged file says.

@@ -10,7 +10,15 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from firth.convert.row_quantised import METADATA, QUANTISED, load_matrix, load_quantised, quantise_rows, save_quantised
+from firth.convert.row_quantised import (
+    FIRST_METADATA,
+    METADATA,
+    QUANTISED,
+    load_matrix,
+    load_quantised,
+    quantise_rows,
+    save_quantised,
+)
 from firth.errors import BadConfig, BadInput, Damaged
 
 
@@ -53,7 +61,7 @@ def test_files_of_the_first_versions_are_read(tmp_path: Path) -> None:
     codes = torch.tensor([0x1F, 0x8A], dtype=torch.uint8)
     tensors = {"matrix.codes": codes, "matrix.scales": torch.tensor([1.0, 0.5]).half()}
     facts = {"matrix": {"bits": 4, "shape": [2, 2]}}
-    save_file(tensors, tmp_path / QUANTISED, metadata={METADATA: json.dumps(facts)})
+    save_file(tensors, tmp_path / QUANTISED, metadata={FIRST_METADATA: json.dumps(facts)})
     assert load_quantised(tmp_path / QUANTISED)["matrix"].tolist() == [[-7.0, 7.0], [0.0, 1.0]]
 
 
