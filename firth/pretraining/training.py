@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,10 +98,7 @@ def pretrain(
     run = _training_run(folder, parts, recipe, floor=floor, resume=resumed, needs_whole=needs_whole)
     run.go()
     figures = _figures(folder.path)
-    start_layout = start.layout if start else ""
-    model = _checkpoint(
-        parts, recipe, steps=run.progress.steps, figures=figures, floor=floor, start_layout=start_layout
-    )
+    model = _checkpoint(parts, recipe, start=start, steps=run.progress.steps, figures=figures, floor=floor)
     folder.on_main(lambda: checkpoints.save(folder.path, model))
     return figures
 
@@ -273,13 +271,13 @@ def _checkpoint(
     parts: Parts,
     recipe: Recipe,
     *,
+    start: Checkpoint | None,
     steps: int,
     figures: Mapping[str, float],
     floor: float,
-    start_layout: str,
 ) -> Checkpoint:
     """The trained model with what its card says; its folder has the recipe's layout, or that of its start."""
-    info = {
+    info: dict[str, Any] = {
         "recipe": recipe.recipe,
         "size": recipe.size,
         "steps": steps,
@@ -289,6 +287,10 @@ def _checkpoint(
         "unigram_floor": floor,
         "held_out": figures,
     }
+    if start:
+        # Sequences of a short second training do not take away what the model can read.
+        info["max_length"] = max(info["max_length"], int(start.info.get("max_length", 0)))
+        info["trained_before"] = _training_so_far(start.info)
     if recipe.batches.languages:
         info[LANGUAGES] = list(recipe.batches.languages)
     # On the CPU, so that a GPU holds no second copy while the folder is written.
@@ -297,8 +299,20 @@ def _checkpoint(
     if recipe.finetune_dropout is not None:
         encoder.config = replace(encoder.config, dropout=recipe.finetune_dropout)
     goals = parts.objectives
+    start_layout = start.layout if start else ""
     layout = _suiting_layout((recipe.layout, start_layout), encoder, goals) if recipe.layout else ""
     return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)
+
+
+def _training_so_far(info: Mapping[str, Any]) -> str:
+    """A line for the card: by which recipe a model was trained and for how long, and what came before that."""
+    parts = [str(info["trained_before"])] if info.get("trained_before") else []
+    recipe = str(info.get("recipe") or "another program")
+    if "steps" in info and "tokens" in info:
+        parts.append(f"{recipe}, {int(info['steps']):,} steps of {int(info['tokens']):,} tokens in all")
+    else:
+        parts.append(recipe)
+    return "; ".join(parts)
 
 
 def _suiting_layout(model_types: Iterable[str], encoder: Encoder, goals: Mapping[str, Objective]) -> str:

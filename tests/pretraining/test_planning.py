@@ -36,6 +36,22 @@ def test_what_is_trained_on_keeps_size_and_recipe(data: Path, tiny: tuple[str, .
     assert list(written["objectives"]) == ["masked_lm"]
 
 
+def test_a_second_training_keeps_what_the_first_one_made_of_the_model(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path
+) -> None:
+    firth.pretrain(data, out=tmp_path / "first", recipe="roberta", steps=1, changes=(*tiny, "batches.max_length=48"))
+    batches = [change for change in tiny if not change.startswith("encoder.")]
+    shorter = (*batches, "batches.max_length=16")
+    firth.pretrain(data, out=tmp_path / "second", start_from=tmp_path / "first", steps=2, changes=shorter)
+    firth.pretrain(data, out=tmp_path / "third", start_from=tmp_path / "second", steps=1, changes=shorter)
+    first, second, third = (checkpoints.load(tmp_path / name).info for name in ("first", "second", "third"))
+    assert (second["max_length"], third["max_length"]) == (48, 48)
+    tokens = first["tokens"]
+    assert second["trained_before"] == f"roberta, 1 steps of {tokens:,} tokens in all"
+    assert third["trained_before"] == f"{second['trained_before']}; roberta, 2 steps of {2 * tokens:,} tokens in all"
+    assert "| Trained before | roberta, 1 steps" in (tmp_path / "second/README.md").read_text("utf-8")
+
+
 def test_a_shape_without_a_name_is_told_by_its_numbers(run: Path) -> None:
     loaded = checkpoints.load(run)
     unnamed = checkpoints.Checkpoint(loaded.encoder, loaded.goals, loaded.tokenizer)
