@@ -78,6 +78,15 @@ def test_a_larger_sample_holds_the_smaller_one(tmp_path: Path) -> None:
     assert large[:5] == small != other
 
 
+def test_a_sample_of_a_file_that_was_edited_is_drawn_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    sources = Sources(tmp_path / "files")
+    for letter in "ab":
+        rows = [f"{letter}{number}" for number in range(12)]
+        sets.write_rows(path, rows)
+        assert set(sets.read_rows(sources.sample(path, 5, seed=1))) <= set(rows)
+
+
 def test_parts_are_files(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_text("".join(f"{number}\n" for number in range(12)))
