@@ -1,5 +1,6 @@
 """Temporary files and folders: those of living processes are left alone, those of killed ones are removed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -60,6 +61,25 @@ def test_what_a_living_process_writes_is_left_alone_and_what_a_killed_one_left_i
     assert all(path.exists() for path in written)
     check_can_be_made(out)
     assert hidden(tmp_path) == sorted(others)
+
+
+def test_what_another_machine_left_is_removed_once_it_is_old(tmp_path: Path) -> None:
+    """Its lock may be unknown here."""
+    out = tmp_path / "out"
+    folder = tmp_path / ".out.firth-0123abcd-abcdefgh"
+    folder.mkdir()
+    file = tmp_path / ".out.firth-abcdefgh"  # an older firth made it
+    long_ago = time.time() - 2 * 3600
+    for inside in (folder / "half", folder / "rest", file):
+        inside.write_text("half")
+    for path in (folder, folder / "half"):
+        os.utime(path, (long_ago, long_ago))
+    remove_abandoned(out)
+    assert hidden(tmp_path) == [folder, file]
+    for path in (folder / "rest", file):
+        os.utime(path, (long_ago, long_ago))
+    remove_abandoned(out)
+    assert not hidden(tmp_path)
 
 
 def test_this_process_keeps_its_own(tmp_path: Path) -> None:

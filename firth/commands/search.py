@@ -178,6 +178,8 @@ def _mine(path: Path, out: Path, model: Path | None, options: MiningOptions, *, 
     )
     loaded = load(model or models.suiting(first for first, _ in pairs))
     triplets = mine_triplets(loaded, pairs, negatives=options.negatives, margin=options.margin)
+    if not triplets and (not options.margin or len({second for _, second in pairs}) == 1):
+        raise BadInput(f"{path} gives no triplets: no text is less similar; add pairs with other second texts.")
     if not triplets:
         raise BadInput(f"{path} gives no triplets: no text is less similar by {options.margin:g}; lower --margin.")
     lines = ["anchor\tpositive\tnegative"]

@@ -130,9 +130,10 @@ def check_inputs(texts: Sequence[str] | None, file: Path | None, *, columns: Col
 
 
 def _is_file(text: str) -> bool:
-    """Whether a text is the name of a file."""
+    """Whether a text is meant as the name of a file: a word such as LICENSE may be a text."""
     try:
-        return Path(text).is_file()
+        path = Path(text)
+        return bool(path.suffix or "/" in text) and path.is_file()
     except (OSError, ValueError):
         # It is too long for a name, or has a NUL.
         return False

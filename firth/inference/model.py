@@ -96,6 +96,13 @@ class Model:
         return list(encoding.tokens)
 
     @cached_property
+    def languages(self) -> list[str]:
+        """The languages that it can read; the language of the rows of its fine-tuning is not all of them."""
+        notes = {name: note for name, note in self.checkpoint.info.items() if name != models.TEXT_LANGUAGE}
+        tokens = (self.tokenizer.spelled(token) for token in range(len(self.tokenizer.vocab)))
+        return models.languages_of_model(notes, tokens)
+
+    @cached_property
     def mask_filler(self) -> MaskFiller | None:
         """The part that fills masks; None for a model without a masked-LM head."""
         found = mask_filler(self.encoder, self.checkpoint.goals)

@@ -25,6 +25,10 @@ SIZES = {
 }
 """Layers, width, heads, as published (Devlin et al. 2018; Turc et al. 2019; 12x256 is ELECTRA-Small's;
 8x384 is the size of the default models)."""
+RATES = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "8x384": 7e-4, "12x256": 1e-3, "12x384": 7e-4}
+"""Learning rates of encoders of these sizes, which allow more than those of the papers."""
+LARGE_RATE = 1e-4
+"""That of the others."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from firth.data.settings import BatchConfig
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
 from firth.encoders.modernbert import ModernBert
-from firth.lineage import SIZES, Recipe
+from firth.lineage import LARGE_RATE, RATES, SIZES, Recipe
 from firth.objectives.entity_replacement import EntityReplacement
 from firth.objectives.infoword import InfoWord
 from firth.objectives.mask_units import Unit
@@ -33,8 +33,7 @@ def bert(size: str) -> Recipe:
     weights some heads look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
     """
     num_layers, width, num_heads = SIZES[size]
-    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "8x384": 7e-4, "12x256": 1e-3, "12x384": 7e-4}
-    rate = rates.get(size, 1e-4)
+    rate = RATES.get(size, LARGE_RATE)
     shape = Bert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width, init="neighbours")
     return Recipe(
         "bert",

@@ -24,7 +24,7 @@ def transformer(size: str) -> Recipe:
     pre-training (`firth finetune --task rewrite`). The objective here is BART's.
     """
     num_layers, width, num_heads = SIZES[size]
-    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 5e-4, "12x384": 3e-4}
+    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "8x384": 4e-4, "12x256": 5e-4, "12x384": 3e-4}
     shape = Transformer.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
     return Recipe(
         "transformer",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from firth.data.settings import BatchConfig
 from firth.encoders.xlnet import XLNet
-from firth.lineage import SIZES, Recipe
+from firth.lineage import LARGE_RATE, RATES, SIZES, Recipe
 from firth.lineage.masked import bert
 from firth.objectives.permutation_lm import PermutationLM
 from firth.objectives.unilm import UniLM
@@ -33,8 +33,7 @@ def xlnet(size: str) -> Recipe:
     the first as memory (`objectives.permutation_lm.memory_rate`), so that nothing is kept between steps.
     """
     num_layers, width, num_heads = SIZES[size]
-    rates = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "12x256": 1e-3, "12x384": 7e-4}
-    rate = rates.get(size, 1e-4)
+    rate = RATES.get(size, LARGE_RATE)
     shape = XLNet.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width)
     return Recipe(
         "xlnet",

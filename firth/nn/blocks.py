@@ -35,8 +35,12 @@ def activation(name: str) -> Callable[[Tensor], Tensor]:
     return ACTIVATIONS[name]
 
 
-class FeedForward(nn.Module):
-    """W_down act(W_up x), each token by itself."""
+class _FeedForward(nn.Module):
+    """What all feed-forward layers have: matrices that widen a token's state, and one that makes it narrow again."""
+
+    widening: ClassVar[tuple[str, ...]]
+    """The names of the matrices that widen, in the order in which they are drawn."""
+    up: nn.Linear
 
     def __init__(
         self,
@@ -48,10 +52,17 @@ class FeedForward(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.up = nn.Linear(width, ffn_width, bias=use_bias)
+        for name in self.widening:
+            self.add_module(name, nn.Linear(width, ffn_width, bias=use_bias))
         self.down = nn.Linear(ffn_width, width, bias=use_bias)
         self.activate = activation(activation_name)
         self.dropout = nn.Dropout(dropout)
+
+
+class FeedForward(_FeedForward):
+    """W_down act(W_up x), each token by itself."""
+
+    widening = ("up",)
 
     def forward(self, x_ND: Tensor) -> Tensor:
         hidden_NF = self.activate(self.up(x_ND))
@@ -59,24 +70,11 @@ class FeedForward(nn.Module):
         return out_ND
 
 
-class GatedFeedForward(nn.Module):
+class GatedFeedForward(_FeedForward):
     """W_down (act(W_gate x) * W_up x) (Shazeer 2020), as in T5 1.1."""
 
-    def __init__(
-        self,
-        width: int,
-        ffn_width: int,
-        *,
-        activation_name: str,
-        use_bias: bool = True,
-        dropout: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, ffn_width, bias=use_bias)
-        self.up = nn.Linear(width, ffn_width, bias=use_bias)
-        self.down = nn.Linear(ffn_width, width, bias=use_bias)
-        self.activate = activation(activation_name)
-        self.dropout = nn.Dropout(dropout)
+    widening = ("gate", "up")
+    gate: nn.Linear
 
     def forward(self, x_ND: Tensor) -> Tensor:
         gate_NF = self.activate(self.gate(x_ND))

@@ -167,6 +167,7 @@ class ScoreMask:
 
 
 def shifted(steps_GL: Tensor, offsets_G: Tensor | None) -> Tensor:
+    """Steps counted from each sequence's first cell -> positions; without offsets they are the same."""
     if offsets_G is None:
         return steps_GL
     return steps_GL + offsets_G[:, None]

@@ -98,7 +98,7 @@ class Layout:
         """Each sequence alone."""
         bounds = self.bounds_B1.tolist()
         for row, (start, end) in enumerate(pairwise(bounds)):
-            offset_G = _some(self.offsets_B, slice(row, row + 1))
+            offset_G = _offsets_of(self.offsets_B, slice(row, row + 1))
             yield Run(row, start, 1, end - start, self.bounds_B1.device, offset_G)
 
 
@@ -155,8 +155,8 @@ def token_sequences(bounds_B1: Tensor, num_tokens: int) -> Tensor:
     return torch.searchsorted(bounds_B1[1:].long(), token_N, right=True)
 
 
-def _some(offsets_B: Tensor | None, members: Tensor | slice) -> Tensor | None:
-    """The offsets of some sequences."""
+def _offsets_of(offsets_B: Tensor | None, members: Tensor | slice) -> Tensor | None:
+    """The offsets of some sequences; None where all begin at 0."""
     if offsets_B is None:
         return None
     return offsets_B[members]
@@ -217,7 +217,7 @@ def _runs(layout: Layout, lengths: list[int]) -> Iterator[Group]:
     first = 0
     for length, same in groupby(lengths):
         count = len(list(same))
-        offsets_G = _some(layout.offsets_B, slice(first, first + count))
+        offsets_G = _offsets_of(layout.offsets_B, slice(first, first + count))
         run = Run(first, start, count, length, layout.bounds_B1.device, offsets_G)
         start += count * length
         first += count
@@ -238,7 +238,7 @@ def _rows(bounds_B1: Tensor, members: Tensor, num_tokens: int) -> tuple[Tensor, 
 def _gathered(rows_GL: Tensor, real_GL: Tensor, members: Tensor, layout: Layout) -> Padded:
     """The cells on the layout's device."""
     device = layout.bounds_B1.device
-    offsets_G = _some(layout.offsets_B, members.to(device))
+    offsets_G = _offsets_of(layout.offsets_B, members.to(device))
     steps_GL = torch.arange(rows_GL.shape[1]) * real_GL
     all_real = bool(real_GL.all())
     has_empty = not bool(real_GL[:, 0].all())

@@ -53,14 +53,20 @@ class Contrastive(Objective):
         """How much this loss counts, compared with those of other objectives."""
         pair_rate: float = 0.0
         """With unit=run, the share of sequences that are split into two segments at a sentence border."""
+        sentence_rate: float = 0.0
+        """With unit=run, the share of sequences that are cut into single sentences, in held-out text too."""
         min_tokens: int = 8
         """With unit=sentence, shorter sentences are left out."""
 
         def __post_init__(self) -> None:
             if self.temperature <= 0 or self.weight <= 0:
                 raise BadConfig("objectives.contrastive needs a temperature and a weight above 0.")
-            if not 0 <= self.pair_rate <= 1:
-                raise BadConfig("objectives.contrastive.pair_rate must be between 0 and 1.")
+            if not (0 <= self.pair_rate <= 1 and 0 <= self.sentence_rate <= 1):
+                raise BadConfig("objectives.contrastive.pair_rate and sentence_rate must be between 0 and 1.")
+            if self.sentence_rate and self.unit == "sentence":
+                raise BadConfig(
+                    "objectives.contrastive.sentence_rate goes with unit=run; every sequence is a sentence."
+                )
 
     config: Config
 
@@ -76,7 +82,14 @@ class Contrastive(Objective):
         if self.config.unit == "sentence":
             plan = sentence_plan(stream, self.max_length, frame=self.frame, min_tokens=self.config.min_tokens)
         else:
-            plan = runs(stream, self.max_length, frame=self.frame, key=key, pair_rate=self.config.pair_rate)
+            plan = runs(
+                stream,
+                self.max_length,
+                frame=self.frame,
+                key=key,
+                pair_rate=self.config.pair_rate,
+                sentence_rate=self.config.sentence_rate,
+            )
         if self.config.positives == "same":
             pieces_SP2 = np.repeat(plan.pieces_SP2, 2, axis=0)
             return Plan(pieces_SP2, frame=self.frame, groups_S=np.arange(len(pieces_SP2)) // 2)

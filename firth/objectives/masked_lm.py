@@ -51,8 +51,8 @@ class MaskedLM(Objective):
         fresh: bool = True
         """Draw new cuts and masks every epoch; otherwise an epoch repeats those of the first."""
         sentence_rate: float = 0.0
-        """Share of the sequences that are cut into single sentences, for objectives that cut the text: a model that
-        only reads long runs takes the words of a lone sentence for its answers."""
+        """Share of the sequences that are cut into single sentences, for objectives that cut the text; held-out text is
+        cut the same way. A model that only reads long runs takes the words of a lone sentence for its answers."""
         pair_rate: float = 0.0
         """Share of sequences split into two segments at a sentence border, so that both segments are trained; for
         objectives that cut the text. Sequences without a border inside stay whole."""

@@ -47,6 +47,8 @@ class PermutationLM(Objective):
         """What is predicted as a whole: tokens, words, spans of 1 to 10 words, n-grams of 1 to 3 words."""
         pair_rate: float = 0.9
         """Share of sequences split into two segments at a sentence border."""
+        sentence_rate: float = 0.0
+        """Share of the sequences that are cut into single sentences; held-out text is cut the same way."""
         memory_rate: float = 0.5
         """Of the sequences in two segments, the share whose first segment is memory."""
         fresh: bool = True
@@ -55,8 +57,8 @@ class PermutationLM(Objective):
         def __post_init__(self) -> None:
             if not 0 < self.rate < 1:
                 raise BadConfig(f"objectives.{NAME}.rate must be between 0 and 1.")
-            if not (0 <= self.pair_rate <= 1 and 0 <= self.memory_rate <= 1):
-                raise BadConfig(f"objectives.{NAME}.pair_rate and memory_rate must be between 0 and 1.")
+            if not all(0 <= share <= 1 for share in (self.pair_rate, self.sentence_rate, self.memory_rate)):
+                raise BadConfig(f"objectives.{NAME}.pair_rate, sentence_rate and memory_rate must be between 0 and 1.")
             if self.unit == "entity":
                 raise BadConfig(f"objectives.{NAME}.unit is token, word, span or ngram.")
 
@@ -74,7 +76,14 @@ class PermutationLM(Objective):
         """Runs of text, with the number of memory tokens of each as a label."""
         key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
         frame = self.vocab.frame
-        plan = runs(stream, self.max_length, frame=frame, key=key, pair_rate=self.config.pair_rate)
+        plan = runs(
+            stream,
+            self.max_length,
+            frame=frame,
+            key=key,
+            pair_rate=self.config.pair_rate,
+            sentence_rate=self.config.sentence_rate,
+        )
         memory_S = np.zeros(len(plan), np.int64)
         if self.config.pair_rate:
             sizes_SP = plan.pieces_SP2[:, :, 1] - plan.pieces_SP2[:, :, 0]

@@ -7,7 +7,7 @@ apart are Chinese (`zh`) and all other languages (`en`), as in `firth/models`.
 from collections.abc import Iterable
 
 from firth.inference.model import Model
-from firth.models import TEXT_LANGUAGE, language_of, languages_of_model
+from firth.models import language_of
 from firth.tokenizers.unknown import unknown_share
 
 LEAST_SHARE = 0.05
@@ -28,12 +28,7 @@ def reads(model: Model, question: str, languages: frozenset[str]) -> bool:
     if unknown_share(tokenizer, [tokenizer.encode(question).ids]) > MOST_UNKNOWN:
         return False
     language = language_of(question)
-    if language in languages or not _has_letters(question):
-        return True
-    # The language of the rows of fine-tuning is not all that a model reads.
-    notes = {name: note for name, note in model.checkpoint.info.items() if name != TEXT_LANGUAGE}
-    tokens = (tokenizer.spelled(token) for token in range(len(tokenizer.vocab)))
-    return language in languages_of_model(notes, tokens)
+    return language in languages or not _has_letters(question) or language in model.languages
 
 
 def other_language(question: str, languages: frozenset[str]) -> str:

@@ -50,6 +50,11 @@ def read_pairs(
     least = _least_score(path, column, scores, min_score)
     # A row without a score is one that nobody judged.
     kept = [row for row in examples if scores.get(row.row, -math.inf) >= least]
+    if not kept and min_score is None:
+        raise BadInput(
+            f"{path} has no pair with a '{column}' of 1, so none belongs together; add some, or name another column "
+            "with `score_column=`."
+        )
     if not kept:
         raise BadInput(f"{path} has no pair with a '{column}' of at least {least:g}; lower `min_score=`.")
     log.info(f"{len(kept):,} of {counted(len(examples), 'pair')} have a '{column}' of at least {least:g} and are used.")
@@ -72,7 +77,7 @@ def _known_score_column(rows: Rows, *, without: Sequence[str]) -> str:
 
 
 def _scores(rows: Rows, column: str) -> Mapping[int, float]:
-    """The score of each row that has one, by the row's number; raises if one is no number."""
+    """The score of each row that has one, by the row's number; raises if one is no number, or none has one."""
     problems: list[Problem] = []
     scores: dict[int, float] = {}
     for number, values in rows.take([column], problems):
@@ -80,13 +85,22 @@ def _scores(rows: Rows, column: str) -> Mapping[int, float]:
         if not cell:
             continue
         try:
-            scores[number] = float(cell)
+            scores[number] = _finite(cell)
         except ValueError:
             raise BadInput(
                 f"{rows.path}, row {number}: the '{column}' is '{cell:.40}', and only numbers say how well two texts "
                 f"belong together; keep the rows that do in a file without the column '{column}'."
             ) from None
+    if not scores:
+        raise BadInput(f"{rows.path}: the column '{column}' is empty; name another with `score_column=`.")
     return scores
+
+
+def _finite(cell: str) -> float:
+    score = float(cell)
+    if not math.isfinite(score):
+        raise ValueError
+    return score
 
 
 def _least_score(path: Path, column: str, scores: Mapping[int, float], min_score: float | None) -> float:

@@ -6,7 +6,7 @@ from pathlib import Path
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Setting, Study
 from firth.study.lineage import SYSTEMS, pretrained
-from firth.study.probe_sets import probe_files
+from firth.study.probe_sets import TEST, probe_files
 from firth.study.sets import BETWEEN, Sources
 
 SEEDS = 5
@@ -23,8 +23,8 @@ class Probed:
 
 
 MODELS = {
-    "en-small": Probed(("en",), 12),
-    "zh-small": Probed(("zh",), 12),
+    **{name: Probed((language,), sets.num_layers(name)) for language, name in sets.MODELS.items()},
+    # It may not be installed.
     sets.MINILM: Probed(("en",), 6),
     ELMO: Probed(("en", "zh"), 2),
 }
@@ -58,7 +58,10 @@ def _run(sources: Sources, name: str, task: str, language: str, *, seed: int) ->
     return Experiment("probe", settings, files=files, seconds=8)
 
 
-def _claims(name: str, middle: int, last: int) -> tuple[Claim, ...]:
+def _claims(name: str) -> tuple[Claim, ...]:
+    last = MODELS[name].num_layers
+    middle = last // 2
+
     def claim(better: int, worse: int, english: str, chinese: str) -> Claim:
         text = {"en": f"{name}: {english}", "zh": f"{name}：{chinese}"}
         return Claim(name, name, text, x=float(better), worse_x=float(worse))
@@ -76,17 +79,19 @@ STUDY = Study(
         "zh": "预训练模型的哪些层知道词性、实体和词序？",
     },
     design={
-        "en": "A linear layer (ridge regression) reads a word's state in one layer; the share of right labels on 200 "
-        "other sentences. order: was this word exchanged with its right neighbour? Without reading the text half of "
-        "these answers are right. Each seed draws other sentences. The ELMo is the tiny one of the study `lineage`.",
-        "zh": "用线性层（岭回归）读取词在某一层的状态，在另外 200 个句子上计算正确率。order：这个词是否与右边的词"
+        "en": "A linear layer (ridge regression) reads a word's state in one layer; the share of right labels on "
+        f"{TEST['public']} other sentences ({TEST['embedded']} of the embedded sets). order: was this word exchanged "
+        "with its right neighbour? Without reading the text half of these answers are right. Each seed draws other "
+        "sentences. The ELMo is the tiny one of the study `lineage`.",
+        "zh": "用线性层（岭回归）读取词在某一层的状态，在另外 "
+        f"{TEST['public']} 个句子（内置数据为 {TEST['embedded']} 个）上计算正确率。order：这个词是否与右边的词"
         "交换过？不读文本时正确率为一半。每个种子抽取不同的句子。ELMo 是研究 `lineage` 中的小模型。",
     },
     cells=cells,
     claims=(
-        *_claims("en-small", 6, 12),
-        *_claims("zh-small", 6, 12),
-        *_claims(sets.MINILM, 3, 6),
+        *_claims("en-small"),
+        *_claims("zh-small"),
+        *_claims(sets.MINILM),
     ),
     x_label="layer (0: embeddings)",
     score="accuracy",

@@ -5,7 +5,7 @@ from pathlib import Path
 from firth.errors import BadInput
 from firth.study import sets
 from firth.study.design import Cell, Claim, Experiment, Study
-from firth.study.sets import MODELS, Sources
+from firth.study.sets import MODELS, Sources, num_layers
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "senses"
 WORDS = {
@@ -16,10 +16,8 @@ WORDS = {
 DATASET = "six words"
 STATIC = "word and place (layer 0)"
 CONTEXT = "static vectors of the line"
-MIDDLE = "layer 6"
-LAST = "layer 12"
-SYSTEMS = {STATIC: "layer_0", MIDDLE: "layer_6", LAST: "layer_12", CONTEXT: "context"}
-"""What is compared, and its figure."""
+MIDDLE = "middle layer"
+LAST = "last layer"
 
 
 def cells(sources: Sources) -> list[Cell]:
@@ -33,11 +31,18 @@ def cells(sources: Sources) -> list[Cell]:
             raise BadInput(f"The study reads {FOLDER}, which only a clone of the repository has.")
         files = {"lines": lines, "weights": sets.weights(MODELS[language])}
         run = Experiment("senses", {"model": MODELS[language], "words": tuple(words)}, files=files, seconds=10)
+        figures = _figures(MODELS[language])
         for number in range(1, len(words) + 1):
             seed += 1
-            for system, figure in SYSTEMS.items():
+            for system, figure in figures.items():
                 found.append(Cell(system, DATASET, seed, run, f"{figure}_{number}"))
     return found
+
+
+def _figures(model: str) -> dict[str, str]:
+    """What is compared, and its figure."""
+    last = num_layers(model)
+    return {STATIC: "layer_0", MIDDLE: f"layer_{last // 2}", LAST: f"layer_{last}", CONTEXT: "context"}
 
 
 def _claim(better: str, worse: str, english: str, chinese: str) -> Claim:

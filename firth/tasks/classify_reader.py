@@ -97,15 +97,12 @@ class ClassifyConfig(TaskConfig):
         if not self.preset:
             return self
         preset = glue.preset(self.preset)
-        both_orders = self.both_orders
-        if both_orders is None:
-            both_orders = preset.symmetric
         return replace(
             self,
             kind=preset.kind,
             metric=self.metric or preset.main,
             positive=self.positive or preset.positive,
-            both_orders=both_orders,
+            both_orders=preset.reads_both_orders(self.both_orders),
         )
 
     @property

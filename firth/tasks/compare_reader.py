@@ -122,14 +122,11 @@ class CompareConfig(TaskConfig):
         if not self.preset:
             return self
         preset = glue.preset(self.preset)
-        both_orders = self.both_orders
-        if both_orders is None:
-            both_orders = preset.symmetric
         return replace(
             self,
             kind=preset.kind,
             positive=preset.positive or self.positive,
-            both_orders=both_orders,
+            both_orders=preset.reads_both_orders(self.both_orders),
         )
 
 

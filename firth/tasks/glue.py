@@ -27,6 +27,10 @@ class Preset:
     symmetric: bool = False
     """Whether the order of the two texts has no meaning."""
 
+    def reads_both_orders(self, wanted: bool | None) -> bool:
+        """Whether pairs are read in both orders: as the user wants it, or because their order has no meaning."""
+        return self.symmetric if wanted is None else wanted
+
 
 PRESETS = {
     "cola": Preset((("label", "sentence"), ("2", "4")), "matthews", positive="1"),

@@ -124,15 +124,13 @@ def find_label_errors(
     *,
     model: Path | None = None,
     way: Way = "vectors",
-    folds: int = FOLDS,
-    seed: int = 1,
 ) -> DeepFindings:
     """The training rows that are probably mislabelled.
 
     `vectors` trains logistic regressions on the model's vectors (seconds), `finetune` fine-tunes the model once for
     each fold (slower, and surer).
     """
-    rows = held_out_rows(name, data, model=model, way=way, folds=folds, seed=seed)
+    rows = held_out_rows(name, data, model=model, way=way)
     accuracy = float((rows.probabilities_NT.argmax(1) == rows.labels_N).mean())
     baseline = float(np.bincount(rows.labels_N).max() / len(rows.labels_N))
     noise = estimate_noise(rows.probabilities_NT, rows.labels_N)

@@ -158,6 +158,8 @@ def test_runs_hold_every_token_once_and_begin_elsewhere_for_another_key(
         assert (spans[1:, 0] == spans[:-1, 1]).all()
         assert spans[-1, 1] == long_shards.num_tokens
         assert plan.lengths_S.max() <= 64
+    pieces = [set(map(tuple, plan.pieces_SP2.reshape(len(plan), -1).tolist())) for plan in plans]
+    assert pieces[0] != pieces[1]
     if "sentence_rate" in rates:
         return  # sentences begin where they begin
     starts = [set(plan.pieces_SP2[:, 0, 0].tolist()) for plan in plans]

@@ -282,7 +282,7 @@ def test_arguments_that_are_no_model_say_where_they_belong(run: Path, tmp_path: 
 
 
 def test_files_in_the_place_of_models_and_texts_are_recognised(
-    reviews: Path, run: Path, tmp_path: Path, command: Command
+    reviews: Path, run: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = tmp_path / "lines.txt"
     lines.write_text("A good day.\n")
@@ -291,6 +291,11 @@ def test_files_in_the_place_of_models_and_texts_are_recognised(
     refused = command("predict", reviews, lines)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == f"firth: '{lines}' is a file; give it with --file.\n"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("A good day.\n")
+    assert command("predict", reviews, "notes").code == 0  # a word may be the name of a file by chance
+    assert "give it with --file" in command("predict", reviews, "./notes").err
+    assert "give it with --file" in command("predict", reviews, "lines.txt").err
     assert "texts to --file or --text" in command("vectors", lines, "--text", run, "--out", tmp_path / "x").err
     assert command("predict", reviews, "word " * 2000, "a \0 b").code == 0  # no names of files
 
@@ -348,6 +353,10 @@ def test_questions_without_words_and_pairs_without_negatives_are_refused(
     out = tmp_path / "triplets.tsv"
     refused = command("search", "mine", pairs, "--model", run, "--out", out, "--margin", 3)
     assert (refused.code, "no text is less similar by 3; lower --margin" in refused.err) == (2, True)
+    for number, second in enumerate(("A good day.", "A day.")):
+        pairs.write_text(f"anchor\tpositive\nA day.\t{second}\nA day.\tA good day.\n")
+        refused = command("search", "mine", pairs, "--model", run, "--out", out, "--margin", 0.1 * (1 - number))
+        assert (refused.code, "add pairs with other second texts" in refused.err) == (2, True)
     assert not out.exists()
 
 

@@ -51,6 +51,18 @@ def test_pairs_are_neighbours_in_one_document(
         assert (plan.lengths_S - tokenizer.vocab.frame.size(1)).min() >= 4
 
 
+def test_runs_may_be_cut_into_single_sentences(
+    small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
+) -> None:
+    config = Contrastive.Config(sentence_rate=1.0)
+    goal = make_objective("contrastive", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    [pieces_S2] = goal.sequences(whole(long_shards), 0).pieces_SP2.transpose(1, 0, 2)
+    starts = long_shards.sentences
+    assert (np.searchsorted(starts, pieces_S2[:, 1]) == np.searchsorted(starts, pieces_S2[:, 0], side="right")).all()
+    with pytest.raises(BadConfig, match="goes with unit=run"):
+        Contrastive.Config(unit="sentence", sentence_rate=0.5)
+
+
 def test_the_same_text_twice_is_masked_differently(
     small_bert: Callable[..., Bert], long_shards: Shards, tokenizer: WordPiece
 ) -> None:

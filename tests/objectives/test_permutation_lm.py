@@ -245,10 +245,26 @@ def test_loss_is_the_mean_surprise_of_a_uniform_model(shrink: Callable[[Any], An
     assert float(loss.detach()) / count == pytest.approx(np.log(encoder.vocab_size), rel=1e-4)
 
 
+def test_a_share_of_the_runs_is_cut_into_single_sentences(goal: Maker, long_shards: Shards) -> None:
+    view = CorpusView(long_shards, np.arange(long_shards.num_documents))
+    pieces_SP2 = goal(pair_rate=0.0, sentence_rate=1.0).sequences(view, 0).pieces_SP2
+    assert len(pieces_SP2) > len(goal(pair_rate=0.0).sequences(view, 0))
+    starts = long_shards.sentences
+    first_S, last_S = pieces_SP2[:, 0].T
+    assert (np.searchsorted(starts, last_S) == np.searchsorted(starts, first_S, side="right")).all()
+
+
 def test_what_does_not_go_is_refused(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> None:
     with pytest.raises(BadConfig, match="needs an encoder with two streams, such as xlnet"):
         make_objective("permutation_lm", PermutationLM.Config(), small_bert(), tokenizer)
-    for wrong in ({"rate": 0.0}, {"rate": 1.0}, {"pair_rate": 2.0}, {"memory_rate": -1.0}, {"unit": "entity"}):
+    for wrong in (
+        {"rate": 0.0},
+        {"rate": 1.0},
+        {"pair_rate": 2.0},
+        {"sentence_rate": 2.0},
+        {"memory_rate": -1.0},
+        {"unit": "entity"},
+    ):
         with pytest.raises(BadConfig, match=r"objectives\.permutation_lm"):
             PermutationLM.Config(**wrong)
     with pytest.raises(BadConfig, match="must be even"):

@@ -114,6 +114,19 @@ def test_labels_of_0_and_1_say_which_pairs_belong_together(header: str, tmp_path
     assert read_pairs(rows) == [(first, second) for first, second, _ in SCORED[:2]]
 
 
+def test_scores_that_say_nothing_are_refused_with_what_helps(tmp_path: Path) -> None:
+    for cells, said in {
+        ("", "", ""): "the column 'score' is empty; name another with `score_column=`",
+        ("0", "0", ""): "no pair with a 'score' of 1, so none belongs together; add some, or name another column",
+        ("1", "nan", "0"): "row 3: the 'score' is 'nan', and only numbers say",
+        ("inf", "4", "0"): "row 2: the 'score' is 'inf', and only numbers say",
+    }.items():
+        scored = [(first, second, cell) for (first, second, _), cell in zip(SCORED, cells, strict=True)]
+        rows = write_rows(tmp_path / "rows.tsv", "first second score", scored)
+        with pytest.raises(BadInput, match=said):
+            read_pairs(rows)
+
+
 def test_columns_can_be_named_and_a_name_is_no_score(tmp_path: Path) -> None:
     rows = write_rows(tmp_path / "rows.tsv", "left right quality", SCORED)
     texts = {"text_column": "left", "second_column": "right"}

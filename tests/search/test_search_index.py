@@ -323,8 +323,9 @@ def test_a_model_of_several_languages_compares_all_of_them(run: Path, tmp_path: 
     assert prose_index.languages == {"en", "zh"}
     english = build_index([samples.prose("en")], tmp_path / "index", model=run)
     assert english.languages == {"en"}
-    assert languages_of_model({}, model.tokenizer.vocab.ids) == ["en", "zh"]
+    assert languages_of_model({}, model.tokenizer.vocab.ids) == ["en", "zh"] == model.languages
     assert len(english.ask(model, "为什么会下雨？", top=3)) == 3
+    assert model.languages is model.languages  # found once, not for every question
 
 
 def test_answers_are_cut_unless_whole_ones_are_asked_for(

@@ -13,13 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 
+import firth
 from firth import study as studies
 from firth.config import resolve
 from firth.errors import BadInput
 from firth.lineage import TABLE as RECIPES
-from firth.study import ablations, chains, lineage, sets, similarity
+from firth.study import ablations, chains, layers, lineage, sets, similarity
 from firth.study.design import Study
 from firth.study.lineage import System
+from firth.study.probe_sets import TEST
 from firth.study.running import read_rows
 from firth.study.sets import Sources
 from firth.study.steps import TABLE
@@ -44,6 +46,20 @@ def test_a_study_is_laid_out(name: str, tmp_path: Path) -> None:
     assert decided
     for claim in decided:
         assert {claim.better, claim.worse} <= {cell.system for cell in cells if claim.is_about(cell)}
+    # A claim about places on the horizontal axis, such as layers, has cells there.
+    places_of = {name: {cell.x for cell in cells if cell.system == name} for name in {cell.system for cell in cells}}
+    for claim in decided:
+        if claim.x is not None:
+            worse_x = claim.x if claim.worse_x is None else claim.worse_x
+            assert claim.x in places_of[claim.better]
+            assert worse_x in places_of[claim.worse]
+
+
+def test_the_layers_of_studies_are_those_of_the_models() -> None:
+    for name, probed in layers.MODELS.items():
+        if name != layers.ELMO and (name != sets.MINILM or sets.has_minilm()):
+            assert probed.num_layers == firth.load(sets.find_model(name)).encoder.num_layers
+    assert f"on {TEST['public']} other sentences ({TEST['embedded']} of" in layers.STUDY.design["en"]
 
 
 def test_parts_are_the_whole() -> None:
@@ -60,6 +76,15 @@ def test_a_larger_sample_holds_the_smaller_one(tmp_path: Path) -> None:
     large = sets.read_rows(sources.sample(train, 9, seed=1, separator=sets.SENTENCE), sets.SENTENCE)
     other = sets.read_rows(sources.sample(train, 5, seed=2, separator=sets.SENTENCE), sets.SENTENCE)
     assert large[:5] == small != other
+
+
+def test_a_sample_of_a_file_that_was_edited_is_drawn_again(tmp_path: Path) -> None:
+    path = tmp_path / "rows.txt"
+    sources = Sources(tmp_path / "files")
+    for letter in "ab":
+        rows = [f"{letter}{number}" for number in range(12)]
+        sets.write_rows(path, rows)
+        assert set(sets.read_rows(sources.sample(path, 5, seed=1))) <= set(rows)
 
 
 def test_parts_are_files(tmp_path: Path) -> None:
