@@ -207,7 +207,7 @@ def small(size: str) -> Recipe:
     it fills masks without its generator. Muon on the block matrices, with enough weight decay to keep them small,
     65,536 tokens a step, and a rate that stays high and falls at the end. Sequences of 128 tokens, in the last fifth of
     the steps of 512. No dropout, in fine-tuning neither: weights trained without it do not tolerate it.
-    docs/speedrun.md has the paired runs.
+    docs/speedrun.md says where the numbers come from.
     """
     before = electra(size)
     detection = before.objectives["replaced_token"]
