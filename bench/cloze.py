@@ -34,6 +34,12 @@ class Tally:
         return f"top 1 {self.first / self.count:6.1%}   top {TOP} {self.among / self.count:6.1%}   of {self.count}"
 
 
+def sentences(language: str) -> list[dict[str, str]]:
+    """The rows of `cloze.LANGUAGE.tsv`: kind, text, and answers between bars."""
+    with Path(__file__).with_name(f"cloze.{language}.tsv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file, delimiter="\t"))
+
+
 def measure(folder: Path, rows: list[dict[str, str]]) -> dict[str, Tally]:
     """The tallies of each kind of sentence, and of all."""
     model = firth.load(folder)
@@ -48,8 +54,7 @@ def measure(folder: Path, rows: list[dict[str, str]]) -> dict[str, Tally]:
 
 def main() -> None:
     language, *folders = sys.argv[1:]
-    with Path(__file__).with_name(f"cloze.{language}.tsv").open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t"))
+    rows = sentences(language)
     for folder in folders:
         print(folder)
         for kind, tally in measure(Path(folder), rows).items():

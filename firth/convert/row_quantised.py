@@ -197,6 +197,9 @@ def _decompress(coded: np.ndarray, bits: int, count: int) -> np.ndarray:
 
 def _unpack(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
     """Codes of a file of the first versions, packed without gaps, as bytes; the highest bit of each code first."""
+    expected = -(-count * bits // 8)  # rounded up to whole bytes
+    if len(packed) != expected:
+        raise ValueError(f"{len(packed)} bytes of codes instead of {expected}")
     if bits == MOST_BITS:
         return packed
     code_bits = np.unpackbits(packed, count=count * bits).reshape(count, bits)

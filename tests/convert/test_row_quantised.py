@@ -65,6 +65,15 @@ def test_files_of_the_first_versions_are_read(tmp_path: Path) -> None:
     assert load_quantised(tmp_path / QUANTISED)["matrix"].tolist() == [[-7.0, 7.0], [0.0, 1.0]]
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_codes_of_the_first_versions_in_another_number_are_damage(count: int, tmp_path: Path) -> None:
+    tensors = {"matrix.codes": torch.zeros(count, dtype=torch.uint8), "matrix.scales": torch.ones(2).half()}
+    facts = {"matrix": {"bits": 4, "shape": [2, 2]}}
+    save_file(tensors, tmp_path / QUANTISED, metadata={FIRST_METADATA: json.dumps(facts)})
+    with pytest.raises(Damaged, match="is damaged"):
+        load_quantised(tmp_path / QUANTISED)
+
+
 @pytest.mark.parametrize("shape", [[36, 23], [38, 23]])
 def test_codes_that_are_too_many_or_too_few_are_damage(shape: list[int], tmp_path: Path) -> None:
     path = tmp_path / QUANTISED
