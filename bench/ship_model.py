@@ -1,7 +1,7 @@
 """A finished run -> a model that comes with firth: `python -m bench.ship_model RUN en-small`.
 
-Writes `firth/models/NAME`, with weights of 6 bits unless `--bits` says otherwise, and a card that names the text and its
-licences. A model that is there already is replaced. The name begins with the language of the text. The run's vector
+Writes `firth/models/NAME`, with weights of 6 bits unless `--bits` says otherwise, and a card that names the text and
+its licences. A model that is there already is replaced. The name begins with the language of the text. The run's vector
 head is kept: make it with `firth vectors RUN --text TEXT --out RUN-WITH-HEAD` first, and ship that.
 """
 
