@@ -1,9 +1,9 @@
 """Muon (Jordan et al. 2024): momentum whose update is made orthogonal, for the matrices inside a network.
 
 In: gradients. Out: updates U V' of the momentum's singular value decomposition U S V', by five steps of a
-Newton-Schulz iteration. All matrices of one shape are updated together in one batched product. An update is scaled to
-the size of AdamW's (Liu et al. 2025, "Muon is scalable", section 2.2), so that both share one learning rate. All other
-parameters (embeddings, norms, biases, heads) take AdamW's step.
+Newton-Schulz iteration. All matrices of one shape are updated together, on a GPU by batched products. An update is
+scaled to the size of AdamW's (Liu et al. 2025, "Muon is scalable", section 2.2), so that both share one learning rate.
+All other parameters (embeddings, norms, biases, heads) take AdamW's step.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,7 +29,6 @@ def orthogonal(x_BRC: Tensor) -> Tensor:
 
     B matrices of R rows and C columns in, as many out.
     """
-    a, b, c = COEFFICIENTS
     x: Tensor = x_BRC
     # The smaller side comes first, so that x x' is small.
     is_tall = x_BRC.shape[1] > x_BRC.shape[2]
@@ -37,12 +36,24 @@ def orthogonal(x_BRC: Tensor) -> Tensor:
         x = x.mT
     # The iteration converges only if no singular value is above 1.
     x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
-    for _ in range(NUM_ITERATIONS):
-        gram = x @ x.mT
-        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)  # b G + c G G
-        x = torch.baddbmm(x, polynomial, x, beta=a)  # a X + polynomial X
+    if x.is_cuda:
+        x = _iterate(x, torch.baddbmm)
+    else:
+        # On a CPU, products of single matrices are faster.
+        singles = [_iterate(x_RC, torch.addmm) for x_RC in x]
+        x = torch.stack(singles)
     if is_tall:
         return x.mT
+    return x
+
+
+def _iterate(x: Tensor, add_product: Callable[..., Tensor]) -> Tensor:
+    """The Newton-Schulz iteration, for one matrix (`addmm`) or a batch of them (`baddbmm`)."""
+    a, b, c = COEFFICIENTS
+    for _ in range(NUM_ITERATIONS):
+        gram = x @ x.mT
+        polynomial = add_product(gram, gram, gram, beta=b, alpha=c)  # b G + c G G
+        x = add_product(x, polynomial, x, beta=a)  # a X + polynomial X
     return x
 
 
