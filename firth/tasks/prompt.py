@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firth.data.items import Item, pack_windows, shorten, window
+from firth.data.items import Item, encoded_texts, pack_windows, shorten, window
 from firth.errors import BadConfig, Unsupported
 from firth.models import language_of
 from firth.nn.blocks import initialise
@@ -172,14 +172,9 @@ class PromptHead(ClassifyHead):
         self._find_tokens(tokenizer)
         pieces = self._pattern_pieces(tokenizer)
         room = self._room(pieces, tokenizer, max_length=max_length)
-        # All texts are encoded at once, then dealt back to their examples.
-        all_texts: list[str] = []
-        for example in examples:
-            all_texts += example.texts
-        encodings = iter(tokenizer.encode_batch(all_texts))
         items = []
-        for example in examples:
-            texts = [next(encodings).ids for _ in example.texts]
+        for example, encoded in zip(examples, encoded_texts(examples, tokenizer), strict=True):
+            texts = [encoding.ids for encoding in encoded]
             items.append(self._item(example, texts, pieces, room=room, tokenizer=tokenizer))
         return items
 
