@@ -30,7 +30,7 @@ BLOCK = 4096
 """Texts segmented at once."""
 
 
-def word_runs(tags: Sequence[str], *, gaps: Collection[int] = ()) -> Iterator[tuple[int, int]]:
+def word_runs(tags: Sequence[str], *, gaps: Collection[int] = frozenset()) -> Iterator[tuple[int, int]]:
     """The first character of each word, and the one after its last, by the characters' tags.
 
     The end of the text ends a word whatever its tag, and so do gaps: characters that follow a space.

@@ -227,8 +227,8 @@ class TagHead(Head):
     def _marked(self, item: Item, tags: Sequence[str]) -> list[Entity]:
         """What the tags mark: its kind, its first word and the one after its last."""
         if self.segments:
-            gaps = segmenting.gaps([item], np.zeros(1, np.int64))
-            return [("", first, end) for first, end in segmenting.word_runs(tags, gaps=gaps.tolist())]
+            gaps = set(segmenting.gaps([item], np.zeros(1, np.int64)).tolist())
+            return [("", first, end) for first, end in segmenting.word_runs(tags, gaps=gaps)]
         if self.config.scheme == "none":
             return []
         return metrics.entities(tags, self.config.scheme)
