@@ -202,12 +202,13 @@ def _export_with_proof(model: Path, out: Path, *, kind: str) -> dict[str, object
     if kind == "onnx":
         from firth import checkpoint as checkpoints
         from firth.compression import onnx_export
+        from firth.data.items import text_sequences
         from firth.surgery.exporting import without_generator
 
         checkpoint = without_generator(checkpoints.merged(checkpoints.load(model)))
         onnx_export.check_exportable(checkpoint, str(model))
         with atomic_folder(out) as folder:
-            sequences = onnx_export.sequences_of(checkpoint, texts)
+            sequences = text_sequences(texts, checkpoint.tokenizer, max_length=checkpoint.encoder.max_positions)
             difference = onnx_export.write_with_proof(folder, checkpoint, sequences)
         return {"difference": difference, "texts": len(texts), "out": str(out)}
     from firth.surgery.exporting import export_sentence_transformers

@@ -6,13 +6,12 @@ method may learn from, as the task reads them; without such rows the sample text
 
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from firth.compression.method import CompressionJob
 from firth.compression.structure import block_sizes, input_layer
-from firth.data.items import all_windows, pack_windows
+from firth.data.items import all_windows, pack_windows, text_sequences
 from firth.data.packing import pack_tokens
 from firth.inference.precision_choice import sample_sequences
 from firth.tasks.predicting import BATCH_TOKENS, token_batches
@@ -35,12 +34,8 @@ def calibration_batches(job: CompressionJob, *, max_rows: int) -> Iterator[Batch
     max_length = job.original.encoder.max_positions
     sequences = sample_sequences(tokenizer, max_length)
     if rows:
-        room = max_length - tokenizer.vocab.frame.size()
         texts = [example.texts[0] for example in rows]
-        sequences = []
-        for ids in tokenizer.ids_batch(texts):
-            cut = np.array(ids[:room])
-            sequences.append(tokenizer.vocab.frame.join(cut))
+        sequences = text_sequences(texts, tokenizer, max_length=max_length)
     for numbers in token_batches([len(sequence) for sequence in sequences], BATCH_TOKENS):
         yield pack_tokens([sequences[number] for number in numbers])
 

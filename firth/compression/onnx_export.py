@@ -22,6 +22,7 @@ from firth.compression.method import CompressionJob, Method, MethodConfig
 from firth.compression.onnx_runtime import OUTPUTS, OnnxEncoder
 from firth.compression.structure import block_encoder
 from firth.console import counted
+from firth.data.items import text_sequences
 from firth.data.packing import pack_tokens
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
@@ -68,7 +69,8 @@ class ExportOnnx(Method):
         texts: list[str] = []
         for example in job.examples["data"]:
             texts += example.texts
-        self.sequences = sequences_of(job.original, texts[:MOST_TEXTS])
+        max_length = job.original.encoder.max_positions
+        self.sequences = text_sequences(texts[:MOST_TEXTS], job.original.tokenizer, max_length=max_length)
         return job.original
 
     def write(self, folder: Path, checkpoint: Checkpoint) -> None:
@@ -87,18 +89,6 @@ def check_exportable(checkpoint: Checkpoint, model: str) -> None:
         raise Unsupported(f"onnx needs the package {missing[0]}: pip install 'firth[onnx]'.")
     if not isinstance(block_encoder(checkpoint), Bert | Albert):
         raise Unsupported(f"{model} is neither a BERT nor an ALBERT, the only kinds that onnx knows.")
-
-
-def sequences_of(checkpoint: Checkpoint, texts: list[str]) -> list[np.ndarray]:
-    """The ids of texts with their special tokens, cut to what the model reads."""
-    tokenizer = checkpoint.tokenizer
-    frame = tokenizer.vocab.frame
-    room = checkpoint.encoder.max_positions - frame.size()
-    sequences = []
-    for ids in tokenizer.ids_batch(texts):
-        cut = np.array(ids[:room], np.int64)
-        sequences.append(frame.join(cut))
-    return sequences
 
 
 def write_with_proof(folder: Path, checkpoint: Checkpoint, sequences: list[np.ndarray]) -> float:

@@ -6,13 +6,13 @@ head reads the mean of its states.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 
 from firth.checkpoint import Checkpoint
-from firth.compression.distil import DistilConfig, SoftLabelExtension, StudentMethod
+from firth.compression.distil import DistilConfig, SoftLabelExtension, StudentConfig, StudentMethod
 from firth.compression.method import CompressionJob
 from firth.compression.teacher import Teacher, check_task
 from firth.compression.trained_method import TrainingExtension
@@ -26,6 +26,8 @@ from firth.files import JsonObject
 from firth.tensors import Encoder
 from firth.train.parallel import reseed
 
+CELL_WIDTHS = (300, 150, 75, 32)
+"""The widths of an LSTM that the search tries, before a bag of words."""
 RATE = 2e-3
 """The learning rate, if the user does not say."""
 
@@ -52,10 +54,10 @@ class SimpleStudent(StudentMethod):
     name = "bilstm"
 
     @classmethod
-    def strengths(cls, original: Checkpoint, config: Any) -> Sequence[Any]:
-        widths = (300, 150, 75, 32)
-        lstms = [replace(config, kind="bilstm", cell_width=width) for width in widths]
-        return [*lstms, replace(config, kind="bag")]
+    def strengths(cls, original: Checkpoint, config: StudentConfig) -> Sequence[StudentConfig]:
+        assert isinstance(config, SimpleStudentConfig)
+        strengths = [replace(config, kind="bilstm", cell_width=width) for width in CELL_WIDTHS]
+        return [*strengths, replace(config, kind="bag")]
 
     @property
     def described(self) -> str:

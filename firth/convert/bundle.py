@@ -65,8 +65,8 @@ class Bundle:
     def read(self, name: str) -> np.ndarray:
         """One tensor; raises if its checksum differs."""
         entry = self.entries[name]
-        name = f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.num_shards:05d}"
-        path = self.prefix.with_name(name)
+        file_name = f"{self.prefix.name}.data-{entry.shard:05d}-of-{self.num_shards:05d}"
+        path = self.prefix.with_name(file_name)
         if entry.kind not in _TYPES:
             raise Unsupported(
                 f"{path}: the tensor {name} has TensorFlow's type {entry.kind}, which weights never have."

@@ -28,8 +28,6 @@ ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 SAVED_MODULE = ".modules_to_save"
-NOTES = "adapter"
-"""The key of `firth.json` that says which base model it was."""
 TASK_TYPES = {TEXT: "SEQ_CLS", TOKENS: "TOKEN_CLS", ANSWERS: "QUESTION_ANS"}
 """The end of a class's name -> peft's name of the task."""
 FIXED: dict[str, tuple[object, ...]] = {

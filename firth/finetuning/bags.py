@@ -19,8 +19,9 @@ from firth.finetuning.start import Start
 from firth.nn.huffman import Paths
 from firth.nn.tree import TreeHead
 from firth.objectives.hogwild import compiled, in_threads, spread
+from firth.ragged import bounds_of
 from firth.tasks.classify import ClassifyConfig, ClassifyHead
-from firth.tasks.task import Head
+from firth.tasks.task import Head, index_of
 from firth.tensors import Encoder
 from firth.tokenizers.subwords import Subwords
 
@@ -82,7 +83,7 @@ def solve(
     from firth.objectives.subword_kernels import bag_kernels
 
     parts = [_parts_of(item) for item in items]
-    part_bounds = np.cumsum([0, *map(len, parts)])
+    part_bounds = bounds_of([len(rows) for rows in parts])
     bags = (np.concatenate(parts).astype(np.int32), part_bounds)
     golds = _gold_ids(head, items)
     # With head=tree, a Huffman tree of the labels replaces the softmax.
@@ -120,5 +121,5 @@ def _parts_of(item: Item) -> np.ndarray:
 def _gold_ids(head: Head, items: Sequence[Item]) -> np.ndarray:
     """The number of each item's label."""
     (names,) = head.labels.values()
-    ids = {name: i for i, name in enumerate(names)}
-    return np.fromiter((ids[item.example.gold] for item in items), np.int64, len(items))
+    index = index_of(names)
+    return np.array([index[item.example.gold] for item in items], np.int64)

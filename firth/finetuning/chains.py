@@ -24,9 +24,10 @@ from firth.finetuning.start import Start
 from firth.finetuning.transfer import TransferConfig
 from firth.nn import chain as chains
 from firth.nn import hmm
+from firth.ragged import bounds_of
 from firth.tasks.conll import Sentence
 from firth.tasks.tag import TagConfig, TagHead
-from firth.tasks.task import Head, TaskConfig
+from firth.tasks.task import Head, TaskConfig, index_of
 from firth.tasks.word_windows import units_of
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
@@ -160,23 +161,23 @@ def solve(head: Head, encoder: Encoder, items: Sequence[Item], tokenizer: Tokeni
 
 def _tagged_tokens(head: TagHead, items: Sequence[Item]) -> _TaggedTokens:
     parts: list[np.ndarray] = []
-    part_sizes: list[np.ndarray] = []
+    part_sizes = [np.empty(0, np.int64)]
     tags: list[int] = []
     lengths: list[int] = []
-    ids = {tag: i for i, tag in enumerate(head.tags)}
+    index = index_of(head.tags)
     for item in items:
         for window in item.windows:
             if window.parts is not None and window.part_sizes is not None:
                 parts.append(window.parts)
                 part_sizes.append(window.part_sizes)
-        tags += [ids[tag] for tag in item.example.gold]
+        tags += [index[tag] for tag in item.example.gold]
         lengths.append(len(item.example.gold))
     # M features, N tokens and B sentences in all.
     return _TaggedTokens(
         parts_M=_end_to_end(parts),
-        part_bounds_N1=np.cumsum(np.concatenate([[0], *part_sizes])),
+        part_bounds_N1=bounds_of(np.concatenate(part_sizes)),
         tags_N=np.array(tags, np.int64),
-        bounds_B1=np.cumsum([0, *lengths]),
+        bounds_B1=bounds_of(lengths),
     )
 
 

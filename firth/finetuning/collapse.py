@@ -5,6 +5,7 @@ Such a model has learned only the most frequent label, or the mean (Mosbach et a
 
 import logging
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import TypedDict
 
 import numpy as np
@@ -34,8 +35,8 @@ def same_answer(predictions: Sequence[Prediction], examples: Sequence[Example]) 
     labels = [prediction.label for prediction in predictions]
     if isinstance(examples[0], Sentence):
         # There is a tag for each word.
-        golds = [tag for tags in golds for tag in tags]
-        labels = [tag for tags in labels for tag in tags]
+        golds = list(chain.from_iterable(golds))
+        labels = list(chain.from_iterable(labels))
     if all(isinstance(label, float) for label in labels):
         return _same_number(labels, golds)
     # If all golds agree, one answer for all is right.

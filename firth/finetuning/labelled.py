@@ -15,7 +15,7 @@ from typing import TypedDict
 import numpy as np
 
 from firth import rng
-from firth.data.items import Item
+from firth.data.items import Item, all_windows
 from firth.errors import BadInput
 from firth.files import sha256
 from firth.tasks import resolve
@@ -226,7 +226,7 @@ def lengths(items: Sequence[Item]) -> Lengths:
 
 def unknown_share_of(items: Sequence[Item], tokenizer: Tokenizer) -> float:
     """The share of the items' tokens that the tokenizer does not know."""
-    return unknown_share(tokenizer, (window.ids for item in items for window in item.windows))
+    return unknown_share(tokenizer, [window.ids for window in all_windows(items)])
 
 
 def report_cuts(what: str, items: Sequence[Item]) -> None:

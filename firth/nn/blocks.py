@@ -258,10 +258,18 @@ def initialise(module: nn.Module, *, std: float) -> None:
 
 
 def first_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
-    """The first token of every sequence; sequences of length zero at the end borrow the last token."""
-    last_token = x_ND.shape[0] - 1
-    first_B = bounds_B1[:-1].long().clamp(max=last_token)
-    return x_ND.index_select(0, first_B)
+    """The first token of every sequence; an empty sequence has zeros."""
+    return rows_at(x_ND, bounds_B1[:-1], bounds_B1)
+
+
+def rows_at(x_ND: Tensor, token_B: Tensor, bounds_B1: Tensor) -> Tensor:
+    """This token of every sequence; an empty sequence, such as filler at the end of a pack, has zeros."""
+    num_tokens = x_ND.shape[0]
+    if not num_tokens:
+        return x_ND.new_zeros(len(token_B), x_ND.shape[1])
+    rows_BD = x_ND.index_select(0, token_B.long().clamp(0, num_tokens - 1))
+    is_empty_B = bounds_B1.diff() == 0
+    return rows_BD.masked_fill(is_empty_B[:, None], 0.0)
 
 
 def compute_dtype(weight: Tensor) -> torch.dtype:

@@ -83,6 +83,18 @@ def program_sequence(bounds):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
+def _load_vectors(places, real, TOKEN: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A tile's queries, keys and values, SIZE x WIDTH each; zeros beyond the sequence.
+
+    `places` are those of the queries. A token has TOKEN numbers (all heads) of them, then as many of keys and values.
+    """
+    q = tl.load(places, real, 0.0)
+    k = tl.load(places + TOKEN, real, 0.0)
+    v = tl.load(places + 2 * TOKEN, real, 0.0)
+    return q, k, v
+
+
+@triton.jit
 def _weights(q, k, length, scale, causal: tl.constexpr, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
     """softmax(QK' / sqrt(K)) of a tile, SIZE x SIZE; columns beyond the sequence are 0."""
     columns = tl.arange(0, SIZE)[None, :]
@@ -101,25 +113,24 @@ def _forward_tile(  # type: ignore[no-untyped-def]
     qkv, out, length, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr, SIZE: tl.constexpr
 ):
     """The outputs of one sequence and head. Tiles: q, k, v and the output SIZE x WIDTH, weights SIZE x SIZE."""
+    TOKEN: tl.constexpr = HEADS * WIDTH
     rows = tl.arange(0, SIZE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     real = rows < length
-    # A token's queries, keys and values of all heads lie one after another.
-    places = qkv + rows * (3 * HEADS * WIDTH) + columns
-    q = tl.load(places, real, 0.0)
-    k = tl.load(places + HEADS * WIDTH, real, 0.0)
-    v = tl.load(places + 2 * HEADS * WIDTH, real, 0.0)
+    q, k, v = _load_vectors(qkv + rows * (3 * TOKEN) + columns, real, TOKEN)
     weights = _weights(q, k, length, scale, causal, SIZE)
     mixed = tl.dot(weights.to(v.dtype), v)
-    tl.store(out + rows * (HEADS * WIDTH) + columns, mixed.to(v.dtype), real)
+    tl.store(out + rows * TOKEN + columns, mixed.to(v.dtype), real)
 
 
 @triton.jit
 def _forward(qkv, bounds, out, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr):  # type: ignore[no-untyped-def]
     start, length = program_sequence(bounds)
     head = tl.program_id(1)
-    qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
-    out += start * (HEADS * WIDTH) + head * WIDTH
+    # From here on both begin with the sequence's first token, at this head.
+    TOKEN: tl.constexpr = HEADS * WIDTH
+    qkv += start * (3 * TOKEN) + head * WIDTH
+    out += start * TOKEN + head * WIDTH
     # The smallest tile that holds the sequence.
     if length > 64:
         _forward_tile(qkv, out, length, scale, HEADS, WIDTH, causal, 128)
@@ -134,17 +145,17 @@ def _backward_tile(  # type: ignore[no-untyped-def]
     grad, qkv, out, length, scale, HEADS: tl.constexpr, WIDTH: tl.constexpr, causal: tl.constexpr, SIZE: tl.constexpr
 ):
     """The gradients of q, k and v of one sequence and head, from g, the gradient of the output (SIZE x WIDTH)."""
+    TOKEN: tl.constexpr = HEADS * WIDTH
     rows = tl.arange(0, SIZE)[:, None]
     columns = tl.arange(0, WIDTH)[None, :]
     real = rows < length
-    offsets = rows * (3 * HEADS * WIDTH) + columns
-    q = tl.load(qkv + offsets, real, 0.0)
-    k = tl.load(qkv + offsets + HEADS * WIDTH, real, 0.0)
-    v = tl.load(qkv + offsets + 2 * HEADS * WIDTH, real, 0.0)
-    g = tl.load(grad + rows * (HEADS * WIDTH) + columns, real, 0.0)
+    # The gradients lie as the vectors do.
+    offsets = rows * (3 * TOKEN) + columns
+    q, k, v = _load_vectors(qkv + offsets, real, TOKEN)
+    g = tl.load(grad + rows * TOKEN + columns, real, 0.0)
     weights = _weights(q, k, length, scale, causal, SIZE)
     grad_v = tl.dot(tl.trans(weights.to(g.dtype)), g)
-    tl.store(out + offsets + 2 * HEADS * WIDTH, grad_v.to(q.dtype), real)
+    tl.store(out + offsets + 2 * TOKEN, grad_v.to(q.dtype), real)
     grad_weights = tl.dot(g, tl.trans(v))
     # The gradient of softmax: P * (dP - rowsum(P * dP)). Rows beyond the sequence have g = 0 and add nothing.
     inner = tl.sum(weights * grad_weights, 1)[:, None]
@@ -152,7 +163,7 @@ def _backward_tile(  # type: ignore[no-untyped-def]
     grad_q = tl.dot(grad_scores, k)
     grad_k = tl.dot(tl.trans(grad_scores), q)
     tl.store(out + offsets, grad_q.to(q.dtype), real)
-    tl.store(out + offsets + HEADS * WIDTH, grad_k.to(q.dtype), real)
+    tl.store(out + offsets + TOKEN, grad_k.to(q.dtype), real)
 
 
 @triton.jit
@@ -161,9 +172,11 @@ def _backward(  # type: ignore[no-untyped-def]
 ):
     start, length = program_sequence(bounds)
     head = tl.program_id(1)
-    grad += start * (HEADS * WIDTH) + head * WIDTH
-    qkv += start * (3 * HEADS * WIDTH) + head * WIDTH
-    out += start * (3 * HEADS * WIDTH) + head * WIDTH
+    # From here on all begin with the sequence's first token, at this head.
+    TOKEN: tl.constexpr = HEADS * WIDTH
+    grad += start * TOKEN + head * WIDTH
+    qkv += start * (3 * TOKEN) + head * WIDTH
+    out += start * (3 * TOKEN) + head * WIDTH
     # The smallest tile that holds the sequence.
     if length > 64:
         _backward_tile(grad, qkv, out, length, scale, HEADS, WIDTH, causal, 128)

@@ -7,7 +7,6 @@ are one matrix here; each of the three has its own A and B. Merged, a model is a
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -142,19 +141,6 @@ def lora_parameters(encoder: nn.Module) -> dict[str, Tensor]:
                 for part, matrix in matrices.items():
                     found[f"{path}.{kind}.{part}"] = matrix
     return found
-
-
-def load_lora(encoder: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Copies low-rank matrices into an encoder that has such; names and shapes must be the same."""
-    wanted = lora_parameters(encoder)
-    only_in_one = sorted(wanted.keys() ^ tensors.keys())
-    if only_in_one:
-        raise BadConfig(f"The adapter and the model it belongs to differ: {only_in_one[0]} is in one of them only.")
-    with torch.no_grad():
-        for name, matrix in wanted.items():
-            if matrix.shape != tensors[name].shape:
-                raise BadConfig(f"The adapter's {name} has the shape {tuple(tensors[name].shape)}.")
-            matrix.copy_(tensors[name])
 
 
 def _target_layers(encoder: nn.Module) -> list[tuple[str, nn.Linear]]:

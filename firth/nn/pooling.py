@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from firth.nn.blocks import first_rows
+from firth.nn.blocks import first_rows, rows_at
 from firth.nn.layout import token_sequences
 from firth.tensors import States
 
@@ -61,8 +61,7 @@ def max_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
 
 def last_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:
     """The last token of each sequence, the only one that has read all of it where states are causal."""
-    last_B = (bounds_B1[1:].long() - 1).clamp(min=0)
-    return x_ND.index_select(0, last_B)
+    return rows_at(x_ND, bounds_B1[1:] - 1, bounds_B1)
 
 
 def concat_rows(x_ND: Tensor, bounds_B1: Tensor) -> Tensor:

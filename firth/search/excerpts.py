@@ -14,6 +14,8 @@ HEAVY = 0.5
 """A word of the question that weighs less than this share of its heaviest one is not looked for."""
 OPENING = " \t\u3000([{<“‘「『《〈（【"
 """What does not end an excerpt."""
+Window = tuple[int, int]
+"""The first piece of a text that is shown, and the one after the last."""
 
 
 def excerpt(text: str, weights: Mapping[str, float], *, columns: int = COLUMNS) -> str:
@@ -25,24 +27,58 @@ def excerpt(text: str, weights: Mapping[str, float], *, columns: int = COLUMNS) 
     columns_of_first = [0, *accumulate(map(_width, text))]
     if columns_of_first[-1] <= columns:
         return text
-    spans = word_spans(text) or [(0, len(text))]
-    words = [text[start:end].lower() for start, end in spans]
-    # A piece of the text is a word with what stands between it and the next one.
-    bounds = [0, *(start for start, _ in spans[1:]), len(text)]
-    room = [columns_of_first[bound] for bound in bounds]
-    # The pieces from each one on that fit; a word that is too long for a line is cut.
-    lasts = [max(bisect_right(room, room[first] + columns) - 1, first + 1) for first in range(len(words))]
-    # Those after the first one that reaches the end hold only less.
-    lasts = lasts[: lasts.index(len(words)) + 1]
-    heavy = _heavy(weights)
-    found = [_weight(words[first:last], heavy) for first, last in enumerate(lasts)]
-    heaviest = max(found)
-    best = [first for first, weight in enumerate(found) if weight == heaviest]
-    # The middle one has some text on both sides of the words.
-    first = 0 if best[0] == 0 else best[len(best) // 2]
-    start = bounds[first]
-    end = min(bounds[lasts[first]], bisect_right(columns_of_first, columns_of_first[start] + columns) - 1)
+    words, bounds = _pieces(text)
+    columns_of_bounds = [columns_of_first[bound] for bound in bounds]
+    windows = _windows(columns_of_bounds, columns)
+    first_piece, end_piece = _heaviest_window(words, windows, _heavy(weights))
+    start = bounds[first_piece]
+    # A word that is too long for a line is cut.
+    last_that_fits = bisect_right(columns_of_first, columns_of_first[start] + columns) - 1
+    end = min(bounds[end_piece], last_that_fits)
     return _with_ellipses(text, start, end)
+
+
+def _pieces(text: str) -> tuple[list[str], list[int]]:
+    """The words of a text in lower case, and the bounds of its pieces, one more than there are words.
+
+    A piece is a word with what stands between it and the next one; the first piece begins with the text.
+    """
+    words = []
+    bounds = []
+    for start, end in word_spans(text) or [(0, len(text))]:
+        words.append(text[start:end].lower())
+        bounds.append(start)
+    bounds[0] = 0
+    bounds.append(len(text))
+    return words, bounds
+
+
+def _windows(columns_of_bounds: Sequence[int], columns: int) -> list[Window]:
+    """From each piece on, as many pieces as fit into a line, and at least one.
+
+    Those after the first window that reaches the end of the text hold only less, so they are left out.
+    """
+    num_pieces = len(columns_of_bounds) - 1
+    windows: list[Window] = []
+    for first in range(num_pieces):
+        end_of_line = columns_of_bounds[first] + columns
+        last_bound = bisect_right(columns_of_bounds, end_of_line) - 1
+        end = max(last_bound, first + 1)
+        windows.append((first, end))
+        if end == num_pieces:
+            break
+    return windows
+
+
+def _heaviest_window(words: Sequence[str], windows: Sequence[Window], weights: Mapping[str, float]) -> Window:
+    """The window whose words weigh most; of several the first of all windows, or else the one in the middle."""
+    found = [_weight(words[first:end], weights) for first, end in windows]
+    heaviest = max(found)
+    if found[0] == heaviest:
+        return windows[0]
+    best = [window for window, weight in zip(windows, found, strict=True) if weight == heaviest]
+    # The middle one has some text on both sides of the words.
+    return best[len(best) // 2]
 
 
 def _width(character: str) -> int:
@@ -64,4 +100,6 @@ def _with_ellipses(text: str, start: int, end: int) -> str:
     shown = text[start:end]
     if end < len(text):
         shown = f"{shown.rstrip(OPENING)} {ELLIPSIS}"
-    return f"{ELLIPSIS} {shown}" if start else shown
+    if start > 0:
+        shown = f"{ELLIPSIS} {shown}"
+    return shown

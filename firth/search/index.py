@@ -177,7 +177,8 @@ class SearchIndex:
     @cached_property
     def languages(self) -> frozenset[str]:
         """The languages of its passages, by some of them from all parts."""
-        numbers = np.unique(np.linspace(0, len(self) - 1, SAMPLE_PASSAGES).astype(np.int64))
+        places = np.linspace(0, len(self) - 1, SAMPLE_PASSAGES)
+        numbers = np.unique(places.astype(np.int64))
         return languages_of(self.passage(number).text for number in numbers.tolist())
 
     def load_model(self) -> Model:
@@ -207,24 +208,27 @@ class SearchIndex:
         top = min(top, len(self))
         if self.graph is None or exact:
             return self._nearest_of_all(questions_QD, top)
-        numbers_QC = self.graph.candidates(questions_QD, max(top, CANDIDATES))
         numbers_QT = np.empty((len(questions_QD), top), np.int64)
-        scores_QT = np.empty((len(questions_QD), top), np.float32)
-        for i, numbers_C in enumerate(numbers_QC):
-            found_C = numbers_C[numbers_C >= 0]
-            if len(found_C) < top:
-                # From where the graph was entered, too few passages can be reached.
-                numbers_1T, scores_1T = self._nearest_of_all(questions_QD[i : i + 1], top)
-                numbers_QT[i] = numbers_1T[0]
-                scores_QT[i] = scores_1T[0]
-                continue
-            cosines_C = self.cosines(questions_QD[i], found_C)
-            [best_T] = _best(cosines_C[None], top)
-            numbers_QT[i] = found_C[best_T]
-            scores_QT[i] = cosines_C[best_T]
-        return numbers_QT, scores_QT
+        cosines_QT = np.empty((len(questions_QD), top), np.float32)
+        candidates_QC = self.graph.candidates(questions_QD, max(top, CANDIDATES))
+        for row, candidates_C in enumerate(candidates_QC):
+            # Fewer candidates end with -1.
+            numbers_C = candidates_C[candidates_C >= 0]
+            numbers_QT[row], cosines_QT[row] = self._nearest_of(numbers_C, questions_QD[row], top)
+        return numbers_QT, cosines_QT
+
+    def _nearest_of(self, numbers_C: np.ndarray, question_D: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest of some passages; of all if there are too few."""
+        if len(numbers_C) < top:
+            # From where the graph was entered, too few passages can be reached.
+            numbers_1T, cosines_1T = self._nearest_of_all(question_D[None], top)
+            return numbers_1T[0], cosines_1T[0]
+        cosines_C = self.cosines(question_D, numbers_C)
+        [best_T] = _best(cosines_C[None], top)
+        return numbers_C[best_T], cosines_C[best_T]
 
     def _nearest_of_all(self, questions_QD: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
+        """The nearest of all passages, block by block."""
         numbers_QT = np.empty((len(questions_QD), 0), np.int64)
         scores_QT = np.empty((len(questions_QD), 0), np.float32)
         # A cosine is that of the codes, scaled, and that of the centre, which all passages share.
@@ -260,10 +264,12 @@ class SearchIndex:
         if by is not By.words and not reads(model, question, self.languages):
             # Zeros are similar to nothing, so that only words count.
             vector_D = np.zeros_like(vector_D)
-        numbers, scores = self._found(question, vector_D, max(top, CANDIDATES), by)
-        [best] = _best(scores[None], top)
+        numbers_C, scores_C = self._found(question, vector_D, max(top, CANDIDATES), by)
+        [best_T] = _best(scores_C[None], top)
+        numbers = numbers_C[best_T].tolist()
+        scores = scores_C[best_T].tolist()
         hits = []
-        for number, score in zip(numbers[best].tolist(), scores[best].tolist(), strict=True):
+        for number, score in zip(numbers, scores, strict=True):
             hits.append(Hit(number, score, self.passage(number)))
         return hits
 
@@ -273,16 +279,17 @@ class SearchIndex:
         A passage that has neither a word of the question nor a positive cosine to it is not found.
         """
         if by is By.meaning:
-            nearest_1T, cosines_1T = self.nearest(vector_D[None], top=count)
-            is_near_T = cosines_1T[0] > 0
-            return nearest_1T[0][is_near_T], cosines_1T[0][is_near_T]
+            [near_T], [cosines_T] = self.nearest(vector_D[None], top=count)
+            is_found_T = cosines_T > 0
+            return near_T[is_found_T], cosines_T[is_found_T]
         word_scores_N = self.words.scores(question)
         [by_words_T] = _best(word_scores_N[None], count)
         if by is By.words:
             scores_T = word_scores_N[by_words_T]
-            return by_words_T[scores_T > 0], scores_T[scores_T > 0]
-        nearest_1T, _ = self.nearest(vector_D[None], top=count)
-        numbers_C = np.union1d(nearest_1T[0], by_words_T)
+            is_found_T = scores_T > 0
+            return by_words_T[is_found_T], scores_T[is_found_T]
+        [near_T], _ = self.nearest(vector_D[None], top=count)
+        numbers_C = np.union1d(near_T, by_words_T)
         cosines_C = self.cosines(vector_D, numbers_C)
         word_scores_C = word_scores_N[numbers_C]
         scores_C = WORDS_SHARE * word_scores_C + (1 - WORDS_SHARE) * cosines_C

@@ -4,6 +4,7 @@ A model that was made for one language gives texts of another some vector, and c
 apart are Chinese (`zh`) and all other languages (`en`), as in `firth/models`.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from firth.inference.model import Model
@@ -18,8 +19,9 @@ MOST_UNKNOWN = 0.5
 
 def languages_of(texts: Iterable[str]) -> frozenset[str]:
     """The languages of passages, without those of very few."""
-    found = [language_of(text) for text in texts]
-    return frozenset(language for language in found if found.count(language) >= LEAST_SHARE * len(found))
+    counts = Counter(map(language_of, texts))
+    least = LEAST_SHARE * counts.total()
+    return frozenset(language for language, count in counts.items() if count >= least)
 
 
 def reads(model: Model, question: str, languages: frozenset[str]) -> bool:

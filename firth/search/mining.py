@@ -41,14 +41,16 @@ def mine_triplets(
     candidate_CD = model.embed(candidates, normalise=True)
     triplets: list[Triplet] = []
     for start in range(0, len(pairs), BLOCK):
-        block = pairs[start : start + BLOCK]
-        cosines_BC = first_ND[start : start + BLOCK] @ candidate_CD.T
-        for (first, second), cosines_C in zip(block, cosines_BC, strict=True):
+        block = slice(start, start + BLOCK)
+        cosines_BC = first_ND[block] @ candidate_CD.T
+        for (first, second), cosines_C in zip(pairs[block], cosines_BC, strict=True):
             limit = cosines_C[place[second]] - margin
             refused = set(partners[first])
             if first in place:
+                # A text is no negative of itself.
                 refused.add(place[first])
-            for number in _hardest(cosines_C, limit=limit, refused=refused)[:negatives]:
+            hardest = _hardest(cosines_C, limit=limit, refused=refused)
+            for number in hardest[:negatives]:
                 triplets.append(Triplet(first, second, candidates[number]))
     return triplets
 

@@ -7,6 +7,7 @@ to say from which one on.
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from firth.console import counted
@@ -40,7 +41,7 @@ def read_pairs(
     data = labelled.read("compare", config, {PART: path})
     _tell_of_bad_rows(path, data)
     examples = data.examples[PART]
-    rows = read_rows(path)
+    rows = _with_all_keys(read_rows(path))
     column = score_column or _known_score_column(rows, without=(text_column, second_column))
     if not column:
         if min_score is not None:
@@ -68,6 +69,15 @@ def _tell_of_bad_rows(path: Path, data: Labelled) -> None:
         first = bad[0]
         rows = counted(data.num_skipped[PART], "row")
         log.warning(f"{path}: {rows} left out, the first of them row {first.row}: {first.what}; {first.remedy}.")
+
+
+def _with_all_keys(rows: Rows) -> Rows:
+    """The same rows, with the keys of all JSON objects as columns: the first one may be a row that nobody judged."""
+    columns = dict.fromkeys(rows.columns)
+    for _, fields in rows.lines:
+        if isinstance(fields, Mapping):
+            columns.update(dict.fromkeys(fields))
+    return replace(rows, columns=list(columns))
 
 
 def _known_score_column(rows: Rows, *, without: Sequence[str]) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 from firth.corpus.cleaning import fingerprints
 from firth.data.spoken import words_of
+from firth.ragged import bounds_of
 
 K1 = 1.2
 B = 0.75
@@ -59,7 +60,7 @@ def write_words(folder: Path, texts: Sequence[str]) -> None:
     places_M = places_W[counted.words_M]
     order_M = np.argsort(places_M, kind="stable")
     num_entries_W = np.bincount(places_M, minlength=len(keys_W))
-    bounds_W1 = np.concatenate([[0], np.cumsum(num_entries_W)])
+    bounds_W1 = bounds_of(num_entries_W)
 
     np.save(folder / "words.npy", keys_W[order_W])
     np.save(folder / "word_bounds.npy", bounds_W1)
@@ -123,8 +124,9 @@ class WordIndex:
             passages_P, counts_P = self._entries(word)
             highest = idf * (K1 + 1)
             best_possible += highest
+            norms_P = self._norms_N[passages_P]
             # No passage occurs twice among a word's entries.
-            scores_N[passages_P] += highest * counts_P / (counts_P + self._norms_N[passages_P])
+            scores_N[passages_P] += highest * counts_P / (counts_P + norms_P)
         return scores_N / max(best_possible, 1e-12)
 
     def _bounds(self, word: str) -> tuple[int, int]:

@@ -187,6 +187,9 @@ def means_of_windows(scores_BT: Tensor, owners_B: Tensor, num_examples: int) -> 
 
 
 def _logit(probability: float) -> float:
+    """The score with this probability; no score has the probability 0."""
+    if not probability:
+        return -math.inf
     return math.log(probability / (1 - probability))
 
 

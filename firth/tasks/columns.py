@@ -128,8 +128,7 @@ def _only_reading(
         )
     rows.refuse_commas()
     found = "several columns could be" if readings else "no column is known to be"
-    # Without a header these are texts.
-    names = ", ".join(f"{name[:SHOWN]}…" if len(name) > SHOWN else name for name in rows.columns)
+    names = ", ".join(map(_shortened, rows.columns))
     if rows.columns and all(_is_quoted(name) for name in rows.columns):
         raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
     if labelled and len(rows.columns) == 1:
@@ -145,6 +144,13 @@ def _only_reading(
         f"{rows.path}: {found} {what}; {''.join(presets[:1])}name it with {option}, or, if the file has no header, "
         f"count columns: {counted} (the first row has {names})."
     )
+
+
+def _shortened(name: str) -> str:
+    """The name of a column as a message shows it; without a header it may be a long text."""
+    if len(name) <= SHOWN:
+        return name
+    return f"{name[:SHOWN]}…"
 
 
 def _first_problem(rows: Rows) -> str:

@@ -47,11 +47,9 @@ def _k_best_of_item(head: TagHead, item: Item, outputs: list[np.ndarray], k: int
 
     # The chains of a text are independent: the probability of a combination is the product.
     paths: list[Path] = [(1.0, ())]
-    for probabilities_K, (first, last) in zip(probabilities_BK.tolist(), pairwise(bounds.tolist()), strict=True):
-        chain_paths: list[Path] = []
-        for probability, tags in zip(probabilities_K, tags_KN[:, first:last].tolist(), strict=True):
-            if min(tags, default=0) >= 0:
-                chain_paths.append((probability, tuple(tags)))
+    chains = pairwise(bounds.tolist())
+    for probabilities_K, (first, end) in zip(probabilities_BK.tolist(), chains, strict=True):
+        chain_paths = _legal_paths(probabilities_K, tags_KN[:, first:end].tolist())
         paths = _best_combinations(paths, chain_paths, k)
 
     predictions = []
@@ -59,6 +57,15 @@ def _k_best_of_item(head: TagHead, item: Item, outputs: list[np.ndarray], k: int
         confidence = np.full(len(tags), probability)
         predictions.append(head.prediction(item, np.array(tags, int), confidence))
     return predictions
+
+
+def _legal_paths(probabilities: Sequence[float], tags_of_paths: Sequence[Sequence[int]]) -> list[Path]:
+    """The paths of a chain; those with the tag -1 do not exist."""
+    paths: list[Path] = []
+    for probability, tags in zip(probabilities, tags_of_paths, strict=True):
+        if min(tags, default=0) >= 0:
+            paths.append((probability, tuple(tags)))
+    return paths
 
 
 def _best_combinations(paths: Sequence[Path], continuations: Sequence[Path], k: int) -> list[Path]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from firth.data.items import Item, pack_windows, shorten, window
+from firth.data.items import Item, encoded_texts, pack_windows, shorten, window
 from firth.errors import BadConfig, Unsupported
 from firth.models import language_of
 from firth.nn.blocks import initialise
@@ -32,8 +32,9 @@ SECOND = "{second}"
 MASK = "[MASK]"
 SLOT = re.compile(r"(\{text\}|\{second\}|\[MASK\])")
 EXAMPLE = "`pattern='{text} It was [MASK].'` and `label_words='positive=great,negative=terrible'`"
-FULL_WIDTH = str.maketrans("，＝／", ",=/")
-"""What a Chinese keyboard may write between labels and words."""
+EQUALS = re.compile("[=＝]")
+SLASH = re.compile("[/／]")
+"""Between a label and its words, and between words; a Chinese keyboard writes the wide ones."""
 
 LabelWords = str | Mapping[str, str | Sequence[str]]
 """The words of each label: `positive=great/good,negative=bad`, or the same as a dict."""
@@ -75,15 +76,25 @@ def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     if not text:
         return found
-    for part in text.translate(FULL_WIDTH).split(","):
-        label, equals, written = part.partition("=")
+    for part in _parts_of_labels(text):
+        label, *rest = EQUALS.split(part, maxsplit=1)
         label = label.strip()
-        words = [word.strip() for word in written.split("/")]
+        words = [word.strip() for word in SLASH.split("".join(rest))]
         words = [word for word in words if word]
-        if not equals or not words or label in found:
+        if not words or label in found:
             raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
         found[label] = tuple(words)
     return found
+
+
+def _parts_of_labels(text: str) -> list[str]:
+    """The text cut at commas. A wide one may belong to a label: it cuts only what gives words on both sides of it."""
+    parts: list[str] = []
+    for part in text.split(","):
+        pieces = part.split("，")
+        has_words = all(EQUALS.search(piece) for piece in pieces)
+        parts += pieces if has_words else [part]
+    return parts
 
 
 def words_as_text(words: LabelWords) -> str:
@@ -161,14 +172,9 @@ class PromptHead(ClassifyHead):
         self._find_tokens(tokenizer)
         pieces = self._pattern_pieces(tokenizer)
         room = self._room(pieces, tokenizer, max_length=max_length)
-        # All texts are encoded at once, then dealt back to their examples.
-        all_texts: list[str] = []
-        for example in examples:
-            all_texts += example.texts
-        encodings = iter(tokenizer.encode_batch(all_texts))
         items = []
-        for example in examples:
-            texts = [next(encodings).ids for _ in example.texts]
+        for example, encoded in zip(examples, encoded_texts(examples, tokenizer), strict=True):
+            texts = [encoding.ids for encoding in encoded]
             items.append(self._item(example, texts, pieces, room=room, tokenizer=tokenizer))
         return items
 

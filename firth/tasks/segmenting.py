@@ -30,19 +30,25 @@ BLOCK = 4096
 """Texts segmented at once."""
 
 
+def word_runs(tags: Sequence[str], *, gaps: Collection[int] = frozenset()) -> Iterator[tuple[int, int]]:
+    """The first character of each word, and the one after its last, by the characters' tags.
+
+    The end of the text ends a word whatever its tag, and so do gaps: characters that follow a space.
+    """
+    first = 0
+    for end, tag in enumerate(tags, 1):
+        if tag in _WORD_ENDS or end in gaps or end == len(tags):
+            yield first, end
+            first = end
+
+
 def words_of(example: Sentence, tags: Sequence[str]) -> list[str]:
     """The characters of a sentence, joined to words by their tags."""
     text = example.texts[0]
+    characters = [text[start:end] for start, end in example.words]
     words = []
-    word = ""
-    for (start, end), tag in zip(example.words, tags, strict=True):
-        word += text[start:end]
-        if tag in _WORD_ENDS:
-            words.append(word)
-            word = ""
-    if word:
-        # The tags end inside a word.
-        words.append(word)
+    for first, end in word_runs(tags):
+        words.append("".join(characters[first:end]))
     return words
 
 
@@ -77,8 +83,11 @@ def _segment_block(
     chain_bounds = bounds_of(run_lengths)
     tags_N = tagger.best(unary_NT, torch.from_numpy(chain_bounds)).numpy()
 
+    is_end_N = is_end_T[tags_N]
+    # The end of a chain ends a word, whatever its tag.
+    is_end_N[chain_bounds[1:] - 1] = True
     # The ends of all words, counted over all texts, then split into those of each text.
-    word_ends = np.flatnonzero(is_end_T[tags_N]) + 1
+    word_ends = np.flatnonzero(is_end_N) + 1
     text_starts = bounds_of([len(row) for row in plain])
     first_of_text = np.searchsorted(word_ends, text_starts[1:-1], side="right")
     ends_by_text = np.split(word_ends, first_of_text)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from firth import metrics
 from firth.config import resolve
 from firth.data.items import Item, pack_items
+from firth.metrics.spans import Entity
 from firth.nn import schemes, taggers
 from firth.nn.heads import scoring_layer
 from firth.nn.recurrent import bidirectional
@@ -198,7 +199,7 @@ class TagHead(Head):
         example = item.example
         assert isinstance(example, Sentence)
         names = tuple(self.tags[i] for i in tags)
-        spans = self._spans(example, names, confidence)
+        spans = self._spans(item, names, confidence)
         if self.segments:
             text: str | None = " ".join(span.text for span in spans)
         elif self.config.scheme == "none":
@@ -210,18 +211,27 @@ class TagHead(Head):
             probability = float(confidence.mean())
         return Prediction(names, probability, spans=tuple(spans), text=text)
 
-    def _spans(self, example: Sentence, tags: Sequence[str], confidence: np.ndarray) -> list[Span]:
+    def _spans(self, item: Item, tags: Sequence[str], confidence: np.ndarray) -> list[Span]:
         """The entities (or words) that tags mark; each is as likely as its least likely tag."""
-        if self.config.scheme == "none":
-            return []
+        example = item.example
+        assert isinstance(example, Sentence)
         spans = []
-        for kind, first, last in metrics.entities(tags, self.config.scheme):
+        for kind, first, last in self._marked(item, tags):
             start = example.words[first][0]
             end = example.words[last - 1][1]
             text = example.texts[0][start:end]
             probability = float(confidence[first:last].min())
             spans.append(Span(kind, start, end, text, probability))
         return spans
+
+    def _marked(self, item: Item, tags: Sequence[str]) -> list[Entity]:
+        """What the tags mark: its kind, its first word and the one after its last."""
+        if self.segments:
+            gaps = set(segmenting.gaps([item], np.zeros(1, np.int64)).tolist())
+            return [("", first, end) for first, end in segmenting.word_runs(tags, gaps=gaps)]
+        if self.config.scheme == "none":
+            return []
+        return metrics.entities(tags, self.config.scheme)
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,6 @@ class _Loss:
         layer = self.layer(flat)
         probabilities_ET = layer.probabilities(self.x_ED)
         likelihood_E = (probabilities_ET * self.targets_ET).sum(1)
-        # Not of zero, whose logarithm is infinite.
         # No logarithm of 0.
         positive_E = np.maximum(likelihood_E, 1e-12)
         cross_entropy = -float(np.log(positive_E).sum())

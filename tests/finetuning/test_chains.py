@@ -62,6 +62,18 @@ def test_a_segmenter_gives_lines_back_as_words(tune: Callable[..., Path], comman
     assert all(0 < span["probability"] <= 1 for span in row["spans"])
 
 
+def test_a_segmenter_without_rules_for_its_tags_loses_no_text(tune: Callable[..., Path]) -> None:
+    changes = ("tasks.tag.scheme=none", "tasks.tag.iterations=20")
+    model = firth.load(tune("\n".join(WORDS * 2), tagger="softmax", format="words", changes=changes))
+    # Texts that end inside a word, at their end or at a space.
+    texts = ["我们在图", "我", "他们 在图 书馆", "上 海电"]
+    words = model.segment(texts)
+    assert ["".join(row) for row in words] == [text.replace(" ", "") for text in texts]
+    predictions = model.predict(texts)
+    assert [prediction.text for prediction in predictions] == [" ".join(row) for row in words]
+    assert not any(" " in span.text for prediction in predictions for span in prediction.spans)
+
+
 def test_a_line_of_50_000_characters(tune: Callable[..., Path], command: Any, tmp_path: Path) -> None:
     run = tune("\n".join(WORDS * 2), tagger="crf", format="words", changes=("tasks.tag.iterations=20",))
     text = "我们在图书馆看书。" * 5556

@@ -141,6 +141,14 @@ def test_columns_can_be_named_and_a_name_is_no_score(tmp_path: Path) -> None:
         read_pairs(named)
 
 
+def test_the_first_object_of_a_json_file_may_lack_its_score(tmp_path: Path) -> None:
+    objects = [{"first": "A day.", "second": "A night."}, {"first": "A cat.", "second": "A dog.", "label": 0}]
+    objects.append({"first": "Rain.", "second": "It rains.", "label": 1})
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(f"{json.dumps(row)}\n" for row in objects))
+    assert read_pairs(rows) == [("Rain.", "It rains.")]
+
+
 def test_rows_that_cannot_be_used_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = write_rows(tmp_path / "rows.tsv", "anchor positive", [*PAIRS, ("A day.", " ")])
     assert read_pairs(rows) == PAIRS

@@ -133,6 +133,17 @@ def test_many_names_use_a_sigmoid_each(make: Make, tokenizer: WordPiece) -> None
     assert scorer_of(task).score([Prediction(row.gold) for row in rows], rows)["micro_f1"] == 1.0
 
 
+def test_any_name_is_given_above_a_threshold_of_0(make: Make, tokenizer: WordPiece) -> None:
+    rows = [Example(("x",), ("a", "c"), 1), Example(("y",), ("b",), 2)]
+    task, encoder = make(rows, kind="many", threshold=0.0)
+    items = task.encode(rows, tokenizer, max_length=64, training=False)
+    assert {prediction.label for prediction in predict(encoder, task, items)} == {("a", "b", "c")}
+    batch = task.batch(items)
+    loss = task.loss(encoder(batch), batch)
+    # Two of the three names are right in the first row, one in the second.
+    assert float(loss.tallies["classify_correct"]) == pytest.approx(1.0)
+
+
 def test_each_label_column_has_its_own_softmax_and_losses_add_up(make: Make, tokenizer: WordPiece) -> None:
     golds = [("sport", "glad"), ("art", "sad"), ("art", "glad")]
     rows = [Example((text,), gold) for text, gold in zip("xyz", golds, strict=True)]

@@ -12,7 +12,7 @@ from firth.checkpoint import make_head
 from firth.data.items import pack_windows
 from firth.encoders.bert import Bert
 from firth.errors import BadConfig, Unsupported
-from firth.tasks.prompt import PromptConfig, PromptHead, words_by_label
+from firth.tasks.prompt import PromptConfig, PromptHead, words_as_text, words_by_label
 from firth.tokenizers.wordpiece import WordPiece
 from firth.types import Example
 
@@ -32,6 +32,12 @@ def test_words_are_read_by_label() -> None:
     assert words_by_label("yes=great/good, no=bad") == {"yes": ("great", "good"), "no": ("bad",)}
     assert words_by_label("") == {}
     assert words_by_label("正面＝好／棒，负面＝差") == {"正面": ("好", "棒"), "负面": ("差",)}
+    assert words_by_label("正面=好／棒， 负面＝差,中=平") == {"正面": ("好", "棒"), "负面": ("差",), "中": ("平",)}
+
+
+def test_a_label_may_have_wide_marks() -> None:
+    assert words_by_label("体育／健身=球,财经，股票=钱") == {"体育／健身": ("球",), "财经，股票": ("钱",)}
+    assert words_by_label(words_as_text({"a／b": ["好", "棒"], "c": "差"})) == {"a／b": ("好", "棒"), "c": ("差",)}
 
 
 def test_words_may_be_a_dict(run: Path) -> None:

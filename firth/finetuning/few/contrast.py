@@ -21,7 +21,7 @@ from firth.finetuning.labelled import Labelled
 from firth.nn.pooling import pooled_rows
 from firth.tasks.classify import ClassifyConfig, ClassifyHead, means_of_windows
 from firth.tasks.predicting import outputs_of
-from firth.tasks.task import Head
+from firth.tasks.task import Head, as_array
 from firth.tensors import Batch, Encoder, Goal, Loss, States
 from firth.train import logistic
 
@@ -69,7 +69,7 @@ class PooledVectors(Head):
 
     def outputs(self, states: States, batch: Batch) -> list[np.ndarray]:
         pooled_BD = pooled_rows(states, batch.bounds_B1, self.config.pooling)
-        return list(pooled_BD.float().cpu().numpy())
+        return list(as_array(pooled_BD))
 
 
 class ContrastExtension(FewExtension):
