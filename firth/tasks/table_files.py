@@ -28,6 +28,11 @@ _JSON = (".json", ".jsonl")
 JSON_ROW = '{"text": "...", "label": "..."}'
 """How a row of JSON is written."""
 
+SHOWN = 60
+"""Characters of a column's name that a message shows."""
+MOST_SHOWN = 20
+"""Columns that a message names."""
+
 Fields = list[str] | Mapping[str, object] | Problem
 """A row of a table, a JSON object, or what is wrong with the row."""
 Line = tuple[int, Fields]
@@ -50,6 +55,13 @@ class Rows:
         """Whether these columns can be read here."""
         return all(_is_number(name) or name in self.columns for name in wanted)
 
+    @property
+    def shown_columns(self) -> str:
+        """The columns for a message: without a header they may be long texts, and a broken table has thousands."""
+        shown = [f"{name[:SHOWN]}…" if len(name) > SHOWN else name for name in self.columns[:MOST_SHOWN]]
+        more = len(self.columns) - MOST_SHOWN
+        return ", ".join([*shown, f"and {more:,} more"] if more > 0 else shown)
+
     def refuse_commas(self) -> None:
         """Raises if a tab file seems to be cut at commas; called once its columns are not found."""
         if ending(self.path) != ".csv" and _has_separator(self.lines, ","):
@@ -70,7 +82,7 @@ class Rows:
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
         for name in wanted:
             if not self.has_columns([name]):
-                raise BadInput(f"{self.path} has no column '{name}'; its columns are {', '.join(self.columns)}.")
+                raise BadInput(f"{self.path} has no column '{name}'; its columns are {self.shown_columns}.")
         # Counted columns are those of a file without header.
         for number, fields in self._body(has_header=not num_counted):
             taken = self._values(number, fields, wanted)
