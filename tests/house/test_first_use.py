@@ -92,6 +92,27 @@ def test_embed_reports_the_unknown_share_and_gives_blank_lines_zeros(
     assert (lengths[[0, 2]] > 0).all()
 
 
+def test_search_drift_and_vectors_warn_of_text_that_the_model_cannot_read(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    texts = tmp_path / "greek.txt"
+    texts.write_text("".join(f"{GREEK.strip()} {'όχι ' * i}\n" for i in range(40)))
+    small = ("steps=1", "batch_size=2", "max_tokens=500")
+    for shown in (
+        command("search", "build", texts, "--model", run, "--out", tmp_path / "index"),
+        command("drift", texts, texts, "--model", run),
+        command("vectors", run, *small, "--text", texts, "--out", tmp_path / "head"),
+    ):
+        assert (shown.code, "unknown to this model" in shown.err) == (0, True)
+
+
+def test_search_warns_of_the_rows_of_a_table(run: Path, tmp_path: Path, command: Command) -> None:
+    for name, is_table in (("rows.tsv", True), ("rows.txt", False)):
+        (tmp_path / name).write_text(ROWS)
+        built = command("search", "build", tmp_path / name, "--model", run, "--out", tmp_path / f"{name}.index")
+        assert (built.code, "every line of a file of rows is read as one text" in built.err) == (0, is_table)
+
+
 # Files with other columns
 
 
