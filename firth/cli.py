@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 STOPPED = 130
 """The exit code that shells give a command that Ctrl-C ended."""
+OUT_OF_MEMORY = "There is not enough memory for this; take a smaller model, smaller batches or fewer texts at once."
 OVER_RANKS = ("pretrain", "finetune", "compress", "evaluate")
 """The subcommands that torchrun may start several times, to work together."""
 
@@ -46,6 +47,12 @@ def main() -> None:
         from firth.files import trouble
 
         print(f"firth: {trouble(error)}", file=sys.stderr)
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        if launch.speaks_first():
+            print(f"firth: {OUT_OF_MEMORY}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         _stopped()
@@ -77,6 +84,13 @@ def _in_flags(text: str) -> str:
     from firth.commands.flags import in_flags
 
     return in_flags(text)
+
+
+def _is_out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    """Whether memory ran out, as Python, PyTorch on a CPU or PyTorch on a GPU say it."""
+    said = str(error)
+    is_of_gpu = type(error).__name__ == "OutOfMemoryError"
+    return isinstance(error, MemoryError) or is_of_gpu or "can't allocate memory" in said
 
 
 def _stopped() -> NoReturn:

@@ -80,6 +80,8 @@ def predict(
     check_inputs(texts, file, columns=columns)
     if explain_by != "auto" and not explain:
         raise BadConfig("--explain-by says how words are found that speak for a label; add --explain.")
+    if wanted_precision is not None and abstain_below is not None:
+        raise BadConfig("--wanted-precision finds what --abstain-below gives; leave out one of the two.")
     _check_prompt(pattern, label_words, engine=engine)
     from firth.inference.model import load  # torch
 

@@ -48,7 +48,7 @@ def read_rows(
     if not checkpoint.tasks and not task:
         return CompressionRows("", _read_texts(files), files)
     name, head = only_task(checkpoint, model, task)
-    rows = labelled.read(name, head.config, files, labels=head.labels)
+    rows = labelled.read(name, head.config, files, labels=head.labels, model=str(model))
     if not skip_bad:
         labelled.refuse_bad(rows, files)
     examples = dict(rows.examples)

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from firth import remote
 from firth.errors import BadInput
-from firth.files import COMPRESSED, ending, stored_bytes
+from firth.files import COMPRESSED, MANIFEST, ending, stored_bytes
 
 Paths = str | Path | Iterable[str | Path]
 ROWS = (".jsonl", ".json")
 """Endings of files with a JSON object on each line."""
 TABLES = (".csv", ".tsv")
+_OTHER_FOLDERS = {"config.json": "a model", "shards.json": "prepared text", "index.json": "an index of a search"}
+"""What a folder with our manifest is, by a file in it; its text files are not the user's texts."""
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")
 """Endings of the text files of a folder; .json is read when named: in folders it is mostly something else."""
 
@@ -58,11 +60,21 @@ def _expand(path: Path, tally: Counter[str]) -> list[Path]:
 
 def _files_of_folder(folder: Path, tally: Counter[str]) -> list[Path]:
     """The text files below `folder`, sorted; hidden files are ignored."""
+    _refuse_our_own(folder)
     all_files = []
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not _hidden(path.relative_to(folder)):
             all_files.append(path)
     return _text_files(folder, all_files, tally)
+
+
+def _refuse_our_own(folder: Path) -> None:
+    """Raises if the folder is one that firth writes: its vocabulary or its log would be read as text."""
+    if not (folder / MANIFEST).is_file():
+        return
+    for name, what in _OTHER_FOLDERS.items():
+        if (folder / name).is_file():
+            raise BadInput(f"{folder} is {what}, not a folder of texts; name the files that the texts are in.")
 
 
 def _expand_remote(path: Path, tally: Counter[str]) -> list[Path]:

@@ -81,12 +81,15 @@ def texts_of(data: Mapping[str, Labelled]) -> Iterator[str]:
             yield from row.texts
 
 
-def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: Labels | None = None) -> Labelled:
+def read(
+    name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: Labels | None = None, model: str = ""
+) -> Labelled:
     """Reads the files of all parts. Bad rows are left out and listed in `problems`.
 
     Without `labels` the first file is that for training: columns, labels and the like are found in it. With the
-    `labels` of a trained head the files are read as its training files were.
+    `labels` of a trained head the files are read as its training files were; messages call it `model`.
     """
+    is_trained = labels is not None
     task = resolve(name)
     config = config.with_preset()
     first_part, first_path = next(iter(files.items()))
@@ -119,6 +122,12 @@ def read(name: str, config: TaskConfig, files: Mapping[str, Path], *, labels: La
         problems[part] += found
         examples[part] = _without_bad(examples[part], found)
         if not examples[part]:
+            if is_trained:
+                bad = _first_bad(found)
+                raise BadInput(
+                    f"No row of {path} has an answer that {model or 'the model'} knows "
+                    f"(row {bad.row}: {bad.what}); give rows with the answers of its training file."
+                )
             raise BadInput(f"{path} has no row that can be used: {_first_problem(found)}.")
     return Labelled(config, labels, examples, problems)
 
@@ -149,12 +158,16 @@ def _without_bad(examples: Sequence[Example], problems: Sequence[Problem]) -> li
 
 def _first_problem(problems: Sequence[Problem]) -> str:
     """What is wrong with the first bad row of a file, and the remedy."""
-    bad = [problem for problem in problems if problem.bad]
-    if not bad:
+    num_bad = sum(problem.bad for problem in problems)
+    if not num_bad:
         return "there is none; give it one example a row"
-    first = min(bad, key=lambda problem: problem.row)
-    more = f" ({len(bad):,} bad rows in all)" if len(bad) > 1 else ""
+    first = _first_bad(problems)
+    more = f" ({num_bad:,} bad rows in all)" if num_bad > 1 else ""
     return f"row {first.row}: {first.what}; {first.remedy}{more}"
+
+
+def _first_bad(problems: Sequence[Problem]) -> Problem:
+    return min((problem for problem in problems if problem.bad), key=lambda problem: problem.row)
 
 
 def refuse_bad(data: Labelled, files: Mapping[str, Path]) -> None:

@@ -2,7 +2,7 @@
 out."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from firth import checkpoint as checkpoints
@@ -13,7 +13,7 @@ from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.writer_start import with_way
-from firth.run_source import SOURCE, FinetuningSource, read_source
+from firth.run_source import SOURCE, CompressionSource, FinetuningSource, Source, SourceFile, TuningSource, read_source
 from firth.tasks import resolve, scorer_of
 from firth.tasks.calibration import error_of, is_calibrated
 from firth.tasks.columns import with_columns
@@ -50,7 +50,7 @@ def evaluate(
     else:
         task_name, head = only_task(checkpoint, model, task_name)
         config = with_columns(head.config, options or {})
-        rows = labelled.read(task_name, config, {PART: data}, labels=head.labels)
+        rows = labelled.read(task_name, config, {PART: data}, labels=head.labels, model=str(model))
     if not skip_bad:
         labelled.refuse_bad(rows, {PART: data})
     warn_if_trained_on(model, data, labelled.rows_sha256(task_name, rows.config, data))
@@ -92,13 +92,17 @@ def warn_if_trained_on(model: Path, data: Path, digest: str) -> None:
     if not (model / SOURCE).exists():
         return
     source = read_source(model)
-    if not isinstance(source, FinetuningSource):
-        return
-    known_parts: set[str] = set()
-    for files in source.files.values():
-        for part, file in files.items():
-            if file.sha256 == digest:
-                known_parts.add(part)
-    for part, use in (("train", "was trained on"), ("dev", "picked its epochs on")):
+    known_parts = {part for part, file in _labelled_files(source) if file.sha256 == digest}
+    picked = "picked its settings on" if isinstance(source, TuningSource) else "picked its epochs on"
+    for part, use in (("train", "was trained on"), ("dev", picked)):
         if part in known_parts:
             log.warning(f"{data} holds the rows that {model} {use}, so these figures flatter it.")
+
+
+def _labelled_files(source: Source) -> Iterator[tuple[str, SourceFile]]:
+    """The files of rows that a run has seen, each after its part; a compression was only measured on `data`."""
+    if isinstance(source, FinetuningSource):
+        for files in source.files.values():
+            yield from files.items()
+    elif isinstance(source, TuningSource | CompressionSource):
+        yield from source.files.items()

@@ -5,6 +5,7 @@ best weights, RUN/results.json all figures. The folder itself becomes the model 
 for picking. With several ranks only rank 0 writes.
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from firth.finetuning.picking import (
 )
 from firth.finetuning.rank_predictions import predict_together
 from firth.finetuning.seeds import SeedModel, build_model, encode_part, rehearse, restore_configs, run_seed, seed_folder
-from firth.finetuning.transfer import pretraining_heads
+from firth.finetuning.transfer import pretraining_heads, settings_without_effect
 from firth.models import TEXT_LANGUAGE, language_of
 from firth.nn.features import Features
 from firth.nn.lora import merge_lora
@@ -36,6 +37,8 @@ from firth.tasks.task import Head
 from firth.train.settings import OPTIMIZER
 from firth.types import Prediction
 
+log = logging.getLogger(__name__)
+
 
 def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None = None) -> FinetuningSummary:
     """Trains, picks, measures and writes; returns what `results.json` holds."""
@@ -44,6 +47,9 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
     if folder.finished:
         folder.say_finished()
         return read_summary(out)
+    if not folder.begun:
+        for sentence in settings_without_effect(job.config.transfer):
+            log.warning(sentence)
     rehearse(job)
     folder.begin(job.source, job.config, leftovers=[RESULTS])
     folder.remove_leftovers((RESULT, BEST_FIGURES, BEST), below="seed-*")

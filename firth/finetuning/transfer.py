@@ -29,6 +29,9 @@ from firth.tokenizers import Tokenizer
 from firth.train.layer_rates import depth_below_head
 from firth.train.loop import Learner
 
+OWN_SETTINGS = {"features": "features", "adapter_width": "adapters", "lora": "lora", "prefix_length": "prefix"}
+"""Settings that only one mode reads."""
+
 
 @dataclass(frozen=True)
 class TransferConfig:
@@ -79,6 +82,16 @@ class TransferConfig:
             raise BadConfig("transfer.reinit_layers and transfer.frozen_layers go with transfer.mode=full.")
         if self.frozen_layers and self.unfreeze_every:
             raise BadConfig("transfer.frozen_layers and transfer.unfreeze_every both say what learns; leave one out.")
+
+
+def settings_without_effect(config: TransferConfig) -> list[str]:
+    """A sentence for each changed setting that belongs to another mode."""
+    usual = TransferConfig()
+    sentences = []
+    for name, mode in OWN_SETTINGS.items():
+        if config.mode != mode and getattr(config, name) != getattr(usual, name):
+            sentences.append(f"transfer.{name} has no effect without transfer.mode={mode}.")
+    return sentences
 
 
 def adapt(encoder: Encoder, config: TransferConfig, *, tokenizer: Tokenizer | None = None) -> Encoder:

@@ -28,6 +28,7 @@ from firth.corpus.readers import expected_bytes, find_files, read_documents
 from firth.corpus.sentences import split
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.tokenizers import Tokenizer
+from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ def train_vector_head(checkpoint: Checkpoint, texts: Sequence[Path], config: Vec
     if table_VE is None or checkpoint.tokenizer.has_word_parts:
         raise Unsupported("A vector head needs a model of BERT's kind, with one embedding for each token.")
     sentences = read_sentences(texts, checkpoint.tokenizer, config)
+    warn_about_unknown("The text", checkpoint.tokenizer, unknown_share(checkpoint.tokenizer, [sentences.ids_N.numpy()]))
     num_pairs = int(sentences.has_next_S.sum())
     if num_pairs < config.batch_size:
         raise BadInput(

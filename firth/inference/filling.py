@@ -49,7 +49,9 @@ class MaskFiller:
         if not len(masks):
             raise BadInput(f"The text has no {mask_token} to fill; write {mask_token} where a word is missing.")
         if len(ids) > self.max_positions:
-            raise BadInput(f"The text has {len(ids)} tokens, more than the model's {self.max_positions}.")
+            raise BadInput(
+                f"The text has {len(ids):,} tokens, more than the model's {self.max_positions:,}; shorten it."
+            )
         # Offsets are those of the text alone, without the opening special tokens.
         spans = encoding.offsets[masks - len(vocab.frame.opening)]
         return MaskedText(text, ids, masks, spans)

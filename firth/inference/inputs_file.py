@@ -43,6 +43,8 @@ def read_inputs(
         if problem.bad:
             raise BadInput(message)
         log.warning(message)
+    if not examples:
+        raise BadInput(f"{path} has a header at most and no row; give it one input a row.")
     return examples
 
 

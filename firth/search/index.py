@@ -27,14 +27,17 @@ import numpy as np
 
 from firth import models
 from firth.console import bar
+from firth.corpus.finding import TABLES
+from firth.corpus.small_files import tell_of_table
 from firth.errors import BadInput, Damaged
-from firth.files import atomic_folder, check_can_be_made, check_manifest, read_json, write_json, write_manifest
+from firth.files import atomic_folder, check_can_be_made, check_manifest, ending, read_json, write_json, write_manifest
 from firth.inference.model import Model, load
 from firth.search import By
 from firth.search.graph import Graph, GraphWriter
 from firth.search.languages import languages_of, reads
 from firth.search.passages import MAX_CHARACTERS, Passage, read_passages
 from firth.search.words import WordIndex, write_words
+from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 
 FORMAT = 2
 GRAPH_FROM = 100_000
@@ -76,6 +79,7 @@ def build_index(
     # A model that comes with firth is remembered by its name, so that the index can be copied to another machine.
     is_shipped = model is None or (str(model) in models.names() and not Path(model).is_dir())
     name = source.name if is_shipped else str(source.resolve())
+    _warn_of_passages(loaded, passages)
     with atomic_folder(out) as folder:
         _write_vectors(folder, loaded, passages)
         files = _write_passages(folder, passages)
@@ -84,6 +88,15 @@ def build_index(
         write_json(folder / "index.json", settings)
         write_manifest(folder)
     return SearchIndex.open(out)
+
+
+def _warn_of_passages(model: Model, passages: Sequence[Passage]) -> None:
+    """Warns of files whose lines are rows of a table, and of text that the model cannot read."""
+    for file in dict.fromkeys(passage.file for passage in passages):
+        if ending(Path(file)) in TABLES:
+            tell_of_table(Path(file))
+    some = [passage.text for passage in passages[:BLOCK_PASSAGES]]
+    warn_about_unknown("The text", model.tokenizer, unknown_share(model.tokenizer, model.tokenizer.ids_batch(some)))
 
 
 def _write_vectors(folder: Path, model: Model, passages: Sequence[Passage]) -> None:

@@ -18,8 +18,6 @@ from firth.tasks.table_files import JSON_ROW, Rows, as_texts, read_rows
 from firth.tasks.task import TaskConfig
 from firth.types import Example, Problem
 
-SHOWN = 60
-"""Characters of a column's name that a message shows."""
 READING = ("text_column", "second_column", "target_column", "label_columns", "label_names", "format", "target_ending")
 """Settings of tasks that only say where a file has its texts and labels; a fine-tuned model's may be replaced."""
 
@@ -128,7 +126,7 @@ def _only_reading(
         )
     rows.refuse_commas()
     found = "several columns could be" if readings else "no column is known to be"
-    names = ", ".join(map(_shortened, rows.columns))
+    names = rows.shown_columns
     if rows.columns and all(_is_quoted(name) for name in rows.columns):
         raise BadInput(f"{rows.path}: the names of its columns are in quotes ({names}); save the table as .csv.")
     if labelled and len(rows.columns) == 1:
@@ -144,13 +142,6 @@ def _only_reading(
         f"{rows.path}: {found} {what}; {''.join(presets[:1])}name it with {option}, or, if the file has no header, "
         f"count columns: {counted} (the first row has {names})."
     )
-
-
-def _shortened(name: str) -> str:
-    """The name of a column as a message shows it; without a header it may be a long text."""
-    if len(name) <= SHOWN:
-        return name
-    return f"{name[:SHOWN]}…"
 
 
 def _first_problem(rows: Rows) -> str:
@@ -198,9 +189,9 @@ def _check_named(rows: Rows, names: Sequence[str], option: str) -> None:
     for name in names:
         if name and name != "0" and not rows.has_columns([name]):
             rows.refuse_commas()
-            known = ", ".join(rows.columns)
             raise BadInput(
-                f"{rows.path} has no column '{name}'; its columns are {known}: name the right one with {option}."
+                f"{rows.path} has no column '{name}'; its columns are {rows.shown_columns}: "
+                f"name the right one with {option}."
             )
 
 

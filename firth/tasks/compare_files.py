@@ -116,7 +116,7 @@ def _columns_without_label(rows: Rows, config: TripletColumns, *, labelled: bool
         return pair
     if config.kind == "triplets" and labelled:
         raise BadInput(
-            f"{rows.path} has no columns {', '.join(triplet)} but {', '.join(rows.columns)}; name them, the last with "
+            f"{rows.path} has no columns {', '.join(triplet)} but {rows.shown_columns}; name them, the last with "
             "third_column."
         )
     if config.kind in ("positives", "triplets"):

@@ -92,7 +92,7 @@ def preset_columns(rows: Rows, name: str, *, labelled: bool) -> TextsAndLabels:
             return tuple(texts), (label,)
     raise BadConfig(
         f"{rows.path} does not look like {name}: it has no columns {', '.join(layouts[0])} "
-        f"but {', '.join(rows.columns)}; name the columns instead of `preset=`."
+        f"but {rows.shown_columns}; name the columns instead of `preset=`."
     )
 
 

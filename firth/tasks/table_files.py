@@ -28,6 +28,11 @@ _JSON = (".json", ".jsonl")
 JSON_ROW = '{"text": "...", "label": "..."}'
 """How a row of JSON is written."""
 
+SHOWN = 60
+"""Characters of a column's name that a message shows."""
+MOST_SHOWN = 20
+"""Columns that a message names."""
+
 Fields = list[str] | Mapping[str, object] | Problem
 """A row of a table, a JSON object, or what is wrong with the row."""
 Line = tuple[int, Fields]
@@ -50,6 +55,15 @@ class Rows:
         """Whether these columns can be read here."""
         return all(_is_number(name) or name in self.columns for name in wanted)
 
+    @property
+    def shown_columns(self) -> str:
+        """The columns for a message: without a header they may be long texts, and a broken table has thousands."""
+        names = [_shortened(name) for name in self.columns[:MOST_SHOWN]]
+        num_left_out = len(self.columns) - len(names)
+        if num_left_out:
+            names.append(f"and {num_left_out:,} more")
+        return ", ".join(names)
+
     def refuse_commas(self) -> None:
         """Raises if a tab file seems to be cut at commas; called once its columns are not found."""
         if ending(self.path) != ".csv" and _has_separator(self.lines, ","):
@@ -70,7 +84,7 @@ class Rows:
             raise BadInput(f"{self.path}: name all columns or count them all; {', '.join(wanted)} mixes both.")
         for name in wanted:
             if not self.has_columns([name]):
-                raise BadInput(f"{self.path} has no column '{name}'; its columns are {', '.join(self.columns)}.")
+                raise BadInput(f"{self.path} has no column '{name}'; its columns are {self.shown_columns}.")
         # Counted columns are those of a file without header.
         for number, fields in self._body(has_header=not num_counted):
             taken = self._values(number, fields, wanted)
@@ -127,6 +141,13 @@ class Rows:
         for name, place in zip(wanted, places, strict=True):
             values[name] = fields[place]
         return values
+
+
+def _shortened(name: str) -> str:
+    """The name of a column as a message shows it; without a header it may be a long text."""
+    if len(name) <= SHOWN:
+        return name
+    return f"{name[:SHOWN]}…"
 
 
 def as_texts(value: object) -> tuple[str, ...] | None:

@@ -54,5 +54,5 @@ def unknown_sentence(share: float) -> str:
     """What a high share of unknown tokens means, and the remedy."""
     return (
         f"{share:.1%} of the tokens are unknown to this model, so it reads little of the texts; "
-        "use a model for their language (en-small, zh-small)."
+        "use a model for their language (en-small reads English, zh-small Chinese)."
     )

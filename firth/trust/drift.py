@@ -16,6 +16,7 @@ from typing import TypedDict
 import numpy as np
 
 from firth import models, rng
+from firth.console import counted
 from firth.corpus.readers import read_texts
 from firth.data.spoken import words_of
 from firth.errors import BadInput
@@ -28,7 +29,7 @@ from firth.metrics import roc_auc
 from firth.tasks.classify_reader import ClassifyConfig
 from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
-from firth.tokenizers.unknown import unknown_share
+from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 from firth.trust.held_out import held_out_probabilities
 from firth.types import Prediction, TaskInput
 
@@ -91,7 +92,7 @@ def find_drift(
         num_different = len(set(rows))
         if num_different < FEWEST_TEXTS:
             raise BadInput(
-                f"{path} has {num_different} different texts; it takes at least {FEWEST_TEXTS} to see drift."
+                f"{path} has {counted(num_different, 'different text')}; it takes at least {FEWEST_TEXTS} to see drift."
             )
     old_texts = [" ".join(row) for row in old_rows]
     new_texts = [" ".join(row) for row in new_rows]
@@ -106,12 +107,16 @@ def find_drift(
     error = _auc_error(auc, len(old_texts), len(new_texts))
     risen, fallen = _changed_words(old_texts, new_texts)
     unlike = np.argsort(-newness_N[len(old_texts) :], kind="stable")[:SHOWN_TEXTS]
+    old_side = _side(loaded, old_rows)
+    new_side = _side(loaded, new_rows)
+    for path, side in ((old, old_side), (new, new_side)):
+        warn_about_unknown(str(path), loaded.tokenizer, side["unknown_share"])
     return DriftFindings(
         auc=auc,
         standard_error=error,
         drifted=auc - 0.5 > SURE_DEVIATIONS * error,
-        old=_side(loaded, old_rows),
-        new=_side(loaded, new_rows),
+        old=old_side,
+        new=new_side,
         more_frequent=risen,
         less_frequent=fallen,
         most_unlike=[new_texts[place] for place in unlike],

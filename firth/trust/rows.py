@@ -59,7 +59,7 @@ def answer_file(
         )
     path = Path(data)
     config = with_columns(head.config, columns or {})
-    rows = labelled.read(name, config, {"data": path}, labels=head.labels)
+    rows = labelled.read(name, config, {"data": path}, labels=head.labels, model=str(folder))
     if not skip_bad:
         labelled.refuse_bad(rows, {"data": path})
     count = rows.num_skipped["data"]

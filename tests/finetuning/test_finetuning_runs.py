@@ -17,9 +17,12 @@ import torch
 import firth
 from firth import checkpoint as checkpoints
 from firth import samples
+from firth.config import to_dict
 from firth.errors import BadConfig, BadInput
-from firth.files import read_json
+from firth.files import read_json, sha256, write_json
+from firth.finetuning.measuring import warn_if_trained_on
 from firth.run_folder import LOCK
+from firth.run_source import SOURCE, CompressionSource, SourceFile, TuningSource
 
 CLASSIFY = samples.labelled("classify", "en")
 ENTITIES = samples.labelled("entities", "en")
@@ -48,6 +51,20 @@ def write(path: Path, rows: list[str]) -> Path:
 def split(tmp_path: Path) -> tuple[Path, Path]:
     header, *rows = CLASSIFY.read_text("utf-8").splitlines()
     return write(tmp_path / "train.tsv", [header, *rows[:80]]), write(tmp_path / "dev.tsv", [header, *rows[80:136]])
+
+
+def test_a_model_of_a_search_or_of_compression_is_told_too(
+    finetune: Finetune, split: tuple[Path, Path], tmp_path: Path, messages: Callable[[], str]
+) -> None:
+    files = {part: SourceFile(str(path), sha256(path)) for part, path in zip(("train", "dev"), split, strict=True)}
+    tuned = TuningSource(model="run", model_sha256="", random=False, files=files)
+    compressed = CompressionSource(model="run", model_sha256="", method="distil", files={"train": files["train"]})
+    for source, wanted in ((tuned, ("was trained on", "picked its settings on")), (compressed, ("was trained on",))):
+        write_json(tmp_path / SOURCE, to_dict(source))
+        messages()
+        for path, use in zip(split, wanted, strict=False):
+            warn_if_trained_on(tmp_path, path, sha256(path))
+            assert f"{path} holds the rows that {tmp_path} {use}, so these figures flatter it." in messages()
 
 
 def test_a_model_measured_on_its_own_rows_is_told(

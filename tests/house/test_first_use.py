@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import firth
 from firth import console, samples
@@ -89,6 +90,27 @@ def test_embed_reports_the_unknown_share_and_gives_blank_lines_zeros(
     lengths = np.linalg.norm(np.load(tmp_path / "v.npy"), axis=1)
     assert lengths[[1, 3]].tolist() == [0, 0]
     assert (lengths[[0, 2]] > 0).all()
+
+
+def test_search_drift_and_vectors_warn_of_text_that_the_model_cannot_read(
+    run: Path, tmp_path: Path, command: Command
+) -> None:
+    texts = tmp_path / "greek.txt"
+    texts.write_text("".join(f"{GREEK.strip()} {'όχι ' * i}\n" for i in range(40)))
+    small = ("steps=1", "batch_size=2", "max_tokens=500")
+    for shown in (
+        command("search", "build", texts, "--model", run, "--out", tmp_path / "index"),
+        command("drift", texts, texts, "--model", run),
+        command("vectors", run, *small, "--text", texts, "--out", tmp_path / "head"),
+    ):
+        assert (shown.code, "unknown to this model" in shown.err) == (0, True)
+
+
+def test_search_warns_of_the_rows_of_a_table(run: Path, tmp_path: Path, command: Command) -> None:
+    for name, is_table in (("rows.tsv", True), ("rows.txt", False)):
+        (tmp_path / name).write_text(ROWS)
+        built = command("search", "build", tmp_path / name, "--model", run, "--out", tmp_path / f"{name}.index")
+        assert (built.code, "every line of a file of rows is read as one text" in built.err) == (0, is_table)
 
 
 # Files with other columns
@@ -368,6 +390,7 @@ def test_options_of_predict_that_do_not_go_together_are_refused_before_the_model
     assert "leave out --engine" in command(*asked, "--words", "good=fine", "--engine", "ray").err
     assert "Columns are those of a --file" in command(*asked, "--text-column", "text").err
     assert "add --explain" in command(*asked, "--explain-by", "occlusion").err
+    assert "leave out one of the two" in command(*asked, "--abstain-below", "0.9", "--wanted-precision", "0.9").err
 
 
 def test_a_stopped_study_is_continued_by_the_same_command(
@@ -380,3 +403,69 @@ def test_a_stopped_study_is_continued_by_the_same_command(
     stopped = command("study", "lineage", "--out", tmp_path / "study")
     assert "resume" not in stopped.err
     assert "Give the same command again" in stopped.err
+
+
+# Files, folders and settings that say nothing, and memory that is not there
+
+
+def test_a_file_of_inputs_with_a_header_alone_is_refused(reviews: Path, tmp_path: Path, command: Command) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\n")
+    refused = command("predict", reviews, "--file", rows)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{rows} has a header at most and no row; give it one input a row." in refused.err
+    rows.write_text("text\tlabel\na good day\tpos\n")
+    assert command("predict", reviews, "--file", rows).code == 0
+
+
+def test_a_message_names_the_first_of_many_columns(tmp_path: Path, command: Command) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("\t".join(f"column {i}" for i in range(500)) + "\n")
+    for options in ((), ("--text-column", "comment")):
+        said = command("check", rows, "--task", "classify", *options).err
+        assert "column 0, column 1, " in said
+        assert "column 19, and 480 more" in said
+
+
+def test_what_firth_wrote_is_not_read_as_text(run: Path, tmp_path: Path, command: Command) -> None:
+    for refused in (
+        command("prepare", run, "--out", tmp_path / "data"),
+        command("search", "build", run, "--out", tmp_path / "index"),
+    ):
+        assert refused.code == 2
+        assert f"{run} is a model, not a folder of texts; name the files that the texts are in." in refused.err
+
+
+def test_a_file_with_other_labels_names_the_model_that_does_not_know_them(
+    reviews: Path, tmp_path: Path, command: Command
+) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text("text\tlabel\na good day\tfood\nb\tfilm\n")
+    for options in ((), ("--against", reviews), ("--slices",)):
+        said = command("evaluate", reviews, "--data", rows, *options).err
+        wanted = (
+            f"No row of {rows} has an answer that {reviews} knows (row 2: the label 'food' never occurs in training)"
+        )
+        assert wanted in said
+
+
+def test_a_setting_of_another_mode_is_not_taken_in_silence(run: Path, tmp_path: Path, command: Command) -> None:
+    rows = tmp_path / "rows.tsv"
+    rows.write_text(ROWS)
+    options = ("epochs=1", "--task", "classify", "--train", rows)
+    tuned = command("finetune", run, *options, "transfer.lora.rank=4", "--out", tmp_path / "one")
+    assert "Warning: transfer.lora has no effect without transfer.mode=lora.\n" in tuned.err
+    tuned = command("finetune", run, *options, "transfer.lora.rank=4", "transfer.mode=lora", "--out", tmp_path / "two")
+    assert (tuned.code, "no effect" in tuned.err) == (0, False)
+
+
+def test_memory_that_is_not_there_is_one_sentence(run: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError) as raised:
+        torch.empty(2**60, dtype=torch.int8)
+
+    def fail(*_: object, **__: object) -> None:
+        raise raised.value
+
+    monkeypatch.setattr("firth.inference.model.load", fail)
+    refused = command("predict", run, "a good day")
+    assert (refused.code, "There is not enough memory for this" in refused.err) == (2, True)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from firth.config import from_dict, load_toml, to_dict
+from firth.console import counted
 from firth.errors import BadConfig, FirthError, Resumable
 from firth.files import MANIFEST, read_json, write_bytes, write_json, write_manifest
 from firth.finetuning import running
@@ -203,8 +204,9 @@ def headlines(summary: TuningSummary) -> list[str]:
     usual = [trial for trial in summary["trials"] if trial["number"] == 0]
     last_usual = max(usual, key=lambda trial: trial["rung"])
     best = summary["best"]
+    trials = counted(len(summary["trials"]), "trial")
     lines = [
-        f"{len(summary['trials'])} trials in {summary['seconds'] / 60:.1f} minutes, picked on {summary['picked_on']}.",
+        f"{trials} in {summary['seconds'] / 60:.1f} minutes, picked on {summary['picked_on']}.",
         f"Best: {summary['metric']} {best['figure']:.4f} (trial {best['number']}, {best['epochs']:g} epochs); the "
         f"usual settings: {last_usual['figure']:.4f} ({last_usual['epochs']:g} epochs).",
         f"Settings: {' '.join(summary['changes'])}",
