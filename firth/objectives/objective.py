@@ -26,6 +26,8 @@ class Objective(Goal):
     """Whether its loss over the vocabulary is that of the text itself, so that its exponential is a perplexity."""
     has_weights: ClassVar[bool] = True
     """Whether it has weights of its own, besides those of the encoder."""
+    is_kept: ClassVar[bool] = True
+    """Whether a saved model keeps it; otherwise it has done its work when training ends."""
     per_token: ClassVar[tuple[str, ...] | None] = None
     """Its tensors that have a row for every token, as far as a model has them; None if `extend` cannot extend it."""
     other_losses: ClassVar[tuple[str, ...]] = ()
