@@ -146,7 +146,7 @@ class Tsdae(ReconstructionObjective):
         ids_N, positions_N, bounds_B1 = (batch.targets[f"tsdae_{name}"] for name in WRITTEN)
         text = Batch(ids_N, positions_N, torch.zeros_like(ids_N), bounds_B1, self.max_length)
         # The embedding learns through the encoder alone: as an output layer it would move with the frequency of words.
-        table_VE = states.table_VD.detach()
+        table_VE = states.table_VD
         vectors_BD = mean_rows(states.last_ND, batch.bounds_B1)
         output_NE = self.decoder(embedding(ids_N, table_VE), text, vectors_BD)
         total, correct = summed_cross_entropy(
