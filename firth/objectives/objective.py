@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from firth.data.packing import Pack, Plan
 from firth.data.stream import CorpusView
-from firth.tensors import Goal
+from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.types import ShareFigure
 
@@ -37,6 +37,10 @@ class Objective(Goal):
 
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Called once before training with what made the ids; overridden by objectives that look at words."""
+
+    def begin(self, encoder: Encoder) -> None:
+        """Called once before it trains a trained encoder further; overridden by objectives that begin with weights of
+        the encoder."""
 
     def warning(self) -> str:
         """What a user should know before training with it; empty if there is nothing."""

@@ -48,8 +48,9 @@ class VectorDecoder(nn.Module):
 
     def __init__(self, shape: TransformerConfig, table_width: int) -> None:
         super().__init__()
+        self.token_norm = nn.LayerNorm(table_width, eps=shape.norm_eps)
+        self.places = Sinusoids(table_width)
         self.widen = nn.Linear(table_width, shape.width)
-        self.places = Sinusoids(shape.width)
         self.read = nn.Linear(shape.width, shape.width)
         self.norm = nn.LayerNorm(shape.width, eps=shape.norm_eps)
         self.block = Block(
@@ -67,8 +68,9 @@ class VectorDecoder(nn.Module):
         # Filler behind the last text borrows its vector.
         sequence_N = sequence_N.clamp(max=len(vectors_BD) - 1)
         vectors_ND = self.read(vectors_BD).index_select(0, sequence_N)
-        places_ND = self.places(text.positions_N).to(tokens_NE.dtype)
-        x_ND = self.norm(self.widen(tokens_NE) + places_ND + vectors_ND)
+        places_NE = self.places(text.positions_N).to(tokens_NE.dtype)
+        placed_NE = self.token_norm(tokens_NE) + places_NE
+        x_ND = self.norm(self.widen(placed_NE) + vectors_ND)
         plan = layout(text, dtype=compute_dtype(self.widen.weight))
         return self.head.hidden(self.block(x_ND, plan))
 
@@ -102,6 +104,15 @@ class Tsdae(ReconstructionObjective):
         if not isinstance(encoder.config, TransformerConfig):
             raise BadConfig("The objective tsdae trains Transformers, such as the encoder of the recipe 'bert'.")
         return self.vocab.cls
+
+    def begin(self, encoder: Encoder) -> None:
+        """The decoder's block begins as the encoder's last one, where both have the same form."""
+        blocks = getattr(encoder, "blocks", None)
+        if blocks:
+            _copy_alike(blocks[-1], self.decoder.block)
+        embeddings = getattr(encoder, "embeddings", None)
+        if isinstance(getattr(embeddings, "project", None), nn.Linear):
+            _copy_alike(embeddings.project, self.decoder.widen)
 
     def pair_lengths(self, sizes_S: np.ndarray) -> PairLengths:
         kept_S = (1 - self.config.delete) * sizes_S
@@ -157,3 +168,11 @@ class Tsdae(ReconstructionObjective):
             smoothing=self.config.smoothing if self.training else 0.0,
         )
         return Loss({"tsdae": total}, {"tsdae_correct": correct})
+
+
+def _copy_alike(module: nn.Module, copy: nn.Module) -> None:
+    """Copies the weights of a module into another if their names and shapes are the same."""
+    state = module.state_dict()
+    shapes = {name: tensor.shape for name, tensor in state.items()}
+    if shapes == {name: tensor.shape for name, tensor in copy.state_dict().items()}:
+        copy.load_state_dict(state)
