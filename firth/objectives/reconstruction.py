@@ -8,6 +8,7 @@ layer of the encoder-decoder itself, so that these objectives have no weights of
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class ReconstructionObjective(Objective):
     """The base of objectives over an encoder-decoder."""
 
     config: ReconstructionConfig
-    per_token = ()
+    per_token: ClassVar[tuple[str, ...]] = ()
     has_weights = False
 
     def __init__(

@@ -110,9 +110,9 @@ class Tsdae(ReconstructionObjective):
         blocks = getattr(encoder, "blocks", None)
         if blocks:
             _copy_alike(blocks[-1], self.decoder.block)
-        embeddings = getattr(encoder, "embeddings", None)
-        if isinstance(getattr(embeddings, "project", None), nn.Linear):
-            _copy_alike(embeddings.project, self.decoder.widen)
+        project = getattr(getattr(encoder, "embeddings", None), "project", None)
+        if isinstance(project, nn.Linear):
+            _copy_alike(project, self.decoder.widen)
 
     def pair_lengths(self, sizes_S: np.ndarray) -> PairLengths:
         kept_S = (1 - self.config.delete) * sizes_S
@@ -156,8 +156,7 @@ class Tsdae(ReconstructionObjective):
     def loss(self, states: States, batch: Batch) -> Loss:
         ids_N, positions_N, bounds_B1 = (batch.targets[f"tsdae_{name}"] for name in WRITTEN)
         text = Batch(ids_N, positions_N, torch.zeros_like(ids_N), bounds_B1, self.max_length)
-        # The embedding learns through the encoder alone: as an output layer it would move with the frequency of words.
-        table_VE = states.table_VD
+        table_VE = states.table_VD  # also the output layer's
         vectors_BD = mean_rows(states.last_ND, batch.bounds_B1)
         output_NE = self.decoder(embedding(ids_N, table_VE), text, vectors_BD)
         total, correct = summed_cross_entropy(

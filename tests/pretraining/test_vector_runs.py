@@ -15,7 +15,13 @@ from firth.config import load_toml
 from firth.errors import BadConfig
 from firth.lineage.vectors import ENCODER_RATE
 
-BATCHES = ("batches.max_length=32", "batches.tokens=256", "train.log_every=2", "train.checkpoint_every=2", "train.keep=3")
+BATCHES = (
+    "batches.max_length=32",
+    "batches.tokens=256",
+    "train.log_every=2",
+    "train.checkpoint_every=2",
+    "train.keep=3",
+)
 STEPS = 10
 TEXTS = ["The house is near the river.", "Nobody knew where the train would stop."]
 
