@@ -53,7 +53,6 @@ KINDS = {
     "unified": ("Transformers that read and write", "既能读又能写的 Transformer"),
     "rewriting": ("encoder-decoders", "编码器-解码器"),
     "masked": ("masked and replaced-token Transformers", "掩码与替换检测 Transformer"),
-    "vectors": ("better vectors of texts from a trained model", "由训练好的模型得到更好的文本向量"),
     "cross_lingual": ("Transformers of several languages", "多语言 Transformer"),
 }
 """Module of `firth.lineage` -> what its recipes are, in English and Chinese."""

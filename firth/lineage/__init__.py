@@ -96,7 +96,7 @@ TABLE: dict[str, str] = {
     "distilbert": "firth.lineage.masked:distilbert",
     "electra": "firth.lineage.masked:electra",
     "t5-v1.1": "firth.lineage.rewriting:t5_v1_1",
-    "tsdae": "firth.lineage.vectors:tsdae",
+    "tsdae": "firth.lineage.rewriting:tsdae",
     "modernbert": "firth.lineage.masked:modernbert",
     "small": "firth.lineage.masked:small",
 }

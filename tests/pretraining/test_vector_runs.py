@@ -13,7 +13,7 @@ import firth
 from firth import checkpoint as checkpoints
 from firth.config import load_toml
 from firth.errors import BadConfig
-from firth.lineage.vectors import ENCODER_RATE
+from firth.lineage.rewriting import TSDAE_RATE
 
 BATCHES = (
     "batches.max_length=32",
@@ -52,7 +52,7 @@ def test_the_decoder_learns_first_and_then_the_encoder(trained: Path, run: Path)
     assert blocks
     assert not any(torch.equal(after[name], before[name]) for name in blocks)
     furthest = max(float((after[name] - before[name]).abs().max()) for name in blocks)
-    assert furthest <= 3 * ENCODER_RATE * 1.5
+    assert furthest <= 3 * TSDAE_RATE * 1.5
 
 
 def test_its_folder_is_that_of_the_model_and_embeds(trained: Path, run: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_resumed_run_ends_with_the_same_bytes(
 def test_it_keeps_its_rates_whatever_trained_the_model(trained: Path) -> None:
     optim = load_toml(trained / "run.toml")["train"]["optim"]
     assert optim["optimizer"] == "adamw"
-    assert optim["rate"] * optim["encoder_share"] == pytest.approx(ENCODER_RATE)
+    assert optim["rate"] * optim["encoder_share"] == pytest.approx(TSDAE_RATE)
 
 
 def test_the_command_makes_a_folder_that_embeds(
