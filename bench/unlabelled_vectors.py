@@ -3,9 +3,9 @@
     python -m bench.unlabelled_vectors en --text TEXT.txt --dev sts-dev.tsv --test sts-test.tsv --work W --steps 200
 
 The methods train the whole encoder on the same text for as many steps: the same sentence twice with dropout (SimCSE),
-neighbouring sentences, neighbouring runs of text, and TSDAE, for which the model becomes an encoder-decoder with one
-decoder layer. Vectors are means over the tokens. The vector head, which leaves the encoder as it is, is the model's
-own. Prints one JSON object a row; methods that are in W already are only measured.
+neighbouring sentences, neighbouring runs of text, and TSDAE (the recipe `tsdae` as it is). Vectors are means over the
+tokens. The vector head, which leaves the encoder as it is, is the model's own. Prints one JSON object a row; methods
+that are in W already are only measured.
 """
 
 import argparse
@@ -15,10 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import firth
-from firth import checkpoint as checkpoints
-from firth import metrics, models
-from firth.finetuning.start import start_from_model
-from firth.finetuning.writer_start import as_writer
+from firth import metrics
 
 CONTRASTIVE = 'objectives={{"contrastive": {{"unit": "{unit}", "positives": "{positives}", "pooling": "mean"}}}}'
 DROPOUT = "encoder.bert.dropout=0.1"
@@ -26,11 +23,11 @@ METHODS: dict[str, tuple[str, ...]] = {
     "simcse": (CONTRASTIVE.format(unit="sentence", positives="same"), DROPOUT),
     "neighbouring sentences": (CONTRASTIVE.format(unit="sentence", positives="neighbour"),),
     "neighbouring runs": (CONTRASTIVE.format(unit="run", positives="neighbour"),),
-    "tsdae": ('objectives={"tsdae": {}}',),
+    "tsdae": (),
 }
 """The settings of each method."""
-RATES = {"tsdae": 3e-4}
-USUAL_RATE = 1e-4
+RATE = 1e-4
+"""Of the contrastive methods; TSDAE has its own rates."""
 
 
 def main() -> None:
@@ -59,25 +56,13 @@ def main() -> None:
 
 def train(name: str, method: str, shards: Path, out: Path, given: argparse.Namespace) -> None:
     """Trains a model with one method."""
-    start: str | Path = name
+    changes = [*METHODS[method], f"batches.tokens={given.tokens}", "batches.max_length=128"]
+    recipe = None
     if method == "tsdae":
-        start = given.work / f"{name}-writer"
-        if not start.exists():
-            write_writer(name, start)
-    changes = (
-        *METHODS[method],
-        f"batches.tokens={given.tokens}",
-        "batches.max_length=128",
-        f"train.optim.rate={RATES.get(method, USUAL_RATE)}",
-    )
-    firth.pretrain(shards, out=out, start_from=start, steps=given.steps, changes=changes, device="cpu")
-
-
-def write_writer(name: str, out: Path) -> None:
-    """The model as an encoder-decoder: its encoder half is the model, exactly."""
-    start = as_writer(start_from_model(models.find(name), random=False, texts=()), decoder_layers=1)
-    writer = checkpoints.Checkpoint(encoder=start.encoder("fp32", "cpu"), goals={}, tokenizer=start.tokenizer)
-    checkpoints.save(out, writer)
+        recipe = "tsdae"
+    else:
+        changes.append(f"train.optim.rate={RATE}")
+    firth.pretrain(shards, out=out, recipe=recipe, start_from=name, steps=given.steps, changes=changes, device="cpu")
 
 
 def show(name: str, model: firth.Model, files: tuple[Path, ...], pooling: str | None) -> None:

@@ -67,8 +67,6 @@ class Batch:
     """Where each token's parts begin."""
     source: "Batch | None" = None
     """What a decoder reads: one sequence for each of this batch."""
-    reads_mean: bool = False
-    """Whether a decoder reads the mean of each source's states in place of them (TSDAE)."""
     prefix_B: Tensor | None = None
     """If set, all tokens see the first so many of their sequence, and those after them causally (UniLM)."""
     order: "PredictionOrder | None" = None

@@ -91,7 +91,9 @@ def pretrain(
         str | None,
         typer.Option(help=f"One of {', '.join(lineage.SIZES)}; of word vectors only the width. [default: tiny]"),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Optimizer steps. [default: 1000]")] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Optimizer steps. [default: the recipe's own, most often 1000]")
+    ] = None,
     epochs: Annotated[float | None, typer.Option(help="Passes over the text instead of steps.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Time limit instead of steps; evaluations count.")] = None,
     resume: Annotated[bool, typer.Option(help="Continue the run in --out where it stopped.")] = False,

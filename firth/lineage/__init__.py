@@ -55,6 +55,8 @@ class Recipe:
     """The `model_type` of the written folder, where that is not the encoder's name."""
     finetune_dropout: float | None = None
     """Dropout written into the model's folder, for fine-tuning, where pre-training uses another."""
+    continues: bool = False
+    """Whether it trains a model further: its rates are for weights that have learned, and the folder keeps its type."""
     layer_decay: float = 1.0
     """Each layer's rate is this times that of the layer above it; for continued pre-training of a model."""
 
@@ -94,6 +96,7 @@ TABLE: dict[str, str] = {
     "distilbert": "firth.lineage.masked:distilbert",
     "electra": "firth.lineage.masked:electra",
     "t5-v1.1": "firth.lineage.rewriting:t5_v1_1",
+    "tsdae": "firth.lineage.rewriting:tsdae",
     "modernbert": "firth.lineage.masked:modernbert",
     "small": "firth.lineage.masked:small",
 }

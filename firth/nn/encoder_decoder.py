@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -20,7 +19,6 @@ from firth.nn.blocks import Block, DecoderBlock, compute_dtype
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import Layout, layout
 from firth.nn.likelihood import summed_cross_entropy
-from firth.nn.pooling import mean_rows
 from firth.nn.relative_positions import RelativePositions
 from firth.nn.transformer import TransformerConfig
 from firth.tensors import Batch, Encoder, States
@@ -215,8 +213,6 @@ class EncoderDecoder(Encoder):
         collected = CollectedOutputs(wants_layers=layers, wants_attention=attention)
         if source is None and batch.source is not None:
             source = self.encode_source(batch.source)
-            if batch.reads_mean:
-                source = _mean_source(source)
         if source is None and cache is None:
             return self._read(batch, collected)
         if source is None and cache is not None and cache.source_layout is None:
@@ -246,14 +242,6 @@ class EncoderDecoder(Encoder):
 
     def _layout(self, batch: Batch) -> Layout:
         return layout(batch, dtype=compute_dtype(self.tokens.weight))
-
-
-def _mean_source(source: Source) -> Source:
-    """The mean of each source's states as its only state."""
-    means_BD = mean_rows(source.states_SD, source.layout.bounds_B1)
-    num_sequences = len(means_BD)
-    bounds_B1 = torch.arange(num_sequences + 1, dtype=torch.int32, device=means_BD.device)
-    return Source(means_BD, Layout(bounds_B1, 1, num_sequences, source.layout.has_kernels))
 
 
 def output_scores(states: States, rows_P: Tensor | None = None) -> Tensor:

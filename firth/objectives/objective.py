@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from firth.data.packing import Pack, Plan
 from firth.data.stream import CorpusView
-from firth.tensors import Goal
+from firth.tensors import Encoder, Goal
 from firth.tokenizers import Tokenizer
 from firth.types import ShareFigure
 
@@ -26,6 +26,8 @@ class Objective(Goal):
     """Whether its loss over the vocabulary is that of the text itself, so that its exponential is a perplexity."""
     has_weights: ClassVar[bool] = True
     """Whether it has weights of its own, besides those of the encoder."""
+    is_kept: ClassVar[bool] = True
+    """Whether a saved model keeps it; otherwise it has done its work when training ends."""
     per_token: ClassVar[tuple[str, ...] | None] = None
     """Its tensors that have a row for every token, as far as a model has them; None if `extend` cannot extend it."""
     other_losses: ClassVar[tuple[str, ...]] = ()
@@ -35,6 +37,10 @@ class Objective(Goal):
 
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Called once before training with what made the ids; overridden by objectives that look at words."""
+
+    def begin(self, encoder: Encoder) -> None:
+        """Called once before it trains a trained encoder further; overridden by objectives that begin with weights of
+        the encoder."""
 
     def warning(self) -> str:
         """What a user should know before training with it; empty if there is nothing."""

@@ -8,6 +8,7 @@ layer of the encoder-decoder itself, so that these objectives have no weights of
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,7 +52,7 @@ class ReconstructionObjective(Objective):
     """The base of objectives over an encoder-decoder."""
 
     config: ReconstructionConfig
-    per_token = ()
+    per_token: ClassVar[tuple[str, ...]] = ()
     has_weights = False
 
     def __init__(
@@ -64,20 +65,24 @@ class ReconstructionObjective(Objective):
         seed: int,
     ) -> None:
         super().__init__()
-        if not isinstance(encoder, EncoderDecoder):
-            raise BadConfig(
-                f"The objective {self.name} needs an encoder-decoder, such as the encoder of the recipe 'transformer'."
-            )
         self.config = config
         self.vocab = vocab
         self.max_length = max_length
         self.seed = seed
-        self.start = encoder.start_token(vocab.cls)
+        self.start = self.start_token(encoder)
 
     @property
     def name(self) -> str:
         """The name of the objective and of its loss."""
         return next(iter(self.word_losses))
+
+    def start_token(self, encoder: Encoder) -> int:
+        """The decoder's first input; raises if this encoder cannot be trained so."""
+        if not isinstance(encoder, EncoderDecoder):
+            raise BadConfig(
+                f"The objective {self.name} needs an encoder-decoder, such as the encoder of the recipe 'transformer'."
+            )
+        return encoder.start_token(self.vocab.cls)
 
     @abstractmethod
     def pair_lengths(self, sizes_S: np.ndarray) -> PairLengths:

@@ -156,7 +156,8 @@ def _network(recipe: Recipe) -> Network:
     """The encoder of a recipe with what its objectives predict."""
     config: Any = next(iter(recipe.encoder.values()))
     wanted = ("num_layers", "width", "ffn_width", "vocab_size")
-    if not all(hasattr(config, name) for name in wanted) or hasattr(config, "decoder_layers"):
+    writes_too = hasattr(config, "decoder_layers") or "tsdae" in recipe.objectives
+    if writes_too or not all(hasattr(config, name) for name in wanted):
         raise Unsupported(
             f"`firth plan` knows Transformers that read or write one text; {recipe.recipe} is none of them. "
             "Train it for a minute and look at timing.jsonl."

@@ -94,11 +94,13 @@ def build(
     _check_lengths(recipe.batches, encoder.max_positions)
     _check_rows(encoder, tokenizer)
     goals = _make_goals(recipe, encoder, tokenizer)
-    # Objectives that the start does not have keep their new weights.
     if start:
         encoder.load_state_dict(start.encoder.state_dict())
-        for goal_name in goals.keys() & start.goals.keys():
-            _load_objective(goal_name, goals[goal_name], start.goals[goal_name])
+        for goal_name, goal in goals.items():
+            if goal_name in start.goals:
+                _load_objective(goal_name, goal, start.goals[goal_name])
+            else:
+                goal.begin(encoder)
     learned: dict[str, Goal] = dict(goals)
     if extend:
         learned = {goal_name: extend(goal, encoder) for goal_name, goal in goals.items()}

@@ -69,6 +69,8 @@ def resolve_config(
     sentinels that the recipe needs the vocabulary has `known_sentinels`.
     """
     recipe = _recipe_for_model(request, start) if start and not saved else named_recipe(request, saved)
+    if recipe.continues and not start:
+        raise BadConfig(f"The recipe {recipe.recipe} trains a model further; name the model with `start_from=`.")
     changed = override(recipe, request.changes)
     changed = _with_limits(changed, request)
     missing_sentinels = max(0, num_sentinels(changed) - known_sentinels)
@@ -94,7 +96,8 @@ def _recipe_for_model(request: PretrainRequest, start: "Checkpoint") -> Recipe:
     else:
         name = request.recipe or _own_recipe(start)
         recipe = named_recipe(replace(request, recipe=name, size=_nearest_size(encoder)))
-        recipe = replace(recipe, train=replace(recipe.train, optim=_continued_optim(recipe.train.optim, start)))
+        if not recipe.continues:
+            recipe = replace(recipe, train=replace(recipe.train, optim=_continued_optim(recipe.train.optim, start)))
     config = encoder.config
     pretraining_dropout = _dropout_of(recipe.encoder)
     if recipe.finetune_dropout is not None and pretraining_dropout is not None:

@@ -298,9 +298,10 @@ def _checkpoint(
     encoder = learner.encoder
     if recipe.finetune_dropout is not None:
         encoder.config = replace(encoder.config, dropout=recipe.finetune_dropout)
-    goals = parts.objectives
+    goals = {name: goal for name, goal in parts.objectives.items() if goal.is_kept}
     start_layout = start.layout if start else ""
-    layout = _suiting_layout((recipe.layout, start_layout), encoder, goals) if recipe.layout else ""
+    has_layout = recipe.layout or recipe.continues
+    layout = _suiting_layout((recipe.layout, start_layout), encoder, goals) if has_layout else ""
     return Checkpoint(encoder, goals, parts.tokenizer, info=info, layout=layout)
 
 

@@ -6,7 +6,7 @@ Several ranks deal the micro-batches of a step among themselves, so their number
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import ClassVar
@@ -128,13 +128,19 @@ def train(
     if config.recompute:
         recompute_blocks(learner)
     forward = prepared_forward(learner, config)
+    encoder_weights = [parameter for parameter in learner.encoder.parameters() if parameter.requires_grad]
     learner.train()
     while progress.step < progress.steps and (until is None or progress.step < until()):
         began = time.perf_counter()
         micro_batches = list(islice(batches, num_micro_batches))
         # Waiting for data shows in timing.jsonl if workers are too slow.
         progress.waited += time.perf_counter() - began
+        heads_alone = _share_done(progress, config) < config.optim.heads_first
+        if config.optim.heads_first:
+            _let_learn(encoder_weights, not heads_alone)
         _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, world)
+        if heads_alone:
+            _drop_gradients(encoder_weights)
         # The norm is that before clipping; an infinite limit only measures it.
         norm = whole(nn.utils.clip_grad_norm_(learner.parameters(), config.optim.clip or float("inf")))
         rate = rate_at(progress.step, progress, config)
@@ -147,6 +153,8 @@ def train(
         progress.place = BatchAddress(last_place.epoch, last_place.index + world.size - world.rank)
         progress.step += 1
         on_step(progress, norm)
+    if config.optim.heads_first:
+        _let_learn(encoder_weights, True)
 
 
 def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
@@ -155,6 +163,26 @@ def rate_at(step: int, progress: Progress, config: TrainConfig) -> float:
         return scheduled_rate(step, progress.steps, config.optim)
     share = _time_share(step, progress)
     return scheduled_rate(share * SCHEDULE_STEPS, SCHEDULE_STEPS, config.optim)
+
+
+def _share_done(progress: Progress, config: TrainConfig) -> float:
+    """The share of the steps that are done, or of the time limit."""
+    if config.minutes <= 0:
+        return progress.step / progress.steps
+    return _time_share(progress.step, progress)
+
+
+def _let_learn(weights: Sequence[nn.Parameter], learn: bool) -> None:
+    """Whether these weights get gradients at all, where it can be changed midway: on a CPU, which saves time."""
+    for weight in weights:
+        if weight.device.type == "cpu":
+            weight.requires_grad_(learn)
+
+
+def _drop_gradients(weights: Sequence[nn.Parameter]) -> None:
+    """Without a gradient, the optimizer leaves a weight and its memory of it alone."""
+    for weight in weights:
+        weight.grad = None
 
 
 def _time_share(step: int, progress: Progress) -> float:

@@ -45,6 +45,8 @@ def _parameter_groups(model: nn.Module, config: OptimConfig, scale: Callable[[st
         weight_decay = config.weight_decay if parameter.ndim > 1 else 0.0
         pieces = 0
         share = scale(name)
+        if name.startswith("encoder."):
+            share *= config.encoder_share
         if config.optimizer == "muon":
             pieces = _muon_pieces(name, parameter)
             if not pieces and name.startswith("encoder."):

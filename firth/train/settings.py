@@ -35,6 +35,10 @@ class OptimConfig:
     """Muon's memory of the gradient."""
     adamw_share: float = 1.0
     """With Muon, the share of the rate that AdamW has for the encoder's other parameters: embeddings, norms, biases."""
+    encoder_share: float = 1.0
+    """The share of the rate that the encoder has; heads have all of it."""
+    heads_first: float = 0.0
+    """Share of the steps, the first ones, in which heads learn and the encoder stays as it is."""
     weight_decay: float = 0.01
     """Decay of matrices; biases and norms never decay."""
     beta1: float = 0.9
@@ -47,13 +51,14 @@ class OptimConfig:
     """Largest norm of the gradient; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        shares = [self.beta1, self.beta2, self.warmup_rate, self.momentum]
+        shares = [self.beta1, self.beta2, self.warmup_rate, self.momentum, self.heads_first]
         are_shares = all(0 <= share < 1 for share in shares)
         if self.rate < 0 or self.eps <= 0 or self.clip < 0 or not are_shares:
             raise BadConfig(
-                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, momentum, warmup_rate in [0, 1)."
+                "The optimizer needs rate >= 0, eps > 0, clip >= 0, and beta1, beta2, momentum, warmup_rate, "
+                "heads_first in [0, 1)."
             )
-        for name in ("adamw_share", "weight_decay"):
+        for name in ("adamw_share", "encoder_share", "weight_decay"):
             if getattr(self, name) < 0:
                 raise BadConfig(f"train.optim.{name} must be at least 0; it is {getattr(self, name)}.")
         if not 0 < self.decay_rate <= 1:

@@ -29,7 +29,6 @@ ENCODERS = {
     "mass": "transformer",
     "span_corruption": "transformer",
     "denoising": "transformer",
-    "tsdae": "transformer",
     "permutation_lm": "xlnet",
 }
 """Objectives that need another encoder than a BERT."""

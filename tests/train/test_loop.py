@@ -220,3 +220,27 @@ def test_a_time_limit_schedules_by_the_share_of_time_used() -> None:
         assert found[-1] < 0.01
     unplanned = Progress(5_000, shares=[0.0, 0.01])
     assert rate_at(9, unplanned, config) == rate_at(1, unplanned, config)
+
+
+def test_heads_learn_before_the_encoder(learner: Callable[..., Learner], shards: Shards, tokenizer: WordPiece) -> None:
+    model = learner()
+    optim = OptimConfig(rate=1e-3, weight_decay=0.1, heads_first=0.5)
+    config = TrainConfig(steps=4, precision="fp32", optim=optim)
+    seen: list[dict[str, Tensor]] = []
+
+    def look(progress: Progress, norm: Tensor) -> None:
+        seen.append({name: parameter.detach().clone() for name, parameter in model.named_parameters()})
+
+    look(Progress(4), torch.zeros(()))
+    packs = packs_of(model, shards, tokenizer)
+    rows = load(packs, places(packs, BatchAddress()), workers=0)
+    optimizer = make_optimizer(model, optim)
+    train(model, rows, config, optimizer=optimizer, progress=Progress(4), on_step=look)
+    inner = [name for name in seen[0] if "blocks." in name and name.endswith("weight")]
+    heads = [name for name in seen[0] if name.startswith("goals.masked_lm") and name.endswith("dense.weight")]
+    for before, after in pairwise(seen[:3]):
+        assert all(torch.equal(before[name], after[name]) for name in inner)
+        assert not any(torch.equal(before[name], after[name]) for name in heads)
+    for before, after in pairwise(seen[2:]):
+        assert not any(torch.equal(before[name], after[name]) for name in [*inner, *heads])
+    assert all(parameter.requires_grad for parameter in model.parameters())

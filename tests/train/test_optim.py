@@ -77,3 +77,11 @@ def test_frozen_parameters_are_left_out(small_bert: Callable[..., Bert]) -> None
     model.embeddings.requires_grad_(False)
     count = sum(len(group["params"]) for group in make_optimizer(model, OptimConfig()).param_groups)
     assert count == len(list(model.parameters())) - len(list(model.embeddings.parameters()))
+
+
+def test_the_encoder_has_its_share_of_the_rate() -> None:
+    model = torch.nn.ModuleDict({"encoder": torch.nn.Linear(3, 3), "goals": torch.nn.Linear(3, 3)})
+    optimizer = make_optimizer(model, OptimConfig(rate=1e-3, encoder_share=0.25))
+    shares = {id(weight): group["scale"] for group in optimizer.param_groups for weight in group["params"]}
+    assert {shares[id(weight)] for weight in model["encoder"].parameters()} == {0.25}
+    assert {shares[id(weight)] for weight in model["goals"].parameters()} == {1.0}
