@@ -1,7 +1,7 @@
 """Models with a decoder that restores a corrupted text. Part of the lineage.
 
-Both halves of an encoder-decoder have the number of layers that the size names; it is fine-tuned to write. The decoder of
-TSDAE is small and is thrown away.
+Both halves of an encoder-decoder have the number of layers that the size names; it is fine-tuned to write. TSDAE's
+decoder is small and is thrown away.
 """
 
 from dataclasses import replace
@@ -104,8 +104,8 @@ def tsdae(size: str) -> Recipe:
     """TSDAE (Wang et al. 2021): the mean of the states of a few words is enough to write their sentence.
 
     The paper: 100,000 steps of 8 sentences, rate 3e-5 for everything, a decoder as deep as the encoder that has its
-    weights. Here the decoder is one new block. It learns first, at a high rate; an encoder that learned beside it
-    would give all texts one vector within 20 steps. The rate of the encoder is the paper's.
+    weights. Here the decoder is one block, which begins as the encoder's last one. It learns first, at a high rate: an
+    encoder that learned beside it at 3e-4 gave all texts one vector after 20 steps. The encoder has the paper's rate.
     """
     rate = 2e-3
     return Recipe(
