@@ -29,6 +29,10 @@ from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
 
 
+FREQUENT = 1e-3
+"""Tokens with a larger share of the text are mostly function words, which a sentence may well repeat."""
+
+
 class MaskedLM(Objective):
     word_losses = {"masked_lm": "masked token"}
     per_token = ("head.bias",)
@@ -53,6 +57,10 @@ class MaskedLM(Objective):
         sentence_rate: float = 0.0
         """Share of the sequences that are cut into single sentences, for objectives that cut the text; held-out text is
         cut the same way. A model that only reads long runs takes the words of a lone sentence for its answers."""
+        hide_repeats: float = 0.0
+        """Share of the sequences in which the other occurrences of a chosen token are masked, too, without being
+        predicted. A model that often finds the answer nearby copies words of the sentence. Tokens that make up more
+        than a thousandth of the text stay readable."""
         pair_rate: float = 0.0
         """Share of sequences split into two segments at a sentence border, so that both segments are trained; for
         objectives that cut the text. Sequences without a border inside stay whole."""
@@ -62,7 +70,7 @@ class MaskedLM(Objective):
             are_shares = all(0 <= share <= 1 for share in shares)
             if not 0 < self.rate < 1 or not are_shares:
                 raise BadConfig("Masking needs a rate between 0 and 1, and shares that add up to at most 1.")
-            for name in ("sentence_rate", "pair_rate"):
+            for name in ("sentence_rate", "hide_repeats", "pair_rate"):
                 if not 0 <= getattr(self, name) <= 1:
                     raise BadConfig(f"objectives.masked_lm.{name} must be between 0 and 1.")
             if self.entities and self.unit != "entity":
@@ -87,6 +95,7 @@ class MaskedLM(Objective):
         )
         initialise(self.head, std=shape.init_std)
         self._entities = Names()
+        self._is_frequent_V = np.zeros(len(vocab), bool)
         self._ordinary_ids = np.setdiff1d(np.arange(len(vocab)), sorted(vocab.specials))
 
     def warning(self) -> str:
@@ -102,6 +111,9 @@ class MaskedLM(Objective):
             self._entities = read_names(Path(self.config.entities), tokenizer)
 
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
+        if self.config.hide_repeats:
+            shards = stream.shards
+            self._is_frequent_V = shards.counts > FREQUENT * shards.num_tokens
         key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
         config = self.config
         return runs(
@@ -124,7 +136,9 @@ class MaskedLM(Objective):
         positions[: len(chosen)] = chosen
         pack.targets["masked_lm_positions"] = positions
         pack.targets["masked_lm_labels"] = labels
+        repeats = self._repeats(pack, chosen, key=key)
         self._replace(pack, chosen, leaders, key=key)
+        pack.ids_N[repeats] = self.vocab.mask
 
     def loss(self, states: States, batch: Batch) -> Loss:
         scores_PV = self.scores(states, batch.targets["masked_lm_positions"])
@@ -166,6 +180,18 @@ class MaskedLM(Objective):
         config = self.config
         tokens = np.flatnonzero(pack.ordinary_N)
         return choose_tokens(pack, tokens, unit=config.unit, rate=config.rate, key=key, entities=self._entities)
+
+    def _repeats(self, pack: Pack, chosen: np.ndarray, *, key: np.uint64) -> np.ndarray:
+        """Other occurrences of the chosen tokens in their sequences, in the share of the sequences that hides them."""
+        if not self.config.hide_repeats:
+            return np.zeros(0, np.int64)
+        hides_B = rng.uniform(key, pack.rows_B, 5) < self.config.hide_repeats
+        may_hide_N = pack.ordinary_N & hides_B[pack.sequence_N] & ~self._is_frequent_V[pack.ids_N]
+        # The same token in the same sequence has the same number.
+        number_N = pack.sequence_N * len(self.vocab) + pack.ids_N
+        is_repeat_N = np.isin(number_N, number_N[chosen]) & may_hide_N
+        is_repeat_N[chosen] = False
+        return np.flatnonzero(is_repeat_N)
 
     def _replace(self, pack: Pack, chosen: np.ndarray, leaders: np.ndarray, *, key: np.uint64) -> None:
         """Replaces the chosen tokens by the mask token, by a random token, or not at all."""

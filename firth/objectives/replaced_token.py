@@ -132,12 +132,15 @@ class ReplacedToken(Objective):
         pack.targets["replaced_token_real"] = judged
 
     def _kept_masks(self, pack: Pack, epoch: int) -> np.ndarray:
-        """The positions that stay masked in the encoder's input."""
+        """The positions that stay masked in the encoder's input: a share of those that the generator predicts, and all
+        others (those of `hide_repeats`)."""
         masks = np.flatnonzero(pack.ids_N == self.vocab.mask)
+        is_predicted = np.isin(masks, pack.targets["masked_lm_positions"])
         key = rng.key(self.seed, "kept masks", epoch)
         rows = pack.rows_B[pack.sequence_N[masks]]
         draws = rng.uniform(key, rows, pack.positions_N[masks], 0)
-        kept: np.ndarray = masks[draws < self.config.kept_masks]
+        is_kept = (draws < self.config.kept_masks) | ~is_predicted
+        kept: np.ndarray = masks[is_kept]
         return kept
 
     def counts(self, batch: Batch) -> Mapping[str, int]:

@@ -15,6 +15,7 @@ from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.replaced_token import ReplacedToken
 from firth.objectives.token_choice import drop_surplus
 from firth.tokenizers.wordpiece import WordPiece
 
@@ -145,9 +146,67 @@ def test_static_masks_repeat_and_fresh_ones_do_not(goal: Callable[..., MaskedLM]
     assert np.array_equal(*epochs) != fresh
 
 
-def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: Shards) -> None:
+def test_no_answer_can_be_copied_where_repeats_are_hidden(
+    goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece
+) -> None:
+    """Other occurrences of a chosen token are masks, but not those of frequent tokens; the labels stay the same."""
+    is_frequent_V = shards.counts > shards.num_tokens / 1000
+    num_hidden = num_readable = 0
+    pairs = zip(masked(goal(hide_repeats=1.0), shards, 0), masked(goal(), shards, 0), strict=True)
+    for hiding, plain in pairs:
+        assert np.array_equal(hiding.labels, plain.labels)
+        changed = np.flatnonzero(hiding.after.ids_N != plain.after.ids_N)
+        assert (hiding.after.ids_N[changed] == tokenizer.vocab.mask).all()
+        ids, sequences = hiding.before.ids_N, hiding.before.sequence_N
+        answers = set(zip(sequences[hiding.chosen].tolist(), ids[hiding.chosen].tolist(), strict=True))
+        others = np.flatnonzero(hiding.before.ordinary_N & ~hiding.chosen)
+        for place in others.tolist():
+            is_answer = (int(sequences[place]), int(ids[place])) in answers
+            is_hidden = hiding.after.ids_N[place] == tokenizer.vocab.mask
+            assert is_hidden == (is_answer and not is_frequent_V[ids[place]])
+            num_hidden += is_hidden
+            num_readable += is_answer and not is_hidden
+    assert num_hidden > 100
+    assert num_readable > 100
+
+
+def test_a_share_of_the_sequences_hides_repeats(
+    goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece
+) -> None:
+    with_hidden = []
+    for rate in (1.0, 0.3):
+        count = 0
+        for epoch in range(10):
+            for one in masked(goal(hide_repeats=rate), shards, epoch):
+                is_hidden = ~one.chosen & (one.after.ids_N == tokenizer.vocab.mask)
+                count += len(np.unique(one.before.sequence_N[is_hidden]))
+        with_hidden.append(count)
+    assert with_hidden[0] > 500
+    assert abs(with_hidden[1] / with_hidden[0] - 0.3) < 0.06
+
+
+def test_masks_that_are_not_predicted_stay_and_are_not_judged(
+    small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece
+) -> None:
+    """In replaced token detection the generator does not fill hidden repeats, so the encoder reads them as masks."""
+    masking = MaskedLM.Config(mask_share=1.0, random_share=0.0, hide_repeats=1.0)
+    config = ReplacedToken.Config(masking=masking)
+    made = make_objective("replaced_token", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    plan = made.sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
+    rows = np.arange(40)
+    sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": LENGTH}
+    pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, **sizes)
+    made.corrupt(pack, 0)
+    is_hidden_N = pack.ids_N == tokenizer.vocab.mask
+    is_hidden_N[pack.targets["masked_lm_positions"]] = False
+    assert is_hidden_N.sum() >= 10
+    assert not pack.targets["replaced_token_real"][is_hidden_N].any()
+
+
+@pytest.mark.parametrize("hide_repeats", [0.0, 1.0])
+def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: Shards, hide_repeats: float) -> None:
     """A sequence's masks are its own: other neighbours in the pack change nothing."""
-    made = goal()
+    made = goal(hide_repeats=hide_repeats)
     plan = made.sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
     found = []
     for rows in ([5, 9, 40], [77, 9, 3, 6]):
