@@ -28,7 +28,6 @@ from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.vocab import Vocab
 
-
 FREQUENT = 1e-3
 """Tokens with a larger share of the text are mostly function words, which a sentence may well repeat."""
 
