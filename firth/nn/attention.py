@@ -9,7 +9,7 @@ b-th sequence of the queries attends to the b-th sequence of the keys. How it is
 - Elsewhere, and for masks and other biases everywhere, the groups of `nn.layout` are computed one after the other.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 
@@ -19,7 +19,7 @@ from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
 from firth.nn.groups import Group, ScoreMask
-from firth.nn.layout import Layout
+from firth.nn.layout import Layout, Pairing
 
 OWN_KERNEL = torch.cuda.is_available() and find_spec("triton") is not None
 """Whether our kernel can run; it needs Triton, which CUDA builds of torch bring along."""
@@ -44,21 +44,24 @@ class Projected:
     v_SHK: Tensor
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.q_NHK, self.k_SHK, self.v_SHK
+    def dtype(self) -> torch.dtype:
+        return self.q_NHK.dtype
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether a gradient flows back through it."""
+        return self.q_NHK.requires_grad
 
     def apart(self) -> "Projected":
         return self
 
-    def float(self) -> "Projected":
-        return Projected(self.q_NHK.float(), self.k_SHK.float(), self.v_SHK.float())
-
-    def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        """G x H x L x K of queries, G x H x S x K of keys and of values."""
-        q_GHLK = group.queries.cells(self.q_NHK).transpose(1, 2)
-        k_GHSK = group.keys.cells(self.k_SHK).transpose(1, 2)
-        v_GHSK = group.keys.cells(self.v_SHK).transpose(1, 2)
-        return q_GHLK, k_GHSK, v_GHSK
+    def cells(self, pairing: Pairing, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """For each group G x H x L x K of queries, G x H x S x K of keys and of values, in this precision."""
+        all_q = pairing.query_cells(self.q_NHK, dtype)
+        all_k = pairing.key_cells(self.k_SHK, dtype)
+        all_v = pairing.key_cells(self.v_SHK, dtype)
+        for q_GLHK, k_GSHK, v_GSHK in zip(all_q, all_k, all_v, strict=True):
+            yield q_GLHK.transpose(1, 2), k_GSHK.transpose(1, 2), v_GSHK.transpose(1, 2)
 
 
 @dataclass(frozen=True)
@@ -68,21 +71,26 @@ class Fused:
     qkv_N3HK: Tensor
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.qkv_N3HK,)
+    def dtype(self) -> torch.dtype:
+        return self.qkv_N3HK.dtype
 
-    def float(self) -> "Fused":
-        return Fused(self.qkv_N3HK.float())
+    @property
+    def is_trained(self) -> bool:
+        """Whether a gradient flows back through it."""
+        return self.qkv_N3HK.requires_grad
 
     def apart(self) -> Projected:
         q_NHK, k_NHK, v_NHK = self.qkv_N3HK.unbind(1)
         return Projected(q_NHK, k_NHK, v_NHK)
 
-    def cells(self, group: Group) -> tuple[Tensor, Tensor, Tensor]:
-        if group.queries is not group.keys:
-            return self.apart().cells(group)
-        q_GHLK, k_GHLK, v_GHLK = group.queries.cells(self.qkv_N3HK).permute(2, 0, 3, 1, 4)
-        return q_GHLK, k_GHLK, v_GHLK
+    def cells(self, pairing: Pairing, dtype: torch.dtype) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """For each group G x H x L x K of queries, keys and values, in this precision."""
+        if any(group.queries is not group.keys for group in pairing.groups):
+            yield from self.apart().cells(pairing, dtype)
+            return
+        for qkv_GL3HK in pairing.query_cells(self.qkv_N3HK, dtype):
+            q_GHLK, k_GHLK, v_GHLK = qkv_GL3HK.permute(2, 0, 3, 1, 4)
+            yield q_GHLK, k_GHLK, v_GHLK
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,13 +167,11 @@ def attend(
             out_NHK: Tensor
             out_NHK, _ = biased_attention(projected.qkv_N3HK, bias_HR, layout_q.bounds_B1, bias.longest, causal, scale)
             return out_NHK
-    dtype = projected.tensors[0].dtype
-    if _is_slow_in_half(projected.tensors[0]):
-        projected = projected.float()
+    computed_in = torch.float32 if _is_slow_in_half(projected, layout_q) else projected.dtype
     pairing = layout_q.pairing(layout_k)
+    all_cells = projected.cells(pairing, computed_in)
     outputs = []
-    for group in pairing.groups:
-        q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
+    for group, (q_GHLK, k_GHSK, v_GHSK) in zip(pairing.groups, all_cells, strict=True):
         score_mask = _score_mask(group, causal, mask, bias, window)
         added = None if score_mask.bias is None else score_mask.bias.to(q_GHLK.dtype)
         out_GHLK = scaled_dot_product_attention(
@@ -173,13 +179,14 @@ def attend(
         )
         if score_mask.blind_GHL1 is not None:
             out_GHLK = out_GHLK.masked_fill(score_mask.blind_GHL1, 0.0)
-        outputs.append(out_GHLK.transpose(1, 2).to(dtype))
+        outputs.append(out_GHLK.transpose(1, 2).to(projected.dtype))
     return pairing.restore(outputs)
 
 
-def _is_slow_in_half(projected: Tensor) -> bool:
+def _is_slow_in_half(projected: Projected | Fused, layout: Layout) -> bool:
     """Whether attention should be in fp32 here: on a CPU, its gradient takes five times as long in bf16."""
-    return projected.device.type == "cpu" and projected.dtype == torch.bfloat16 and projected.requires_grad
+    is_on_cpu = layout.bounds_B1.device.type == "cpu"
+    return is_on_cpu and projected.dtype == torch.bfloat16 and projected.is_trained
 
 
 def attention_weights(

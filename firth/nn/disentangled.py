@@ -153,7 +153,9 @@ class PositionTerms:
     scale: float
 
     def __call__(self, group: Group) -> Tensor:
-        q_GHLK, k_GHSK, _ = self.projected.cells(group)
+        parts = self.projected.apart()
+        q_GHLK = group.queries.cells(parts.q_NHK).transpose(1, 2)
+        k_GHSK = group.keys.cells(parts.k_SHK).transpose(1, 2)
         rows_GHLS = self.distances.rows(group)[:, None]
         num_sequences, num_heads, length, _ = q_GHLK.shape
         size = (num_sequences, num_heads, length, k_GHSK.shape[2])

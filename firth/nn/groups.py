@@ -8,6 +8,7 @@ from functools import cached_property
 
 import torch
 from torch import Tensor
+from torch.autograd.function import FunctionCtx
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,72 @@ class Padded:
         """N x ... -> G x L x ..."""
         gathered = x.index_select(0, self.rows_GL.flatten())
         return gathered.view(*self.rows_GL.shape, *x.shape[1:])
+
+
+@dataclass(frozen=True, eq=False)
+class Gathering:
+    """The cells of several `Padded`, end to end: one gather for all of them, and one for all their gradients.
+
+    Each token is in at most one cell that is not padded, and what is read from padded cells must not count. So the
+    gradient is a gather, too. That of one `index_select` for each group would be a sum into zeros of the size of the
+    whole pack, once for each group.
+    """
+
+    tokens_C: Tensor
+    """Which token is in each cell; a padded cell repeats its sequence's first token."""
+    cells_N: Tensor
+    """For each token its cell; any cell if it has none."""
+    padded_P: Tensor
+    """The padded cells."""
+    absent_M: Tensor
+    """The tokens without a cell: keys of a sequence without queries."""
+    shapes: tuple[tuple[int, int], ...]
+    """G and L of each group."""
+
+    def cells(self, x_N: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """N x ... -> each group's G x L x ..."""
+        gathered_C = _exchange(x_N, self.tokens_C, self.cells_N, self.absent_M).to(dtype)
+        sizes = [count * length for count, length in self.shapes]
+        parts = torch.split(gathered_C, sizes)
+        cells = []
+        for part, shape in zip(parts, self.shapes, strict=True):
+            cells.append(part.view(*shape, *x_N.shape[1:]))
+        return cells
+
+    def tokens(self, x_C: Tensor) -> Tensor:
+        """What all cells hold, end to end -> what belongs to each token."""
+        return _exchange(x_C, self.cells_N, self.tokens_C, self.padded_P)
+
+
+def _exchange(x: Tensor, places: Tensor, back: Tensor, unread: Tensor) -> Tensor:
+    """x[places]; its gradient is gradient[back], with zeros for the rows that no place reads."""
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        return x.index_select(0, places)
+    exchanged: Tensor = _Exchange.apply(x, places, back, unread)  # type: ignore[no-untyped-call]
+    return exchanged
+
+
+class _ExchangeContext(FunctionCtx):
+    """What the backward pass needs of the forward one."""
+
+    saved_tensors: tuple[Tensor, Tensor]
+
+
+class _Exchange(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: _ExchangeContext, x: Tensor, places: Tensor, back: Tensor, unread: Tensor) -> Tensor:
+        ctx.save_for_backward(back, unread)
+        return x.index_select(0, places)
+
+    @staticmethod
+    def backward(  # type: ignore[override]
+        ctx: _ExchangeContext, gradient: Tensor
+    ) -> tuple[Tensor, None, None, None]:
+        back, unread = ctx.saved_tensors
+        returned = gradient.index_select(0, back)
+        if len(unread):
+            returned.index_fill_(0, unread, 0.0)
+        return returned, None, None, None
 
 
 @dataclass(frozen=True, eq=False)

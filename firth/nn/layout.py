@@ -11,11 +11,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from firth.nn.groups import Group, Padded, Run, Side, Slots, shifted
+from firth.nn.groups import Gathering, Group, Padded, Run, Side, Slots, shifted
 from firth.tensors import Batch
 
 GROUP_SLACK = 1.25
@@ -131,6 +132,24 @@ class Pairing:
     groups: tuple[Group, ...]
     cells_N: Tensor | None = None
     """For each query token its cell among all groups' cells, end to end; None when these are in the pack's order."""
+    gathered_queries: Gathering | None = None
+    """The queries of all groups, where they are gathered."""
+    gathered_keys: Gathering | None = None
+    """The keys of all groups; the queries themselves in self-attention."""
+
+    def query_cells(self, x_N: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """N x ... -> each group's G x L x ..., in this precision."""
+        if self.gathered_queries is not None:
+            return self.gathered_queries.cells(x_N, dtype)
+        exact_N = x_N.to(dtype)
+        return [group.queries.cells(exact_N) for group in self.groups]
+
+    def key_cells(self, x_S: Tensor, dtype: torch.dtype) -> list[Tensor]:
+        """S x ... -> each group's G x S x ..., in this precision."""
+        if self.gathered_keys is not None:
+            return self.gathered_keys.cells(x_S, dtype)
+        exact_S = x_S.to(dtype)
+        return [group.keys.cells(exact_S) for group in self.groups]
 
     def restore(self, outputs: list[Tensor]) -> Tensor:
         """Each group's G x L x H x K -> N x H x K."""
@@ -138,6 +157,8 @@ class Pairing:
         all_cells = flat[0]
         if len(flat) > 1:
             all_cells = torch.cat(flat)
+        if self.gathered_queries is not None:
+            return self.gathered_queries.tokens(all_cells)
         if self.cells_N is None:
             return all_cells
         return all_cells.index_select(0, self.cells_N)
@@ -196,20 +217,23 @@ def _by_length(queries: Layout, keys: Layout) -> Pairing:
     if keys is not queries:
         bounds_k = keys.bounds_B1.long().cpu()
     groups = []
-    cells_N = torch.empty(queries.num_tokens, dtype=torch.long)
-    num_cells = 0
+    query_cells = []
+    key_cells = []
     for members in _similar_pairs(lengths_q, bounds_k.diff(), same=queries is keys):
-        rows_GL, real_GL = _rows(bounds_q, members, queries.num_tokens)
-        real_cells = real_GL.flatten().nonzero().flatten()
-        cells_N[rows_GL[real_GL]] = num_cells + real_cells
-        num_cells += rows_GL.numel()
-        cells = _gathered(rows_GL, real_GL, members, queries)
-        key_cells = cells
+        cells = _cells_of(bounds_q, members, queries.num_tokens)
+        query_cells.append(cells)
+        query_side = _gathered(cells, members, queries)
+        key_side = query_side
         if keys is not queries:
-            key_rows_GL, key_real_GL = _rows(bounds_k, members, keys.num_tokens)
-            key_cells = _gathered(key_rows_GL, key_real_GL, members, keys)
-        groups.append(Group(cells, key_cells))
-    return Pairing(tuple(groups), cells_N.to(queries.bounds_B1.device))
+            cells = _cells_of(bounds_k, members, keys.num_tokens)
+            key_cells.append(cells)
+            key_side = _gathered(cells, members, keys)
+        groups.append(Group(query_side, key_side))
+    gathered_queries = _gathering(query_cells, queries)
+    gathered_keys = gathered_queries
+    if keys is not queries:
+        gathered_keys = _gathering(key_cells, keys)
+    return Pairing(tuple(groups), gathered_queries=gathered_queries, gathered_keys=gathered_keys)
 
 
 def _runs(layout: Layout, lengths: list[int]) -> Iterator[Group]:
@@ -225,18 +249,28 @@ def _runs(layout: Layout, lengths: list[int]) -> Iterator[Group]:
             yield Group(run, run)
 
 
-def _rows(bounds_B1: Tensor, members: Tensor, num_tokens: int) -> tuple[Tensor, Tensor]:
-    """Which token is in each cell of these sequences, and which cells are not padded; all on the CPU."""
+class _Cells(NamedTuple):
+    """The cells of some sequences; all on the CPU."""
+
+    rows_GL: Tensor
+    """Which token is in each cell."""
+    real_GL: Tensor
+    """False for padded cells."""
+
+
+def _cells_of(bounds_B1: Tensor, members: Tensor, num_tokens: int) -> _Cells:
     lengths_G = bounds_B1.diff()[members]
     longest = int(lengths_G.max())
     steps_L = torch.arange(max(1, longest))
     real_GL = steps_L < lengths_G[:, None]
     rows_GL = bounds_B1[members, None] + steps_L * real_GL
-    return rows_GL.clamp(max=num_tokens - 1), real_GL  # an empty sequence may begin behind the last token
+    # An empty sequence may begin behind the last token.
+    return _Cells(rows_GL.clamp(max=num_tokens - 1), real_GL)
 
 
-def _gathered(rows_GL: Tensor, real_GL: Tensor, members: Tensor, layout: Layout) -> Padded:
+def _gathered(cells: _Cells, members: Tensor, layout: Layout) -> Padded:
     """The cells on the layout's device."""
+    rows_GL, real_GL = cells
     device = layout.bounds_B1.device
     offsets_G = _offsets_of(layout.offsets_B, members.to(device))
     steps_GL = torch.arange(rows_GL.shape[1]) * real_GL
@@ -249,6 +283,23 @@ def _gathered(rows_GL: Tensor, real_GL: Tensor, members: Tensor, layout: Layout)
         None if all_real else real_GL.to(device),
         has_empty=has_empty,
         offsets_G=offsets_G,
+    )
+
+
+def _gathering(groups: list[_Cells], layout: Layout) -> Gathering:
+    """The cells of all groups, end to end, on the layout's device."""
+    device = layout.bounds_B1.device
+    tokens_C = torch.cat([cells.rows_GL.flatten() for cells in groups])
+    is_real_C = torch.cat([cells.real_GL.flatten() for cells in groups])
+    real_cells = is_real_C.nonzero().flatten()
+    cells_N = torch.full((layout.num_tokens,), -1)
+    cells_N[tokens_C[real_cells]] = real_cells
+    return Gathering(
+        tokens_C.to(device),
+        cells_N.clamp(min=0).to(device),
+        padded_P=(~is_real_C).nonzero().flatten().to(device),
+        absent_M=(cells_N < 0).nonzero().flatten().to(device),
+        shapes=tuple((len(cells.rows_GL), cells.rows_GL.shape[1]) for cells in groups),
     )
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from firth.data.loader import BatchAddress
 from firth.nn.blocks import recompute_blocks
 from firth.tensors import Batch, Encoder, Goal, Loss
+from firth.train.kept_memory import keep_memory
 from firth.train.optim import scheduled_rate
 from firth.train.parallel import Forward, World, current_world, micro_batches_of_rank, prepared_forward, reseed
 from firth.train.settings import TrainConfig
@@ -108,6 +109,7 @@ class Learner(nn.Module):
 
 
 @share_cores()
+@keep_memory()
 def train(
     learner: Learner,
     batches: Iterator[tuple[BatchAddress, Batch]],

@@ -355,7 +355,7 @@ def attend_padded(
     pairing = layout_q.pairing(layout_k)
     group = pairing.groups[0]
     score_mask = attention._make_score_mask(group, causal, None, None)
-    q_GHLK, k_GHSK, v_GHSK = projected.cells(group)
+    ((q_GHLK, k_GHSK, v_GHSK),) = projected.cells(pairing, projected.dtype)
     out_GHLK = torch.nn.functional.scaled_dot_product_attention(
         q_GHLK, k_GHSK, v_GHSK, score_mask.bias, is_causal=score_mask.is_causal, scale=scale
     )

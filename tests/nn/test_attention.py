@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -407,3 +408,39 @@ def test_a_source_travels_with_its_batch() -> None:
     assert moved.ids_N.is_meta
     assert moved.source.ids_N.is_meta
     assert moved.source.max_length == 3
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_gathered_groups_have_the_gradients_of_single_gathers(same: bool) -> None:
+    """All groups are gathered at once, and so are their gradients; a sequence without queries has keys of its own."""
+    torch.manual_seed(0)
+    query_bounds = torch.tensor([0, 9, 11, 11, 40, 47, 50])
+    key_bounds = query_bounds if same else torch.tensor([0, 3, 20, 24, 30, 60, 61])
+    layout_q = Layout(query_bounds, 40, int(query_bounds[-1]))
+    layout_k = layout_q if same else Layout(key_bounds, 40, int(key_bounds[-1]))
+    pairing = layout_q.pairing(layout_k)
+    assert len(pairing.groups) > 1
+    q_NHK = torch.randn(layout_q.num_tokens, 2, 4, requires_grad=True)
+    k_SHK = torch.randn(layout_k.num_tokens, 2, 4, requires_grad=True)
+    v_SHK = torch.randn(layout_k.num_tokens, 2, 4, requires_grad=True)
+    wanted_NHK = torch.randn(layout_q.num_tokens, 2, 4)
+
+    mixed_NHK = attend(Projected(q_NHK, k_SHK, v_SHK), layout_q, layout_k)
+    found = torch.autograd.grad((mixed_NHK * wanted_NHK).sum(), [q_NHK, k_SHK, v_SHK])
+
+    alone = []
+    for (q_start, q_end), (k_start, k_end) in zip(
+        pairwise(query_bounds.tolist()), pairwise(key_bounds.tolist()), strict=True
+    ):
+        q_HLK = q_NHK[q_start:q_end].transpose(0, 1)
+        k_HSK = k_SHK[k_start:k_end].transpose(0, 1)
+        v_HSK = v_SHK[k_start:k_end].transpose(0, 1)
+        scores_HLS = q_HLK @ k_HSK.transpose(1, 2) / 2
+        alone.append((scores_HLS.softmax(-1) @ v_HSK).transpose(0, 1))
+    alone_NHK = torch.cat(alone)
+    reference = torch.autograd.grad((alone_NHK * wanted_NHK).sum(), [q_NHK, k_SHK, v_SHK])
+    assert torch.allclose(mixed_NHK, alone_NHK, atol=1e-6)
+    for gradient, expected in zip(found, reference, strict=True):
+        assert torch.allclose(gradient, expected, atol=1e-6)
+    if not same:
+        assert not found[1][20:24].any(), "keys of a sequence without queries"
