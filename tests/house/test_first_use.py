@@ -421,8 +421,19 @@ def test_a_file_of_inputs_with_a_header_alone_is_refused(reviews: Path, tmp_path
 def test_a_message_names_the_first_of_many_columns(tmp_path: Path, command: Command) -> None:
     rows = tmp_path / "rows.tsv"
     rows.write_text("\t".join(f"column {i}" for i in range(500)) + "\n")
-    for options in ((), ("--text-column", "comment")):
-        said = command("check", rows, "--task", "classify", *options).err
+    known = tmp_path / "known.tsv"
+    known.write_text("\t".join(["text", "label", *(f"column {i}" for i in range(500))]) + "\n")
+    counted = command("check", known, "--task", "classify", "--text-column", "1", "--label-column", "2").err
+    assert "has a header (text, label, column 0, " in counted
+    assert "column 17, and 482 more)" in counted
+    for options in (
+        ("classify",),
+        ("classify", "--text-column", "comment"),
+        ("compare", "--kind", "triplets"),
+        ("choose",),
+        ("rewrite",),
+    ):
+        said = command("check", rows, "--task", *options).err
         assert "column 0, column 1, " in said
         assert "column 19, and 480 more" in said
 
