@@ -98,6 +98,14 @@ def test_a_score_by_both_is_a_weighted_sum(prose_index: SearchIndex, run: Path) 
     assert [hit.score for hit in found_by_words] == pytest.approx(np.sort(by_words)[::-1][:3], abs=1e-6)
 
 
+@pytest.mark.parametrize("by", By)
+def test_the_way_may_be_given_by_its_name(prose_index: SearchIndex, run: Path, by: By) -> None:
+    """Messages say `by='meaning'`, which a caller may type."""
+    model = firth.load(run)
+    question = "Why does rain fall on the hills?"
+    assert prose_index.ask(model, question, by=by.value) == prose_index.ask(model, question, by=by)  # type: ignore[arg-type]
+
+
 def test_words_that_no_passage_has_find_nothing(
     prose_index: SearchIndex, run: Path, command: Callable[..., Any]
 ) -> None:
