@@ -291,6 +291,9 @@ def _checkpoint(
         # Sequences of a short second training do not take away what the model can read.
         info["max_length"] = max(info["max_length"], int(start.info.get("max_length", 0)))
         info["trained_before"] = _training_so_far(start.info)
+        if recipe.continues:
+            # A short training of another kind does not change which optimizer made the weights.
+            info[OPTIMIZER] = start.info.get(OPTIMIZER, info[OPTIMIZER])
     if recipe.batches.languages:
         info[LANGUAGES] = list(recipe.batches.languages)
     # On the CPU, so that a GPU holds no second copy while the folder is written.
