@@ -310,6 +310,8 @@ def test_files_in_the_place_of_models_and_texts_are_recognised(
     lines.write_text("A good day.\n")
     out = ("--out", tmp_path / "x.npy")
     assert "name it with --file" in command("embed", lines, *out).err
+    assert "en-smal is not a folder with a model" in command("embed", "en-smal", "--file", lines, *out).err
+    assert "texts to --file or --text" in command("embed", lines, "--file", lines, *out).err
     refused = command("predict", reviews, lines)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == f"firth: '{lines}' is a file; give it with --file.\n"
