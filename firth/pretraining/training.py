@@ -12,6 +12,7 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import convert, tokenizers
 from firth.checkpoint import Checkpoint, make_objective
+from firth.console import counted
 from firth.convert.languages import LANGUAGES
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
@@ -313,7 +314,8 @@ def _training_so_far(info: Mapping[str, Any]) -> str:
     parts = [str(info["trained_before"])] if info.get("trained_before") else []
     recipe = str(info.get("recipe") or "another program")
     if "steps" in info and "tokens" in info:
-        parts.append(f"{recipe}, {int(info['steps']):,} steps of {int(info['tokens']):,} tokens in all")
+        steps = counted(int(info["steps"]), "step")
+        parts.append(f"{recipe}, {steps} of {int(info['tokens']):,} tokens in all")
     else:
         parts.append(recipe)
     return "; ".join(parts)
