@@ -83,12 +83,12 @@ def test_its_folder_remembers_the_optimizer_that_made_the_model(run: Path, data:
     """Fine-tuning and other trainings go on with that one."""
     start = checkpoints.load(run)
     start.info["optimizer"] = "muon"
-    checkpoints.save(tmp_path / "start", start)
-    firth.pretrain(
-        data, out=tmp_path / "run", recipe="tsdae", start_from=tmp_path / "start", steps=2, changes=BATCHES, device="cpu"
-    )
-    assert load_toml(tmp_path / "run/run.toml")["train"]["optim"]["optimizer"] == "adamw"
-    assert checkpoints.load(tmp_path / "run").info["optimizer"] == "muon"
+    folder = tmp_path / "start"
+    checkpoints.save(folder, start)
+    out = tmp_path / "run"
+    firth.pretrain(data, out=out, recipe="tsdae", start_from=folder, steps=2, changes=BATCHES, device="cpu")
+    assert load_toml(out / "run.toml")["train"]["optim"]["optimizer"] == "adamw"
+    assert checkpoints.load(out).info["optimizer"] == "muon"
 
 
 def test_the_command_makes_a_folder_that_embeds(
