@@ -359,8 +359,14 @@ def test_columns_that_cannot_be_meant_are_refused(run: Path, tmp_path: Path, com
 def test_the_remedy_of_a_prompt_without_words_can_be_typed(run: Path, tmp_path: Path, command: Command) -> None:
     rows = tmp_path / "rows.tsv"
     rows.write_text(ROWS)
-    refused = command("evaluate", run, "--task", "prompt", "--data", rows)
-    assert "`label_words='positive=great,negative=terrible'`" in refused.err  # its --words are files
+    for asked in (
+        ("evaluate", run, "--task", "prompt", "--data", rows),
+        ("tune", run, "--task", "prompt", "--train", rows, "--out", tmp_path / "tuned"),
+    ):
+        refused = command(*asked)
+        # Neither has options for them; the --words of evaluate are files.
+        assert "`label_words='positive=great,negative=terrible'`" in refused.err
+        assert "--pattern" not in refused.err
     refused = command("predict", run, "A day.", "--words", "good")
     assert """--pattern "{text} It was [MASK]." and --words positive=great,negative=terrible""" in refused.err
     refused = command("predict", run, "A day.", "--words", "positive=good")
