@@ -207,8 +207,8 @@ STUDY = Study(
         "tuned. BERT is en-small or zh-small, fine-tuned; its runs come last.",
         "zh": "实体的 F1（entities-en 和 entities-zh：自带句子；conll：CoNLL-2003）和词的 F1"
         "（pku：以人民日报为训练文本，在 SIGHAN 2005 PKU 上测试；sxu）。每个种子抽取不同的训练句子，各系统相同；"
-        f"测试句子分成 {sets.FOLDS} 份，每个种子一份（自带句子：交叉验证）。用公开数据的 100 % 时，各种子的训练句子相同，"
-        "HMM、MEMM、CRF 的区间只反映测试句子。这三者用手写特征，没有调参；"
+        f"测试句子分成 {sets.FOLDS} 份，每个种子一份（自带句子：交叉验证）。"
+        "用公开数据的 100 % 时，各种子的训练句子相同，HMM、MEMM、CRF 的区间只反映测试句子。这三者用手写特征，没有调参；"
         "BERT 是微调后的 en-small 或 zh-small，最后运行。",
     },
     cells=cells,
