@@ -354,6 +354,17 @@ def test_answers_are_cut_unless_whole_ones_are_asked_for(
         assert len(line) <= len(f"{hit.score:7.4f}  {place}  ") + 94
 
 
+def test_a_word_that_no_passage_has_hides_no_other(prose_index: SearchIndex, command: Callable[..., Any]) -> None:
+    """It would weigh most of all, and nothing else would be looked for."""
+    weights = prose_index.words.weights("people xyzzy")
+    assert 2 * weights["people"] < weights["xyzzy"]
+    asked = ("search", "ask", prose_index.folder)
+    options = ("--by", "words", "--top", 5)
+    shown = [row.split(maxsplit=2)[2] for row in command(*asked, "people", *options).out.splitlines()]
+    assert any(text.startswith("…") for text in shown)
+    assert [row.split(maxsplit=2)[2] for row in command(*asked, "people xyzzy", *options).out.splitlines()] == shown
+
+
 def test_options_of_other_actions_are_refused(prose_index: SearchIndex, command: Callable[..., Any]) -> None:
     refused = command("search", "ask", prose_index.folder, "Why?", "--out", "found.txt")
     assert (refused.code, "leave out --out and --model" in refused.err) == (2, True)
