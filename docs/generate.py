@@ -51,7 +51,7 @@ KINDS = {
     "recurrent": ("recurrent language models", "循环语言模型"),
     "autoregressive": ("causal Transformers", "单向 Transformer"),
     "unified": ("Transformers that read and write", "既能读又能写的 Transformer"),
-    "rewriting": ("encoder-decoders", "编码器-解码器"),
+    "rewriting": ("Transformers with a decoder", "带解码器的 Transformer"),
     "masked": ("masked and replaced-token Transformers", "掩码与替换检测 Transformer"),
     "cross_lingual": ("Transformers of several languages", "多语言 Transformer"),
 }

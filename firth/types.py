@@ -129,6 +129,8 @@ class Problem:
     """The row cannot be used; if false, this is only a warning."""
     example_row: int | None = None
     """Where the example begins, if that is not `row`: a tagged sentence has many rows, and one of them is at fault."""
+    is_unknown: bool = False
+    """The row itself is fine, but its answer never occurs in training."""
 
 
 @dataclass(frozen=True, slots=True)

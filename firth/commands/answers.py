@@ -79,7 +79,9 @@ def embed(
     """Turn each line of a file into a vector, in order."""
     from firth import model_files
 
-    if model is not None and not os.path.isdir(model) and not models.is_model(model):
+    is_model = model is None or os.path.isdir(model) or models.is_model(model)
+    if not is_model and str(file) == "-":
+        # A text in the model's place; with a file, what opens models says what is wrong with the name.
         raise BadConfig(f"'{model}' is not a model; write texts to a file, one on each line, and name it with --file.")
     written = model_files.embed_file(
         model, file=file, out=out, pooling=pooling, precision=precision, engine=engine, processes=processes

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from firth import models
 
-CHANGES = {"evaluate": ("pattern", "label_words")}
+CHANGES = {"evaluate": ("pattern", "label_words"), "tune": ("pattern", "label_words")}
 """Settings that a command has no option for and takes as key=value."""
 ARGUMENT = re.compile(r"`(\w+)=([^`]*)`")
 """An argument in a message, with its value or without."""

@@ -135,7 +135,7 @@ def _ask(folder: Path, question: str, options: AskOptions, *, as_json: bool) -> 
     if as_json:
         show({"hits": [asdict(hit) for hit in hits]}, as_json=True)
         return
-    weights = index.words.weights(question)
+    weights = index.words.weights_of_held(question)
     for hit in hits:
         passage = hit.passage
         text = passage.text if options.whole else excerpt(passage.text, weights)

@@ -192,6 +192,8 @@ def _decompress(coded: np.ndarray, bits: int, count: int) -> np.ndarray:
         raise ValueError(str(error)) from None
     if len(unsigned) != count:
         raise ValueError(f"{len(unsigned)} codes instead of {count}")
+    if not decoder.eof or decoder.unused_data:
+        raise ValueError("the codes do not end with the bytes")
     return np.frombuffer(unsigned, np.uint8)
 
 

@@ -13,7 +13,7 @@ Paths = str | Path | Iterable[str | Path]
 ROWS = (".jsonl", ".json")
 """Endings of files with a JSON object on each line."""
 TABLES = (".csv", ".tsv")
-_OTHER_FOLDERS = {"config.json": "a model", "shards.json": "prepared text", "index.json": "an index of a search"}
+_OTHER_FOLDERS = {"config.json": "a model", "shards.json": "prepared text", "index.json": "a search index"}
 """What a folder with our manifest is, by a file in it; its text files are not the user's texts."""
 _IN_FOLDERS = (".txt", ".jsonl", ".parquet")
 """Endings of the text files of a folder; .json is read when named: in folders it is mostly something else."""

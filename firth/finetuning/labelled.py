@@ -122,8 +122,8 @@ def read(
         problems[part] += found
         examples[part] = _without_bad(examples[part], found)
         if not examples[part]:
-            if is_trained:
-                bad = _first_bad(found)
+            bad = _first_bad(found)
+            if is_trained and bad.is_unknown:
                 raise BadInput(
                     f"No row of {path} has an answer that {model or 'the model'} knows "
                     f"(row {bad.row}: {bad.what}); give rows with the answers of its training file."

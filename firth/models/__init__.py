@@ -64,8 +64,8 @@ def with_names(text: str) -> str:
     known = "|".join(map(re.escape, names()))
     if not known or home not in text:
         return text
-    # A file of a model keeps its path.
-    return re.sub(rf"{re.escape(home)}/({known})(?![\w/-]|\.\w)", r"\1", text)
+    # A file of a model keeps its path, and so does a folder of the same name below another one.
+    return re.sub(rf"(?<![\w/.-]){re.escape(home)}/({known})(?![\w/-]|\.\w)", r"\1", text)
 
 
 def is_model(name: str | Path) -> bool:

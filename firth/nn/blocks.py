@@ -126,6 +126,7 @@ class Block(nn.Module):
         self.ffn_slot = nn.Identity()
         self.ffn_norm = ffn_norm
         self.dropout = nn.Dropout(dropout)
+        self.norm_order = norm_order
         self._before = _BEFORE[norm_order]
         self._after = _AFTER[norm_order]
 

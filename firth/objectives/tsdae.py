@@ -35,9 +35,6 @@ from firth.objectives.word_spans import PackText, text_of
 from firth.tensors import Batch, Encoder, Loss, States
 from firth.tokenizers.vocab import Vocab
 
-WRITTEN = ("ids", "positions", "bounds")
-"""What the decoder reads of the sentence that it writes, as targets of the batch that the encoder reads."""
-
 
 class VectorDecoder(nn.Module):
     """A block that writes a text from left to right, given a vector.
@@ -107,9 +104,10 @@ class Tsdae(ReconstructionObjective):
 
     def begin(self, encoder: Encoder) -> None:
         """The decoder's block begins as the encoder's last one, where both have the same form."""
+        own = self.decoder.block
         blocks = getattr(encoder, "blocks", None)
-        if blocks:
-            _copy_alike(blocks[-1], self.decoder.block)
+        if blocks and blocks[-1].norm_order == own.norm_order:
+            _copy_alike(blocks[-1], own)
         project = getattr(getattr(encoder, "embeddings", None), "project", None)
         if isinstance(project, nn.Linear):
             _copy_alike(project, self.decoder.widen)
@@ -149,12 +147,17 @@ class Tsdae(ReconstructionObjective):
         """The encoder reads what is left; what the decoder writes waits among the targets."""
         if batch.source is None or len(batch.targets) > 1:
             raise BadConfig("The objective tsdae learns alone; leave out the other objectives.")
-        written = dict(zip(WRITTEN, (batch.ids_N, batch.positions_N, batch.bounds_B1), strict=True))
-        waiting = {f"tsdae_{name}": tensor for name, tensor in written.items()}
-        return replace(batch.source, targets={**batch.targets, **waiting}), Loss({})
+        written = {
+            "tsdae_ids": batch.ids_N,
+            "tsdae_positions": batch.positions_N,
+            "tsdae_bounds": batch.bounds_B1,
+        }
+        return replace(batch.source, targets={**batch.targets, **written}), Loss({})
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        ids_N, positions_N, bounds_B1 = (batch.targets[f"tsdae_{name}"] for name in WRITTEN)
+        ids_N = batch.targets["tsdae_ids"]
+        positions_N = batch.targets["tsdae_positions"]
+        bounds_B1 = batch.targets["tsdae_bounds"]
         text = Batch(ids_N, positions_N, torch.zeros_like(ids_N), bounds_B1, self.max_length)
         table_VE = states.table_VD  # also the output layer's
         vectors_BD = mean_rows(states.last_ND, batch.bounds_B1)

@@ -12,6 +12,7 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import convert, tokenizers
 from firth.checkpoint import Checkpoint, make_objective
+from firth.console import counted
 from firth.convert.languages import LANGUAGES
 from firth.data.loader import Packs
 from firth.data.settings import BatchConfig
@@ -291,6 +292,9 @@ def _checkpoint(
         # Sequences of a short second training do not take away what the model can read.
         info["max_length"] = max(info["max_length"], int(start.info.get("max_length", 0)))
         info["trained_before"] = _training_so_far(start.info)
+        if recipe.continues:
+            # A short training of another kind does not change which optimizer made the weights.
+            info[OPTIMIZER] = start.info.get(OPTIMIZER, info[OPTIMIZER])
     if recipe.batches.languages:
         info[LANGUAGES] = list(recipe.batches.languages)
     # On the CPU, so that a GPU holds no second copy while the folder is written.
@@ -310,7 +314,8 @@ def _training_so_far(info: Mapping[str, Any]) -> str:
     parts = [str(info["trained_before"])] if info.get("trained_before") else []
     recipe = str(info.get("recipe") or "another program")
     if "steps" in info and "tokens" in info:
-        parts.append(f"{recipe}, {int(info['steps']):,} steps of {int(info['tokens']):,} tokens in all")
+        steps = counted(int(info["steps"]), "step")
+        parts.append(f"{recipe}, {steps} of {int(info['tokens']):,} tokens in all")
     else:
         parts.append(recipe)
     return "; ".join(parts)

@@ -127,8 +127,6 @@ def _shaded_cells(matrix: np.ndarray, x: float, y: float, side: float) -> Html:
         changes = np.flatnonzero(np.diff(row)) + 1
         borders = [0, *changes.tolist(), len(row)]
         for start, end in pairwise(borders):
-            if end == start:
-                continue  # a matrix without columns
             level = int(row[start])
             # Level 0 is the background.
             if level:

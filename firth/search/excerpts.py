@@ -21,7 +21,7 @@ Window = tuple[int, int]
 def excerpt(text: str, weights: Mapping[str, float], *, columns: int = COLUMNS) -> str:
     """The part of a text in which a question's words weigh most, cut between words; the beginning if no other has more.
 
-    `weights` are those of the question's words, in lower case; a word counts once.
+    `weights` are those of the question's words, in lower case, as far as any passage holds them; a word counts once.
     """
     # The columns that the first characters take: none, one, two ...
     columns_of_first = [0, *accumulate(map(_width, text))]

@@ -274,7 +274,7 @@ class SearchIndex:
 
     def hits(self, model: Model, question: str, vector_D: np.ndarray, *, top: int = 5, by: By = By.both) -> list[Hit]:
         """The same for a question with this vector of the model."""
-        if by is not By.words and not reads(model, question, self.languages):
+        if by != By.words and not reads(model, question, self.languages):
             # Zeros are similar to nothing, so that only words count.
             vector_D = np.zeros_like(vector_D)
         numbers_C, scores_C = self._found(question, vector_D, max(top, CANDIDATES), by)
@@ -291,13 +291,13 @@ class SearchIndex:
 
         A passage that has neither a word of the question nor a positive cosine to it is not found.
         """
-        if by is By.meaning:
+        if by == By.meaning:
             [near_T], [cosines_T] = self.nearest(vector_D[None], top=count)
             is_found_T = cosines_T > 0
             return near_T[is_found_T], cosines_T[is_found_T]
         word_scores_N = self.words.scores(question)
         [by_words_T] = _best(word_scores_N[None], count)
-        if by is By.words:
+        if by == By.words:
             scores_T = word_scores_N[by_words_T]
             is_found_T = scores_T > 0
             return by_words_T[is_found_T], scores_T[is_found_T]

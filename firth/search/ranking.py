@@ -8,7 +8,7 @@ from firth.inference.model import Model
 from firth.search.index import Hit
 
 CANDIDATES = 50
-"""Passages that the cross-encoder reads; the search by vectors chooses them."""
+"""Passages that the cross-encoder reads; the search brings them."""
 
 
 def rerank(model: Model, question: str, hits: Sequence[Hit]) -> list[Hit]:

@@ -116,6 +116,15 @@ class WordIndex:
             idfs[word] = math.log(1 + (num_passages - num_holding + 0.5) / (num_holding + 0.5))
         return idfs
 
+    def weights_of_held(self, question: str) -> dict[str, float]:
+        """The same without words that no passage holds: they weigh most, and nothing of a passage shows them."""
+        held: dict[str, float] = {}
+        for word, idf in self.weights(question).items():
+            start, end = self._bounds(word)
+            if end > start:
+                held[word] = idf
+        return held
+
     def scores(self, question: str) -> np.ndarray:
         """The score of every passage, from 0 (it has none of the question's words) to 1."""
         scores_N = np.zeros(len(self._norms_N), np.float32)

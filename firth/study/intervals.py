@@ -41,8 +41,7 @@ def mean_interval(scores: Sequence[float], *, level: float = LEVEL) -> Interval:
     count = len(scores)
     if count < 2:
         return Interval(mean, -math.inf, math.inf, count)
-    error = statistics.stdev(scores) / math.sqrt(count)
-    half = error * t_quantile(1 - level / 2, count - 1)
+    half = _standard_error(scores) * t_quantile(1 - level / 2, count - 1)
     return Interval(mean, mean - half, mean + half, count)
 
 
@@ -52,11 +51,17 @@ def p_value(differences: Sequence[float]) -> float:
     if count < 2:
         return 1.0
     mean = statistics.fmean(differences)
-    error = statistics.stdev(differences) / math.sqrt(count)
-    if error < SMALLEST_ERROR:
+    error = _standard_error(differences)
+    if not error:
         # Equal differences, such as one row of a small set: only their sign says something (sign test).
         return 1.0 if abs(mean) < SMALLEST_ERROR else 2.0 ** (1 - count)
     return 2 * (1 - t_probability(abs(mean) / error, count - 1))
+
+
+def _standard_error(values: Sequence[float]) -> float:
+    """That of their mean; 0 if they are equal but for rounding."""
+    error = statistics.stdev(values) / math.sqrt(len(values))
+    return error if error >= SMALLEST_ERROR else 0.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -108,14 +108,16 @@ def _dots(study: Study, title: str, own: Sequence[Mean]) -> Picture:
     """A dot for each mean, the best first; it has the name that the title does not say."""
     name = study.score or own[0].figure
     is_one_set = len({mean.dataset for mean in own}) == 1
-    frame = _frame(own)
+    lowest, highest = _frame(own)
     shown = []
     for mean in sorted(own, key=lambda mean: -mean.interval.mean):
         label = mean.system if is_one_set else mean.dataset
-        low, high = mean.interval.low, mean.interval.high
-        if _is_wide(mean) and (low < frame[0] or high > frame[1]):
+        low = mean.interval.low
+        high = mean.interval.high
+        if _is_wide(mean) and (low < lowest or high > highest):
             label += " (range cut)"
-            low, high = max(low, frame[0]), min(high, frame[1])
+            low = max(low, lowest)
+            high = min(high, highest)
         shown.append(Dot(label, mean.interval.mean, low, high))
     return Picture(f"{title}: {name}", dots(shown))
 

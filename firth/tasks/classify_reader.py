@@ -186,7 +186,7 @@ class ClassifyReader(Reader):
                 unknown = sorted(gold - {*known})
                 if unknown:
                     what = f"the {group} '{unknown[0]}' never occurs in training"
-                    yield Problem(example.row, what, "add training rows with it or remove the row")
+                    yield Problem(example.row, what, "add training rows with it or remove the row", is_unknown=True)
 
     def balance(self, examples: Examples) -> Balance:
         if self.config.kind == "number":

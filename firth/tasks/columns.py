@@ -205,7 +205,7 @@ def _refuse_counted_header(rows: Rows, text_names: Sequence[str], label_names: S
     is_header = has_label_name or has_known_names
     if is_counted and is_header:
         raise BadInput(
-            f"{rows.path} has a header ({', '.join(rows.columns)}), and columns are counted only without one; "
+            f"{rows.path} has a header ({rows.shown_columns}), and columns are counted only without one; "
             "name them with `text_column=` and `label_columns=`."
         )
 

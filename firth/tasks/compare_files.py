@@ -116,8 +116,8 @@ def _columns_without_label(rows: Rows, config: TripletColumns, *, labelled: bool
         return pair
     if config.kind == "triplets" and labelled:
         raise BadInput(
-            f"{rows.path} has no columns {', '.join(triplet)} but {rows.shown_columns}; name them, the last with "
-            "third_column."
+            f"{rows.path} has no columns {', '.join(triplet)} but {rows.shown_columns}; name all three, with "
+            "`text_column=`, `second_column=` and tasks.compare.third_column=NAME."
         )
     if config.kind in ("positives", "triplets"):
         texts, _ = columns.find_columns(rows, config, labelled=False)

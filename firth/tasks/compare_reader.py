@@ -202,7 +202,7 @@ class CompareReader(Reader):
                 yield Problem(example.row, what, f"correct the row or say `kind='{kind}'`")
             elif labels and example.gold not in labels["label"]:
                 what = f"the label '{example.gold}' never occurs in training"
-                yield Problem(example.row, what, "add training rows with it or remove the row")
+                yield Problem(example.row, what, "add training rows with it or remove the row", is_unknown=True)
 
     def example(self, value: object) -> Example:
         return compare_files.example(value, self.config)

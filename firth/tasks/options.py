@@ -91,7 +91,7 @@ def _named(path: Path) -> Iterator[Row]:
     if not any(name in OPTIONS or _is_numbered(name) for name in rows.columns):
         raise BadInput(
             f"{path} has no options: give rows a list 'options' or columns ending0, ending1 ... "
-            f"(it has {', '.join(rows.columns)})."
+            f"(it has {rows.shown_columns})."
         )
     lines = rows.lines
     _, first = lines[0]

@@ -81,7 +81,7 @@ def words_by_label(text: str) -> dict[str, tuple[str, ...]]:
         label = label.strip()
         words = [word.strip() for word in SLASH.split("".join(rest))]
         words = [word for word in words if word]
-        if not words or label in found:
+        if not label or not words or label in found:
             raise BadConfig(f"'{part.strip()}' does not give words to a label; write {EXAMPLE}, each label once.")
         found[label] = tuple(words)
     return found

@@ -155,7 +155,8 @@ class TagReader(Reader):
             if unknown:
                 place = unknown[0]
                 what = f"the tag '{example.gold[place]}' never occurs in training"
-                yield self._problem_at(place, example, what, "add training rows with it or remove the sentence")
+                problem = self._problem_at(place, example, what, "add training rows with it or remove the sentence")
+                yield replace(problem, is_unknown=True)
                 continue
             # The first place where the scheme is broken, if there is one.
             tags_N = torch.tensor([index[tag] for tag in example.gold])

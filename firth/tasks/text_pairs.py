@@ -81,7 +81,7 @@ def find_columns(rows: Rows, *, text_column: str, target_column: str, labelled: 
     raise BadInput(
         f"{rows.path}: no columns are known to be source and target; name them with `text_column=` and "
         "`label_columns=`, or, if the file has no header, count columns: `text_column='1'` and `label_columns='2'` "
-        f"(the first row has {', '.join(columns)})."
+        f"(the first row has {rows.shown_columns})."
     )
 
 

@@ -87,6 +87,19 @@ def test_codes_that_are_too_many_or_too_few_are_damage(shape: list[int], tmp_pat
         load_quantised(path)
 
 
+def test_bytes_behind_the_codes_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / QUANTISED
+    save_quantised(path, weights(), bits=6)
+    with safe_open(path, framework="pt") as file:
+        stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
+        metadata = file.metadata()
+    codes = stored["matrix.codes"]
+    for changed in (torch.cat([codes, codes[:1]]), codes[:-1]):
+        save_file({**stored, "matrix.codes": changed.clone()}, path, metadata=metadata)
+        with pytest.raises(Damaged, match="is damaged"):
+            load_quantised(path)
+
+
 def test_a_chosen_scale_is_no_worse_than_the_rows_largest_weight() -> None:
     torch.manual_seed(2)
     matrix = torch.randn(64, 128)

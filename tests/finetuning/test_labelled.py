@@ -15,6 +15,7 @@ from firth.finetuning import labelled
 from firth.finetuning.labelled import Labelled
 from firth.inference.inputs_file import read_inputs
 from firth.tasks import resolve
+from firth.tasks.tag import TagConfig
 from firth.tokenizers.wordpiece import WordPiece
 
 
@@ -133,3 +134,17 @@ def test_a_text_column_found_beside_the_label_is_remembered(
     path.write_text("label,sentence\ngood,A day.\nbad,A night.\n")
     known = labelled.read("classify", resolve("classify").Config(), {"train": path})
     assert known.config.text_column == ""  # a well-known name: files may use another one
+
+
+def test_rows_that_a_trained_model_cannot_use_are_told_by_what_is_wrong_with_them(tmp_path: Path) -> None:
+    train = tmp_path / "train.conll"
+    train.write_text("Anna B-PER\nBerg I-PER\nsings O\n", "utf-8")
+    data = labelled.read("tag", TagConfig(), {"train": train})
+    rows = tmp_path / "rows.conll"
+    for text, said in {
+        "Anna B-LOC\nsings O\n": r"has an answer that tagger knows \(row 1: the tag 'B-LOC' never occurs",
+        "Anna I-PER\nsings O\n": r"can be used: row 1: word 1: I-PER after the start is illegal.*repair=true",
+    }.items():
+        rows.write_text(text, "utf-8")
+        with pytest.raises(BadInput, match=said):
+            labelled.read("tag", data.config, {"data": rows}, labels=data.labels, model="tagger")

@@ -310,6 +310,8 @@ def test_files_in_the_place_of_models_and_texts_are_recognised(
     lines.write_text("A good day.\n")
     out = ("--out", tmp_path / "x.npy")
     assert "name it with --file" in command("embed", lines, *out).err
+    assert "en-smal is not a folder with a model" in command("embed", "en-smal", "--file", lines, *out).err
+    assert "texts to --file or --text" in command("embed", lines, "--file", lines, *out).err
     refused = command("predict", reviews, lines)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err == f"firth: '{lines}' is a file; give it with --file.\n"
@@ -357,8 +359,14 @@ def test_columns_that_cannot_be_meant_are_refused(run: Path, tmp_path: Path, com
 def test_the_remedy_of_a_prompt_without_words_can_be_typed(run: Path, tmp_path: Path, command: Command) -> None:
     rows = tmp_path / "rows.tsv"
     rows.write_text(ROWS)
-    refused = command("evaluate", run, "--task", "prompt", "--data", rows)
-    assert "`label_words='positive=great,negative=terrible'`" in refused.err  # its --words are files
+    for asked in (
+        ("evaluate", run, "--task", "prompt", "--data", rows),
+        ("tune", run, "--task", "prompt", "--train", rows, "--out", tmp_path / "tuned"),
+    ):
+        refused = command(*asked)
+        # Neither has options for them; the --words of evaluate are files.
+        assert "`label_words='positive=great,negative=terrible'`" in refused.err
+        assert "--pattern" not in refused.err
     refused = command("predict", run, "A day.", "--words", "good")
     assert """--pattern "{text} It was [MASK]." and --words positive=great,negative=terrible""" in refused.err
     refused = command("predict", run, "A day.", "--words", "positive=good")
@@ -421,8 +429,19 @@ def test_a_file_of_inputs_with_a_header_alone_is_refused(reviews: Path, tmp_path
 def test_a_message_names_the_first_of_many_columns(tmp_path: Path, command: Command) -> None:
     rows = tmp_path / "rows.tsv"
     rows.write_text("\t".join(f"column {i}" for i in range(500)) + "\n")
-    for options in ((), ("--text-column", "comment")):
-        said = command("check", rows, "--task", "classify", *options).err
+    known = tmp_path / "known.tsv"
+    known.write_text("\t".join(["text", "label", *(f"column {i}" for i in range(500))]) + "\n")
+    counted = command("check", known, "--task", "classify", "--text-column", "1", "--label-column", "2").err
+    assert "has a header (text, label, column 0, " in counted
+    assert "column 17, and 482 more)" in counted
+    for options in (
+        ("classify",),
+        ("classify", "--text-column", "comment"),
+        ("compare", "--kind", "triplets"),
+        ("choose",),
+        ("rewrite",),
+    ):
+        said = command("check", rows, "--task", *options).err
         assert "column 0, column 1, " in said
         assert "column 19, and 480 more" in said
 

@@ -321,5 +321,5 @@ def test_a_message_names_a_model_as_the_user_did(with_models: Path, tmp_path: Pa
 def test_a_file_of_a_model_and_other_folders_keep_their_paths(with_models: Path) -> None:
     folder = with_models / "en-small"
     assert models.with_names(f"{folder} is old; {folder}.") == "en-small is old; en-small."
-    for path in (folder / "config.json", f"{folder}-2", f"{folder}.tar", f"/elsewhere{folder}/x", "en-small"):
+    for path in (folder / "config.json", f"{folder}-2", f"{folder}.tar", f"/elsewhere{folder}", "en-small"):
         assert models.with_names(f"{path} is damaged.") == f"{path} is damaged."

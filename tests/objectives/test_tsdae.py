@@ -15,6 +15,7 @@ from firth.data.shards import Shards
 from firth.data.stream import CorpusView
 from firth.encoders.bag import Bag
 from firth.encoders.bert import Bert
+from firth.encoders.gpt import GPT
 from firth.encoders.modernbert import ModernBert
 from firth.errors import BadConfig
 from firth.nn.layout import token_sequences
@@ -110,6 +111,19 @@ def test_the_decoder_begins_as_the_last_block(network: Bert, tokenizer: WordPiec
 def test_a_block_of_another_form_is_left_out(tokenizer: WordPiece, shrink: Callable[[Any], Any]) -> None:
     other = ModernBert(replace(shrink(ModernBert.Config()), vocab_size=len(tokenizer.vocab)))
     goal = make_objective("tsdae", Tsdae.Config(), other, tokenizer, max_length=LENGTH, seed=2)
+    before = {name: tensor.clone() for name, tensor in goal.state_dict().items()}
+    goal.begin(other)
+    assert all(torch.equal(before[name], tensor) for name, tensor in goal.state_dict().items())
+
+
+def test_a_block_that_normalises_before_its_layers_is_left_out(
+    tokenizer: WordPiece, shrink: Callable[[Any], Any]
+) -> None:
+    """Its weights have the same names and shapes, but the decoder's block normalises after them."""
+    other = GPT(replace(shrink(GPT.Config()), vocab_size=len(tokenizer.vocab)))
+    goal = make_objective("tsdae", Tsdae.Config(), other, tokenizer, max_length=LENGTH, seed=2)
+    assert isinstance(goal, Tsdae)
+    assert goal.decoder.block.state_dict().keys() == other.blocks[-1].state_dict().keys()
     before = {name: tensor.clone() for name, tensor in goal.state_dict().items()}
     goal.begin(other)
     assert all(torch.equal(before[name], tensor) for name, tensor in goal.state_dict().items())

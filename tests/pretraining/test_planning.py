@@ -47,9 +47,9 @@ def test_a_second_training_keeps_what_the_first_one_made_of_the_model(
     first, second, third = (checkpoints.load(tmp_path / name).info for name in ("first", "second", "third"))
     assert (second["max_length"], third["max_length"]) == (48, 48)
     tokens = first["tokens"]
-    assert second["trained_before"] == f"roberta, 1 steps of {tokens:,} tokens in all"
+    assert second["trained_before"] == f"roberta, 1 step of {tokens:,} tokens in all"
     assert third["trained_before"] == f"{second['trained_before']}; roberta, 2 steps of {2 * tokens:,} tokens in all"
-    assert "| Trained before | roberta, 1 steps" in (tmp_path / "second/README.md").read_text("utf-8")
+    assert "| Trained before | roberta, 1 step of" in (tmp_path / "second/README.md").read_text("utf-8")
 
 
 def test_a_shape_without_a_name_is_told_by_its_numbers(run: Path) -> None:

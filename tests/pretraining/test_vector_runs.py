@@ -79,6 +79,18 @@ def test_it_keeps_its_rates_whatever_trained_the_model(trained: Path) -> None:
     assert optim["rate"] * optim["encoder_share"] == pytest.approx(TSDAE_RATE)
 
 
+def test_its_folder_remembers_the_optimizer_that_made_the_model(run: Path, data: Path, tmp_path: Path) -> None:
+    """Fine-tuning and other trainings go on with that one."""
+    start = checkpoints.load(run)
+    start.info["optimizer"] = "muon"
+    folder = tmp_path / "start"
+    checkpoints.save(folder, start)
+    out = tmp_path / "run"
+    firth.pretrain(data, out=out, recipe="tsdae", start_from=folder, steps=2, changes=BATCHES, device="cpu")
+    assert load_toml(out / "run.toml")["train"]["optim"]["optimizer"] == "adamw"
+    assert checkpoints.load(out).info["optimizer"] == "muon"
+
+
 def test_the_command_makes_a_folder_that_embeds(
     run: Path, data: Path, tmp_path: Path, command: Callable[..., Any]
 ) -> None:

@@ -98,6 +98,14 @@ def test_a_score_by_both_is_a_weighted_sum(prose_index: SearchIndex, run: Path) 
     assert [hit.score for hit in found_by_words] == pytest.approx(np.sort(by_words)[::-1][:3], abs=1e-6)
 
 
+@pytest.mark.parametrize("by", By)
+def test_the_way_may_be_given_by_its_name(prose_index: SearchIndex, run: Path, by: By) -> None:
+    """Messages say `by='meaning'`, which a caller may type."""
+    model = firth.load(run)
+    question = "Why does rain fall on the hills?"
+    assert prose_index.ask(model, question, by=by.value) == prose_index.ask(model, question, by=by)  # type: ignore[arg-type]
+
+
 def test_words_that_no_passage_has_find_nothing(
     prose_index: SearchIndex, run: Path, command: Callable[..., Any]
 ) -> None:
@@ -344,6 +352,17 @@ def test_answers_are_cut_unless_whole_ones_are_asked_for(
         assert long_line == f"{hit.score:7.4f}  {place}  {hit.passage.text}"
         assert line.startswith(f"{hit.score:7.4f}  {place}  ")
         assert len(line) <= len(f"{hit.score:7.4f}  {place}  ") + 94
+
+
+def test_a_word_that_no_passage_has_hides_no_other(prose_index: SearchIndex, command: Callable[..., Any]) -> None:
+    """It would weigh most of all, and nothing else would be looked for."""
+    weights = prose_index.words.weights("people xyzzy")
+    assert 2 * weights["people"] < weights["xyzzy"]
+    asked = ("search", "ask", prose_index.folder)
+    options = ("--by", "words", "--top", 5)
+    shown = [row.split(maxsplit=2)[2] for row in command(*asked, "people", *options).out.splitlines()]
+    assert any(text.startswith("…") for text in shown)
+    assert [row.split(maxsplit=2)[2] for row in command(*asked, "people xyzzy", *options).out.splitlines()] == shown
 
 
 def test_options_of_other_actions_are_refused(prose_index: SearchIndex, command: Callable[..., Any]) -> None:

@@ -165,17 +165,21 @@ def test_why_a_claim_is_not_decided() -> None:
         for seed, difference in enumerate(own, start=1):
             rows.append(Score(name, "set", seed, "f1", 0.5 + difference, "", 1.0))
     rows += [Score("worse", "set", seed, "f1", 0.5, "", 1.0) for seed in (1, 2, 3)]
+    # Equal but for the rounding of floats.
+    for seed, base in enumerate((0.5, 0.7, 0.1), start=1):
+        rows.append(Score("equal", "other set", seed, "f1", base + 0.2, "", 1.0))
+        rows.append(Score("worse", "other set", seed, "f1", base, "", 1.0))
     # Of many tests, one that would be decided alone is not.
     claims += [Claim("wide", "worse", {"en": f"wide {number}", "zh": ""}) for number in range(20)]
     study = Study("test", texts, texts, lambda sources: [], tuple(claims))
     decided, *reasons = doubts(study, judge(study, rows))
-    assert decided == "0 of 24 tests are decided."
+    assert decided == "0 of 25 tests are decided."
     assert reasons[0] == "One seed has no interval: once (set)."
-    assert reasons[1] == "All seeds differ by the same, which so few may do by chance: equal (set)."
+    assert reasons[1] == "All seeds differ by the same, which so few may do by chance: equal (other set, set)."
     assert reasons[2].endswith("but among so many tests that may be chance: late (set).")
     assert "wide (set); wide 0 (set)" in reasons[3]
     assert doubts(study, judge(study, rows), "zh")[:2] == [
-        "24 个检验中有 0 个已判定。",
+        "25 个检验中有 0 个已判定。",
         "只有一个种子，没有区间：once（set）。",
     ]
 

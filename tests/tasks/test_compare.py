@@ -111,7 +111,7 @@ def test_wrong_rows_and_settings_are_refused(make: Make) -> None:
         make(POSITIVES, way="cross")
     with pytest.raises(BadConfig, match="way=pooled"):
         CompareConfig(whiten=True)
-    with pytest.raises(BadInput, match="third_column"):
+    with pytest.raises(BadInput, match=r"name all three, .* tasks\.compare\.third_column=NAME"):
         make(LABELS, kind="triplets")
     data = make(SCORES + "x\t \t3\ny\tz\tmany\n", kind="number")[2]
     assert [p.row for p in data.problems["train"]] == [5, 6]

@@ -52,11 +52,8 @@ def test_the_usual_pattern_is_in_the_language_of_the_words() -> None:
     assert PromptConfig(label_words="正面=好,负面=差", pattern="{text} [MASK]").sentence == "{text} [MASK]"
 
 
-@pytest.mark.parametrize("text", ["great", "yes=", "yes=a,yes=b", "=a/"])
+@pytest.mark.parametrize("text", ["great", "yes=", "yes=a,yes=b", "=a/", " = a,yes=b"])
 def test_words_of_another_form_are_refused(text: str) -> None:
-    if text == "=a/":
-        assert words_by_label(text) == {"": ("a",)}
-        return
     with pytest.raises(BadConfig, match="does not give words"):
         words_by_label(text)
 
