@@ -48,6 +48,7 @@ class Batches(Protocol):
 class Corrupter(Protocol):
     """What the packs need of a pre-training objective (`firth.objectives.objective.Objective`)."""
 
+    def set_text(self, stream: CorpusView) -> None: ...
     def sequences(self, stream: CorpusView, epoch: int) -> Plan: ...
     def corrupt(self, pack: Pack, epoch: int) -> None: ...
 
@@ -80,6 +81,8 @@ class Packs(Dataset[Batch]):
         self._planned: tuple[int, _Epoch] | None = None
         self._last_index = -1
         self._stride = 0
+        for objective in objectives:
+            objective.set_text(stream)
 
     def num_packs(self, epoch: int) -> int:
         return len(self._plan(epoch).packs)

@@ -118,6 +118,7 @@ def _softmax_and_loss(scores_PV: Tensor, labels_P: Tensor, smoothing: float) -> 
     gold_P1 = labels_P.clamp(min=0)[:, None]
     best_P1 = scores_PV.amax(1, keepdim=True)
     gold_score_P1 = scores_PV.gather(1, gold_P1)
+    num_correct = _num_correct(scores_PV, labels_P, gold_score_P1[:, 0] == best_P1[:, 0])
     wanted_score_P1 = gold_score_P1
     if smoothing:
         mean_P1 = scores_PV.mean(1, keepdim=True)
@@ -125,7 +126,19 @@ def _softmax_and_loss(scores_PV: Tensor, labels_P: Tensor, smoothing: float) -> 
     powers_PV = scores_PV.sub_(best_P1).exp_()
     sums_P1 = powers_PV.sum(1, keepdim=True)
     losses_P = (sums_P1.log() + best_P1 - wanted_score_P1)[:, 0]
-    correct_P = (gold_score_P1 == best_P1)[:, 0] & counts_P
     softmax_PV = powers_PV.div_(sums_P1)
     total = torch.where(counts_P, losses_P, 0.0).sum()
-    return softmax_PV, total, correct_P.sum()
+    return softmax_PV, total, num_correct
+
+
+def _num_correct(scores_PV: Tensor, labels_P: Tensor, is_best_P: Tensor) -> Tensor:
+    """How many labels score highest, given which labels' scores equal the highest one.
+
+    Scores that were computed in half precision are often equal; then the first of them is the answer. On a GPU, where
+    shapes must not depend on data, every label with the highest score counts.
+    """
+    is_best_P = is_best_P & (labels_P != IGNORE)
+    if scores_PV.is_cuda:
+        return is_best_P.sum()
+    rows_R = is_best_P.nonzero().flatten()
+    return (scores_PV[rows_R].argmax(1) == labels_P[rows_R]).sum()

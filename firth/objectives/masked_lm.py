@@ -19,7 +19,7 @@ from firth.data.stream import CorpusView
 from firth.errors import BadConfig
 from firth.nn.blocks import initialise
 from firth.nn.heads import VocabularyHead
-from firth.nn.likelihood import IGNORE
+from firth.nn.likelihood import IGNORE, summed_cross_entropy
 from firth.objectives.entities import Names, read_names
 from firth.objectives.mask_units import Unit
 from firth.objectives.objective import Objective
@@ -109,10 +109,11 @@ class MaskedLM(Objective):
         if self.config.entities:
             self._entities = read_names(Path(self.config.entities), tokenizer)
 
+    def set_text(self, stream: CorpusView) -> None:
+        shards = stream.shards
+        self._is_frequent_V = shards.counts > FREQUENT * shards.num_tokens
+
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
-        if self.config.hide_repeats:
-            shards = stream.shards
-            self._is_frequent_V = shards.counts > FREQUENT * shards.num_tokens
         key = rng.epoch_key(self.seed, "runs", epoch, fresh=self.config.fresh)
         config = self.config
         return runs(
@@ -140,8 +141,14 @@ class MaskedLM(Objective):
         pack.ids_N[repeats] = self.vocab.mask
 
     def loss(self, states: States, batch: Batch) -> Loss:
-        scores_PV = self.scores(states, batch.targets["masked_lm_positions"])
-        return self.loss_from_scores(scores_PV, batch)
+        positions_P = batch.targets["masked_lm_positions"]
+        if states.last_ND.is_cuda:
+            # torch.compile makes one kernel of scores and loss.
+            return self.loss_from_scores(self.scores(states, positions_P), batch)
+        hidden_PE = self.head.hidden(states.last_ND.index_select(0, positions_P))
+        labels_P = batch.targets["masked_lm_labels"]
+        total, correct = summed_cross_entropy(hidden_PE, states.table_VD, self.head.bias, labels_P=labels_P)
+        return Loss({"masked_lm": total}, {"masked_lm_correct": correct})
 
     def loss_from_scores(self, scores_PV: Tensor, batch: Batch) -> Loss:
         labels_P = batch.targets["masked_lm_labels"]

@@ -38,6 +38,9 @@ class Objective(Goal):
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         """Called once before training with what made the ids; overridden by objectives that look at words."""
 
+    def set_text(self, stream: CorpusView) -> None:
+        """Called once before training with the text; overridden by objectives that look at how often tokens occur."""
+
     def begin(self, encoder: Encoder) -> None:
         """Called once before it trains a trained encoder further; overridden by objectives that begin with weights of
         the encoder."""

@@ -120,6 +120,9 @@ class ReplacedToken(Objective):
     def set_tokenizer(self, tokenizer: Tokenizer) -> None:
         self._trainable().set_tokenizer(tokenizer)
 
+    def set_text(self, stream: CorpusView) -> None:
+        self._trainable().set_text(stream)
+
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         return self._trainable().sequences(stream, epoch)
 
@@ -172,11 +175,11 @@ class ReplacedToken(Objective):
     def _corrective_loss(self, states: States, batch: Batch) -> Loss:
         """The encoder's cross-entropy of the original tokens at all chosen positions."""
         assert self.corrective is not None
-        scores_PV = self.corrective.scores(states, batch.targets["masked_lm_positions"])
-        loss = self.corrective.loss_from_scores(scores_PV, batch)
+        loss = self.corrective.loss(states, batch)
         total = loss.sums["masked_lm"]
         tallies = {"corrective_lm_correct": loss.tallies["masked_lm_correct"]}
         if not self.training:
+            scores_PV = self.corrective.scores(states, batch.targets["masked_lm_positions"])
             for name, tally in self.corrective.hidden_tallies(scores_PV, batch).items():
                 tallies[name.replace("masked_lm", "corrective_lm")] = tally
         return Loss({"corrective_lm": scale_gradient(total, self.config.corrective_weight)}, tallies)

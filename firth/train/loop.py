@@ -131,6 +131,8 @@ def train(
         recompute_blocks(learner)
     forward = prepared_forward(learner, config)
     encoder_weights = [parameter for parameter in learner.encoder.parameters() if parameter.requires_grad]
+    # Weights that get no gradient save time, but CUDA graphs and shares of weights cannot change that midway.
+    can_freeze = next(learner.parameters()).device.type == "cpu" and not learner.is_sharded
     learner.train()
     while progress.step < progress.steps and (until is None or progress.step < until()):
         began = time.perf_counter()
@@ -138,7 +140,7 @@ def train(
         # Waiting for data shows in timing.jsonl if workers are too slow.
         progress.waited += time.perf_counter() - began
         heads_alone = _share_done(progress, config) < config.optim.heads_first
-        if config.optim.heads_first:
+        if config.optim.heads_first and can_freeze:
             _let_learn(encoder_weights, not heads_alone)
         _accumulate(forward, learner, [batch for _, batch in micro_batches], config, progress, world)
         if heads_alone:
@@ -155,7 +157,7 @@ def train(
         progress.place = BatchAddress(last_place.epoch, last_place.index + world.size - world.rank)
         progress.step += 1
         on_step(progress, norm)
-    if config.optim.heads_first:
+    if config.optim.heads_first and can_freeze:
         _let_learn(encoder_weights, True)
 
 
@@ -175,10 +177,9 @@ def _share_done(progress: Progress, config: TrainConfig) -> float:
 
 
 def _let_learn(weights: Sequence[nn.Parameter], learn: bool) -> None:
-    """Whether these weights get gradients at all, where it can be changed midway: on a CPU, which saves time."""
+    """Sets whether these weights get gradients."""
     for weight in weights:
-        if weight.device.type == "cpu":
-            weight.requires_grad_(learn)
+        weight.requires_grad_(learn)
 
 
 def _drop_gradients(weights: Sequence[nn.Parameter]) -> None:

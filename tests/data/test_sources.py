@@ -26,6 +26,9 @@ class Halves:
         self.frame = tokenizer.vocab.frame
         self.spread = spread
 
+    def set_text(self, stream: CorpusView) -> None:
+        pass
+
     def sequences(self, stream: CorpusView, epoch: int) -> Plan:
         plan = runs(stream, LENGTH, frame=self.frame)
         lengths = PairLengths(plan.lengths_S, plan.lengths_S // 2, LENGTH // 2, target_spread=self.spread)

@@ -15,6 +15,7 @@ from firth.data.stream import CorpusView
 from firth.encoders.bert import Bert
 from firth.nn.likelihood import IGNORE
 from firth.objectives.masked_lm import MaskedLM
+from firth.objectives.next_sentence import NextSentence
 from firth.objectives.replaced_token import ReplacedToken
 from firth.objectives.token_choice import drop_surplus
 from firth.tokenizers.wordpiece import WordPiece
@@ -44,7 +45,9 @@ def goal(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Callable[...,
 
 
 def masked(goal: MaskedLM, shards: Shards, epoch: int) -> Iterator[Masked]:
-    plan = goal.sequences(CorpusView(shards, np.arange(shards.num_documents)), epoch)
+    stream = CorpusView(shards, np.arange(shards.num_documents))
+    goal.set_text(stream)
+    plan = goal.sequences(stream, epoch)
     for rows in np.array_split(np.arange(len(plan)), max(1, len(plan) // 60)):
         sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": LENGTH}
         before, after = (lay_out(shards, plan, rows, specials=goal.vocab, **sizes) for _ in range(2))
@@ -192,7 +195,9 @@ def test_masks_that_are_not_predicted_stay_and_are_not_judged(
     masking = MaskedLM.Config(mask_share=1.0, random_share=0.0, hide_repeats=1.0)
     config = ReplacedToken.Config(masking=masking)
     made = make_objective("replaced_token", config, small_bert(), tokenizer, max_length=LENGTH, seed=2)
-    plan = made.sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
+    stream = CorpusView(shards, np.arange(shards.num_documents))
+    made.set_text(stream)
+    plan = made.sequences(stream, 0)
     rows = np.arange(40)
     sizes = {"num_tokens": int(plan.lengths_S[rows].sum()), "max_length": LENGTH}
     pack = lay_out(shards, plan, rows, specials=tokenizer.vocab, **sizes)
@@ -200,6 +205,9 @@ def test_masks_that_are_not_predicted_stay_and_are_not_judged(
     is_hidden_N = pack.ids_N == tokenizer.vocab.mask
     is_hidden_N[pack.targets["masked_lm_positions"]] = False
     assert is_hidden_N.sum() >= 10
+    is_frequent_V = shards.counts > shards.num_tokens / 1000
+    before = lay_out(shards, plan, rows, specials=tokenizer.vocab, **sizes)
+    assert not is_frequent_V[before.ids_N[is_hidden_N]].any()
     assert not pack.targets["replaced_token_real"][is_hidden_N].any()
 
 
@@ -207,7 +215,9 @@ def test_masks_that_are_not_predicted_stay_and_are_not_judged(
 def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: Shards, hide_repeats: float) -> None:
     """A sequence's masks are its own: other neighbours in the pack change nothing."""
     made = goal(hide_repeats=hide_repeats)
-    plan = made.sequences(CorpusView(shards, np.arange(shards.num_documents)), 0)
+    stream = CorpusView(shards, np.arange(shards.num_documents))
+    made.set_text(stream)
+    plan = made.sequences(stream, 0)
     found = []
     for rows in ([5, 9, 40], [77, 9, 3, 6]):
         size = int(plan.lengths_S[rows].sum())
@@ -220,6 +230,24 @@ def test_masks_do_not_depend_on_the_pack(goal: Callable[..., MaskedLM], shards: 
 def test_more_masks_than_fit_are_left_out_by_whole_words(goal: Callable[..., MaskedLM], tokenizer: WordPiece) -> None:
     taken, unit = np.array([True, True, False, True]), np.array([0, 0, 1, 1, 2, 3])
     assert drop_surplus(taken, unit, 4).tolist() == [True, True, True, True, False, False]
+
+
+def test_frequent_tokens_stay_readable_where_another_objective_cuts_the_text(
+    goal: Callable[..., MaskedLM], small_bert: Callable[..., Bert], shards: Shards, tokenizer: WordPiece
+) -> None:
+    made = goal(hide_repeats=1.0)
+    pairs = make_objective("next_sentence", NextSentence.Config(), small_bert(), tokenizer, max_length=LENGTH, seed=2)
+    stream = CorpusView(shards, np.arange(shards.num_documents))
+    config = BatchConfig(max_length=LENGTH, tokens=1024)
+    most_frequent = int(shards.counts.argmax())
+    num_readable = 0
+    packs = Packs(stream, [pairs, made], config, specials=tokenizer.vocab, seed=2)
+    for index in range(3):
+        ids_N = packs[BatchAddress(index=index)].ids_N
+        num_readable += int((ids_N == most_frequent).sum())
+    num_tokens = 3 * config.tokens
+    share = shards.counts[most_frequent] / shards.num_tokens
+    assert num_readable > 0.5 * share * num_tokens
 
 
 def test_batches_hold_the_same_as_packs(goal: Callable[..., MaskedLM], shards: Shards, tokenizer: WordPiece) -> None:

@@ -28,7 +28,13 @@ FEW = ("bert", "albert", "electra", "t5")
 OTHERS = [name for name in lineage.TABLE if name not in FEW and not is_solved(lineage.make(name, "tiny"))]
 
 
+HEADS_FIRST = "bert, heads first"
+"""The recipe `bert` with heads that learn before the encoder does."""
+
+
 def _small(name: str, data: Shards, precision: str) -> Recipe:
+    if name == HEADS_FIRST:
+        return override(_small("bert", data, precision), ["train.optim.heads_first=0.5"])
     changes = ["batches.tokens=256", "batches.max_length=32", "batches.last_length=0", f"train.precision={precision}"]
     recipe = override(lineage.make(name, "tiny"), [*changes, "train.optim.optimizer=adamw"])
     return with_vocab_size(recipe, None, data.info["vocab_size"] + num_sentinels(recipe))
@@ -85,7 +91,7 @@ def _assert_same(names: list[str], data: Path, folder: Path) -> None:
 
 
 def test_shares_change_no_loss(data: Path, tmp_path: Path) -> None:
-    _assert_same(list(FEW), data, tmp_path)
+    _assert_same([*FEW, HEADS_FIRST], data, tmp_path)
 
 
 @pytest.mark.long
