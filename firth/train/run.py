@@ -241,7 +241,15 @@ class TrainingRun:
                 shown.append(f"{name} {value:.3f}")
         if "rate" in self.last:
             shown.append(f"rate {self.last['rate']:.1e}")
-        self._advance(self.progress.step, " ".join(shown), self.progress.steps)
+        self._advance(self.progress.step, " ".join(shown), self._expected_steps())
+
+    def _expected_steps(self) -> int:
+        """The steps of the run; with a time limit an estimate until they are planned."""
+        progress = self.progress
+        share = progress.shares[-1] if progress.shares else 0.0
+        if self.limit is None or progress.planned_at or share == 0.0:
+            return progress.steps
+        return max(progress.step + 1, round(progress.step / share))
 
     def _stop_if_requested(self) -> None:
         """Saves the state and raises `Interrupted` if a signal came, to whichever rank."""

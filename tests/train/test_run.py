@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import re
 import shutil
 import time
 import tomllib
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import firth
+from firth import console
 from firth.config import from_dict, load_toml
 from firth.data.loader import BatchAddress, Batches
 from firth.data.shards import Shards
@@ -23,7 +25,7 @@ from firth.train.evaluation import evaluate
 from firth.train.journal import read_rows
 from firth.train.limit import EvaluationExtent, TimeLimit
 from firth.train.loop import Learner, Progress
-from firth.train.run import TrainingRun, floor_step
+from firth.train.run import PROVISIONAL_STEPS, TrainingRun, floor_step
 
 
 def test_the_folder_of_a_run(run: Path) -> None:
@@ -74,6 +76,24 @@ def test_minutes_become_steps_and_are_saved(
     assert plan["steps"] == steps > plan["planned_at"] > 2
     assert {p.name for p in tmp_path.glob("run/checkpoints/*")} == {f"step-{plan['planned_at']}", f"step-{steps}"}
     assert read_rows(tmp_path / "run" / "metrics.jsonl")[-1]["step"] == steps
+
+
+def test_progress_of_a_time_limit_goes_by_the_clock_before_the_steps_are_planned(
+    data: Path,
+    tiny: tuple[str, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(console, "PLAIN_SECONDS", 0.0)
+    with console.shown():
+        firth.pretrain(data, out=tmp_path / "run", minutes=0.03, changes=tiny)
+    planned_at = json.loads((tmp_path / "run" / "plan.json").read_text())["planned_at"]
+    lines = re.findall(r"pre-training: (\d+) of ([\d,]+) steps", capfd.readouterr().err)
+    before_plan = [line for line in lines if 2 <= int(line[0]) < planned_at]
+    assert before_plan
+    for _, expected_steps in before_plan:
+        assert expected_steps != f"{PROVISIONAL_STEPS:,}"
 
 
 def test_a_timed_run_resumed_goes_by_its_plan(data: Path, tiny: tuple[str, ...], tmp_path: Path) -> None:
