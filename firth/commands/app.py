@@ -3,9 +3,10 @@
 import sys
 from collections.abc import Callable
 from io import TextIOWrapper
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from firth import __version__
 from firth.commands import answers, models, text, trust, word_tools
@@ -20,52 +21,80 @@ from firth.commands.serve import serve
 from firth.commands.study import study
 from firth.commands.tune import tune
 
-COMMANDS: dict[str, Callable[..., None]] = {
-    "plan": plan,
-    "prepare": text.prepare,
-    "pretrain": text.pretrain,
-    "check": check,
-    "finetune": finetune,
-    "tune": tune,
-    "predict": predict,
-    "evaluate": evaluate,
-    "drift": trust.drift,
-    "fill": answers.fill,
-    "embed": answers.embed,
-    "search": search,
-    "generate": answers.generate,
-    "rewrite": answers.rewrite,
-    "info": models.info,
-    "demo": models.demo,
-    "serve": serve,
-    "import": models.import_model,
-    "extend": models.extend,
-    "vectors": models.vectors,
-    "senses": answers.senses,
-    "map": word_tools.map_words,
-    "neighbours": word_tools.neighbours,
-    "analogy": word_tools.analogy,
-    "compress": compress,
-    "export": models.export,
-    "study": study,
-    "package": models.package,
-    "ratios": word_tools.ratios,
-    "keywords": word_tools.keywords,
-    "duplicates": word_tools.duplicates,
+SECTIONS: dict[str, dict[str, Callable[..., None]]] = {
+    "Start here": {
+        "demo": models.demo,
+        "serve": serve,
+    },
+    "From text to a model": {
+        "duplicates": word_tools.duplicates,
+        "prepare": text.prepare,
+        "plan": plan,
+        "pretrain": text.pretrain,
+        "vectors": models.vectors,
+    },
+    "From labelled rows to predictions": {
+        "check": check,
+        "finetune": finetune,
+        "tune": tune,
+        "evaluate": evaluate,
+        "predict": predict,
+        "drift": trust.drift,
+    },
+    "Ask a model": {
+        "fill": answers.fill,
+        "embed": answers.embed,
+        "search": search,
+        "rewrite": answers.rewrite,
+        "generate": answers.generate,
+        "senses": answers.senses,
+    },
+    "Words": {
+        "neighbours": word_tools.neighbours,
+        "analogy": word_tools.analogy,
+        "map": word_tools.map_words,
+        "keywords": word_tools.keywords,
+        "ratios": word_tools.ratios,
+    },
+    "Change a model, or pass it on": {
+        "info": models.info,
+        "import": models.import_model,
+        "extend": models.extend,
+        "compress": compress,
+        "export": models.export,
+        "package": models.package,
+    },
+    "Test claims about models": {
+        "study": study,
+    },
 }
+
+
+class Sections(TyperGroup):
+    """Lists the subcommands under their headings. The types of the arguments are click's, which typer may vendor."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        longest_name = max(len(name) for name in self.commands)
+        limit = formatter.width - 6 - longest_name
+        for title, functions in SECTIONS.items():
+            rows = [(name.ljust(longest_name), self.commands[name].get_short_help_str(limit)) for name in functions]
+            with formatter.section(title):
+                formatter.write_dl(rows)
 
 
 def make_app() -> typer.Typer:
     app = typer.Typer(
         name="firth",
+        cls=Sections,
         help="From raw text to language models, and from models to answers.",
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
-    for name, function in COMMANDS.items():
-        app.command(name)(with_groups(function))
+    for functions in SECTIONS.values():
+        for name, function in functions.items():
+            app.command(name)(with_groups(function))
     app.callback(invoke_without_command=True)(_main)
     return app
 
