@@ -41,7 +41,7 @@ from firth.tokenizers import Tokenizer
 from firth.tokenizers.sentinels import without_sentinels
 from firth.train.evaluation import evaluate as measure
 from firth.train.layer_rates import rate_share
-from firth.train.limit import PLAN, EvaluationExtent
+from firth.train.limit import PLAN, EvaluationExtent, evaluation_extent
 from firth.train.loop import Learner
 from firth.train.parallel import chosen_precision, micro_batches_of_rank, with_micro_batches
 from firth.train.run import LastPhase, TrainingRun, held_out_figures
@@ -113,7 +113,7 @@ def _training_run(
     resume: bool,
     needs_whole: str,
 ) -> TrainingRun:
-    extent = EvaluationExtent()
+    extent = evaluation_extent(recipe.train, tokens_of_a_pack=recipe.batches.tokens)
     learner = parts.learner
     precision = chosen_precision(recipe.train, next(learner.parameters()).device)
     last_phase = None
@@ -121,6 +121,7 @@ def _training_run(
         # The same extent: a time limit bounds the evaluations of both phases.
         last_measure = parts.last_text.measure(learner, precision, extent)
         last_phase = LastPhase(parts.last_text.training, last_measure, recipe.batches.last_share)
+    _report_extent(parts, extent)
     num_layers = learner.encoder.num_layers
     return TrainingRun(
         folder.path,
@@ -136,6 +137,16 @@ def _training_run(
         needs_whole=needs_whole,
         scale=partial(rate_share, num_layers=num_layers, decay=recipe.layer_decay),
     )
+
+
+def _report_extent(parts: Parts, extent: EvaluationExtent) -> None:
+    """Says so if an evaluation reads only a part of the held-out text."""
+    if not parts.text.held_out or not extent.packs:
+        return
+    num_packs = parts.text.held_out.num_packs(0)
+    if extent.packs < num_packs:
+        share = extent.packs / num_packs
+        log.info(f"An evaluation reads {share:.1%} of the held-out text, because the run is short.")
 
 
 def evaluate(model: Path, data: Path, *, seed: int) -> dict[str, float]:

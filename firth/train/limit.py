@@ -1,5 +1,6 @@
-"""A time limit as a number of steps: in go the times of a run's first steps, evaluation and saved state; out comes a
-`StepPlan`.
+"""How much of a run goes to evaluations and saved states, and a time limit as a number of steps.
+
+In go the times of a run's first steps, evaluation and saved state; out comes a `StepPlan`.
 
 The plan is written to RUN/plan.json, and a resumed run follows it. Evaluations and saved states count. If they would
 take too much of the time, they come less often and read less.
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from firth.config import from_dict
 from firth.files import read_json
+from firth.train.settings import TrainConfig
 
 PLAN = "plan.json"
 WARM_STEPS = 10
@@ -23,6 +25,11 @@ LATEST_STEPS = 200
 """After this many steps the time of a step is known well enough."""
 SHARE = 0.1
 """The share of the time for each of these: timing steps once they are compiled, all evaluations, all saved states."""
+EVALUATED_SHARE = 0.25
+"""Without a time limit: the most that an evaluation reads, as a share of what is trained on between two evaluations.
+Reading takes about a third of the time of training, so evaluations take less than a tenth of the run."""
+FEWEST_EVALUATED_TOKENS = 65_536
+"""However short a run is, its evaluations read this much: fewer tokens make a noisy figure."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,15 @@ class EvaluationExtent:
     """An evaluation that takes longer stops there, and `packs` then says how far it came."""
     share: float = 1.0
     """The share of the held-out text that the last evaluation read."""
+
+
+def evaluation_extent(config: TrainConfig, *, tokens_of_a_pack: int) -> EvaluationExtent:
+    """How much an evaluation of this run reads. With a time limit this is decided later, by the clock."""
+    if config.minutes:
+        return EvaluationExtent()
+    trained_packs = min(config.evaluate_every, config.steps) * config.accumulate
+    fewest_packs = math.ceil(FEWEST_EVALUATED_TOKENS / tokens_of_a_pack)
+    return EvaluationExtent(packs=max(math.ceil(EVALUATED_SHARE * trained_packs), fewest_packs))
 
 
 class TimeLimit:

@@ -23,9 +23,10 @@ from firth.pretraining.training import build
 from firth.tensors import Batch
 from firth.train.evaluation import evaluate
 from firth.train.journal import read_rows
-from firth.train.limit import EvaluationExtent, TimeLimit
+from firth.train.limit import EvaluationExtent, TimeLimit, evaluation_extent
 from firth.train.loop import Learner, Progress
 from firth.train.run import PROVISIONAL_STEPS, TrainingRun, floor_step
+from firth.train.settings import TrainConfig
 
 
 def test_the_folder_of_a_run(run: Path) -> None:
@@ -279,6 +280,33 @@ def test_an_extent_holds_for_any_number_of_packs(run: Path, data: Path) -> None:
         figures.append(evaluate(parts.learner, parts.text.held_out, precision="fp32", extent=extent))
         assert extent.share == (1 / num_packs if wanted == 1 else 1.0)
     assert figures[0] == figures[1] != figures[2]
+
+
+def test_evaluations_of_a_short_run_do_not_read_all_held_out_text() -> None:
+    """A short run over much text would spend most of its time in evaluations."""
+    short = evaluation_extent(TrainConfig(steps=40, accumulate=2, evaluate_every=100), tokens_of_a_pack=16_384)
+    assert short.packs == 0.25 * 40 * 2
+    long = evaluation_extent(TrainConfig(steps=10_000, evaluate_every=500), tokens_of_a_pack=16_384)
+    assert long.packs == 0.25 * 500
+    shortest = evaluation_extent(TrainConfig(steps=1), tokens_of_a_pack=1024)
+    assert shortest.packs * 1024 == 65_536
+    limited = evaluation_extent(TrainConfig(minutes=1.0), tokens_of_a_pack=1024)
+    assert limited.packs == 0, "the clock decides"
+
+
+def test_a_short_run_says_how_much_it_evaluates(
+    data: Path, tiny: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, messages: Callable[[], str]
+) -> None:
+    changes = [*tiny, "batches.held_out_rate=0.5"]
+    firth.pretrain(data, out=tmp_path / "all", steps=4, changes=changes)
+    assert "of the held-out text" not in messages(), "there is less text than a short run reads"
+    monkeypatch.setattr("firth.train.limit.FEWEST_EVALUATED_TOKENS", 1)
+    firth.pretrain(data, out=tmp_path / "part", steps=4, changes=changes)
+    assert re.search(r"An evaluation reads \d+\.\d% of the held-out text", messages())
+    figures = [json.loads((tmp_path / name / "firth.json").read_text())["held_out"] for name in ("all", "part")]
+    assert figures[0] != figures[1]
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("all", "part")]
+    assert weights[0] == weights[1]
 
 
 @pytest.mark.parametrize("kept", [3, 6, 7])
