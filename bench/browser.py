@@ -67,14 +67,14 @@ class Page:
                 return dict(message["result"])
             self._note(message.get("method", ""), message.get("params", {}))
 
-    def _note(self, event: str, told: dict[str, Any]) -> None:
+    def _note(self, event: str, details: dict[str, Any]) -> None:
         if event == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(details["request"]["url"])
         elif event == "Runtime.exceptionThrown":
-            details = told["exceptionDetails"]
-            self.mistakes.append(details.get("exception", {}).get("description", details["text"]))
-        elif event == "Log.entryAdded" and told["entry"]["level"] == "error":
-            self.mistakes.append(told["entry"]["text"])
+            thrown = details["exceptionDetails"]
+            self.mistakes.append(thrown.get("exception", {}).get("description", thrown["text"]))
+        elif event == "Log.entryAdded" and details["entry"]["level"] == "error":
+            self.mistakes.append(details["entry"]["text"])
 
     def look(self, *, width: int = 1100, height: int = 900, dark: bool = False, language: str = "en") -> None:
         """What kind of screen and reader the page has."""
@@ -92,10 +92,10 @@ class Page:
         self.wait("document.readyState === 'complete' && document.querySelector('#panel *') !== null")
 
     def evaluate(self, script: str) -> Any:
-        told = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            raise RuntimeError(told["exceptionDetails"].get("exception", {}).get("description", script))
-        return told["result"].get("value")
+        answer = self.send("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(answer["exceptionDetails"].get("exception", {}).get("description", script))
+        return answer["result"].get("value")
 
     def wait(self, script: str, *, seconds: float = 15) -> Any:
         """The value of a script once it is one; scripts that fail meanwhile are asked again."""
@@ -145,8 +145,8 @@ class Browser:
     @contextmanager
     def page(self, **look: Any) -> Iterator[Page]:
         """A fresh tab."""
-        told = httpx.put(f"{self.address}/json/new?about:blank", timeout=30).json()
-        with connect(told["webSocketDebuggerUrl"], max_size=None) as connection:
+        tab = httpx.put(f"{self.address}/json/new?about:blank", timeout=30).json()
+        with connect(tab["webSocketDebuggerUrl"], max_size=None) as connection:
             page = Page(connection)
             page.look(**look)
             yield page

@@ -212,7 +212,9 @@ def load(folder: Path) -> Checkpoint:
 def _fits(head: VectorHead, encoder: Encoder, tokenizer: Tokenizer) -> bool:
     """Whether a vector head was made for these tokens and embeddings."""
     table_VE = token_table(encoder)
-    return table_VE is not None and head.fits(len(tokenizer.vocab), table_VE.shape[1])
+    if table_VE is None:
+        return False
+    return head.fits(len(tokenizer.vocab), table_VE.shape[1], encoder.width)
 
 
 def _load_light(folder: Path, notes: JsonObject) -> Checkpoint:

@@ -63,7 +63,11 @@ def embed(
     *,
     out: Annotated[Path, typer.Option(help="The .npy file to write.")],
     pooling: Annotated[
-        str | None, typer.Option(help="mean, cls, last or max. [default: the folder's own, else mean]")
+        str | None,
+        typer.Option(
+            help="mean, cls, last or max; tokens: a vector head without the encoder. [default: the folder's own, else "
+            "mean]"
+        ),
     ] = None,
     precision: Annotated[
         str | None,

@@ -81,7 +81,10 @@ class Chain:
         """The model after the last method, with a note of each."""
         made = job.original
         for method in self.methods:
-            made = method.compress(replace(job, original=made))
+            before = made
+            made = method.compress(replace(job, original=before))
+            if made.encoder is not before.encoder:
+                made = _without_context(made)
             made = _with_note(made, method, source=job.model)
         return made
 
@@ -96,6 +99,13 @@ class Chain:
     def _writer(self) -> Method:
         with_format = [method for method in self.methods if type(method).write is not Method.write]
         return with_format[-1] if with_format else self.first
+
+
+def _without_context(made: Checkpoint) -> Checkpoint:
+    """The model without what its vector head projects of the states: they were those of another encoder."""
+    if made.vector_head is None:
+        return made
+    return replace(made, vector_head=replace(made.vector_head, context=None))
 
 
 def _with_note(made: Checkpoint, method: Method, *, source: Path) -> Checkpoint:

@@ -185,8 +185,8 @@ def _refuse_other_vectors(job: CompressionJob) -> None:
     """Raises for a model whose vectors are more than pooled states, which are all that a student learns."""
     if job.original.vector_head is not None:
         raise Unsupported(
-            f"The vectors of {job.model} come from its vector head, which is fast already: `by='vectors'` would make "
-            "them no faster."
+            f"The vectors of {job.model} come from its vector head, which is more than pooled states; "
+            "`by='vectors'` is for models without one."
         )
     if job.original.vector_layers:
         raise Unsupported(f"{job.model} has layers over its pooled vectors, which `by='vectors'` does not know.")

@@ -1,15 +1,18 @@
-"""The vector head of a model: how its token embeddings become one vector for a text. A file of the model's folder.
+"""The vector head of a model: how a text becomes one vector. A file of the model's folder.
 
-A text's vector is the sum of one row for each of its tokens, scaled to length 1. The row of token t has two parts,
+The vector has two parts, each scaled to length 1, side by side. The first needs no pass through the encoder: it is the
+sum of one row for each token of the text. The row of token t has two parts itself,
 
     w_t (e_t P + b)    its meaning        w_t s r_t    the token itself
 
 with e_t its row of the model's input embedding, w_t its weight, P a projection, b minus the common mean, projected, s a
 scale and r_t random signs that are drawn from the number of the token. Signs of two tokens are nearly orthogonal, so
-the second part adds to a cosine how many tokens two texts share, whatever their embeddings (Achlioptas 2003). The head
-adds one number a token and a small matrix to the model, and a text needs no pass through the encoder. The weights
-resemble inverse document frequencies (Arora et al. 2017), the projection a whitening (Su et al. 2021). Both are learned
-from text without labels (`firth/finetuning/vector_head.py`).
+the second adds to a cosine how many tokens two texts share, whatever their embeddings (Achlioptas 2003). The weights
+resemble inverse document frequencies (Arora et al. 2017), the projection a whitening (Su et al. 2021).
+
+The second part is the encoder's last state of the first token, centred and projected: what the text is about, also
+where two texts share no word. Its weight says how long it is, compared with the first part. A head may have the first
+part alone. All of it is learned from text without labels (`firth/finetuning/vector_head.py`).
 """
 
 from dataclasses import dataclass
@@ -25,6 +28,24 @@ from firth.files import write_bytes
 VECTOR_HEAD = "vector_head.safetensors"
 """The name of the file."""
 NAMES = ("token_weights", "projection", "bias", "own_scales")
+CONTEXT_NAMES = ("context_projection", "context_bias", "context_weight")
+
+
+@dataclass(frozen=True, eq=False)
+class ContextPart:
+    """The part of a vector that the encoder computes. D is the encoder's width, K the width of the part."""
+
+    projection_DK: np.ndarray
+    bias_K: np.ndarray
+    """Minus the mean state, projected."""
+    weight: float
+    """The length of this part, where the part of the tokens has length 1."""
+
+    def vectors(self, states_BD: np.ndarray) -> np.ndarray:
+        """This part of the vectors of texts with these states."""
+        projected_BK = states_BD @ self.projection_DK + self.bias_K
+        lengths_B1 = np.linalg.norm(projected_BK, axis=1, keepdims=True)
+        return np.asarray(self.weight * projected_BK / np.maximum(lengths_B1, 1e-12), np.float32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,14 +61,24 @@ class VectorHead:
     bias_D: np.ndarray
     own_scales_R: np.ndarray
     """What a token's signs are multiplied by."""
+    context: ContextPart | None = None
+    """The part that the encoder computes; None for a head that adds up rows of tokens alone."""
+
+    @property
+    def token_width(self) -> int:
+        """The width of the part that needs no encoder."""
+        return len(self.bias_D) + len(self.own_scales_R)
 
     @property
     def width(self) -> int:
         """The width of a vector."""
-        return len(self.bias_D) + len(self.own_scales_R)
+        context_width = 0 if self.context is None else len(self.context.bias_K)
+        return self.token_width + context_width
 
-    def fits(self, num_tokens: int, table_width: int) -> bool:
-        """Whether it was made for so many tokens and an input embedding of this width."""
+    def fits(self, num_tokens: int, table_width: int, encoder_width: int) -> bool:
+        """Whether it was made for so many tokens, an input embedding and an encoder of these widths."""
+        if self.context is not None and len(self.context.projection_DK) != encoder_width:
+            return False
         return (num_tokens, table_width) == (len(self.token_weights_V), len(self.projection_ED))
 
     def rows(self, table_VE: np.ndarray) -> np.ndarray:
@@ -79,6 +110,11 @@ def write_vector_head(folder: Path, head: VectorHead) -> None:
     stored: dict[str, np.ndarray] = {}
     for name, array in zip(NAMES, arrays, strict=True):
         stored[name] = np.ascontiguousarray(array, np.float16)
+    if head.context is not None:
+        context = head.context
+        context_arrays = (context.projection_DK, context.bias_K, np.array([context.weight]))
+        for name, array in zip(CONTEXT_NAMES, context_arrays, strict=True):
+            stored[name] = np.ascontiguousarray(array, np.float16)
     write_bytes(folder / VECTOR_HEAD, save(stored))
 
 
@@ -95,6 +131,18 @@ def read_vector_head(folder: Path) -> VectorHead | None:
         raise Damaged(f"{path} cannot be read ({error}); make it again with `firth vectors`.") from None
     # Heads made before tokens had signs are heads without signs.
     stored.setdefault("own_scales", np.zeros(0, np.float16))
+    context = None
+    if any(name in stored for name in CONTEXT_NAMES):
+        context = _context_part(path, stored)
     if set(stored) != set(NAMES):
         raise Damaged(f"{path} does not hold {', '.join(NAMES)}; make it again with `firth vectors`.")
-    return VectorHead(*(stored[name].astype(np.float32) for name in NAMES))
+    token_weights_V, projection_ED, bias_D, own_scales_R = (stored[name].astype(np.float32) for name in NAMES)
+    return VectorHead(token_weights_V, projection_ED, bias_D, own_scales_R, context)
+
+
+def _context_part(path: Path, stored: dict[str, np.ndarray]) -> ContextPart:
+    """Takes the arrays of the context part out of those that a file holds."""
+    if not stored.keys() >= set(CONTEXT_NAMES):
+        raise Damaged(f"{path} does not hold {', '.join(CONTEXT_NAMES)}; make it again with `firth vectors`.")
+    projection_DK, bias_K, weight = (stored.pop(name).astype(np.float32) for name in CONTEXT_NAMES)
+    return ContextPart(projection_DK, bias_K, float(weight[0]))

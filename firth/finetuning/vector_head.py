@@ -6,19 +6,21 @@
    (InfoNCE). In odd steps the partner is the next sentence, in even steps the two are halves of one sentence, whose
    words are dealt at random.
 4. Each token gets signs of its own, which are not learned; `own_weight` says how much they count.
+5. The encoder reads some of the sentences, and a projection of its states becomes the other part of a vector
+   (`firth/finetuning/context_part.py`).
 
-All of it reads the model's input embedding only, so it takes minutes on a CPU.
+Steps 1 to 4 read the model's input embedding only; all of it takes a minute or two on a CPU.
 """
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, embedding_bag, normalize
+from torch.nn.functional import embedding_bag, normalize
 
 from firth import rng
 from firth.checkpoint import Checkpoint, token_table
@@ -27,6 +29,7 @@ from firth.convert.vector_head import VectorHead
 from firth.corpus.readers import expected_bytes, find_files, read_documents
 from firth.corpus.sentences import split
 from firth.errors import BadConfig, BadInput, Unsupported
+from firth.finetuning.context_part import ContextConfig, partner_loss, train_context_part
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.unknown import unknown_share, warn_about_unknown
 
@@ -63,6 +66,8 @@ class VectorHeadConfig:
     min_tokens: int = 4
     max_tokens: int = 64
     """Sentences shorter or longer than this are left out."""
+    context: ContextConfig = field(default_factory=ContextConfig)
+    """The part that the encoder computes."""
     seed: int = 1
 
     def __post_init__(self) -> None:
@@ -111,7 +116,27 @@ def train_vector_head(checkpoint: Checkpoint, texts: Sequence[Path], config: Vec
     num_tokens = len(checkpoint.tokenizer.vocab)
     learner = _Learner(table_VE[:num_tokens].float(), sentences, config)
     learner.train()
-    return learner.head(checkpoint.tokenizer)
+    head = learner.head(checkpoint.tokenizer)
+    if not config.context.pairs or not checkpoint.encoder.num_layers:
+        return head
+    pairs = _neighbours(sentences, checkpoint, config)
+    context = train_context_part(checkpoint.encoder, pairs, config.context, seed=config.seed)
+    return replace(head, context=context)
+
+
+def _neighbours(sentences: SentenceTokens, checkpoint: Checkpoint, config: VectorHeadConfig) -> list[np.ndarray]:
+    """Sentences drawn at random, as the encoder reads them, and after them the sentence that follows each."""
+    with_next = sentences.has_next_S.nonzero()[:, 0].numpy()
+    order = rng.permutation(rng.key(config.seed, "vector head", "neighbours"), len(with_next))
+    firsts = with_next[order[: config.context.pairs]]
+    frame = checkpoint.tokenizer.vocab.frame
+    longest = checkpoint.encoder.max_positions - frame.size()
+    sequences = []
+    for number in [*firsts, *(firsts + 1)]:
+        start = int(sentences.starts_S[number])
+        length = min(int(sentences.lengths_S[number]), longest)
+        sequences.append(frame.join(sentences.ids_N[start : start + length].numpy()))
+    return sequences
 
 
 def read_sentences(texts: Sequence[Path], tokenizer: Tokenizer, config: VectorHeadConfig) -> SentenceTokens:
@@ -247,9 +272,7 @@ class _Learner:
             is_first_T = torch.from_numpy(rng.uniform(draw, np.arange(len(ids_T)), 1) < 0.5)
             x_BD = self._vectors(ids_T, offsets_B, weights_T * is_first_T + NO_WEIGHT)
             y_BD = self._vectors(ids_T, offsets_B, weights_T * ~is_first_T + NO_WEIGHT)
-        scores_BB = x_BD @ y_BD.T / self.config.temperature
-        partners_B = torch.arange(len(scores_BB))
-        return (cross_entropy(scores_BB, partners_B) + cross_entropy(scores_BB.T, partners_B)) / 2
+        return partner_loss(x_BD, y_BD, self.config.temperature)
 
     def _vectors(self, ids_T: Tensor, offsets_B: Tensor, weights_T: Tensor) -> Tensor:
         means_BE = self._means(ids_T, offsets_B, weights_T)

@@ -1,7 +1,7 @@
 """Texts in, one vector for each out: the states of a text's tokens, pooled.
 
-A model with a vector head (`convert/vector_head.py`) adds up rows of its tokens in place of that, without its encoder,
-unless a pooling is asked for.
+A model with a vector head (`convert/vector_head.py`) takes that in place of a pooling, unless one is asked for. The
+pooling `tokens` is the part of the head that adds up rows of tokens, which needs no encoder.
 
 Embedding has two steps, so that a server can compute many requests together: `Embedder.tokenize` cuts texts into the
 sequences that the model reads, `Embedder.embed_tokenized` computes their vectors. Blocks of texts bound the memory: one
@@ -21,6 +21,7 @@ from torch import Tensor
 
 from firth.console import bar
 from firth.convert.sentence_transformers import Embedding, VectorLayer
+from firth.convert.vector_head import ContextPart
 from firth.data.items import Window, cut_window, pack_windows
 from firth.data.packing import pack_tokens
 from firth.errors import BadConfig
@@ -54,6 +55,10 @@ POOLINGS = {
     "weighted-mean": weighted_mean_rows,
 }
 """Several of them, joined by `+`, are put side by side."""
+TOKENS = "tokens"
+"""The pooling of a model with a vector head that takes the head's sums of rows alone, without the encoder."""
+CONTEXT_POOLING = "cls"
+"""The states that a vector head projects."""
 BATCH_TOKENS = 2048
 """Tokens computed at once: enough to fill the matrix units, few enough to stay in the cache."""
 ROUND_TOKENS = 32
@@ -121,6 +126,7 @@ class Embedder:
         precision: str,
         choices: SavedChoices | None = None,
         token_rows_VD: np.ndarray | None = None,
+        context: ContextPart | None = None,
         layers: tuple[VectorLayer, ...] = (),
     ) -> None:
         self.encoder = encoder
@@ -128,6 +134,8 @@ class Embedder:
         self.settings = settings
         self.token_rows_VD = token_rows_VD
         """The rows that the model's vector head adds up; None if it has no such head."""
+        self.context = context
+        """The part of the vector head that the encoder computes; None if it has no such part."""
         self.layers = layers
         """Layers over the pooled vector; they belong to the folder's own pooling."""
         self.precision = check_precision(precision)
@@ -136,12 +144,28 @@ class Embedder:
 
     def width(self, pooling: str | None = None) -> int:
         """The width of the vectors, with this pooling or without one."""
-        if pooling is None and self.token_rows_VD is not None:
-            return int(self.token_rows_VD.shape[1])
+        if self._uses_head(pooling):
+            assert self.token_rows_VD is not None
+            width = int(self.token_rows_VD.shape[1])
+            if self._uses_context(pooling):
+                assert self.context is not None
+                width += len(self.context.bias_K)
+            return width
         width = self._pooled_width(pooling or self.settings.pooling)
         for layer in self._layers_for(pooling):
             width = layer.width(width)
         return width
+
+    @property
+    def fast_pooling(self) -> str | None:
+        """The pooling that needs no pass through the encoder, where there is one; else the model's own."""
+        return None if self.token_rows_VD is None else TOKENS
+
+    def _uses_head(self, pooling: str | None) -> bool:
+        return pooling in (None, TOKENS) and self.token_rows_VD is not None
+
+    def _uses_context(self, pooling: str | None) -> bool:
+        return pooling is None and self.context is not None
 
     def _pooled_width(self, pooling: str) -> int:
         return self.encoder.width * len(pooling.split("+"))
@@ -161,8 +185,7 @@ class Embedder:
         prompt: str | None = None,
     ) -> np.ndarray:
         """One vector for each text, in order; see `Model.embed`."""
-        if pooling is not None and not set(pooling.split("+")) <= POOLINGS.keys():
-            raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
+        self.check_pooling(pooling)
         if len(texts) == 1:
             # A question has no next block to tokenize meanwhile, so it needs no thread of its own.
             block = self.tokenize(texts, max_length=max_length, specials=specials, prompt=prompt)
@@ -189,6 +212,15 @@ class Embedder:
                 vectors[start:end] = block_vectors
                 advance(end, "")
         return vectors
+
+    def check_pooling(self, pooling: str | None) -> None:
+        """Raises for a pooling that does not exist, or that this model has not."""
+        if pooling is None or set(pooling.split("+")) <= POOLINGS.keys():
+            return
+        if pooling != TOKENS:
+            raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join([*POOLINGS, TOKENS])}).")
+        if self.token_rows_VD is None:
+            raise BadConfig(f"The pooling '{TOKENS}' needs a model with a vector head (`firth vectors`).")
 
     def tokenize(
         self,
@@ -224,31 +256,44 @@ class Embedder:
         normalise: bool | None = None,
     ) -> list[np.ndarray]:
         """For each request one vector a text, all computed together."""
-        uses_head = pooling is None and self.token_rows_VD is not None
-        if normalise is None:
-            normalise = self.settings.normalise or uses_head
-        sequences: list[TokenSequence] = []
-        for request in requests:
-            sequences += request.sequences
-        if uses_head:
-            pooled = self._summed_rows(sequences)
+        if self._uses_head(pooling):
+            vectors = self._head_vectors(requests, with_context=self._uses_context(pooling))
+            is_normalised = normalise is None or normalise
         else:
-            pooled = self._pooled_vectors(self.fast_encoder, sequences, pooling or self.settings.pooling)
-        # The vectors are dealt back to the requests they belong to.
-        counts = [len(request.sequences) for request in requests]
-        ends = np.cumsum(counts)
-        rows_by_request = np.split(pooled, ends[:-1])
+            vectors = self._state_vectors(requests, pooling)
+            is_normalised = self.settings.normalise if normalise is None else normalise
+        if is_normalised:
+            vectors = [unit_vectors(request_vectors) for request_vectors in vectors]
+        return vectors
+
+    def _state_vectors(self, requests: Sequence[TokenizedTexts], pooling: str | None) -> list[np.ndarray]:
+        """For each request the pooled states of its texts, and the folder's layers over them."""
+        pooled = self._pooled_vectors(self.fast_encoder, _all_sequences(requests), pooling or self.settings.pooling)
         vectors = []
-        for request, rows in zip(requests, rows_by_request, strict=True):
-            if uses_head:
-                merged = request.add_windows(rows)
-            else:
-                merged = request.merge_windows(rows)
-                for layer in self._layers_for(pooling):
-                    merged = layer(merged)
-            if normalise:
-                merged = unit_vectors(merged)
+        for request, rows in zip(requests, _dealt(pooled, requests), strict=True):
+            merged = request.merge_windows(rows)
+            for layer in self._layers_for(pooling):
+                merged = layer(merged)
             vectors.append(merged)
+        return vectors
+
+    def _head_vectors(self, requests: Sequence[TokenizedTexts], *, with_context: bool) -> list[np.ndarray]:
+        """For each request the vectors of its texts by the model's vector head."""
+        sequences = _all_sequences(requests)
+        summed = self._summed_rows(sequences)
+        token_parts = []
+        for request, rows in zip(requests, _dealt(summed, requests), strict=True):
+            token_parts.append(request.add_windows(rows))
+        if not with_context:
+            return token_parts
+        assert self.context is not None
+        states = self._pooled_vectors(self.fast_encoder, sequences, CONTEXT_POOLING)
+        vectors = []
+        for request, rows, token_part in zip(requests, _dealt(states, requests), token_parts, strict=True):
+            context_part = self.context.vectors(request.merge_windows(rows))
+            # A text without a token that counts, such as a blank one, has a vector of zeros.
+            context_part[~token_part.any(1)] = 0.0
+            vectors.append(np.concatenate([unit_vectors(token_part), context_part], 1))
         return vectors
 
     def warn_about_truncation(self, texts: Sequence[str]) -> None:
@@ -393,6 +438,21 @@ class Embedder:
         if not block_linears(self.encoder):
             return 0
         return -num_tokens % ROUND_TOKENS
+
+
+def _all_sequences(requests: Sequence[TokenizedTexts]) -> list[TokenSequence]:
+    """The sequences of all requests, one after the other."""
+    sequences: list[TokenSequence] = []
+    for request in requests:
+        sequences += request.sequences
+    return sequences
+
+
+def _dealt(rows: np.ndarray, requests: Sequence[TokenizedTexts]) -> list[np.ndarray]:
+    """Rows of all sequences, dealt back to the requests that they belong to."""
+    counts = [len(request.sequences) for request in requests]
+    ends = np.cumsum(counts)
+    return np.split(rows, ends[:-1])
 
 
 def pool(states_ND: Tensor, batch: Batch, pooling: str) -> Tensor:

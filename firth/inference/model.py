@@ -69,6 +69,7 @@ class Model:
             precision=precision or saved.name,
             choices=saved.choices,
             token_rows_VD=_token_rows(checkpoint),
+            context=checkpoint.vector_head.context if checkpoint.vector_head else None,
             layers=checkpoint.vector_layers,
         )
 

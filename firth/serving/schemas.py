@@ -30,7 +30,7 @@ Ids = Annotated[list[int], STOP_AT_FIRST_ERROR]
 IdLists = Annotated[list[Ids], STOP_AT_FIRST_ERROR]
 CellValue = str | bool | int | float | None | Texts
 PredictInput = str | Texts | dict[str, CellValue]
-Pooling = Literal["mean", "cls", "last", "max"]
+Pooling = Literal["mean", "cls", "last", "max", "tokens"]
 OneText = Annotated[str, Field(description="a text")]
 TextOrTexts = Annotated[str | Texts, Field(description="a text or a list of texts")]
 TextList = Annotated[Texts, Field(description="a list of texts", min_length=1)]
@@ -82,7 +82,7 @@ class OpenAIEmbeddingsRequest(ModelRequest):
 
 class EmbedRequest(ModelRequest):
     texts: TextOrTexts
-    pooling: Pooling | None = Field(None, description="mean, cls, last or max, or nothing for the model's own")
+    pooling: Pooling | None = Field(None, description="mean, cls, last, max or tokens, or nothing for the model's own")
     normalise: bool | None = Field(None, description="true, false, or nothing for the model's own")
 
 

@@ -19,7 +19,8 @@ async def search(state: ServerState, request: SearchRequest) -> SearchResponse:
     tokenized = await state.tokenize(model, [request.query])
 
     def find() -> list[Hit]:
-        [vectors] = model.embedder.embed_tokenized([tokenized], normalise=True)
+        pooling = model.embedder.fast_pooling
+        [vectors] = model.embedder.embed_tokenized([tokenized], pooling=pooling, normalise=True)
         return index.hits(model, request.query, vectors[0], top=request.top)
 
     hits = await state.compute_alone(find, tokens=max(1, tokenized.num_tokens))

@@ -2,16 +2,22 @@
 
 import numpy as np
 
+from firth.errors import BadConfig
 from firth.inference.model import Model
 from firth.serving import schemas
 from firth.serving.batching import EmbedOperation
 from firth.serving.predict_routes import predict_inputs
+from firth.serving.responses import unsupported
 from firth.serving.server_state import ServerState
 
 
 async def embed(state: ServerState, request: schemas.EmbedRequest) -> schemas.EmbedResponse:
     name, model = state.find_model(request.model)
     texts = schemas.text_list(request.texts)
+    try:
+        model.embedder.check_pooling(request.pooling)
+    except BadConfig as error:
+        raise unsupported(str(error)) from None
     tokenized = await state.tokenize(model, texts)
     width = model.embedder.width(request.pooling)
     # No texts have no vectors, which is no work for a batch.

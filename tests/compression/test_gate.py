@@ -15,7 +15,7 @@ from firth.compression import compressing
 from firth.compression.gate import Comparison, Gate, Measured, Speed, Subject, bootstrap, kept_share
 from firth.compression.strength_search import Trial, Wanted
 from firth.compression.table import lines, searched_sentence
-from firth.convert.vector_head import VectorHead
+from firth.convert.vector_head import ContextPart, VectorHead
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.model import Model
 from firth.types import Example
@@ -105,7 +105,8 @@ def test_without_a_task_vectors_are_compared(run: Path, tmp_path: Path, quick: N
 
 
 def test_a_vector_head_does_not_hide_what_became_of_the_encoder(run: Path, tmp_path: Path, quick: None) -> None:
-    """The head reads the input embedding alone, so its vectors are the same whatever is done to the blocks."""
+    """A head without a context part reads the input embedding alone, so its vectors are the same whatever is done to
+    the blocks."""
     original = checkpoints.load(run)
     width = original.encoder.width
     head = VectorHead(
@@ -126,6 +127,29 @@ def test_a_vector_head_does_not_hide_what_became_of_the_encoder(run: Path, tmp_p
         tmp_path / "model", by="vocabulary", data=text, vocabulary_from=[text], out=tmp_path / "fewer"
     )
     assert figures["compressed"]["score"] == pytest.approx(1.0)
+
+
+def test_what_a_vector_head_projects_goes_with_its_encoder(run: Path, tmp_path: Path, quick: None) -> None:
+    original = checkpoints.load(run)
+    width = original.encoder.width
+    head = VectorHead(
+        np.ones(len(original.tokenizer.vocab), np.float32),
+        np.eye(width, dtype=np.float32),
+        np.zeros(width, np.float32),
+        np.ones(8, np.float32),
+        ContextPart(np.eye(width, dtype=np.float32), np.zeros(width, np.float32), 0.5),
+    )
+    checkpoints.save(tmp_path / "model", replace(original, vector_head=head))
+    text = tmp_path / "text.txt"
+    text.write_text("One text.\nAnother text, which is longer.\n")
+    firth.compress(tmp_path / "model", by="layers", data=text, out=tmp_path / "low", changes=["num_layers=1"])
+    firth.compress(tmp_path / "model", by="weights", data=text, out=tmp_path / "rounded", changes=["bits=8"])
+    low = checkpoints.load(tmp_path / "low").vector_head
+    rounded = checkpoints.load(tmp_path / "rounded").vector_head
+    assert low is not None
+    assert low.context is None
+    assert rounded is not None
+    assert rounded.context is not None
 
 
 def by_size(gate: Gate, subject: Subject) -> Trial:

@@ -5,17 +5,26 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file, save_file
 
 import firth
 from firth import checkpoint as checkpoints
-from firth import model_files, samples
+from firth import model_files, models, samples
 from firth.convert.vector_head import VECTOR_HEAD, VectorHead, read_vector_head, token_signs, write_vector_head
-from firth.errors import BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import write_manifest
+from firth.finetuning.context_part import ContextConfig, first_states, train_context_part
 from firth.finetuning.vector_head import VectorHeadConfig, read_sentences
 
-SMALL = ("steps=30", "batch_size=16")
+SMALL = (
+    "steps=30",
+    "batch_size=16",
+    "context.pairs=60",
+    "context.steps=20",
+    "context.width=16",
+    "context.batch_size=16",
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,22 +35,80 @@ def with_head(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_a_vector_is_the_sum_of_the_tokens_rows(with_head: Path) -> None:
+def test_the_first_part_of_a_vector_is_the_sum_of_the_tokens_rows(with_head: Path) -> None:
     model = firth.load(with_head)
     text = "Rain is forecast by the shape of the sky."
-    [vector] = model.embed([text])
+    [vector] = model.embed([text], pooling="tokens")
     head = model.checkpoint.vector_head
     assert head is not None
     table_VE = checkpoints.token_table(model.encoder)
     assert table_VE is not None
     signs = token_signs(len(model.tokenizer.vocab), 256)
-    expected = np.zeros(head.width)
+    expected = np.zeros(head.token_width)
     for token in model.tokenizer.encode(text).ids:
         meaning = table_VE[token].numpy() @ head.projection_ED + head.bias_D
         own = signs[token] * head.own_scales_R
         expected += head.token_weights_V[token] * np.concatenate([meaning, own])
     np.testing.assert_allclose(vector, expected / np.linalg.norm(expected), atol=1e-5)
-    assert model.width == head.width
+    assert model.embedder.width("tokens") == head.token_width == len(vector)
+
+
+def test_the_second_part_is_the_projected_state_of_the_first_token(with_head: Path) -> None:
+    model = firth.load(with_head)
+    texts = ["Rain is forecast by the shape of the sky.", "Cold air holds less vapour."]
+    vectors = model.embed(texts)
+    head = model.checkpoint.vector_head
+    assert head is not None
+    assert head.context is not None
+    assert vectors.shape == (2, model.width) == (2, head.token_width + 16)
+    states = model.embed(texts, pooling="cls", normalise=False)
+    projected = states @ head.context.projection_DK + head.context.bias_K
+    context = 0.7 * projected / np.linalg.norm(projected, axis=1, keepdims=True)
+    expected = np.concatenate([model.embed(texts, pooling="tokens"), context], 1) / (1 + 0.7**2) ** 0.5
+    np.testing.assert_allclose(vectors, expected, atol=1e-3)  # the head is kept in half precision
+
+
+def test_training_brings_neighbours_closer_than_other_sentences() -> None:
+    """How many sentences are nearer than the neighbour by the projection that training begins with, and by the trained
+    one, on the pairs that were learned from. A model is needed that has learned something."""
+    checkpoint = checkpoints.load(models.find("en-small"))
+    sentences = read_sentences([samples.prose("en")], checkpoint.tokenizer, VectorHeadConfig(max_tokens=24))
+    firsts = sentences.has_next_S.nonzero()[:, 0].tolist()
+    sequences = []
+    for number in [*firsts, *(first + 1 for first in firsts)]:
+        ids, _ = sentences.take(torch.tensor([number]))
+        sequences.append(checkpoint.tokenizer.vocab.frame.join(ids.numpy()))
+    states = first_states(checkpoint.encoder, sequences)
+    ranks = {}
+    for steps in (0, 50):
+        part = train_context_part(checkpoint.encoder, sequences, ContextConfig(steps=steps, batch_size=64), seed=1)
+        vectors = part.vectors(states)
+        scores = vectors[: len(firsts)] @ vectors[len(firsts) :].T
+        ranks[steps] = float((scores > np.diag(scores)[:, None]).sum(1).mean())
+    assert ranks[0] < 0.4 * len(firsts)
+    assert ranks[50] < 0.7 * ranks[0]
+
+
+def test_a_head_needs_no_encoder_if_no_pairs_are_read(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model"
+    model_files.vector_head(run, text=samples.prose("en"), out=out, changes=[*SMALL, "context.pairs=0"])
+    model = firth.load(out)
+    texts = ["Rain is forecast.", "The light turns flat."]
+    np.testing.assert_array_equal(model.embed(texts), model.embed(texts, pooling="tokens"))
+
+
+def test_the_pooling_of_tokens_needs_a_head(run: Path) -> None:
+    with pytest.raises(BadConfig, match="needs a model with a vector head"):
+        firth.load(run).embed(["Rain."], pooling="tokens")
+
+
+def test_a_head_with_half_of_its_context_part_is_damaged(with_head: Path, tmp_path: Path) -> None:
+    checkpoints.save(tmp_path / "model", checkpoints.load(with_head))
+    stored = load_file(tmp_path / "model" / VECTOR_HEAD)
+    del stored["context_bias"]
+    save_file(stored, tmp_path / "model" / VECTOR_HEAD)
+    with pytest.raises(Damaged, match="does not hold context_projection"):
+        read_vector_head(tmp_path / "model")
 
 
 def test_signs_say_which_tokens_a_text_has() -> None:
@@ -77,8 +144,8 @@ def test_own_weight_is_the_length_of_the_signs_beside_the_meaning(run: Path, tmp
 def test_a_long_text_has_the_sum_of_all_its_windows(with_head: Path) -> None:
     model = firth.load(with_head)
     sentence = "The drops that form at first are so small that they float. "
-    [once] = model.embed([sentence])
-    [often] = model.embed([sentence * 40])  # far more tokens than the model has positions
+    [once] = model.embed([sentence], pooling="tokens")
+    [often] = model.embed([sentence * 40], pooling="tokens")  # far more tokens than the model has positions
     np.testing.assert_allclose(once, often, atol=1e-5)
 
 

@@ -71,6 +71,7 @@ PAYLOADS: list[tuple[str, str, bytes, dict[str, str], int]] = [
     ("half a million numbers", "/embed", body({"texts": [1] * 500_000}), JSON, 422),
     ("unknown field", "/embed", body({"texts": "a", "text": "b"}), JSON, 422),
     ("unknown pooling", "/embed", body({"texts": "a", "pooling": "sum"}), JSON, 422),
+    ("tokens without a vector head", "/embed", body({"texts": "a", "pooling": "tokens"}), JSON, 422),
     ("boolean for a number", "/fill", body({"text": "[MASK]", "top": True}), JSON, 422),
     ("text for a number", "/fill", body({"text": "[MASK]", "top": "5"}), JSON, 422),
     ("no candidates", "/fill", body({"text": "[MASK]", "top": 0}), JSON, 422),
