@@ -9,6 +9,7 @@ Beam search keeps the `beams` likeliest unfinished texts, and as many finished o
 (Wu et al. 2016, with the length alone as in transformers).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -41,7 +42,8 @@ class Choice:
     at its present length."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or self.top_k < 0 or self.no_repeat_ngram < 0 or not 0 < self.top_p <= 1:
+        is_drawn_from = 0 <= self.temperature < math.inf and self.top_k >= 0 and 0 < self.top_p <= 1
+        if not is_drawn_from or self.no_repeat_ngram < 0:
             raise BadConfig(
                 "Generating needs a temperature, top-k and no-repeat of at least 0, and a top-p above 0 and up to 1."
             )

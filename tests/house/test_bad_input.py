@@ -218,14 +218,48 @@ def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run
         threshold_for({}, "classify", 2)
     assert "less than or equal to 1" in command("predict", run, "A day.", "--abstain-below", 5).err
     for top in (0, 2.5):
-        with pytest.raises(BadConfig, match="top must be a whole number of at least 1"):
+        with pytest.raises(BadConfig, match="`top=` must be a whole number of at least 1"):
             firth.load(run).fill("The [MASK].", top=top)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "-1", "0"])
+def test_time_limits_are_finite(
+    minutes: str, refused: Callable[..., str], data: Path, run: Path, tmp_path: Path
+) -> None:
+    rows = samples.labelled("classify", "en")
+    says = f"firth: --minutes must be a finite number above 0; it is {float(minutes)}."
+    assert refused("pretrain", data, "--out", tmp_path / "run", "--minutes", minutes) == says
+    tune = ("tune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
+    assert refused(*tune, "--minutes", minutes) == says
+    assert refused("demo", "--out", tmp_path / "demo", "--minutes", minutes) == says
+    assert refused("study", "senses", "--out", tmp_path / "study", "--minutes", minutes) == says
+
+
+def test_numbers_of_the_wrong_kind(refused: Callable[..., str], data: Path, run: Path, tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    out = tmp_path / "run"
+    whole = "must be a whole number of at least 1; it is"
+    with pytest.raises(BadConfig, match=f"`steps=` {whole} 2.5"):
+        firth.pretrain(data, out=out, steps=2.5)  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=f"`vocab_size=` {whole} 'big'"):
+        firth.prepare(rows, out=out, vocab_size="big")  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=f"`seeds=` {whole} '3'"):
+        firth.finetune(run, task="classify", train=rows, out=out, seeds="3")  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=f"`add=` {whole} 0"):
+        firth.extend(run, text=rows, add=0, out=out)
+    assert f"--vocab-size {whole} -10" in refused("prepare", rows, "--out", out, "--vocab-size", -10)
+    assert "--epochs must be a finite number" in refused("pretrain", data, "--out", out, "--epochs", "nan")
 
 
 def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
     rows = samples.labelled("classify", "en")
     model = firth.load(run)
     texts = ["A day.", "Another day."]
+    for answer in (model.embed, model.predict, model.explain):
+        with pytest.raises(BadInput, match=f"{answer.__name__} takes a list of texts; it is None"):
+            answer(None)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="predict takes a list of texts; put the one text into a list"):
+        model.predict({"text": "A day."})
     assert (model.embed(text for text in texts) == model.embed(texts)).all()
     assert {"load", "finetune", "Model"} <= set(dir(firth))
     with pytest.raises(BadConfig, match="`out=` is the folder to write; it is None"):

@@ -143,6 +143,9 @@ def test_greedy_tells_its_log_probability() -> None:
 def test_settings_that_contradict_each_other() -> None:
     with pytest.raises(BadConfig, match="draws nothing"):
         Choice(beams=2)
+    for temperature in (-1, float("nan"), float("inf")):
+        with pytest.raises(BadConfig, match="needs a temperature"):
+            Choice(temperature=temperature)
     with pytest.raises(BadConfig, match="at least 1 beam"):
         Choice(beams=0)
 
