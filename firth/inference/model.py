@@ -20,6 +20,7 @@ from firth.console import bar
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import check_writable
 from firth.finetuning.labelled import report_cuts, unknown_share_of
 from firth.inference.attention import read_attention
 from firth.inference.embedding import Embedder
@@ -87,8 +88,13 @@ class Model:
         return model_info(self.checkpoint)
 
     def save(self, folder: str | Path) -> None:
-        """Writes the model as a folder that firth and transformers open."""
-        checkpoints.save(Path(folder), self.checkpoint)
+        """Writes the model as a new folder that firth and transformers open."""
+        path = _path(folder, "save")
+        # The files of another model would be lost or mixed with those of this one.
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            raise BadInput(f"{path} already exists; choose another folder or remove it.")
+        check_writable(path)
+        checkpoints.save(path, self.checkpoint)
 
     def tokens(self, text: str, *, specials: bool = False) -> list[str]:
         """The tokens of a text, as strings."""
@@ -400,6 +406,12 @@ def _token_rows(checkpoint: Checkpoint) -> np.ndarray | None:
     return checkpoint.vector_head.rows(on_cpu.numpy())
 
 
+def _path(folder: object, function: str) -> Path:
+    if not isinstance(folder, str | Path):
+        raise BadInput(f"{function} takes the path of a model folder; it is {folder!r}.")
+    return Path(folder)
+
+
 def _check_is_list(method: str, texts: object) -> None:
     # A program would iterate over the characters of a text, and over the columns of a row.
     if isinstance(texts, str | Mapping):
@@ -421,9 +433,7 @@ def load(folder: str | Path, *, precision: str | None = None, language: str = ""
     Without it, the folder's own is used, which `firth compress --by int8` saves there, or fp32.
     `language` is that of the texts, for a model with language embeddings; without it, the one it was fine-tuned in.
     """
-    if not isinstance(folder, str | Path):
-        raise BadInput(f"load takes the path of a model folder; it is {folder!r}.")
-    path = models.find(folder)
+    path = models.find(_path(folder, "load"))
     checkpoint = checkpoints.load(path)
     if language:
         checkpoint = checkpoints.set_language(checkpoint, language)

@@ -260,6 +260,8 @@ def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
             answer(None)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="predict takes a list of texts; put the one text into a list"):
         model.predict({"text": "A day."})
+    with pytest.raises(BadInput, match="save takes the path of a model folder; it is None"):
+        model.save(None)  # type: ignore[arg-type]
     assert (model.embed(text for text in texts) == model.embed(texts)).all()
     assert {"load", "finetune", "Model"} <= set(dir(firth))
     with pytest.raises(BadConfig, match="`out=` is the folder to write; it is None"):
@@ -271,6 +273,21 @@ def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
     for changes in ({"epochs": -1}, "epochs=-1", ["epochs=-1"]):
         with pytest.raises(BadConfig, match="epochs above 0"):
             firth.finetune(run, task="classify", train=rows, out=tmp_path / "run", changes=changes)
+
+
+def test_a_model_is_not_saved_over_another(run: Path, tmp_path: Path) -> None:
+    model = firth.load(run)
+    model.save(tmp_path / "copy")
+    before = {path: path.stat().st_mtime_ns for path in run.iterdir()}
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    for place in (run, tmp_path / "copy", file):
+        with pytest.raises(BadInput, match="already exists; choose another folder or remove it"):
+            model.save(place)
+    assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
+    (tmp_path / "empty").mkdir()
+    model.save(tmp_path / "empty")
+    assert firth.load(tmp_path / "empty").fill("The [MASK].") == model.fill("The [MASK].")
 
 
 def test_places_that_cannot_be_written(refused: Callable[..., str], run: Path, tmp_path: Path, data: Path) -> None:
