@@ -20,6 +20,9 @@ from torch import Tensor
 
 from firth.errors import BadConfig
 
+MOST_BEAMS = 1024
+"""The most texts that beam search keeps: each has scores for the whole vocabulary, so more could fill the memory."""
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -47,8 +50,8 @@ class Choice:
             raise BadConfig(
                 "Generating needs a temperature, top-k and no-repeat of at least 0, and a top-p above 0 and up to 1."
             )
-        if self.beams < 1:
-            raise BadConfig(f"Beam search needs at least 1 beam; it has {self.beams}.")
+        if not 1 <= self.beams <= MOST_BEAMS:
+            raise BadConfig(f"Beam search takes 1 to {MOST_BEAMS:,} beams; {self.beams} were asked for.")
         if self.beams > 1 and self.temperature:
             raise BadConfig("Beam search draws nothing: use a temperature of 0 with several beams, or 1 beam.")
 

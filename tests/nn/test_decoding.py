@@ -146,8 +146,10 @@ def test_settings_that_contradict_each_other() -> None:
     for temperature in (-1, float("nan"), float("inf")):
         with pytest.raises(BadConfig, match="needs a temperature"):
             Choice(temperature=temperature)
-    with pytest.raises(BadConfig, match="at least 1 beam"):
+    with pytest.raises(BadConfig, match="1 to 1,024 beams; 0 were"):
         Choice(beams=0)
+    with pytest.raises(BadConfig, match="1 to 1,024 beams; 100000 were"):
+        Choice(temperature=0, beams=100_000)
 
 
 CHOICES = [Choice(temperature=0), Choice(temperature=1.0), Choice(temperature=0, beams=3)]
