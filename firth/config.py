@@ -16,6 +16,7 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from itertools import pairwise
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -139,6 +140,22 @@ def check_counts(**values: int) -> None:
     for name, value in values.items():
         if value < 1:
             raise BadConfig(f"{name} must be at least 1; it is {value}.")
+
+
+def check_limits(**values: Any) -> None:
+    """Raises unless every argument that is given is a finite number above 0."""
+    for name, value in values.items():
+        is_limit = isinstance(value, Real) and 0 < float(value) < math.inf
+        if value is not None and not is_limit:
+            raise BadConfig(f"`{name}=` must be a finite number above 0; it is {value!r}.")
+
+
+def check_whole(**values: Any) -> None:
+    """Raises unless every argument that is given is a whole number of at least 1."""
+    for name, value in values.items():
+        is_whole = isinstance(value, Integral) and int(value) >= 1
+        if value is not None and not is_whole:
+            raise BadConfig(f"`{name}=` must be a whole number of at least 1; it is {value!r}.")
 
 
 def load_toml(path: Path) -> dict[str, Any]:

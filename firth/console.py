@@ -16,6 +16,8 @@ PATIENCE = 2.0
 """Seconds before a bar appears: shorter work needs none."""
 PLAIN_SECONDS = 30.0
 """Seconds between two plain lines about progress, if standard error is a file."""
+BAR_WIDTH = 20
+"""Characters of a progress bar."""
 _shows_bars = False
 
 
@@ -90,14 +92,19 @@ def bar(label: str, total: float | None, *, unit: str = "") -> Iterator[Advance]
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Column
 
+    # In a narrow window only the note is cut.
+    rest_of_line = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     progress = Progress(
         TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.fields[rate]} {task.fields[note]}"),
+        BarColumn(bar_width=BAR_WIDTH),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}", table_column=rest_of_line),
         console=Console(stderr=True),
         transient=True,
+        expand=True,
     )
     task = progress.add_task(label, total=total, rate="", note="")
     start_time = time.monotonic()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models
+from firth.config import check_whole
 from firth.console import counted
 from firth.errors import BadConfig, BadInput
 from firth.files import check_can_be_made, write_bytes
@@ -59,6 +60,7 @@ def extend(
     """Adds tokens for the words of a domain's text to a model, in `out`; returns tokens per text before and after."""
     from firth.surgery import extending
 
+    check_whole(add=add, min_count=min_count)
     texts = _paths(text)
     return extending.extend(models.find(model), texts, add=add, min_count=min_count, out=Path(out))
 

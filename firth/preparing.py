@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import models
+from firth.config import check_whole
 from firth.console import Advance, bar
 from firth.errors import BadConfig, BadInput
 from firth.files import check_can_be_made, ending
@@ -52,6 +53,7 @@ def prepare(
 
     folder = Path(out)
     check_can_be_made(folder)
+    check_whole(vocab_size=vocab_size, min_count=min_count)
     if near_duplicates is not None:
         _check_distance(near_duplicates)
     if segmenter and engine != "local":

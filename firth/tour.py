@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from firth import models as shipped
 from firth import pipeline, preparing, samples, starts
+from firth.config import check_limits
 from firth.errors import BadConfig, BadInput, FirthError, Interrupted
 from firth.files import MANIFEST, check_writable, write_bytes
 from firth.run_folder import is_begun, is_finished
@@ -126,6 +127,7 @@ def demo(*, out: str | Path, minutes: float | None = None, seeds: int = 0, tunin
     `minutes` is the time of pre-training. Each fine-tuning runs `seeds` times, with the changes `tuning`. The defaults
     are at the top of this file. In an installation without models the small BERT is fine-tuned.
     """
+    check_limits(minutes=minutes)
     folder = Path(out)
     check_writable(folder)
     with _continued_by_running_again():

@@ -47,6 +47,8 @@ def fill(
     from firth.inference.model import load
 
     model, [text] = split_model(arguments, rest=["TEXT"])
+    if model is None and models.is_model(text):
+        raise BadConfig(f"'{text}' is a model; write the text with its mask after it.")
     candidates = load(model or models.suiting(text)).fill(text, top=top, specials=specials)
     if as_json:
         show({"fills": candidates}, as_json=True)

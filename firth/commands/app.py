@@ -6,7 +6,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from firth import __version__
 from firth.commands import answers, models, text, trust, word_tools
@@ -82,6 +82,24 @@ class Sections(TyperGroup):
                 formatter.write_dl(rows)
 
 
+class Command(TyperCommand):
+    """Says how a setting is written where one was typed as an option, such as --epochs 3."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # Of click's errors, which typer may vendor, only that of an unknown option has possibilities.
+            if self._takes_changes() and hasattr(error, "possibilities") and hasattr(error, "message"):
+                setting = error.option_name.lstrip("-").replace("-", "_")  # type: ignore[attr-defined]
+                error.message += f"; if it is a setting, write {setting}=VALUE."
+            raise
+
+    def _takes_changes(self) -> bool:
+        """Whether the command has settings as key=value."""
+        return any("changes" in str(parameter.metavar or parameter.name).lower() for parameter in self.params)
+
+
 def make_app() -> typer.Typer:
     app = typer.Typer(
         name="firth",
@@ -94,7 +112,7 @@ def make_app() -> typer.Typer:
     )
     for functions in SECTIONS.values():
         for name, function in functions.items():
-            app.command(name)(with_groups(function))
+            app.command(name, cls=Command)(with_groups(function))
     app.callback(invoke_without_command=True)(_main)
     return app
 

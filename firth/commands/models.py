@@ -8,6 +8,9 @@ import typer
 
 from firth.commands.shown import Json, ModelFolder, show
 
+SHOWN_TOKENS = 20
+"""New tokens that `extend` shows."""
+
 
 def import_model(
     source: Annotated[
@@ -46,8 +49,9 @@ def extend(
     figures = model_files.extend(model, text=text, add=add, out=out, min_count=min_count)
     shown: dict[str, object] = dict(figures)
     if not as_json:
-        first_tokens = ", ".join(figures["new"][:20])
-        shown["new"] = f"{first_tokens} ..."
+        tokens = figures["new"]
+        ending = " ..." if len(tokens) > SHOWN_TOKENS else ""
+        shown["new"] = ", ".join(tokens[:SHOWN_TOKENS]) + ending
     show(shown, as_json=as_json)
 
 

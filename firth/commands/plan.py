@@ -8,6 +8,7 @@ import typer
 
 from firth import lineage
 from firth.commands.shown import Json, show
+from firth.errors import BadConfig
 
 if TYPE_CHECKING:
     from firth.planning.estimate import Estimate
@@ -37,6 +38,9 @@ def plan(
     """Say what a pre-training run will take: hours, memory, disk, price, and what limits it."""
     from firth.planning import planned
 
+    for change in changes or ():
+        if Path(change).exists():
+            raise BadConfig(f"'{change}' is not a setting; if it is a text, write --text {change}.")
     result = planned.plan(
         text=text or (),
         text_size=text_size,

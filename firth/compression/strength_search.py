@@ -6,6 +6,7 @@ Scores should fall and speeds rise from one strength to the next, so a bisection
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from firth.config import check_limits
 from firth.errors import BadConfig
 
 
@@ -21,8 +22,7 @@ class Wanted:
     def __post_init__(self) -> None:
         if self.keep is not None and not 0 < self.keep <= 1:
             raise BadConfig(f"`keep=` is a share of the score, above 0 and up to 1; it is {self.keep}.")
-        if self.faster is not None and not self.faster > 0:
-            raise BadConfig(f"`faster=` is a multiple of the speed, above 0; it is {self.faster}.")
+        check_limits(faster=self.faster)
 
     @property
     def is_searched(self) -> bool:

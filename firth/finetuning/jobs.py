@@ -11,7 +11,7 @@ from pathlib import Path
 
 from firth import models
 from firth.checkpoint import make_head
-from firth.config import from_dict, has_field, load_toml, override
+from firth.config import check_whole, from_dict, has_field, load_toml, override
 from firth.console import counted
 from firth.errors import BadConfig, BadInput
 from firth.finetuning import chains, checking, labelled
@@ -291,8 +291,7 @@ def _source(request: FinetuneRequest) -> FinetuningSource:
     """The model and the files of a new run, with their hashes."""
     if not request.tasks or not request.files.get("train"):
         raise BadConfig("Fine-tuning needs a `task=` and a `train=` file.")
-    if request.seeds < 1:
-        raise BadConfig(f"`seeds=` must be at least 1; it is {request.seeds}.")
+    check_whole(seeds=request.seeds)
     config = first_config(request)
     tasks = config.tasks
     names = list(tasks)

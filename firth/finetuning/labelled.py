@@ -15,6 +15,7 @@ from typing import TypedDict
 import numpy as np
 
 from firth import rng
+from firth.console import counted
 from firth.data.items import Item, all_windows
 from firth.errors import BadInput
 from firth.files import sha256
@@ -113,7 +114,7 @@ def read(
         except BadInput as error:
             # A bad row may be the reason that a label is missing, so it is named first.
             if not any(problem.bad for problem in problems[first_part]):
-                raise
+                raise BadInput(f"{first_path}: {error}") from None
             first = _first_problem(problems[first_part])
             raise BadInput(f"{first_path}, {first}. Without bad rows: {error}") from None
     # Some problems show only once the labels are known.
@@ -160,7 +161,7 @@ def _first_problem(problems: Sequence[Problem]) -> str:
     """What is wrong with the first bad row of a file, and the remedy."""
     num_bad = sum(problem.bad for problem in problems)
     if not num_bad:
-        return "there is none; give it one example a row"
+        return "nothing follows its header; give it one example a row"
     first = _first_bad(problems)
     more = f" ({num_bad:,} bad rows in all)" if num_bad > 1 else ""
     return f"row {first.row}: {first.what}; {first.remedy}{more}"
@@ -202,7 +203,8 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
     if len(rows) < 4 or not train:
         num_groups = len({group_of(row) for row in rows})
         shared = f" on {num_groups} different texts or passages" if num_groups < len(rows) else ""
-        raise BadInput(f"{len(rows)} training rows{shared} are too few to hold some out; give a `dev=` file.")
+        num_rows = counted(len(rows), "training row")
+        raise BadInput(f"Only {num_rows}{shared}: too few to hold some out; give a `dev=` file.")
     return replace(data, examples={**data.examples, "train": train, "dev": dev}, held_out=True)
 
 

@@ -5,7 +5,7 @@ A server answers in two steps: what prepares one request (`embedder.tokenize`, `
 `predict_items`).
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,10 +15,12 @@ import numpy as np
 from firth import checkpoint as checkpoints
 from firth import models
 from firth.checkpoint import Checkpoint, only_task
+from firth.config import check_whole
 from firth.console import bar
 from firth.data.items import Item
 from firth.encoders.bag import Bag
 from firth.errors import BadConfig, BadInput, Unsupported
+from firth.files import check_writable
 from firth.finetuning.labelled import report_cuts, unknown_share_of
 from firth.inference.attention import read_attention
 from firth.inference.embedding import Embedder
@@ -87,8 +89,13 @@ class Model:
         return model_info(self.checkpoint)
 
     def save(self, folder: str | Path) -> None:
-        """Writes the model as a folder that firth and transformers open."""
-        checkpoints.save(Path(folder), self.checkpoint)
+        """Writes the model as a new folder that firth and transformers open."""
+        path = _path(folder, "save")
+        # The files of another model would be lost or mixed with those of this one.
+        if path.is_file() or (path.is_dir() and any(path.iterdir())):
+            raise BadInput(f"{path} already exists; choose another folder or remove it.")
+        check_writable(path)
+        checkpoints.save(path, self.checkpoint)
 
     def tokens(self, text: str, *, specials: bool = False) -> list[str]:
         """The tokens of a text, as strings."""
@@ -122,8 +129,7 @@ class Model:
     def fill(self, text: str, *, top: int = 5, specials: bool = False) -> list[Fill]:
         """The most likely tokens for each `[MASK]`: `top` candidates for every mask, in order."""
         _check_is_text(text)
-        if not isinstance(top, int) or top < 1:
-            raise BadConfig(f"top must be a whole number of at least 1; it is {top!r}.")
+        check_whole(top=top)
         mask_filler = self.require_mask_filler()
         masked_text = mask_filler.tokenize(text, specials=specials)
         warn_about_unknown("The text", self.tokenizer, unknown_share(self.tokenizer, [masked_text.ids]))
@@ -170,8 +176,7 @@ class Model:
 
         Settings that are None are the model's own. A temperature above 0 draws tokens in place of beam search.
         """
-        if isinstance(texts, str):
-            raise BadInput("rewrite takes a list of texts; put the one text into a list.")
+        _check_is_list("rewrite", texts)
         texts = list(texts)
         for text in texts:
             _check_is_text(text)
@@ -219,8 +224,7 @@ class Model:
         A text longer than the model reads is read in windows, unless `max_length` (or the folder) limits its length.
         `prompt` names one of the prompts of the model's folder, such as `query`; an empty name is for none.
         """
-        if isinstance(texts, str):
-            raise BadInput("embed takes a list of texts; put the one text into a list.")
+        _check_is_list("embed", texts)
         texts = list(texts)
         for text in texts:
             _check_is_text(text)
@@ -234,8 +238,7 @@ class Model:
         An input is a text, a pair, or a row with the columns of the training files. A model with several tasks needs
         `task`.
         """
-        if isinstance(inputs, str):
-            raise BadInput("predict takes a list of texts; put the one text into a list.")
+        _check_is_list("predict", inputs)
         return self.predict_examples(self.examples(inputs, task=task), task=task)
 
     def zero_shot(self, inputs: Iterable[TaskInput], *, words: LabelWords, pattern: str = "") -> list[Prediction]:
@@ -290,8 +293,7 @@ class Model:
 
         `by` is gradients (integrated gradients), occlusion (each word left out in turn), or auto.
         """
-        if isinstance(inputs, str):
-            raise BadInput("explain takes a list of texts; put the one text into a list.")
+        _check_is_list("explain", inputs)
         return self.explain_examples(self.examples(inputs, task=task), task=task, by=by)
 
     def explain_examples(
@@ -405,6 +407,20 @@ def _token_rows(checkpoint: Checkpoint) -> np.ndarray | None:
     return checkpoint.vector_head.rows(on_cpu.numpy())
 
 
+def _path(folder: object, function: str) -> Path:
+    if not isinstance(folder, str | Path):
+        raise BadInput(f"{function} takes the path of a model folder; it is {folder!r}.")
+    return Path(folder)
+
+
+def _check_is_list(method: str, texts: object) -> None:
+    # A program would iterate over the characters of a text, and over the columns of a row.
+    if isinstance(texts, str | Mapping):
+        raise BadInput(f"{method} takes a list of texts; put the one text into a list.")
+    if not isinstance(texts, Iterable):
+        raise BadInput(f"{method} takes a list of texts; it is {texts!r}.")
+
+
 def _check_is_text(text: object) -> None:
     if not isinstance(text, str):
         raise BadInput(f"A text must be a string; it is {text!r}.")
@@ -418,9 +434,7 @@ def load(folder: str | Path, *, precision: str | None = None, language: str = ""
     Without it, the folder's own is used, which `firth compress --by int8` saves there, or fp32.
     `language` is that of the texts, for a model with language embeddings; without it, the one it was fine-tuned in.
     """
-    if not isinstance(folder, str | Path):
-        raise BadInput(f"load takes the path of a model folder; it is {folder!r}.")
-    path = models.find(folder)
+    path = models.find(_path(folder, "load"))
     checkpoint = checkpoints.load(path)
     if language:
         checkpoint = checkpoints.set_language(checkpoint, language)

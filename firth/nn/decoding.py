@@ -9,6 +9,7 @@ Beam search keeps the `beams` likeliest unfinished texts, and as many finished o
 (Wu et al. 2016, with the length alone as in transformers).
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -18,6 +19,9 @@ import torch
 from torch import Tensor
 
 from firth.errors import BadConfig
+
+MOST_BEAMS = 1024
+"""The most texts that beam search keeps: each has scores for the whole vocabulary, so more could fill the memory."""
 
 
 @dataclass(frozen=True)
@@ -41,12 +45,13 @@ class Choice:
     at its present length."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or self.top_k < 0 or self.no_repeat_ngram < 0 or not 0 < self.top_p <= 1:
+        is_drawn_from = 0 <= self.temperature < math.inf and self.top_k >= 0 and 0 < self.top_p <= 1
+        if not is_drawn_from or self.no_repeat_ngram < 0:
             raise BadConfig(
                 "Generating needs a temperature, top-k and no-repeat of at least 0, and a top-p above 0 and up to 1."
             )
-        if self.beams < 1:
-            raise BadConfig(f"Beam search needs at least 1 beam; it has {self.beams}.")
+        if not 1 <= self.beams <= MOST_BEAMS:
+            raise BadConfig(f"Beam search takes 1 to {MOST_BEAMS:,} beams; {self.beams} were asked for.")
         if self.beams > 1 and self.temperature:
             raise BadConfig("Beam search draws nothing: use a temperature of 0 with several beams, or 1 beam.")
 

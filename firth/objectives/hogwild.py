@@ -66,7 +66,7 @@ class Text:
         words_V[special] = -1
         counts_V[special] = 0
         if not counts_V.any():
-            raise BadInput(f"{shards.folder} has no word of the vocabulary; lower min_count or give more text.")
+            raise BadInput(f"{shards.folder} has no word of the vocabulary; lower `min_count=` or give more text.")
         ids = np.asarray(shards.ids).view(np.ndarray)
         return cls(ids, starts_C, ends_C, words_V, counts_V)
 

@@ -44,7 +44,7 @@ def measure(paths: Sequence[Path], size: float | None) -> TextSize:
         return _of_prepared(Shards.open(paths[0], verify=False), size)
     if not paths:
         if size is None:
-            raise BadConfig("Give a text or a sample of it, or `text_size='20GB'`.")
+            raise BadConfig("Give a text or a sample of it by `text=`, or `text_size='20GB'`.")
         return TextSize(size, size / BYTES_PER_TOKEN, f"{BYTES_PER_TOKEN} bytes a token, as English text has; assumed")
     files = find_files(list(paths))
     per_token = _bytes_per_token(files)

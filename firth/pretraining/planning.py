@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from firth import encoders, lineage
-from firth.config import from_dict, load_toml, override
+from firth.config import check_limits, check_whole, from_dict, load_toml, override
 from firth.errors import BadConfig
 from firth.lineage import Recipe
 from firth.train.settings import OPTIMIZER, OptimConfig, TrainConfig
@@ -229,8 +229,8 @@ def _with_limits(recipe: Recipe, request: PretrainRequest) -> Recipe:
     limits = [limit for limit in (request.steps, request.epochs, request.minutes) if limit is not None]
     if len(limits) > 1:
         raise BadConfig("Give one of `steps=`, `epochs=` and `minutes=`, not several.")
-    if limits and limits[0] <= 0:
-        raise BadConfig("`steps=`, `epochs=` and `minutes=` must be above zero.")
+    check_whole(steps=request.steps)
+    check_limits(epochs=request.epochs, minutes=request.minutes)
     # A limit replaces the other kind of limit in a config file.
     train = recipe.train
     if request.steps is not None:

@@ -7,8 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from firth import study as studies
-from firth.config import from_dict, resolve
-from firth.errors import BadConfig
+from firth.config import check_limits, from_dict, resolve
 from firth.files import read_json, write_bytes, write_json
 from firth.lock import Lock
 from firth.study.design import Study
@@ -28,8 +27,7 @@ LOCK = "study.lock"
 
 def run(name: str, *, out: str | Path, minutes: float | None = None, data: str | Path | None = None) -> Path:
     """Runs one study as far as the time allows, and returns its page. `data` is a folder with public sets."""
-    if minutes is not None and minutes <= 0:
-        raise BadConfig("`minutes=` must be above 0.")
+    check_limits(minutes=minutes)
     study: Study = resolve(studies.TABLE, name, "study")
     folder = Path(out)
     # Runs that several studies need are kept in one place.

@@ -154,7 +154,10 @@ class ClassifyReader(Reader):
                 names |= gold
         for group, names in found.items():
             if len(names) < 2:
-                raise BadInput(f"All rows have the same {group} ({', '.join(names)}); there is nothing to learn.")
+                raise BadInput(
+                    f"all rows have the same {group} ({', '.join(names)}), so there is nothing to learn; add rows with "
+                    "another one."
+                )
             self._refuse_swapped(examples, num_labels=len(names))
         return {group: self._in_order(names) for group, names in found.items()}
 
@@ -164,7 +167,7 @@ class ClassifyReader(Reader):
         labels_are_many = num_labels > 2 * num_texts and num_labels > len(examples) / 2
         if self.config.kind == "one" and labels_are_many:
             raise BadInput(
-                f"There are {num_labels:,} labels for {len(examples):,} rows but only {num_texts:,} different texts: "
+                f"there are {num_labels:,} labels for {len(examples):,} rows but only {num_texts:,} different texts: "
                 "are `text_column=` and `label_columns=` swapped?"
             )
 

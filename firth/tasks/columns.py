@@ -67,6 +67,8 @@ def find_columns(rows: Rows, config: ColumnSettings, *, labelled: bool, in_file:
     """The text columns and the label columns of a file; `in_file=False` for rows that a program gives."""
     if config.preset:
         return glue.preset_columns(rows, config.preset, labelled=labelled)
+    if config.second_column and not config.text_column:
+        raise BadConfig("`second_column=` names the second text of a pair; name the first with `text_column=`.")
     texts = tuple(name for name in (config.text_column, config.second_column) if name)
     if not texts:
         readings = glue.known_columns(tuple(rows.columns)) or _only_other_column(rows, config)
@@ -119,6 +121,8 @@ def _only_reading(
     """The only possible reading; raises if there is none or several, and names the option that decides, if any."""
     if len(readings) == 1:
         return readings[0]
+    if not rows.columns and not option:
+        raise BadInput(f"{rows.path} has no columns; give it those of the training file.")
     if not rows.columns:
         raise BadInput(
             f"{rows.path} has no rows with named columns{_first_problem(rows)}; "
@@ -134,7 +138,7 @@ def _only_reading(
             f"{rows.path} has only one column ({names}), so its texts have no labels; add a column of labels."
         )
     if not option:
-        raise BadInput(f"{rows.path}: {found} {what} (the first row has {names}); name it as the training file does.")
+        raise BadInput(f"{rows.path}: {found} {what} (it has {names}); name it as the training file does.")
     # Columns are named or counted all together.
     counted = "`text_column='1'` and `label_columns='2'`" if labelled else "`text_column='1'`"
     presets = [f"use `preset='{name}'`, " for name in glue.fitting_presets(rows)]
@@ -220,9 +224,10 @@ def _first_cell(rows: Rows, name: str) -> str:
 
 def example(value: object, config: ColumnSettings) -> Example:
     """A text, a pair of texts, or a row with named columns."""
+    given = value
     if isinstance(value, Mapping):
         # The keys are searched like the header of a file.
-        rows = Rows(Path("the input"), list(value), ())
+        rows = Rows(Path("An input"), list(value), ())
         names, _ = find_columns(rows, config, labelled=False, in_file=False)
         missing = [name for name in names if name not in value]
         if missing:
@@ -230,7 +235,7 @@ def example(value: object, config: ColumnSettings) -> Example:
         value = [value[name] for name in names]
     texts = (value,) if isinstance(value, str) else as_texts(value)
     if texts is None or len(texts) not in (1, 2):
-        raise BadInput(f"An input must be a text or a pair of texts; it is {value!r:.80}.")
+        raise BadInput(f"An input must be a text or a pair of texts; it is {given!r:.80}.")
     return Example(texts)
 
 

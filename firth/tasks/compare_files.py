@@ -84,7 +84,7 @@ def kind_of(example: Example) -> Kind:
 def example(value: object, config: TripletColumns) -> Example:
     """A pair, a triplet, or a row with named columns."""
     if isinstance(value, Mapping):
-        rows = Rows(Path("the input"), list(value), ())
+        rows = Rows(Path("An input"), list(value), ())
         names = _columns_without_label(rows, config, labelled=False)
         if not names:
             names, _ = columns.find_columns(rows, config, labelled=False, in_file=False)

@@ -4,6 +4,7 @@ In: predicted similarities, on request with the vectors they come from, and whic
 and F1 of pairs with labels, and the ranks at which texts find the texts that are like them.
 """
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -12,6 +13,8 @@ import numpy as np
 from firth import metrics, rng
 from firth.tasks.task import Examples, Figures, Predictions, index_of
 from firth.types import Prediction
+
+log = logging.getLogger(__name__)
 
 MAX_RANK = 100
 """Places of a ranking that are looked at; texts behind them count as not found."""
@@ -61,6 +64,13 @@ def fit_whitening(vectors_ND: np.ndarray, width: int = 0) -> Whitening:
     order_D = np.argsort(-variances_D)
     has_variance_D = variances_D[order_D] > variances_D.max() * 1e-7
     kept = order_D[has_variance_D][: width or None]
+    # N texts span N - 1 directions. Where all of these get the variance 1, every two texts have the same cosine.
+    num_texts = len(vectors_ND)
+    if len(kept) >= num_texts - 1:
+        log.warning(
+            f"The whitening is learned from {num_texts:,} texts and keeps {len(kept):,} directions, so all texts come "
+            "out equally unlike; give more texts, or a whiten_width far below their number."
+        )
     return mean_D, directions_DD[:, kept] / np.sqrt(variances_D[kept])
 
 

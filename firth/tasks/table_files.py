@@ -85,6 +85,9 @@ class Rows:
         for name in wanted:
             if not self.has_columns([name]):
                 raise BadInput(f"{self.path} has no column '{name}'; its columns are {self.shown_columns}.")
+            # Counted columns may have equal cells in the first row, which is no header.
+            if not num_counted and self.columns.count(name) > 1:
+                raise BadInput(f"{self.path} has several columns '{name}'; give them different names in its first row.")
         # Counted columns are those of a file without header.
         for number, fields in self._body(has_header=not num_counted):
             taken = self._values(number, fields, wanted)
@@ -193,8 +196,10 @@ def read_rows(path: Path) -> Rows:
 
 def _has_separator(lines: Sequence[Line], separator: str) -> bool:
     """Whether it separates the columns: the first row is a single cell with some, and most rows have as many."""
+    if len(lines) < 2:
+        return False
     _, first = lines[0]
-    if not isinstance(first, list) or len(first) > 1 or len(lines) < 2:
+    if not isinstance(first, list) or len(first) > 1:
         return False
     num_wanted = first[0].count(separator)
     num_alike = 0
@@ -268,7 +273,8 @@ def _tab_lines(text: str) -> Iterator[Line]:
 
 def _comma_lines(text: str) -> Iterator[Line]:
     csv.field_size_limit(1 << 30)
-    reader = csv.reader(io.StringIO(f"{text}\n{END_OF_FILE}", newline=""))
+    body = text.removesuffix("\n")
+    reader = csv.reader(io.StringIO(f"{body}\n{END_OF_FILE}", newline=""))
     rows: list[tuple[int, int, list[str]]] = []  # number of the row, lines after its first one, fields
     last_line = 0
     for fields in reader:

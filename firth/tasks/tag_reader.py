@@ -137,7 +137,10 @@ class TagReader(Reader):
     def labels_of(self, examples: Examples) -> Labels:
         tags = _all_tags(examples)
         if len(tags) < 2:
-            raise BadInput(f"All words have the same tag ({', '.join(tags)}); there is nothing to learn.")
+            raise BadInput(
+                f"all words have the same tag ({', '.join(tags)}), so there is nothing to learn; add sentences with "
+                "others."
+            )
         # A tag's partner may be missing from few rows (B- without any I-). It is added, so that the set is complete.
         complete = set(tags)
         for tag in tags:

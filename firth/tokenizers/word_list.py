@@ -117,7 +117,7 @@ class Words(Capabilities):
                 frequent.append(word)
         if not frequent:
             raise BadInput(
-                f"No word of the text occurs {config.min_count} times; give it more text or a lower min_count."
+                f"No word of the text occurs {config.min_count} times; give it more text or a lower `min_count=`."
             )
         frequent.sort(key=lambda word: (-word_counts[word], word))
         known = frequent[: config.vocab_size - len(SPECIALS)]

@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from firth import models
+from firth.console import counted
 from firth.errors import BadConfig, Unsupported
 from firth.finetuning import running
 from firth.finetuning.checking import DeepFindings, LabelError
@@ -241,7 +242,9 @@ def describe(findings: DeepFindings, *, most: int = 20) -> list[str]:
             "labels to doubt any. Give `model=` a model that knows more, or learn from the rows with "
             "`deep_by='finetune'`."
         ]
-    lines = [f"{right}; {len(findings['errors']):,} labels may be wrong, the likeliest first."]
+    if not findings["errors"]:
+        return [f"{right}; no label seems wrong."]
+    lines = [f"{right}; {counted(len(findings['errors']), 'label')} may be wrong, the likeliest first."]
     for error in findings["errors"][:most]:
         votes = Counter(error["neighbours"])[error["suggested"]]
         text = " ".join(error["text"].split())[:100]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import firth
+from firth import checkpoint as checkpoints
 from firth import compression
 from firth.checkpoint import Checkpoint
 from firth.compression.method import CompressionJob, Method, MethodConfig
@@ -136,7 +137,7 @@ def test_a_changed_original_is_refused(tuned: Path, rows: Path, tmp_path: Path) 
     Learned.stop_at = 1
     with pytest.raises(Interrupted):
         learn(model, rows, tmp_path / "out")
-    firth.load(tuned).save(model)
+    checkpoints.save(model, firth.load(tuned).checkpoint)
     (model / "manifest.json").write_text((model / "manifest.json").read_text() + " ")
     with pytest.raises(BadInput, match="is not as it was when"):
         learn(model, rows, tmp_path / "out", resume=True)

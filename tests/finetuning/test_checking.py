@@ -59,7 +59,7 @@ def test_a_clean_file_has_no_warnings() -> None:
 def test_swapped_columns_are_refused_and_sentences_stay_short(tmp_path: Path) -> None:
     rows = [f"The sentence number {i} is quite long, but each of them is another one.\t{i % 2}" for i in range(40)]
     path = write(tmp_path / "rows.tsv", ["text\tlabel", *rows])
-    with pytest.raises(BadInput, match="There are 40 labels for 40 rows but only 2 different texts: are"):
+    with pytest.raises(BadInput, match="there are 40 labels for 40 rows but only 2 different texts: are"):
         firth.check(path, task="classify", text_column="label", label_columns=("text",))
     # Several labels of a text are a matter of opinion, up to a point; the sentences about them list the first.
     doubtful = [f"text {i % 30}\t{'name ' * 20}{i}" for i in range(60)]

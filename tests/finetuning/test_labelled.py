@@ -45,18 +45,18 @@ def test_a_passage_is_either_held_out_or_learned(
     assert len(data.examples["dev"]) == 4
     assert len(passages["dev"]) == 1
     assert not passages["dev"] & passages["train"]
-    with pytest.raises(BadInput, match=r"^8 training rows on 1 different texts or passages are too few .* `dev=`"):
+    with pytest.raises(BadInput, match=r"^Only 8 training rows on 1 different texts or passages: too few .* `dev=`"):
         held_out(path, task, [make(i, 0) for i in range(8)])
 
 
 def test_a_row_with_an_empty_label_is_named_before_the_label_that_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     path.write_text("text\tlabel\nlove it\tpos\nhate it\t\nok\tpos\n")
-    says = r"rows\.tsv, row 3: the label is empty; correct or remove the row\. Without bad rows: All rows have the same"
+    says = r"rows\.tsv, row 3: the label is empty; correct or remove the row\. Without bad rows: all rows have the same"
     with pytest.raises(BadInput, match=says):
         labelled.read("classify", resolve("classify").Config(), {"train": path})
     path.write_text("text\tlabel\nlove it\tpos\nok\tpos\n")
-    with pytest.raises(BadInput, match=r"^All rows have the same label \(pos\)"):
+    with pytest.raises(BadInput, match=r"rows\.tsv: all rows have the same label \(pos\), so there is nothing"):
         labelled.read("classify", resolve("classify").Config(), {"train": path})
 
 
@@ -97,7 +97,7 @@ def test_inputs_are_read_as_the_task_reads_them(checkpoint: Callable[..., Checkp
 def test_a_file_without_usable_rows_says_what_is_wrong(tmp_path: Path) -> None:
     path = tmp_path / "rows.tsv"
     for text, says in (
-        ("text\tlabel\n", r"can be used: there is none; give it one example a row\."),
+        ("text\tlabel\n", r"can be used: nothing follows its header; give it one example a row\."),
         (
             "text\tlabel\nonly\na\tb\tc\n",
             r"row 2: the number of columns is 1, not 2; correct .* \(2 bad rows in all\)\.",

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import firth
+from firth import checkpoint as checkpoints
 from firth.errors import BadConfig, Damaged, Unsupported
 from firth.files import read_json, write_json
 from firth.tokenizers.wordpiece import WordPiece
@@ -121,7 +122,7 @@ def test_a_folder_that_is_written_again_loses_old_layers(tokenizer: WordPiece, t
     made("labse", tmp_path, tokenizer)
     firth.load(tmp_path / "theirs").save(tmp_path / "ours")
     assert (tmp_path / "ours" / "2_Dense").exists()
-    firth.load(tmp_path / "bert").save(tmp_path / "ours")
+    checkpoints.save(tmp_path / "ours", firth.load(tmp_path / "bert").checkpoint)
     assert not (tmp_path / "ours" / "2_Dense").exists()
     assert firth.load(tmp_path / "ours").embed(TEXTS).shape == (len(TEXTS), WIDTH)
 

@@ -218,14 +218,50 @@ def test_numbers_out_of_range(refused: Callable[..., str], command: Command, run
         threshold_for({}, "classify", 2)
     assert "less than or equal to 1" in command("predict", run, "A day.", "--abstain-below", 5).err
     for top in (0, 2.5):
-        with pytest.raises(BadConfig, match="top must be a whole number of at least 1"):
+        with pytest.raises(BadConfig, match="`top=` must be a whole number of at least 1"):
             firth.load(run).fill("The [MASK].", top=top)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("minutes", ["nan", "inf", "-1", "0"])
+def test_time_limits_are_finite(
+    minutes: str, refused: Callable[..., str], data: Path, run: Path, tmp_path: Path
+) -> None:
+    rows = samples.labelled("classify", "en")
+    says = f"firth: --minutes must be a finite number above 0; it is {float(minutes)}."
+    assert refused("pretrain", data, "--out", tmp_path / "run", "--minutes", minutes) == says
+    tune = ("tune", run, "--task", "classify", "--train", rows, "--out", tmp_path / "run")
+    assert refused(*tune, "--minutes", minutes) == says
+    assert refused("demo", "--out", tmp_path / "demo", "--minutes", minutes) == says
+    assert refused("study", "senses", "--out", tmp_path / "study", "--minutes", minutes) == says
+
+
+def test_numbers_of_the_wrong_kind(refused: Callable[..., str], data: Path, run: Path, tmp_path: Path) -> None:
+    rows = samples.labelled("classify", "en")
+    out = tmp_path / "run"
+    whole = "must be a whole number of at least 1; it is"
+    with pytest.raises(BadConfig, match=f"`steps=` {whole} 2.5"):
+        firth.pretrain(data, out=out, steps=2.5)  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=f"`vocab_size=` {whole} 'big'"):
+        firth.prepare(rows, out=out, vocab_size="big")  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=f"`seeds=` {whole} '3'"):
+        firth.finetune(run, task="classify", train=rows, out=out, seeds="3")  # type: ignore[arg-type]
+    with pytest.raises(BadConfig, match=f"`add=` {whole} 0"):
+        firth.extend(run, text=rows, add=0, out=out)
+    assert f"--vocab-size {whole} -10" in refused("prepare", rows, "--out", out, "--vocab-size", -10)
+    assert "--epochs must be a finite number" in refused("pretrain", data, "--out", out, "--epochs", "nan")
 
 
 def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
     rows = samples.labelled("classify", "en")
     model = firth.load(run)
     texts = ["A day.", "Another day."]
+    for answer in (model.embed, model.predict, model.explain):
+        with pytest.raises(BadInput, match=f"{answer.__name__} takes a list of texts; it is None"):
+            answer(None)  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="predict takes a list of texts; put the one text into a list"):
+        model.predict({"text": "A day."})
+    with pytest.raises(BadInput, match="save takes the path of a model folder; it is None"):
+        model.save(None)  # type: ignore[arg-type]
     assert (model.embed(text for text in texts) == model.embed(texts)).all()
     assert {"load", "finetune", "Model"} <= set(dir(firth))
     with pytest.raises(BadConfig, match="`out=` is the folder to write; it is None"):
@@ -237,6 +273,21 @@ def test_what_a_user_of_python_tries_first(run: Path, tmp_path: Path) -> None:
     for changes in ({"epochs": -1}, "epochs=-1", ["epochs=-1"]):
         with pytest.raises(BadConfig, match="epochs above 0"):
             firth.finetune(run, task="classify", train=rows, out=tmp_path / "run", changes=changes)
+
+
+def test_a_model_is_not_saved_over_another(run: Path, tmp_path: Path) -> None:
+    model = firth.load(run)
+    model.save(tmp_path / "copy")
+    before = {path: path.stat().st_mtime_ns for path in run.iterdir()}
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    for place in (run, tmp_path / "copy", file):
+        with pytest.raises(BadInput, match="already exists; choose another folder or remove it"):
+            model.save(place)
+    assert {path: path.stat().st_mtime_ns for path in run.iterdir()} == before
+    (tmp_path / "empty").mkdir()
+    model.save(tmp_path / "empty")
+    assert firth.load(tmp_path / "empty").fill("The [MASK].") == model.fill("The [MASK].")
 
 
 def test_places_that_cannot_be_written(refused: Callable[..., str], run: Path, tmp_path: Path, data: Path) -> None:

@@ -1,10 +1,12 @@
 """The command line: light, complete, explained; and every config field has its sentence."""
 
+import io
 import json
 import logging
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -15,7 +17,7 @@ import pytest
 import typer
 
 import firth
-from firth import __version__, cli, encoders, lineage, objectives, samples, tasks, tokenizers
+from firth import __version__, cli, console, encoders, lineage, objectives, samples, tasks, tokenizers
 from firth.config import describe, part_config, resolve
 from firth.finetuning.backbones import BACKBONES
 from firth.finetuning.settings import FinetuneConfig
@@ -225,3 +227,26 @@ def test_a_blank_text_is_answered_with_a_warning(tmp_path: Path, command: Callab
     assert len(shown.out.splitlines()) == 2
     assert "Warning: 1 text is blank, answered like the others." in shown.err
     assert "blank" not in command("predict", model, "good day").err
+
+
+class Terminal(io.StringIO):
+    """What a window of 80 characters shows."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_progress_bar_cuts_the_note_and_not_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(console, "PATIENCE", -1.0)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    with console.shown(), console.bar("pre-training", 1000, unit="steps") as advance:
+        for done in range(1, 4):
+            advance(done, "masked_lm 6.537 next_sentence 0.697 rate 1.5e-04")
+            time.sleep(0.1)
+    without_colours = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    last_line = re.split(r"[\r\n]+", without_colours.strip())[-1]
+    assert re.search(r"pre-training ━+ +[\d.]+ steps/s (\d|-):(\d\d|--):(\d\d|--) masked_lm 6\.537.*…$", last_line)
+    assert len(last_line) <= 80

@@ -230,6 +230,7 @@ def test_swapped_arguments_are_recognised(reviews: Path, run: Path, tmp_path: Pa
     assert (said.code, "The model comes first" in said.err) == (2, True)
     assert command("predict", reviews, "a good day").code == 0  # as the message says
     assert "The model comes first" in command("fill", "the [MASK]", run).err
+    assert command("fill", run).err == f"firth: '{run}' is a model; write the text with its mask after it.\n"
     rows = tmp_path / "rows.tsv"
     rows.write_text(ROWS)
     swapped = command("finetune", rows, "--task", "classify", "--train", run, "--out", tmp_path / "model")
@@ -238,6 +239,14 @@ def test_swapped_arguments_are_recognised(reviews: Path, run: Path, tmp_path: Pa
     assert "is a file, not a folder with a model; labelled rows go to --train" in file_alone.err
     right = command("finetune", run, "epochs=1", "--task", "classify", "--train", rows, "--out", tmp_path / "model")
     assert right.code == 0
+
+
+def test_a_setting_that_is_typed_as_an_option(command: Command) -> None:
+    says = "No such option: --epochs; if it is a setting, write epochs=VALUE."
+    assert says in command("finetune", "--task", "classify", "--epochs", "3").err
+    assert "write batch_size=VALUE" in command("tune", "--task", "classify", "--batch-size=8").err
+    assert "write train.seed=VALUE" in command("pretrain", "data", "--train.seed", "8").err
+    assert "if it is a setting" not in command("fill", "a [MASK]", "--epochs", "3").err
 
 
 def test_a_folder_without_weights_is_told_what_it_looks_like(run: Path, tmp_path: Path, command: Command) -> None:

@@ -143,8 +143,13 @@ def test_greedy_tells_its_log_probability() -> None:
 def test_settings_that_contradict_each_other() -> None:
     with pytest.raises(BadConfig, match="draws nothing"):
         Choice(beams=2)
-    with pytest.raises(BadConfig, match="at least 1 beam"):
+    for temperature in (-1, float("nan"), float("inf")):
+        with pytest.raises(BadConfig, match="needs a temperature"):
+            Choice(temperature=temperature)
+    with pytest.raises(BadConfig, match="1 to 1,024 beams; 0 were"):
         Choice(beams=0)
+    with pytest.raises(BadConfig, match="1 to 1,024 beams; 100000 were"):
+        Choice(temperature=0, beams=100_000)
 
 
 CHOICES = [Choice(temperature=0), Choice(temperature=1.0), Choice(temperature=0, beams=3)]

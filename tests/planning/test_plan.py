@@ -3,8 +3,10 @@
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -154,7 +156,7 @@ def test_sizes(written: str, expected: float) -> None:
     ("options", "sentence"),
     [
         ({"text_size": "much"}, "'much' is not a size of a text"),
-        ({}, "Give a text or a sample of it"),
+        ({}, "Give a text or a sample of it by `text=`, or `text_size='20GB'`."),
         ({"text_size": "1GB", "gpu": "H20O"}, "did you mean H200?"),
         ({"text_size": "1GB", "steps": 1, "epochs": 1}, "Give one of `steps=` and `epochs=`"),
         ({"text_size": "1GB", "gpus": 0}, "at least one machine"),
@@ -192,3 +194,11 @@ def test_a_probe_finds_the_speed_of_this_machine() -> None:
     usual = replace(device, speed=1.0, source="measured")
     assert step_seconds(work_of(recipe), device) == pytest.approx(step_seconds(work_of(recipe), usual) / device.speed)
     assert cpu(2).flops == 2 * cpu(1).flops
+
+
+def test_a_text_without_its_option_is_no_setting(tmp_path: Path, command: Callable[..., Any]) -> None:
+    answer = command("plan", tmp_path)
+    assert (answer.code, answer.err) == (
+        2,
+        f"firth: '{tmp_path}' is not a setting; if it is a text, write --text {tmp_path}.\n",
+    )

@@ -90,6 +90,8 @@ PAYLOADS: list[tuple[str, str, bytes, dict[str, str], int]] = [
     ("a model without tasks", "/predict", body({"inputs": ["a"]}), JSON, 422),
     ("three texts for a pair", "/predict", body({"inputs": [["a", "b", "c"]], "model": "classify"}), JSON, 422),
     ("a row without its columns", "/predict", body({"inputs": [{"x": "y"}], "model": "answer"}), JSON, 422),
+    ("a row with an unknown column", "/predict", body({"inputs": [{"x": "y"}], "model": "classify"}), JSON, 422),
+    ("a row without columns", "/predict", body({"inputs": [{}], "model": "classify"}), JSON, 422),
     ("one option", "/predict", body({"inputs": [["a", "b"]], "model": "choose"}), JSON, 422),
     ("a negative layer", "/attention", body({"text": "a", "layer": -1}), JSON, 422),
     ("a pattern for a word", "/meaning", body({"word": "(a+)+$", "texts": ["a" * 5000]}), JSON, 422),

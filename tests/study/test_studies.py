@@ -260,7 +260,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path: Path) -> None:
         ((), f"Name one study ({NAMES}) or give --all."),
         (("lineage", "--all"), f"Name one study ({NAMES}) or give --all."),
         (("nothing",), f"There is no study named 'nothing' (known: {NAMES})."),
-        (("lineage", "--minutes", "0"), "--minutes must be above 0."),
+        (("lineage", "--minutes", "0"), "--minutes must be a finite number above 0; it is 0.0."),
     ],
 )
 def test_mistakes(words: tuple[str, ...], sentence: str, tmp_path: Path, command: Callable[..., Any]) -> None:

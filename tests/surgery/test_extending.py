@@ -31,6 +31,8 @@ def test_rows_are_means_and_the_rest_is_unchanged(
     shown = json.loads(done.out)
     assert len(shown["new"]) == 5
     assert shown["tokens_per_text_after"] < shown["tokens_per_text_before"]
+    listed = command("extend", run, "--text", text, "--add", 5, "--min-count", 1, "--out", tmp_path / "again").out
+    assert not listed.rstrip().endswith("...")
     old, new = firth.load(run), firth.load(out)
     size = len(old.tokenizer.vocab)
     for part, name in (("encoder", "embeddings.tokens.weight"), ("masked_lm", "head.bias")):

@@ -229,12 +229,17 @@ def test_pooled_vectors_need_no_training(make: Make, tokenizer: WordPiece, pooli
         task.before_training(rows)
 
 
-def test_whitening_makes_the_covariance_the_unit_matrix(make: Make, tokenizer: WordPiece) -> None:
+def test_whitening_makes_the_covariance_the_unit_matrix(
+    make: Make, tokenizer: WordPiece, caplog: pytest.LogCaptureFixture
+) -> None:
     vectors = np.random.default_rng(1).normal(size=(400, 6)) @ np.random.default_rng(2).normal(size=(6, 6)) + 3
     mean, turn = fit_whitening(vectors)
     assert np.allclose(np.cov(((vectors - mean) @ turn).T), np.eye(6), atol=1e-8)
-    assert fit_whitening(vectors, 2)[1].shape == (6, 2)
-    assert fit_whitening(vectors[:4])[1].shape == (6, 3)
+    with caplog.at_level("WARNING"):
+        assert fit_whitening(vectors, 2)[1].shape == (6, 2)
+        assert not caplog.messages
+        assert fit_whitening(vectors[:4])[1].shape == (6, 3)
+    assert "learned from 4 texts and keeps 3 directions, so all texts come out equally unlike" in caplog.text
     task, encoder, data = make(SCORES, way="pooled", whiten=True)
     rows = data.examples["train"]
     found = predict(encoder, task, task.encode(rows, tokenizer, max_length=64, training=False))

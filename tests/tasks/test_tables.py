@@ -85,6 +85,7 @@ def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
         ("text\tlabel\na\tb\n", {"text_column": "1", "label_columns": ("label",)}, r"mixes both"),
         ("a\tb\n", {"text_column": "0", "label_columns": ("1",)}, r"has no column 0: columns are counted from 1"),
         ("a\tb\n", {"text_column": "1", "label_columns": ("0",)}, r"has no column 0: columns are counted from 1"),
+        ("text\ttext\tlabel\na\tb\tc\n", {}, r"has several columns 'text'; give them different names"),
         ("text\na\n", {}, r"has only one column \(text\), so its texts have no labels; add a column of labels"),
         ("", {}, r"is empty"),
     ],
@@ -92,6 +93,37 @@ def test_the_only_column_beside_the_label_is_the_text(read: Reader) -> None:
 def test_what_cannot_be_a_table_is_one_sentence(read: Reader, table: str, config: dict[str, object], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         read(table, **config)
+
+
+def test_the_second_column_alone_is_no_pair(read: Reader) -> None:
+    with pytest.raises(BadConfig, match="name the first with `text_column=`"):
+        read("text\tsay\tlabel\na\tb\tc\n", second_column="say")
+
+
+def test_columns_with_one_name_that_are_not_read(read: Reader) -> None:
+    assert read("text\tid\tid\tlabel\na\t1\t2\tx\n")[0] == [Example(("a",), "x", 2)]
+    counted = {"text_column": "1", "label_columns": ("2",)}
+    assert read("same\tsame\na\tx\n", **counted)[0] == [Example(("same",), "same", 1), Example(("a",), "x", 2)]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ({"txt": "a"}, r"^An input: no column is known to be the text \(it has txt\); name it as the training file"),
+        ({"txt": "a", "body": "b"}, r"^An input: no column is known to be the text \(it has txt, body\)"),
+        ({}, r"^An input has no columns; give it those of the training file\."),
+        ({"text": None}, r"^An input must be a text or a pair of texts; it is {'text': None}\."),
+    ],
+)
+def test_rows_of_a_program_without_a_text_are_one_sentence(row: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        ClassifyReader(ClassifyConfig()).example(row)
+
+
+@pytest.mark.parametrize("end", ["\n", "", "\r\n"])
+def test_an_open_quote_counts_the_lines_that_it_takes(end: str, read: Reader) -> None:
+    _, [problem] = read(f'text,label\n"a day,x\nb,y\nc,x{end}', "rows.csv")
+    assert "so the 2 line(s) after it" in problem.what
 
 
 def test_columns_separated_by_semicolons_are_one_sentence(read: Reader, tmp_path: Path) -> None:

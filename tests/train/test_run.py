@@ -164,8 +164,8 @@ def test_epochs_become_steps(data: Path, tiny: tuple[str, ...], tmp_path: Path) 
     ("limits", "says"),
     [
         ({"steps": 5, "minutes": 1.0}, "one of `steps=`, `epochs=` and `minutes=`"),
-        ({"steps": 0}, "above zero"),
-        ({"minutes": -1.0}, "above zero"),
+        ({"steps": 0}, "at least 1"),
+        ({"minutes": -1.0}, "above 0"),
     ],
 )
 def test_limits_that_make_no_sense(limits: dict[str, float], says: str, data: Path, tmp_path: Path) -> None:

@@ -11,10 +11,11 @@ import pytest
 import firth
 from firth import rng
 from firth.errors import BadConfig, Unsupported
+from firth.finetuning.checking import DeepFindings, LabelError
 from firth.finetuning.folds import fold_of_rows
 from firth.train.logistic import softmax
 from firth.trust.held_out import held_out_probabilities
-from firth.trust.label_errors import LEAST_CHANCE, suspicious
+from firth.trust.label_errors import LEAST_CHANCE, describe, suspicious
 from firth.trust.label_noise import estimate_noise
 
 FLIPPED = (5, 18, 33)
@@ -113,7 +114,7 @@ def test_check_deep_lists_flipped_labels_first(
         assert first["neighbours"].count(first["suggested"]) >= 3
         shown = command("check", path, *options).out
         assert f"row {first['row']}: {first['label']}, " in shown
-        assert "labels may be wrong" in shown
+        assert "3 labels may be wrong" in shown
     else:
         assert 0 <= deep["accuracy"] <= 1
         assert all(error["label"] != error["suggested"] for error in deep["errors"])
@@ -144,3 +145,20 @@ def test_what_cannot_be_checked_is_refused(run: Path, tmp_path: Path) -> None:
     rows_with_errors(path)
     with pytest.raises(BadConfig, match="no way 'magic'"):
         firth.check(path, task="classify", model=run, deep=True, deep_by="magic")  # type: ignore[arg-type]
+
+
+def test_the_number_of_doubtful_labels_is_a_sentence() -> None:
+    findings: DeepFindings = {"accuracy": 0.9, "baseline": 0.5, "reliable": True, "noise_rate": 0.1, "errors": []}
+    assert describe(findings) == ["Held-out predictions give the label of 90.0% of the rows; no label seems wrong."]
+    error: LabelError = {
+        "row": 7,
+        "text": "a small house",
+        "label": "good",
+        "suggested": "bad",
+        "probability": 0.1,
+        "suggested_probability": 0.9,
+        "chance": 0.8,
+        "neighbours": ["bad", "bad"],
+    }
+    [first, _] = describe({**findings, "errors": [error]})
+    assert first.endswith("; 1 label may be wrong, the likeliest first.")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from firth.config import from_dict, load_toml, to_dict
+from firth.config import check_limits, from_dict, load_toml, to_dict
 from firth.console import counted
 from firth.errors import BadConfig, FirthError, Resumable
 from firth.files import MANIFEST, read_json, write_bytes, write_json, write_manifest
@@ -48,8 +48,7 @@ class TuneConfig:
     """Settings of all trials."""
 
     def __post_init__(self) -> None:
-        if self.minutes <= 0:
-            raise BadConfig(f"`minutes=` must be above 0; it is {self.minutes}.")
+        check_limits(minutes=self.minutes)
 
 
 class TrialRow(TypedDict):
