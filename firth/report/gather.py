@@ -118,14 +118,16 @@ def nearest(model: "Model", sentences: Sequence[str], *, top: int = 3) -> Ranked
     Raw vectors of a young model all point in nearly the same direction. That common part says nothing about a
     sentence, so the mean is subtracted first.
     """
+    from firth.inference.embedding import unit_vectors
+
     vectors = model.embed(sentences)
-    vectors = vectors - vectors.mean(0)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = unit_vectors(vectors - vectors.mean(0))
     # Sentences x sentences.
-    cosines = vectors @ vectors.T
-    # A sentence is not its own neighbour.
+    cosines = units @ units.T
+    # A sentence is not its own neighbour: it comes last, and is cut off.
     np.fill_diagonal(cosines, -np.inf)
-    ranks = np.argsort(-cosines, axis=1)[:, :top]
+    num_neighbours = min(top, len(sentences) - 1)
+    ranks = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbours]
     found = []
     for i, text in enumerate(sentences):
         neighbours = []

@@ -69,8 +69,8 @@ def means(rows: Sequence[Score]) -> list[Mean]:
 def pictures(study: Study, rows: Sequence[Score]) -> list[Picture]:
     """The pictures of a study."""
     found = means(rows)
-    datasets = _in_order([mean.dataset for mean in found])
-    systems = _in_order([mean.system for mean in found])
+    datasets = sorted({mean.dataset for mean in found})
+    systems = sorted({mean.system for mean in found})
     if study.against:
         return [_plane(study, dataset, rows) for dataset in datasets]
     if study.x_label:
@@ -84,10 +84,6 @@ def pictures(study: Study, rows: Sequence[Score]) -> list[Picture]:
         own = [mean for mean in found if mean.dataset == dataset]
         shown.append(spreads.get(dataset) or _dots(study, dataset, own))
     return shown
-
-
-def _in_order(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(sorted(names)))
 
 
 def _curves(study: Study, dataset: str, found: Sequence[Mean]) -> Picture:
@@ -155,16 +151,22 @@ def _spreads(study: Study, rows: Sequence[Score]) -> dict[str, Picture]:
 def _plane(study: Study, dataset: str, rows: Sequence[Score]) -> Picture:
     """A point for each system: the means of its score and of the figure that the study draws it against."""
     collected: dict[str, list[tuple[float, float]]] = {}
+    reference = ""
+    figure = ""
     for row in rows:
-        if row.dataset == dataset and row.score is not None:
+        if row.dataset != dataset or row.score is None:
+            continue
+        figure = row.figure
+        if study.against not in row.figures:
             # The system that the others are a multiple of has no such figure.
-            against = row.figures.get(study.against, 1.0)
-            collected.setdefault(row.system, []).append((against, row.score))
+            reference = row.system
+        against = row.figures.get(study.against, 1.0)
+        collected.setdefault(row.system, []).append((against, row.score))
     named = {}
     for system, places in collected.items():
         across = sum(x for x, _ in places) / len(places)
         up = sum(y for _, y in places) / len(places)
         named[system] = (across, up)
-    name = study.score or next(row.figure for row in rows if row.dataset == dataset)
-    chart = points(named, x_label=study.x_label or study.against, y_label=name)
+    name = study.score or figure
+    chart = points(named, x_label=study.x_label or study.against, y_label=name, reference=reference)
     return Picture(f"{dataset}: {name}", chart)

@@ -86,8 +86,10 @@ def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | 
             where = f"{cell.system}, {cell.dataset}, seed {cell.seed}"
             log.info(f"{study.name} {number}/{len(cells)}: {where} (about {clock.expected(missing):.0f} s)")
         begun = time.monotonic()
-        rows.append(_row(cell, store))
-        if missing:
+        row = _row(cell, store)
+        rows.append(row)
+        # A run that failed early says nothing about how fast this machine is.
+        if missing and not row.failed:
             clock.learn(missing, time.monotonic() - begun)
     if num_left:
         log.info(f"{num_left} of {len(cells)} cells did not fit into the time; run it again to go on.")
@@ -124,4 +126,6 @@ def write_rows(rows: Sequence[Score], path: Path) -> None:
 
 def read_rows(path: Path) -> list[Score]:
     """The rows of a file that `write_rows` wrote."""
-    return [from_dict(Score, json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    # Not `splitlines`: the sentence of a failure may hold other line separators of Unicode.
+    lines = path.read_text("utf-8").split("\n")
+    return [from_dict(Score, json.loads(line)) for line in lines if line]
