@@ -17,7 +17,7 @@ import numpy as np
 
 from firth import models, rng
 from firth.console import counted
-from firth.corpus.readers import read_texts
+from firth.corpus.readers import ROWS, TABLES, read_texts
 from firth.data.spoken import words_of
 from firth.errors import BadInput
 from firth.files import ending
@@ -41,8 +41,6 @@ SHOWN_WORDS = 10
 SHOWN_TEXTS = 5
 SURE_DEVIATIONS = 3.0
 """The AUC must lie so many standard errors above 0.5 to be called drift."""
-TABLES = (".tsv", ".csv", ".json", ".jsonl")
-
 Row = tuple[str, ...]
 """One text, or the two texts of a pair."""
 
@@ -125,7 +123,7 @@ def find_drift(
 
 def _read_rows(path: Path, columns: Mapping[str, object] | None) -> list[Row]:
     """The texts of a table's text columns, or the lines of a text file that are not blank."""
-    if ending(path) not in TABLES:
+    if ending(path) not in (*TABLES, *ROWS):
         return [(line,) for line in read_texts(path) if line.strip()]
     table = read_rows(path)
     named, _ = find_columns(table, ClassifyConfig(**(columns or {})), labelled=False)  # type: ignore[arg-type]
@@ -188,9 +186,12 @@ def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[s
     """Words that have become more frequent and less frequent, with the z-scores of their log-odds."""
     old_counts = Counter(chain.from_iterable(map(words_of, old)))
     new_counts = Counter(chain.from_iterable(map(words_of, new)))
+    prior = old_counts + new_counts
+    if len(prior) < 2:
+        # Odds are those of a word against all others.
+        return [], []
     num_old = old_counts.total()
     num_new = new_counts.total()
-    prior = old_counts + new_counts
     num_prior = prior.total()
     scores: dict[str, float] = {}
     for word, weight in prior.items():
