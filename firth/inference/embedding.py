@@ -357,8 +357,9 @@ class Embedder:
     ) -> np.ndarray:
         """One vector for each sequence; sequences of similar length share a batch."""
         vectors = np.empty((len(sequences), self._pooled_width(pooling)), np.float32)
-        if pooling == "cls" and self.encoder.cls_last:
-            pooling = "last"
+        if self.encoder.cls_last:
+            names = ["last" if name == "cls" else name for name in pooling.split("+")]
+            pooling = "+".join(names)
 
         @torch.inference_mode()
         def compute(rows: list[int]) -> None:
@@ -398,7 +399,7 @@ class Embedder:
 def pool(states_ND: Tensor, batch: Batch, pooling: str) -> Tensor:
     """One vector for each sequence of a batch."""
     pooled = [POOLINGS[name](states_ND, batch.bounds_B1) for name in pooling.split("+")]
-    return torch.cat(pooled, 1) if len(pooled) > 1 else pooled[0]
+    return torch.cat(pooled, 1)
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

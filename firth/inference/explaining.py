@@ -120,8 +120,11 @@ class Explainer:
         if changed:
             without = predict(self.encoder, self.head, self._encode(changed))
         falls = [probability - _probability(answer, label) for answer in without]
-        num_first = len(spans[0])
-        weights = [falls[:num_first], falls[num_first:]][: len(spans)]
+        # The words of the first text come first.
+        weights = []
+        for words in spans:
+            weights.append(falls[: len(words)])
+            falls = falls[len(words) :]
         return _explanation(example, label, probability, "occlusion", spans, weights)
 
     def _by_gradients(self, item: Item, prediction: Prediction, head: ClassifyHead) -> Explanation:
@@ -186,8 +189,9 @@ class Explainer:
         at_once = max(1, BATCH_TOKENS // max(1, len(window.ids)))
         total_L = torch.zeros(len(window.ids))
         for first_step in range(0, STEPS, at_once):
-            steps = torch.arange(first_step, min(first_step + at_once, STEPS))
-            shares_S = (steps + 0.5) / STEPS  # the middle of each step
+            steps_S = torch.arange(first_step, min(first_step + at_once, STEPS))
+            # The middle of each step.
+            shares_S = (steps_S + 0.5) / STEPS
             total_L += self._gradients_at(window, shares_S, is_text_L, head, label) / STEPS
         return total_L.numpy()
 

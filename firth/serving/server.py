@@ -297,13 +297,18 @@ def _reason(error: OSError | OverflowError) -> str:
 def _raise_open_files_limit() -> None:
     """Every connection is an open file, and the usual limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES
-    # A negative hard limit means that there is none.
-    if hard > 0:
-        wanted = max(soft, min(hard, MAX_OPEN_FILES))
     # Some systems allow fewer files than their own hard limit says; then the usual limit stays.
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files_limit(soft, hard), hard))
+
+
+def open_files_limit(soft: int, hard: int) -> int:
+    """The limit to set: `MAX_OPEN_FILES` as far as the hard limit allows, and never less than there is."""
+    if soft == resource.RLIM_INFINITY:
+        return soft
+    if hard == resource.RLIM_INFINITY:
+        return max(soft, MAX_OPEN_FILES)
+    return max(soft, min(hard, MAX_OPEN_FILES))
 
 
 def _warm_up(model: Model) -> None:
