@@ -27,6 +27,11 @@ from firth.tokenizers.subwords import Subwords
 
 EPOCHS = 5.0
 """Passes over the rows if the user does not say."""
+WORD_CHARACTERS = 5
+"""About how many characters a word has."""
+BUCKETS_OF_WORD = 4
+FEWEST_BUCKETS = 1000
+"""A small file gets no more rows for n-grams than this for each word and length, but at least so many."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,14 @@ def start_from_words(data: Mapping[str, Labelled], config: FastTextConfig) -> St
     if not isinstance(part.config, ClassifyConfig) or part.config.kind != "one" or len(part.labels) != 1:
         raise BadConfig("`recipe='fasttext'` classifies texts by one name each: use it with `task='classify'`.")
     texts = list(texts_of(data))
-    num_words = sum(len(text) // 5 + 1 for text in texts)  # about five characters a word
-    few_buckets = max(1000, 4 * num_words * config.word_ngrams)
+    num_words = sum(len(text) // WORD_CHARACTERS + 1 for text in texts)
+    enough_buckets = max(FEWEST_BUCKETS, BUCKETS_OF_WORD * num_words * config.word_ngrams)
     settings = Subwords.Config(
         min_count=config.min_count,
         word_ngrams=config.word_ngrams,
         min_ngram=config.min_ngram,
         max_ngram=config.max_ngram,
-        num_buckets=min(config.num_buckets, few_buckets),
+        num_buckets=min(config.num_buckets, enough_buckets),
     )
     tokenizer = Subwords.train(iter(texts), settings)
     return Start("bag", Bag.Config(vocab_size=tokenizer.num_rows, width=config.width), tokenizer)

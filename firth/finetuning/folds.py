@@ -13,8 +13,8 @@ def fold_of_rows(labels: Sequence[Hashable], groups: Sequence[Hashable], *, coun
     A group is what must not be learned from and measured on at the same time, such as a text that occurs twice.
     """
     order = rng.permutation(rng.key(seed, "folds"), len(labels)).tolist()
+    # How many groups of each label were dealt.
     num_dealt: dict[Hashable, int] = {}
-    """How many groups of each label were dealt."""
     fold_of_group: dict[Hashable, int] = {}
     for row in order:
         group = groups[row]

@@ -122,7 +122,8 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
     if not resumed:
         config = replace(config, train=with_micro_batches(config.train))
         config = _resolve_config(config, data, start, request)
-    micro_batches_of_rank(config.train)  # raises now rather than after files were written
+    # Raises now rather than after files were written.
+    micro_batches_of_rank(config.train)
     return FinetuneJob(config, source, data, start, device_name, extension)
 
 

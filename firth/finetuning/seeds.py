@@ -106,7 +106,8 @@ def run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
     """Trains with one seed, or reads what an earlier process wrote; returns its figures."""
     folder = seed_folder(run_folder.path, seed)
     is_done = (folder / RESULT).exists()
-    run_folder.wait_for_ranks()  # all ranks look before rank 0 writes
+    # All ranks look before rank 0 writes.
+    run_folder.wait_for_ranks()
     if is_done:
         return from_dict(SeedResult, read_json(folder / RESULT))
     if run_folder.is_main:
@@ -114,7 +115,8 @@ def run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
     model = build_model(job, seed)
     items = {part: encode_part(job, model.heads, part) for part in PARTS}
     for name, head in model.heads.items():
-        if seed == job.config.train.seed:  # all seeds read the same rows
+        # All seeds read the same rows, so the first one reports them.
+        if seed == job.config.train.seed:
             labelled.report_cuts(f"{name}, train", items["train"][name])
             _report_unknown(job, name, items["train"][name])
         head.before_training(job.data[name].examples["train"])
@@ -196,7 +198,8 @@ def _solve_seed(job: FinetuneJob, folder: Path, seed: int, model: SeedModel, ite
     ((name, head),) = model.heads.items()
     solve = job.backbone.solve
     assert solve is not None
-    training_items = items.pop("train")[name]  # not needed afterwards, and large
+    # Not needed afterwards, and large.
+    training_items = items.pop("train")[name]
     solve(head, model.learner.encoder, training_items, tokenizer=job.start.tokenizer, config=job.config, seed=seed)
     values = _measure(job, model, items["dev"], {})
     keep(folder, model.learner, step=0, values=values, head_state=HeadState(_configs(model.heads), {}))

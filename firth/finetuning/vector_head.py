@@ -39,6 +39,8 @@ SMALLEST_EIGENVALUE = 1e-3
 WHITENED_SENTENCES = 50_000
 NO_WEIGHT = 1e-6
 """The weight of a token that is left out of a half; not 0, because a half may have no token."""
+BYTES_PER_SENTENCE = 120.0
+"""About 100 characters, or 40 in Chinese, where a character has three bytes."""
 BLOCK_SENTENCES = 4096
 """Sentences that are tokenized at once."""
 
@@ -151,8 +153,7 @@ def read_sentences(texts: Sequence[Path], tokenizer: Tokenizer, config: VectorHe
 def _sentences(texts: Sequence[Path], config: VectorHeadConfig) -> Iterator[tuple[int, str]]:
     """The sentences of documents drawn from all of the text, each with the number of its line."""
     files = find_files(texts)
-    # About 100 characters a sentence, or 40 in Chinese, where a character has three bytes.
-    wanted_bytes = 120.0 * config.sentences
+    wanted_bytes = BYTES_PER_SENTENCE * config.sentences
     share = min(1.0, wanted_bytes / max(1, expected_bytes(files)))
     draw = rng.key(config.seed, "vector head", "documents")
     line_number = 0
