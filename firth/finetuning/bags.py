@@ -26,12 +26,12 @@ from firth.tensors import Encoder
 from firth.tokenizers.subwords import Subwords
 
 EPOCHS = 5.0
-"""Passes over the rows if the user does not say."""
+"""Passes over the rows by default."""
 WORD_CHARACTERS = 5
 """About how many characters a word has."""
 BUCKETS_OF_WORD = 4
 FEWEST_BUCKETS = 1000
-"""A small file gets no more rows for n-grams than this for each word and length, but at least so many."""
+"""A small file gets at most `BUCKETS_OF_WORD` rows for each word and length of n-grams, but at least this many."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Taggers that start from nothing but labelled sentences: over features written by hand, or over vectors of units.
+"""Taggers trained on labelled sentences alone: over hand-written features, or over new vectors of units.
 
 In: labelled sentences. Out: what such a run starts from (templates and an empty bag, or a list of units and their
 vectors), and the bag and tagger with their weights found without a training loop: HMM by counting, MEMM and CRF by

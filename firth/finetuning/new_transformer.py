@@ -19,7 +19,7 @@ from firth.tokenizers.bpe import BPE
 log = logging.getLogger(__name__)
 
 EPOCHS = 30.0
-"""Passes over the rows if the user does not say."""
+"""Passes over the rows by default."""
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ Figures = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class HeadState:
-    """What an evaluation finds about the heads besides their weights."""
+    """What an evaluation finds about the heads apart from their weights."""
 
     configs: Mapping[str, JsonObject]
     """By task, with what was found on the rows for picking, such as a threshold."""

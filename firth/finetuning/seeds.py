@@ -61,7 +61,7 @@ def seed_folder(out: Path, seed: int) -> Path:
 
 
 def build_model(job: FinetuneJob, seed: int) -> SeedModel:
-    """The encoder and the heads as a seed begins."""
+    """The encoder and the heads at the start of a seed."""
     # All weights that are new are drawn after this: of adapters or features, then of the heads.
     reseed(seed, "initial weights")
     backbone = job.start.encoder(job.config.train.precision, job.device)
@@ -91,7 +91,7 @@ def rehearse(job: FinetuneJob) -> None:
 
 
 def _check_adapter(job: FinetuneJob, model: SeedModel) -> None:
-    """Raises if the low-rank matrices of LoRA could not be saved without the model they were made beside."""
+    """Raises if the LoRA matrices could not be saved without the model that they adapt."""
     if not job.source.model or job.source.random:
         raise BadConfig("transfer.merge=false needs a model that the small folder belongs to; name one or merge.")
     checkpoint = Checkpoint(

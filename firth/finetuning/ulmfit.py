@@ -55,7 +55,7 @@ LM_PREFIX = "lm."
 
 @dataclass(frozen=True)
 class LanguageModelStage:
-    """What `lm.KEY=VALUE` sets of the second stage besides the settings of a pre-training."""
+    """What `lm.KEY=VALUE` sets of the second stage in addition to the settings of a pre-training."""
 
     epochs: float = LM_EPOCHS
     """Passes over the text of the training rows."""
@@ -123,7 +123,7 @@ def _language_model(model: str) -> Checkpoint:
 def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
     """Writes shards of the rows' text, each a document, by the model's own tokenizer."""
     if data.exists():
-        # A run that was killed before it began left it, perhaps made from other rows.
+        # Left by a run that was killed before it started, perhaps with other rows.
         shutil.rmtree(data)
     path = data.parent / TEXT
     # A line break inside a text would start another document.

@@ -201,7 +201,7 @@ class _Learner:
         self.projection_ED, self.bias_D = self._whitening()
 
     def _whitening(self) -> tuple[Tensor, Tensor]:
-        """The projection and bias that centre the sentences' means and make them vary alike in all directions."""
+        """The projection and bias that whiten the sentences' means: mean 0, the same variance in all directions."""
         order = rng.permutation(rng.key(self.config.seed, "vector head", "whitening"), len(self.sentences))
         ids_T, offsets_S = self.sentences.take(torch.from_numpy(order[:WHITENED_SENTENCES].copy()))
         with torch.no_grad():

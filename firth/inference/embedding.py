@@ -164,7 +164,7 @@ class Embedder:
         if pooling is not None and not set(pooling.split("+")) <= POOLINGS.keys():
             raise BadConfig(f"There is no pooling named '{pooling}' (known: {', '.join(POOLINGS)}).")
         if len(texts) == 1:
-            # A question has no next block to tokenize meanwhile, so it needs no thread of its own.
+            # There is no next block to tokenize in the meantime, so no thread is needed.
             block = self.tokenize(texts, max_length=max_length, specials=specials, prompt=prompt)
             return self.embed_tokenized([block], pooling=pooling, normalise=normalise)[0]
         vectors = np.empty((len(texts), self.width(pooling)), np.float32)
@@ -234,7 +234,7 @@ class Embedder:
             pooled = self._summed_rows(sequences)
         else:
             pooled = self._pooled_vectors(self.fast_encoder, sequences, pooling or self.settings.pooling)
-        # The vectors are dealt back to the requests they belong to.
+        # The vectors go back to the requests they belong to.
         counts = [len(request.sequences) for request in requests]
         ends = np.cumsum(counts)
         rows_by_request = np.split(pooled, ends[:-1])

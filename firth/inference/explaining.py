@@ -36,7 +36,7 @@ BATCH_TOKENS = 2048
 
 @dataclass(frozen=True)
 class WordWeight:
-    """What a word adds to the probability of the label; below 0 it speaks against the label."""
+    """What a word adds to the probability of the label; a negative weight is evidence against it."""
 
     word: str
     weight: float
@@ -236,7 +236,7 @@ class Explainer:
 
 
 def explained_label(prediction: Prediction) -> tuple[str, float]:
-    """The label to explain and its probability: the predicted one, of several the likeliest; or the number."""
+    """The label to explain and its probability: the most likely one, or of a regression the number."""
     if not prediction.probabilities:
         return "", float(prediction.label)
     label = max(prediction.probabilities, key=lambda name: prediction.probabilities[name])

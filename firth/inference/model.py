@@ -199,7 +199,7 @@ class Model:
         try:
             self.rewriter()
         except (BadConfig, Unsupported):
-            # Several tasks that rewrite can all be asked for by name.
+            # With several tasks that rewrite, each is available by name.
             return any(isinstance(head, RewriteHead) for head in self.checkpoint.tasks.values())
         return True
 

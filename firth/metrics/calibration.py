@@ -1,4 +1,4 @@
-"""Whether probabilities are what they say: confidences and whether each answer was right in; errors and thresholds out.
+"""Whether probabilities are calibrated: confidences and whether each answer was right in; errors and thresholds out.
 
 The expected calibration error and temperature scaling are those of Guo et al. 2017 (On Calibration of Modern Neural
 Networks, equations 3 and 9).
@@ -17,7 +17,7 @@ BINS = 15
 """Intervals of equal width that the calibration error compares in, as in the paper."""
 PRIOR_DEVIATION = 0.7
 """Standard deviation of the temperature's logarithm before any row is seen. Without it, a few rows that are all right
-would make the model infinitely sure."""
+would make the model infinitely confident."""
 _LOWEST = math.log(0.05)
 _HIGHEST = math.log(20.0)
 """The logarithms of the temperatures that are searched."""

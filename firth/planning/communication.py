@@ -35,7 +35,7 @@ def all_reduce_seconds(num_bytes: float, ranks: int, *, bandwidth: float, latenc
 
 
 def sent_bytes(parameters: float, cluster: Cluster, mode: Mode, *, micro_batches: int = 1) -> float:
-    """Bytes that each device sends in a step of so many micro-batches on each device."""
+    """Bytes that each device sends in a step, in which it computes `micro_batches` micro-batches."""
     ranks = cluster.size
     if mode == "ddp":
         # Gradients are added once, after the last micro-batch.

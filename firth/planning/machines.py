@@ -80,7 +80,7 @@ CPU_MEMORY = 16e9
 
 
 def cpu(cores: int | None = None, *, precision: str = "auto") -> Device:
-    """A CPU with so many cores, which trains in this precision; without a number, the cores of this process."""
+    """A CPU with `cores` cores, or those of this process, that trains in this precision."""
     if cores is None:
         cores = num_cores()
     is_half = precision == "bf16" or (precision == "auto" and this_cpu().trains_in_bf16)

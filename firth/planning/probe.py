@@ -32,7 +32,7 @@ DOCUMENT_TOKENS = 400
 SPARE_DOCUMENTS = 10
 """More documents than a short text needs, of which some are held out."""
 NUM_STEPS = 8
-"""Steps until the text begins again."""
+"""Steps of one pass over the text."""
 WARM_STEPS = 3
 LEAST_STEPS = 3
 

@@ -110,7 +110,7 @@ def _task_sections(name: str, task: TaskSummary, title: str) -> list[Section]:
 
 
 def _figures(name: str, task: TaskSummary, title: str) -> Section:
-    """All figures beside those of the baseline, and what to know about them."""
+    """All figures next to those of the baseline, with notes."""
     collapsed = collapsed_line(name, task.get("collapsed_seeds", []))
     mark = " *" if collapsed else ""
     rows = []
@@ -171,7 +171,7 @@ def _mistakes(task: TaskSummary, title: str) -> Section:
         texts = (mistake["text"], mistake["gold"], mistake["predicted"])
         rows.append([*texts, mistake["error"], mistake["row"]])
     where = _part_name(task, task["details_of"])
-    lead = f"The mistakes on {where} that the model was surest of."
+    lead = f"The mistakes on {where} in which the model was most confident."
     return section(f"{title}Hardest errors", lead, table(columns, rows))
 
 

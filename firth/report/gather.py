@@ -24,7 +24,7 @@ def gather(
     sentences: Sequence[str] = (),
     attention: str = "",
 ) -> PretrainingReport:
-    """The page is titled by what ran. Word vectors are shown without torch and asked no questions.
+    """What the page of a run shows. Word vectors are shown without torch, and nothing is computed with them.
 
     `data` is the prepared text, if it may have been moved since the run began.
     """
@@ -45,7 +45,7 @@ def _of_network(
     sentences: Sequence[str],
     attention: str,
 ) -> PretrainingReport:
-    """Loads the model of `run` and asks it everything the page shows.
+    """Loads the model of `run` and computes everything the page shows.
 
     `fills` are texts with [MASK], `sentences` are compared with each other, and the attention is shown on one sentence.
     """
@@ -86,7 +86,7 @@ def _facts(model: "Model", run: Path) -> dict[str, object]:
 
 
 def _filled(model: "Model", texts: Sequence[str]) -> Ranked:
-    """For each text with [MASK] the likeliest tokens and their probabilities."""
+    """For each text with [MASK] the most likely tokens and their probabilities."""
     filled = []
     for text in texts:
         candidates = [(row.token, row.probability) for row in model.fill(text)]

@@ -1,4 +1,4 @@
-"""Passages and a model -> a folder that is searched where it lies on disk, by meaning and by words.
+"""Passages and a model -> a memory-mapped index that is searched by meaning and by words.
 
 By meaning: a passage's vector has length 1 and is kept as one byte a number: v = centre + scale * code, with a scale of
 its own and one centre for all. (Vectors of many models have a large part in common, which would leave few codes for the

@@ -102,10 +102,10 @@ def answer(
     on_start: Callable[[], None] | None = None,
     shared: Path | None = None,
 ) -> None:
-    """Loads the models and answers on an open socket until a signal, or until `is_over`, which is asked ten times a
+    """Loads the models and answers on an open socket until a signal, or until `is_over`, which is polled ten times a
     second. `on_start` is called when the first request can be answered.
 
-    With the folder `shared`, the weights lie in files there, which other processes use too.
+    With the folder `shared`, the weights are mapped from files there, which other processes use too.
     """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, CACHED_KERNELS)
@@ -129,7 +129,7 @@ def make_app(
     precision: str | None = None,
     shared: Path | None = None,
 ) -> App:
-    """The ASGI app over these models, loaded and warmed up; whoever runs it closes `app.state.batcher` at the end."""
+    """The ASGI app over these models, loaded and warmed up; the caller closes `app.state.batcher` at the end."""
     opened = None
     if index is not None:
         opened = SearchIndex.open(index)
@@ -290,7 +290,8 @@ def _reason(error: OSError | OverflowError) -> str:
     if isinstance(error, socket.gaierror):
         text = error.strerror or text
     elif isinstance(error, OSError) and error.errno:
-        text = os.strerror(error.errno)  # the error's own text has the address in it again
+        # The error's own text contains the address again.
+        text = os.strerror(error.errno)
     return text[:1].lower() + text[1:]
 
 

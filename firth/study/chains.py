@@ -127,7 +127,7 @@ def _draws(sources: Sources, tagged: TaggedSet, share: float) -> list[Drawn]:
 
 
 def _chain(tagged: TaggedSet, system: str, drawn: Drawn) -> Experiment:
-    """A chain over features written by hand: it takes nothing from a seed but the sentences."""
+    """A chain over hand-written features: only its sentences depend on the seed."""
     changes = (*SETTINGS, f"tasks.tag.tagger={system}")
     seconds = 4 + tagged.chain_seconds * drawn.count
     return _finetuned({"encoder": "bag", "seed": 1}, changes, tagged, drawn, seconds=seconds)
@@ -163,7 +163,7 @@ def _finetuned(
 
 
 def _claims(small: float, large: float, datasets: tuple[str, ...]) -> tuple[Claim, ...]:
-    """The order with little text, and what an encoder is worth in text."""
+    """The order of the taggers with little text, and how much text a pre-trained encoder replaces."""
     few = f"{small:g} %"
     many = f"{large:g} %"
 

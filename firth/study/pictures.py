@@ -39,13 +39,13 @@ class Picture:
         return f"{words.strip('-')}.svg"
 
     def standalone(self) -> str:
-        """The chart as a file of its own: on white, with the colours of a bright screen."""
+        """The chart as a separate file: on white, with the colours of the light theme."""
         inside = tag("style", Html(_bright_charts())) + tag("rect", width="100%", height="100%", fill="#ffffff")
         return self.svg.replace(">", f">{inside}", 1) + "\n"
 
 
 def _bright_charts() -> str:
-    """The stylesheet of charts with values in the place of names, which not every program knows."""
+    """The stylesheet of charts with values in place of CSS variables, which not every program supports."""
     bright, _, _ = COLOURS.partition("@media")
     values = dict(re.findall(r"--([\w-]+):\s*([^;]+);", bright))
     return re.sub(r"var\(--([\w-]+)\)", lambda found: values[found[1]], CHARTS)

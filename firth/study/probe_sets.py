@@ -105,7 +105,7 @@ def _read_tagged(path: Path) -> list[TaggedSentence]:
 
 
 def _line(sentence: TaggedSentence, task: str, key: np.uint64) -> str:
-    """The words and their labels; empty if there is nothing to ask about."""
+    """The words and their labels; empty if no word has a label."""
     words = list(sentence.words)
     labels = [UNLABELLED] * len(words)
     if task == "pos":

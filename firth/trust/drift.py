@@ -40,7 +40,7 @@ FEWEST_TEXTS = 2 * FOLDS
 SHOWN_WORDS = 10
 SHOWN_TEXTS = 5
 SURE_DEVIATIONS = 3.0
-"""The AUC must lie so many standard errors above 0.5 to be called drift."""
+"""The AUC must be this many standard errors above 0.5 to count as drift."""
 Row = tuple[str, ...]
 """One text, or the two texts of a pair."""
 
@@ -98,7 +98,7 @@ def find_drift(
     texts = [*old_texts, *new_texts]
     is_new_N = np.repeat([0, 1], [len(old_texts), len(new_texts)])
     vectors_ND = unit_vectors(loaded.embed(texts))
-    # A text that is in both files is in one fold, so that it cannot be learned by heart.
+    # A text that is in both files is in one fold, so that it cannot be memorised.
     folds_N = fold_of_rows(is_new_N.tolist(), texts, count=FOLDS, seed=seed)
     newness_N = held_out_probabilities(vectors_ND, is_new_N, folds_N)[:, 1]
     auc = roc_auc(is_new_N, newness_N)

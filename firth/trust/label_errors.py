@@ -1,4 +1,4 @@
-"""Labels that are probably wrong: labelled rows in, the suspicious ones out, the likeliest errors first.
+"""Labels that are probably wrong: labelled rows in, the suspicious ones out, the most likely errors first.
 
 Every row gets probabilities from a model that was trained without it (cross-validation), and `label_noise` turns them
 into the chance that its label is wrong. The evidence for each row is that chance, the probabilities, and the labels of
@@ -49,7 +49,7 @@ LEAST_KNOWN = 0.2
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """The training rows of a task with what models say that did not see them."""
+    """The training rows of a task with the predictions of models that did not see them."""
 
     examples: list[Example]
     names: tuple[str, ...]
@@ -131,7 +131,7 @@ def find_label_errors(
     """The training rows that are probably mislabelled.
 
     `vectors` trains logistic regressions on the model's vectors (seconds), `finetune` fine-tunes the model once for
-    each fold (slower, and surer).
+    each fold (slower, and more accurate).
     """
     rows = held_out_rows(name, data, model=model, way=way)
     accuracy = float((rows.probabilities_NT.argmax(1) == rows.labels_N).mean())
@@ -157,7 +157,7 @@ def known_share(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> float:
 
 
 def suspicious(noise: LabelNoise) -> list[int]:
-    """The rows whose labels are wrong with a fair chance, the likeliest errors first."""
+    """The rows whose labels are wrong with a fair chance, the most likely errors first."""
     order = np.argsort(-noise.chances_N, kind="stable")
     is_listed = noise.chances_N[order] >= LEAST_CHANCE
     return [int(place) for place in order[is_listed]]
@@ -256,7 +256,7 @@ def describe(findings: DeepFindings, *, most: int = 20) -> list[str]:
             "labels to doubt any. Give `model=` a model that knows more, or learn from the rows with "
             "`deep_by='finetune'`."
         ]
-    lines = [f"{right}; {len(findings['errors']):,} labels may be wrong, the likeliest first."]
+    lines = [f"{right}; {len(findings['errors']):,} labels may be wrong, the most likely first."]
     for error in findings["errors"][:most]:
         votes = Counter(error["neighbours"])[error["suggested"]]
         text = " ".join(error["text"].split())[:100]

@@ -119,7 +119,7 @@ def test_a_file_without_rows_is_read_and_a_missing_one_named(tmp_path: Path) -> 
     """Of very few unlabelled texts, self-training may keep none."""
     write_table(tmp_path / "none.jsonl", [])
     assert read_table(tmp_path / "none.jsonl") == []
-    with pytest.raises(Damaged, match=r"absent\.jsonl does not exist any more; begin the run again"):
+    with pytest.raises(Damaged, match=r"absent\.jsonl does not exist any more; start the run again"):
         read_table(tmp_path / "absent.jsonl")
 
 

@@ -1,8 +1,8 @@
 """Which way to learn from few labels: cross-validation on the labelled rows.
 
 In: a request and the ways to compare. Out: each way's figures over the folds, and the best way. Every fold is a
-fine-tuning run in RUN/ways/WAY/fold-K, which leaves its figure there, so that an interrupted choice goes on with the
-next fold.
+fine-tuning run in RUN/ways/WAY/fold-K, which leaves its figure there, so that an interrupted choice resumes with
+the next fold.
 """
 
 import shutil
@@ -46,11 +46,11 @@ class WayChoice:
     def lines(self) -> list[str]:
         """What a user reads."""
         num_folds = len(self.figures[self.best])
-        said = [f"Cross-validation with {num_folds} folds, {self.metric}:"]
+        described = [f"Cross-validation with {num_folds} folds, {self.metric}:"]
         for name, values in self.figures.items():
             mark = " (chosen)" if name == self.best else ""
-            said.append(f"  {name}: {np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}{mark}")
-        return said
+            described.append(f"  {name}: {np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}{mark}")
+        return described
 
 
 @dataclass(frozen=True)

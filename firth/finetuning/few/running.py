@@ -33,7 +33,7 @@ TRIED_WITH = "tried-with.json"
 
 @dataclass(frozen=True)
 class FewRequest:
-    """What the user asks for besides plain fine-tuning."""
+    """The options of learning from few labels."""
 
     way: str
     """A name of `ways.WAYS`, or `choose`."""
@@ -46,7 +46,7 @@ def finetune(
 ) -> FinetuningSummary:
     """Chooses, labels and trains; returns what `results.json` holds."""
     if folder.begun:
-        # The numbers of the run are saved, and all that was tried before it is done.
+        # The run's settings are saved, and everything that precedes it is finished.
         return running.finetune(folder, replace(request, tasks=(), options={}), device=device)
     ways.check(few.way, request)
     validation = _validation(request, few, device=device)
@@ -81,7 +81,7 @@ def _validation(request: FinetuneRequest, few: FewRequest, *, device: str | None
 
 
 def _forget_other(folder: Path, validation: CrossValidation) -> None:
-    """Deletes what a run that was stopped before it began has tried, if it was with other rows or settings."""
+    """Deletes the trials of an earlier process that stopped before the run itself, if rows or settings have changed."""
     request = validation.request
     path = folder / TRIED_WITH
     tried_with = {

@@ -1,7 +1,7 @@
 """Self-training (Scudder 1965; noisy student, Xie et al. 2020): unlabelled texts, with the labels a teacher gives them.
 
-In: labelled rows, a way to learn, unlabelled texts. A teacher learns from the labelled rows, answers the texts, and of
-its answers the surest are kept, in the labels' own proportions. Out: a file of rows, which the run learns from as well.
+In: labelled rows, a way to learn, unlabelled texts. A teacher learns from the labelled rows and labels the texts. Its
+most confident labels are kept, in the proportions of the labelled rows. Out: a file of rows for the run to learn from.
 """
 
 import logging
@@ -96,7 +96,7 @@ def answers(model: Path, texts: Sequence[Example]) -> list[Prediction]:
 def surest(
     texts: Sequence[Example], predictions: Sequence[Prediction], rows: Sequence[Example], *, share: float, most: int
 ) -> list[Example]:
-    """The texts with the surest answers, as many of each label as its share among the labelled rows."""
+    """The texts with the most confident answers, of each label in proportion to its share of the labelled rows."""
     num_kept = min(most, round(share * len(texts)))
     balance = Counter(row.gold for row in rows)
     kept: list[Example] = []

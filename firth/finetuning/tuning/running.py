@@ -117,7 +117,7 @@ class Tuner:
         return trial
 
     def _figure(self, run: Path, request: FinetuneRequest, label: str) -> float:
-        """Makes a run, or continues it; its main figure on the rows for picking, which is said after the label."""
+        """Starts or resumes a run; logs its main figure on the rows for picking after the label, and returns it."""
         with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
             summary = running.finetune(run_folder, request, device=self.device)
         (task,) = summary["tasks"].values()
@@ -149,7 +149,7 @@ def tune(
 ) -> TuningSummary:
     """Searches and writes; returns what `results.json` holds."""
     _check(request, config)
-    # The usual settings, as a run would resolve them that never begins.
+    # The usual settings, resolved as for a run that is never started.
     usual_run = RunFolder(folder.path / TRIALS / "usual", command="finetune", resume=False)
     job = resolve_job(usual_run, replace(request, changes=config.changes), device=device)
     source = _source(job.source)
