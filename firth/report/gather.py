@@ -30,7 +30,12 @@ def gather(
     """
     source = read_source(run)
     assert isinstance(source, PretrainingSource | SolvingSource)
-    prepared = data or (run / DATA if (run / DATA).exists() else Path(source.data))
+    if data is not None:
+        prepared = data
+    elif (run / DATA).exists():
+        prepared = run / DATA
+    else:
+        prepared = Path(source.data)
     health = Shards.open(prepared, verify=False).info["health"]
     if isinstance(source, SolvingSource):
         return _of_word_vectors(run, health)

@@ -74,10 +74,14 @@ def build_index(
     passages = list(read_passages(texts, max_characters=max_characters))
     if not passages:
         raise BadInput("The text has no passages; give files that hold sentences.")
-    source = models.find(model) if model else models.suiting(passage.text for passage in passages)
+    if model:
+        source = models.find(model)
+        is_shipped = str(model) in models.names() and not Path(model).is_dir()
+    else:
+        source = models.suiting(passage.text for passage in passages)
+        is_shipped = True
     loaded = load(source)
-    # A model that comes with firth is remembered by its name, so that the index can be copied to another machine.
-    is_shipped = model is None or (str(model) in models.names() and not Path(model).is_dir())
+    # A model that comes with firth is recorded by its name, so that the index can be copied to another machine.
     name = source.name if is_shipped else str(source.resolve())
     _warn_of_passages(loaded, passages)
     with atomic_folder(out) as folder:

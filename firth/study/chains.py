@@ -91,9 +91,10 @@ def _cells(sources: Sources, tagged_sets: Mapping[str, TaggedSet], shares: tuple
             learns_once = len({drawn.train for drawn in draws}) == 1
             for drawn in draws:
                 for system in CHAINS:
-                    run = _chain(tagged, system, drawn)
                     if learns_once:
                         run = _measured(_chain(tagged, system, draws[0]), drawn.test)
+                    else:
+                        run = _chain(tagged, system, drawn)
                     found.append(Cell(system, name, drawn.seed, run, x=share, turn=tagged.turn))
                 for system in ENCODERS:
                     run = _encoder(tagged, system, drawn)

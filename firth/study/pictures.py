@@ -77,7 +77,11 @@ def pictures(study: Study, rows: Sequence[Score]) -> list[Picture]:
         return [_curves(study, dataset, found) for dataset in datasets]
     if len(datasets) > len(systems):
         # Many sets and few systems: a picture for each system is easier to read.
-        return [_dots(study, system, [mean for mean in found if mean.system == system]) for system in systems]
+        shown = []
+        for system in systems:
+            own = [mean for mean in found if mean.system == system]
+            shown.append(_dots(study, system, own))
+        return shown
     spreads = _spreads(study, rows)
     shown = []
     for dataset in datasets:

@@ -43,6 +43,8 @@ SURE_DEVIATIONS = 3.0
 """The AUC must be this many standard errors above 0.5 to count as drift."""
 Row = tuple[str, ...]
 """One text, or the two texts of a pair."""
+WordScore = tuple[str, float]
+"""A word and its z-score."""
 
 
 class Side(TypedDict):
@@ -63,9 +65,10 @@ class DriftFindings(TypedDict):
     drifted: bool
     old: Side
     new: Side
-    more_frequent: list[tuple[str, float]]
-    """Words that are more frequent in the new texts, with their z-scores ..."""
-    less_frequent: list[tuple[str, float]]
+    more_frequent: list[WordScore]
+    """Words that are more frequent in the new texts ..."""
+    less_frequent: list[WordScore]
+    """... and less frequent ones."""
     most_unlike: list[str]
     """The new texts that are least like the old ones."""
 
@@ -182,7 +185,7 @@ def _predictions(model: Model, rows: Sequence[Row]) -> list[Prediction]:
     return []
 
 
-def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[WordScore], list[WordScore]]:
     """Words that have become more frequent and less frequent, with the z-scores of their log-odds."""
     old_counts = Counter(chain.from_iterable(map(words_of, old)))
     new_counts = Counter(chain.from_iterable(map(words_of, new)))
@@ -201,7 +204,9 @@ def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[s
         odds_new = math.log(in_new / (num_new + num_prior - in_new))
         deviation = math.sqrt(1 / in_old + 1 / in_new)
         scores[word] = (odds_new - odds_old) / deviation
-    ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-    risen = [pair for pair in ranked[:SHOWN_WORDS] if pair[1] > 0]
-    fallen = [pair for pair in reversed(ranked[-SHOWN_WORDS:]) if pair[1] < 0]
+    # The highest score first, equal ones in alphabetical order.
+    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    risen = [(word, score) for word, score in ranked[:SHOWN_WORDS] if score > 0]
+    lowest_first = ranked[: -SHOWN_WORDS - 1 : -1]
+    fallen = [(word, score) for word, score in lowest_first if score < 0]
     return risen, fallen
