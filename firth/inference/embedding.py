@@ -143,6 +143,14 @@ class Embedder:
             width = layer.width(width)
         return width
 
+    def normalises(self, pooling: str | None = None) -> bool:
+        """Whether vectors of this pooling have length 1, unless the caller says otherwise."""
+        return self.settings.normalise or self._uses_head(pooling)
+
+    def _uses_head(self, pooling: str | None) -> bool:
+        """Whether the vector head makes the vectors, and not a pooling of states."""
+        return pooling is None and self.token_rows_VD is not None
+
     def _pooled_width(self, pooling: str) -> int:
         return self.encoder.width * len(pooling.split("+"))
 
@@ -224,9 +232,9 @@ class Embedder:
         normalise: bool | None = None,
     ) -> list[np.ndarray]:
         """For each request one vector a text, all computed together."""
-        uses_head = pooling is None and self.token_rows_VD is not None
+        uses_head = self._uses_head(pooling)
         if normalise is None:
-            normalise = self.settings.normalise or uses_head
+            normalise = self.normalises(pooling)
         sequences: list[TokenSequence] = []
         for request in requests:
             sequences += request.sequences

@@ -257,6 +257,25 @@ def test_what_was_tried_counts_for_the_same_rows_only(
     assert pseudo.stat().st_mtime_ns != written
 
 
+def test_what_was_tried_counts_for_the_same_way_only(
+    learn: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    unlabelled = tmp_path / "texts.txt"
+    unlabelled.write_text("one more text\nand another\n", "utf-8")
+    with monkeypatch.context() as stopped:
+        stopped.setattr("firth.finetuning.few.ways.way_request", stop)  # after the teacher's answers
+        with pytest.raises((KeyboardInterrupt, Interrupted)):
+            learn("contrast", "few.pseudo_share=1", unlabelled=unlabelled)
+    pseudo = tmp_path / "out" / "ways" / "pseudo.jsonl"
+    written = pseudo.stat().st_mtime_ns
+    # Its labels are those of a teacher that learned by contrast.
+    learn("plain", "few.pseudo_share=1", unlabelled=unlabelled)
+    assert pseudo.stat().st_mtime_ns != written
+
+
 def test_a_finished_run_is_not_made_again(learn: Callable[..., Any], run: Path, tmp_path: Path) -> None:
     first = learn("contrast")
     again = firth.finetune(out=tmp_path / "out", few="contrast", resume=True, device="cpu")

@@ -26,6 +26,7 @@ from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
+from firth.train.parallel import current_world
 from firth.types import Example
 
 FOLDS = 4
@@ -106,9 +107,13 @@ def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: 
     held = set(held_out)
     train = [example for row, example in enumerate(examples) if row not in held]
     files = {"train": folder / "train.jsonl", "test": folder / "test.jsonl"}
-    if not files["test"].exists():
+
+    def write_files() -> None:
         write_table(files["train"], train)
         write_table(files["test"], [examples[row] for row in held_out])
+
+    world = current_world()
+    world.on_main(write_files)
     request = table_request(validation.request, validation.rows, files)
     name = way.removesuffix(PLUS)
     num_rows = len(train)
@@ -131,7 +136,13 @@ def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: 
         summary = running.finetune(run_folder, made, device=validation.device)
     (task,) = summary["tasks"].values()
     value = task["figures"]["test"][task["main"]]["mean"] or 0.0
-    # The fold's model is not needed any more.
-    write_json(folder / FIGURE, {"metric": task["main"], "value": value})
-    shutil.rmtree(run)
+
+    def write_figure() -> None:
+        write_json(folder / FIGURE, {"metric": task["main"], "value": value})
+        # The fold's model is not needed any more.
+        shutil.rmtree(run)
+
+    # All ranks have left the run before rank 0 deletes it.
+    world.wait()
+    world.on_main(write_figure)
     return task["main"], value

@@ -22,6 +22,7 @@ from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
 from firth.tasks.predicting import predict
+from firth.train.parallel import current_world
 from firth.types import Example, Prediction
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,16 @@ def labelled_by_teacher(
     predictions = answers(teacher, texts)
     kept = surest(texts, predictions, rows, share=config.pseudo_share, most=config.pseudo_most)
     log.info(f"Self-training: of {len(texts):,} unlabelled texts, {len(kept):,} keep the label that they were given.")
-    write_table(path, kept)
-    shutil.rmtree(teacher)  # not needed any more
+
+    def write() -> None:
+        write_table(path, kept)
+        # The teacher is not needed any more.
+        shutil.rmtree(teacher)
+
+    # All ranks have loaded the teacher before rank 0 deletes it.
+    world = current_world()
+    world.wait()
+    world.on_main(write)
     return PseudoRows(path, len(kept))
 
 
