@@ -89,9 +89,11 @@ def _facts(summary: FinetuningSummary) -> dict[str, object]:
         "Seeds": len(summary["seeds"]),
         "Kept": f"seed {summary['kept_seed']}, epoch {summary['kept_epoch']:.3g}",
     }
-    for task in summary["tasks"].values():
+    has_several = len(summary["tasks"]) > 1
+    for name, task in summary["tasks"].items():
+        prefix = f"{name}, " if has_several else ""
         for part, count in task["rows"].items():
-            facts[f"{part} rows"] = count
+            facts[f"{prefix}{part} rows"] = count
     return facts
 
 

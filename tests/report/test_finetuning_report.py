@@ -64,6 +64,15 @@ def test_what_is_undefined_is_not_drawn_as_zero(summary: dict[str, Any]) -> None
     assert "<title>2: 0</title>" not in page
 
 
+def test_the_rows_of_every_task_are_counted(summary: dict[str, Any]) -> None:
+    assert "Train rows" in render(summary, LOGS)
+    task = summary["tasks"]["classify"]
+    summary["tasks"]["classify-2"] = {**task, "rows": {"train": 77, "dev": 9}}
+    page = render(summary, LOGS)
+    assert "<dt>Classify, train rows</dt><dd>100</dd>" in page
+    assert "<dt>Classify-2, train rows</dt><dd>77</dd>" in page
+
+
 def test_a_single_bad_row_is_named_in_the_singular(summary: dict[str, Any]) -> None:
     summary["tasks"]["classify"]["skipped"] = {"train": 1}
     assert "1 bad row was skipped" in render(summary, LOGS)

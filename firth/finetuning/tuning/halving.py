@@ -45,6 +45,13 @@ Try = Callable[[int, int], TuningTrial]
 """A number of settings and a rung in, their trial out."""
 
 
+def written_figure(figure: float) -> str:
+    """The figure of a trial for reading."""
+    if figure <= UNDEFINED:
+        return "undefined"
+    return f"{figure:.4f}"
+
+
 def share_of(rung: int) -> float:
     """The share of the epochs that a rung trains."""
     return float(2.0 ** (rung - RUNGS + 1))

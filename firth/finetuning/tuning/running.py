@@ -23,7 +23,7 @@ from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import own_blocks
-from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, search, share_of
+from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, search, share_of, written_figure
 from firth.finetuning.tuning.space import FIELD_KEYS, TrialSettings, UsualSettings, draw
 from firth.nn.blocks import Block
 from firth.run_folder import CONFIG, RunFolder, is_begun
@@ -207,8 +207,8 @@ def headlines(summary: TuningSummary) -> list[str]:
     trials = counted(len(summary["trials"]), "trial")
     lines = [
         f"{trials} in {summary['seconds'] / 60:.1f} minutes, picked on {summary['picked_on']}.",
-        f"Best: {summary['metric']} {best['figure']:.4f} (trial {best['number']}, {best['epochs']:g} epochs); the "
-        f"usual settings: {last_usual['figure']:.4f} ({last_usual['epochs']:g} epochs).",
+        f"Best: {summary['metric']} {written_figure(best['figure'])} (trial {best['number']}, {best['epochs']:g} "
+        f"epochs); the usual settings: {written_figure(last_usual['figure'])} ({last_usual['epochs']:g} epochs).",
         f"Settings: {' '.join(summary['changes'])}",
     ]
     if best["rung"] < RUNGS - 1:
