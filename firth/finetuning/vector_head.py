@@ -13,6 +13,7 @@ All of it reads the model's input embedding only, so it takes minutes on a CPU.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -117,37 +118,50 @@ def train_vector_head(checkpoint: Checkpoint, texts: Sequence[Path], config: Vec
 
 
 def read_sentences(texts: Sequence[Path], tokenizer: Tokenizer, config: VectorHeadConfig) -> SentenceTokens:
-    """Sentences of the text, about as many as the config asks for, as tokens."""
-    ids: list[np.ndarray] = []
-    has_next: list[bool] = []
-    block: list[str] = []
-    block_lines: list[int] = []
-    previous_line = -1
-    for line_number, sentence in _sentences(texts, config):
-        block.append(sentence)
-        block_lines.append(line_number)
-        if len(block) < BLOCK_SENTENCES:
-            continue
-        previous_line = _tokenize(block, block_lines, previous_line, tokenizer, config, ids, has_next)
-        block = []
-        block_lines = []
-        if len(ids) >= config.sentences:
+    """Sentences of the text as tokens, about as many as `config.sentences`."""
+    collector = _SentenceCollector(tokenizer, config)
+    sentences = _sentences(texts, config)
+    while len(collector.ids) < config.sentences:
+        block = list(islice(sentences, BLOCK_SENTENCES))
+        if not block:
             break
-    if block:
-        _tokenize(block, block_lines, previous_line, tokenizer, config, ids, has_next)
-    if not ids:
+        collector.add(block)
+    if not collector.ids:
         raise BadInput(
             f"The text has no sentences of {config.min_tokens} to {config.max_tokens} tokens; give other text."
         )
-    has_next.append(False)
-    lengths_S = torch.tensor([len(sentence_ids) for sentence_ids in ids])
+    lengths_S = torch.tensor([len(sentence_ids) for sentence_ids in collector.ids])
     return SentenceTokens(
-        ids_N=torch.from_numpy(np.concatenate(ids)),
+        ids_N=torch.from_numpy(np.concatenate(collector.ids)),
         starts_S=lengths_S.cumsum(0) - lengths_S,
         lengths_S=lengths_S,
-        # The first entry belongs to the sentence before the first one.
-        has_next_S=torch.tensor(has_next[1:]),
+        # The last sentence has none after it.
+        has_next_S=torch.tensor([*collector.continues[1:], False]),
     )
+
+
+class _SentenceCollector:
+    """The tokens of sentences that are neither too short nor too long, added block by block."""
+
+    def __init__(self, tokenizer: Tokenizer, config: VectorHeadConfig) -> None:
+        self.tokenizer = tokenizer
+        self.config = config
+        self.ids: list[np.ndarray] = []
+        self.continues: list[bool] = []
+        """Whether each sentence continues the line of the sentence before it."""
+        self._previous_line = -1
+
+    def add(self, block: Sequence[tuple[int, str]]) -> None:
+        """Adds sentences, each with the number of its line."""
+        texts = [sentence for _, sentence in block]
+        for (line, _), sentence_ids in zip(block, self.tokenizer.ids_batch(texts), strict=True):
+            if self.config.min_tokens <= len(sentence_ids) <= self.config.max_tokens:
+                self.ids.append(np.array(sentence_ids, np.int64))
+                self.continues.append(line == self._previous_line)
+                self._previous_line = line
+            else:
+                # The sentence after this gap continues none.
+                self._previous_line = -1
 
 
 def _sentences(texts: Sequence[Path], config: VectorHeadConfig) -> Iterator[tuple[int, str]]:
@@ -164,26 +178,6 @@ def _sentences(texts: Sequence[Path], config: VectorHeadConfig) -> Iterator[tupl
             line_number += 1
             for sentence in split(line):
                 yield line_number, sentence
-
-
-def _tokenize(
-    block: list[str],
-    lines: list[int],
-    previous_line: int,
-    tokenizer: Tokenizer,
-    config: VectorHeadConfig,
-    ids: list[np.ndarray],
-    has_next: list[bool],
-) -> int:
-    """Adds the tokens of some sentences to `ids`; returns the number of the last line, or -1 after a gap."""
-    for line, sentence_ids in zip(lines, tokenizer.ids_batch(block), strict=True):
-        if not config.min_tokens <= len(sentence_ids) <= config.max_tokens:
-            previous_line = -1
-            continue
-        ids.append(np.array(sentence_ids, np.int64))
-        has_next.append(line == previous_line)
-        previous_line = line
-    return previous_line
 
 
 class _Learner:

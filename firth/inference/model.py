@@ -281,6 +281,14 @@ class Model:
         name, _ = only_task(self.checkpoint, "This model", task)
         return threshold_for(self.checkpoint.info, name, precision)
 
+    @property
+    def comparing_task(self) -> str | None:
+        """The first task that compares two texts; None if it has none."""
+        for name in self.checkpoint.tasks:
+            if name.startswith("compare"):
+                return name
+        return None
+
     def explain(self, inputs: Iterable[TaskInput], *, task: str = "", by: Method = "auto") -> list[Explanation]:
         """Why a classifier gives each input its label: the weight of every word, in order.
 

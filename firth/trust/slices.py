@@ -103,8 +103,13 @@ def groups_of(answered: AnsweredRows) -> dict[str, list[int]]:
     """Positions of rows, by what the rows of a group have in common."""
     groups: dict[str, list[int]] = defaultdict(list)
     texts = [" ".join(example.texts) for example in answered.examples]
-    words = [set(words_of(text)) for text in texts]
-    quarters = _quarters(texts)
+    words = []
+    lengths = []
+    for text in texts:
+        all_words = words_of(text)
+        words.append(set(all_words))
+        lengths.append(len(all_words))
+    quarters = _quarters(lengths)
     tokenizer = answered.model.tokenizer
     frequent = _frequent_words(words)
     for place, (example, text) in enumerate(zip(answered.examples, texts, strict=True)):
@@ -122,9 +127,8 @@ def groups_of(answered: AnsweredRows) -> dict[str, list[int]]:
     return groups
 
 
-def _quarters(texts: Sequence[str]) -> list[str]:
+def _quarters(lengths: Sequence[int]) -> list[str]:
     """Which quarter of the texts each belongs to, by its number of words."""
-    lengths = [len(words_of(text)) for text in texts]
     edges = np.quantile(lengths, [0.25, 0.5, 0.75])
     return [QUARTERS[int(np.searchsorted(edges, length))] for length in lengths]
 
