@@ -108,7 +108,8 @@ def solve(
     schedule = np.array([config.rate, 0.0, float(len(items) * epochs)])
     # All threads share the tables without locks (Hogwild, Niu et al. 2011) and count their texts for the schedule.
     shared = (bags, golds, paths, x_in, x_out, schedule, texts_done)
-    kernel(golds[:0], *shared, 0, sigmoid)  # compiles, in this thread
+    # Compiles the kernel in this thread.
+    kernel(golds[:0], *shared, 0, sigmoid)
     for epoch in range(epochs):
         order = rng.permutation(rng.key(seed, "texts", epoch), len(items))
         # Each thread reads its share of the texts in this order.

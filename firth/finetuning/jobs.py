@@ -195,8 +195,10 @@ def _report_findings(name: str, rows: Labelled) -> None:
         raise BadConfig(f"{name} has no figure '{main}' to pick epochs on; here it has {', '.join(figures)}.")
     for part, found in findings["parts"].items():
         if part == "dev" and rows.learned_from:
-            continue  # the same rows again
-        found["bad"] = []  # bad rows were refused or counted before
+            # The training rows again.
+            continue
+        # Bad rows were refused or counted before.
+        found["bad"] = []
         for line in checking.warnings(part, found):
             log.warning(f"{name}, {part}: {line.removeprefix('Warning: ')}")
 

@@ -90,7 +90,8 @@ def plan(
     paths = [text] if isinstance(text, str | Path) else text
     size_of_text = texts.measure([Path(path) for path in paths], texts.parse_size(text_size))
     if probe:
-        from firth.planning.probe import probe as measured_device  # imports torch
+        # It imports torch.
+        from firth.planning.probe import probe as measured_device
 
         device = measured_device(named)
     else:
