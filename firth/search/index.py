@@ -29,7 +29,7 @@ from firth import models
 from firth.console import bar
 from firth.corpus.finding import TABLES
 from firth.corpus.small_files import tell_of_table
-from firth.errors import BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import atomic_folder, check_can_be_made, check_manifest, ending, read_json, write_json, write_manifest
 from firth.inference.model import Model, load
 from firth.search import By
@@ -278,6 +278,8 @@ class SearchIndex:
 
     def hits(self, model: Model, question: str, vector_D: np.ndarray, *, top: int = 5, by: By = By.both) -> list[Hit]:
         """The same for a question with this vector of the model."""
+        if top < 1:
+            raise BadConfig(f"`top=` must be at least 1; it is {top}.")
         if by != By.words and not reads(model, question, self.languages):
             # Zeros are similar to nothing, so that only words count.
             vector_D = np.zeros_like(vector_D)
