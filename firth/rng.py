@@ -22,7 +22,7 @@ _UNIT = 1.0 / (1 << _FLOAT_BITS)
 
 
 def key(*parts: int | str) -> np.uint64:
-    """One 64-bit key from any mix of numbers and words."""
+    """One 64-bit key from any mix of numbers and words (Python's own: numpy's numbers have another `repr`)."""
     spelled = repr(parts).encode()
     digest = hashlib.blake2b(spelled, digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))

@@ -44,7 +44,7 @@ def map_words(model: str | Path, words: Sequence[str], *, out: str | Path) -> No
     check_can_be_made(path)
     lexicon = open_lexicon(models.find(model))
     vectors = [lexicon.vector(word) for word in words]
-    write_map(path, words, np.stack(vectors))
+    write_map(path, words, np.array(vectors))
 
 
 def ratios(

@@ -31,7 +31,9 @@ class Joined:
         """The ids at these positions, which of them are tokens of the text, and which start a word."""
         document, is_end = self._documents(places)
         tokens = self._tokens(places, document, is_end)
-        ids = np.where(is_end, self.end, shards.ids[tokens])
+        text_ids = shards.ids[tokens]
+        ids = np.where(is_end, self.end, text_ids)
+        # An end-of-text token counts as a word.
         is_word_start = shards.word_starts(tokens) | is_end
         return ids, ~is_end, is_word_start
 
@@ -48,14 +50,19 @@ class Joined:
 
     def _tokens(self, places: np.ndarray, document: np.ndarray, is_end: np.ndarray) -> np.ndarray:
         offset = places - self.bounds_D1[document]
-        return np.asarray(self.starts_D[document] + offset - is_end)
+        # At an end-of-text token one less: the last token of the document.
+        offset = offset - is_end
+        return np.asarray(self.starts_D[document] + offset)
 
 
 def join(stream: CorpusView, *, end: int) -> Joined:
     """The documents of a view, joined by the token `end`."""
-    starts_D = stream.starts_S[stream.bounds_D1[:-1]]
-    ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
+    first_sentence_D = stream.bounds_D1[:-1]
+    last_sentence_D = stream.bounds_D1[1:] - 1
+    starts_D = stream.starts_S[first_sentence_D]
+    ends_D = stream.ends_S[last_sentence_D]
     sizes_D = ends_D - starts_D
+    # One more for the end-of-text token.
     bounds_D1 = bounds_of(sizes_D + 1)
     return Joined(starts_D, bounds_D1, end)
 

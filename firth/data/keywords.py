@@ -51,21 +51,26 @@ def _add_links(links: dict[tuple[int, int], int], ids: list[int], *, window: int
 
 def rank(size: int, pairs_E2: np.ndarray, weights_E: np.ndarray) -> np.ndarray:
     """PageRank over links that go both ways; the score of a word without links is shared by all."""
-    sources = np.concatenate([pairs_E2[:, 0], pairs_E2[:, 1]])
-    targets = np.concatenate([pairs_E2[:, 1], pairs_E2[:, 0]])
+    first_E = pairs_E2[:, 0]
+    second_E = pairs_E2[:, 1]
+    sources = np.concatenate([first_E, second_E])
+    targets = np.concatenate([second_E, first_E])
     weights = np.concatenate([weights_E, weights_E])
     # A word gives its score to its neighbours in proportion to the weights of the links.
     totals = np.bincount(sources, weights, size)
     shares = weights / totals[sources]
     has_no_links = totals == 0
+    # What every word gets from the surfer's random jumps.
+    jump = (1 - DAMPING) / size
     scores = np.full(size, 1 / size)
     while True:
         before = scores
         given = before[sources] * shares
         given_to_all = before[has_no_links].sum() / size
         moved = np.bincount(targets, given, size) + given_to_all
-        scores = (1 - DAMPING) / size + DAMPING * moved
-        if np.abs(scores - before).sum() < _TOLERANCE:
+        scores = jump + DAMPING * moved
+        change = np.abs(scores - before).sum()
+        if change < _TOLERANCE:
             return np.asarray(scores)
 
 

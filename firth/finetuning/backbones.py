@@ -45,7 +45,7 @@ class Backbone:
     is_bag: bool = False
     """Whether it starts from no model, learns one task at a time, and does so on the CPU."""
     epochs: float = 0.0
-    """Passes over the rows if the user does not say; 0 goes by their number."""
+    """Passes over the rows by default; 0: as many as suit their number."""
     origin: str = "random weights"
     """What the model card says it was made from if there was no model."""
     is_solved: Callable[[Head], bool] = lambda head: False

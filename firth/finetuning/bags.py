@@ -26,7 +26,12 @@ from firth.tensors import Encoder
 from firth.tokenizers.subwords import Subwords
 
 EPOCHS = 5.0
-"""Passes over the rows if the user does not say."""
+"""Passes over the rows by default."""
+WORD_CHARACTERS = 5
+"""About how many characters a word has."""
+BUCKETS_OF_WORD = 4
+FEWEST_BUCKETS = 1000
+"""A small file gets at most `BUCKETS_OF_WORD` rows for each word and length of n-grams, but at least this many."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +64,14 @@ def start_from_words(data: Mapping[str, Labelled], config: FastTextConfig) -> St
     if not isinstance(part.config, ClassifyConfig) or part.config.kind != "one" or len(part.labels) != 1:
         raise BadConfig("`recipe='fasttext'` classifies texts by one name each: use it with `task='classify'`.")
     texts = list(texts_of(data))
-    num_words = sum(len(text) // 5 + 1 for text in texts)  # about five characters a word
-    few_buckets = max(1000, 4 * num_words * config.word_ngrams)
+    num_words = sum(len(text) // WORD_CHARACTERS + 1 for text in texts)
+    enough_buckets = max(FEWEST_BUCKETS, BUCKETS_OF_WORD * num_words * config.word_ngrams)
     settings = Subwords.Config(
         min_count=config.min_count,
         word_ngrams=config.word_ngrams,
         min_ngram=config.min_ngram,
         max_ngram=config.max_ngram,
-        num_buckets=min(config.num_buckets, few_buckets),
+        num_buckets=min(config.num_buckets, enough_buckets),
     )
     tokenizer = Subwords.train(iter(texts), settings)
     return Start("bag", Bag.Config(vocab_size=tokenizer.num_rows, width=config.width), tokenizer)
@@ -103,7 +108,8 @@ def solve(
     schedule = np.array([config.rate, 0.0, float(len(items) * epochs)])
     # All threads share the tables without locks (Hogwild, Niu et al. 2011) and count their texts for the schedule.
     shared = (bags, golds, paths, x_in, x_out, schedule, texts_done)
-    kernel(golds[:0], *shared, 0, sigmoid)  # compiles, in this thread
+    # Compiles the kernel in this thread.
+    kernel(golds[:0], *shared, 0, sigmoid)
     for epoch in range(epochs):
         order = rng.permutation(rng.key(seed, "texts", epoch), len(items))
         # Each thread reads its share of the texts in this order.

@@ -1,4 +1,4 @@
-"""Taggers that start from nothing but labelled sentences: over features written by hand, or over vectors of units.
+"""Taggers trained on labelled sentences alone: over hand-written features, or over new vectors of units.
 
 In: labelled sentences. Out: what such a run starts from (templates and an empty bag, or a list of units and their
 vectors), and the bag and tagger with their weights found without a training loop: HMM by counting, MEMM and CRF by
@@ -87,7 +87,8 @@ def start_from_features(data: Mapping[str, Labelled], templates: Templates.Confi
     unit: Literal["character", "word"] = "character" if part.config.unit == "character" else "word"
     config = replace(templates, unit=unit)
     if part.config.tagger == "hmm":
-        config = replace(config, templates=())  # an HMM emits each unit once and has no other features
+        # An HMM emits each unit once and has no other features.
+        config = replace(config, templates=())
     # Equal words are one string: a million copies take 80 MB.
     known: dict[str, str] = {}
     sentences = [units_of(row, known) for row in part.examples["train"] if isinstance(row, Sentence)]
@@ -231,7 +232,8 @@ def _minimise(head: TagHead, encoder: Bag, tokens: _TaggedTokens) -> None:
     from firth.nn.loglinear import FeatureWeights, LogLinear
 
     config = head.config
-    assert config.tagger != "hmm"  # an HMM is counted
+    # An HMM is counted.
+    assert config.tagger != "hmm"
     legal = head.tagger.legal
     num_tags = len(head.tags)
     # A pair of feature and tag that never occurs can still get a weight, a negative one.

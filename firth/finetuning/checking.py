@@ -3,6 +3,7 @@
 In: a task and its files. Out: `Findings`, which are plain JSON values; `describe` turns them into sentences.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -228,8 +229,7 @@ def describe(findings: Findings) -> list[str]:
         for group, counts in found["balance"].items():
             lines.append(f"  {group}: {_balance_line(counts)}")
         baseline = found["baseline"].get(findings["main"], float("nan"))
-        is_undefined = baseline != baseline  # NaN
-        shown = "undefined" if is_undefined else f"{baseline:.4f}"
+        shown = "undefined" if math.isnan(baseline) else f"{baseline:.4f}"
         lines.append(f"  without reading the texts: {findings['main']} {shown}")
         if "lengths" in found:
             lines.append(f"  {_lengths_line(found['lengths'])}")

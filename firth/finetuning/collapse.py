@@ -37,12 +37,15 @@ def same_answer(predictions: Sequence[Prediction], examples: Sequence[Example]) 
         # There is a tag for each word.
         golds = list(chain.from_iterable(golds))
         labels = list(chain.from_iterable(labels))
+    if not labels:
+        # Sentences without words.
+        return None
     if all(isinstance(label, float) for label in labels):
         return _same_number(labels, golds)
     # If all golds agree, one answer for all is right.
     labels_differ = any(label != labels[0] for label in labels)
     golds_agree = all(gold == golds[0] for gold in golds)
-    if not labels or labels_differ or golds_agree:
+    if labels_differ or golds_agree:
         return None
     return _answer_text(labels[0])
 

@@ -1,4 +1,4 @@
-"""What compression, or a way to learn from few labels, adds to fine-tuning: places where it takes part, empty here.
+"""What compression, or a way to learn from few labels, adds to fine-tuning: hooks, which do nothing here.
 
 In: the parts of a run while they are built and trained. Out: the same parts, changed. Everything that an extension does
 is a function of the run's files, its numbers and the step, so that a resumed run ends as one that was never stopped.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Extension:
-    """The base: a run with it is plain fine-tuning."""
+    """The base class: plain fine-tuning."""
 
     def record(self) -> Mapping[str, object]:
         """All its numbers and what it reads, as plain JSON values: run.toml holds them, and resuming compares them."""

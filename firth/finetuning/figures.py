@@ -186,7 +186,8 @@ def _spreads(figures: Sequence[Figures]) -> dict[str, Spread]:
     """Mean and standard deviation over the seeds; with one seed no deviation is known."""
     spreads: dict[str, Spread] = {}
     for name in figures[0]:
-        values = np.array([row[name] for row in figures], float)  # None becomes NaN
+        # An undefined figure is None and becomes NaN.
+        values = np.array([row[name] for row in figures], float)
         mean = float(values.mean())
         if math.isnan(mean):
             spreads[name] = Spread(mean=None, deviation=None)

@@ -13,13 +13,13 @@ def fold_of_rows(labels: Sequence[Hashable], groups: Sequence[Hashable], *, coun
     A group is what must not be learned from and measured on at the same time, such as a text that occurs twice.
     """
     order = rng.permutation(rng.key(seed, "folds"), len(labels)).tolist()
-    num_dealt: dict[Hashable, int] = {}
-    """How many groups of each label were dealt."""
+    # How many groups of each label have a fold so far.
+    num_groups: dict[Hashable, int] = {}
     fold_of_group: dict[Hashable, int] = {}
     for row in order:
         group = groups[row]
         if group not in fold_of_group:
-            turn = num_dealt.get(labels[row], 0)
-            num_dealt[labels[row]] = turn + 1
-            fold_of_group[group] = turn % count
+            number = num_groups.get(labels[row], 0)
+            num_groups[labels[row]] = number + 1
+            fold_of_group[group] = number % count
     return np.array([fold_of_group[group] for group in groups], np.int64)

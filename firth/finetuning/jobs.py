@@ -1,6 +1,6 @@
-"""A request for fine-tuning -> a job: all numbers resolved, files read and checked, a model to start from.
+"""A request for fine-tuning -> a job: the config resolved, files read and checked, a model to start from.
 
-A run saves its numbers in `run.toml` and its files with their hashes in `source.json`; resuming reads these.
+A run saves its config in `run.toml` and its files with their hashes in `source.json`; resuming reads these.
 """
 
 import logging
@@ -48,7 +48,7 @@ REMEDY = "name a model folder, or start from random weights with `random=True`"
 
 @dataclass(frozen=True)
 class FinetuneRequest:
-    """What the user asks for."""
+    """A request for a run; what is left out is resolved later."""
 
     model: str = ""
     tasks: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class FinetuneRequest:
 
 @dataclass(frozen=True)
 class FinetuneJob:
-    """A run with its data read and all its numbers resolved."""
+    """A run with its data read and its config resolved."""
 
     config: FinetuneConfig
     source: FinetuningSource
@@ -88,7 +88,7 @@ class FinetuneJob:
 
 
 def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | None) -> FinetuneJob:
-    """The job of a new run, or of one that is resumed: it keeps its numbers and files."""
+    """The job of a new run, or of one that is resumed with its saved settings and files."""
     resumed = folder.begun
     if resumed:
         source, config = _saved_run(folder, request)
@@ -122,12 +122,13 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
     if not resumed:
         config = replace(config, train=with_micro_batches(config.train))
         config = _resolve_config(config, data, start, request)
-    micro_batches_of_rank(config.train)  # raises now rather than after files were written
+    # Raises now rather than after files were written.
+    micro_batches_of_rank(config.train)
     return FinetuneJob(config, source, data, start, device_name, extension)
 
 
 def _extension(request: FinetuneRequest, config: FinetuneConfig) -> Extension:
-    """What the run does besides plain fine-tuning."""
+    """What the run does in addition to plain fine-tuning."""
     if config.few.way == "none":
         return request.extension
     if request.extension.record():
@@ -194,8 +195,10 @@ def _report_findings(name: str, rows: Labelled) -> None:
         raise BadConfig(f"{name} has no figure '{main}' to pick epochs on; here it has {', '.join(figures)}.")
     for part, found in findings["parts"].items():
         if part == "dev" and rows.learned_from:
-            continue  # the same rows again
-        found["bad"] = []  # bad rows were refused or counted before
+            # The training rows again.
+            continue
+        # Bad rows were refused or counted before.
+        found["bad"] = []
         for line in checking.warnings(part, found):
             log.warning(f"{name}, {part}: {line.removeprefix('Warning: ')}")
 
@@ -261,7 +264,7 @@ def _resolve_config(
     for rows in data.values():
         num_batches += math.ceil(len(rows.examples["train"]) / config.batch_size)
     steps_of_epoch = num_batches / config.train.accumulate
-    # 0 means that it was not said.
+    # 0: not given.
     epochs = config.epochs or BACKBONES[config.encoder].epochs or usual_epochs(steps_of_epoch)
     optimizer = usual_optimizer(start, config)
     layer_decay = config.transfer.layer_decay or usual_layer_decay(start, optimizer)
@@ -332,7 +335,7 @@ def _source_file(name: str, config: TaskConfig, path: Path) -> SourceFile:
 def _refuse_other_source(
     folder: RunFolder, saved: FinetuningSource, request: FinetuneRequest, tasks: Mapping[str, TaskConfig]
 ) -> None:
-    """Raises if what is given or found now is not what the run began with."""
+    """Raises if what is given or found now differs from what the run started with."""
     out = folder.path
     saved_paths: set[str] = set()
     for name, files in saved.files.items():

@@ -40,22 +40,27 @@ def read_known_names(folder: str, tokenizer: Tokenizer, *, vocab_size: int) -> K
     if not isinstance(model.encoder, Static):
         raise BadConfig(f"{folder} is no model of word vectors, such as word2vec or glove make; name one of those.")
     vocab = model.tokenizer.vocab
-    numbers = [number for number in range(len(vocab)) if number not in vocab.specials][:MAX_NAMES]
+    words = [number for number in range(len(vocab)) if number not in vocab.specials]
+    numbers = words[:MAX_NAMES]
     spelled = tokenizer.ids_batch([vocab.tokens[number] for number in numbers])
     rows: dict[int, int] = {}
     longest = 1
     for number, ids in zip(numbers, spelled, strict=True):
-        is_known = ids and len(ids) <= LONGEST and tokenizer.vocab.unk not in ids
-        if is_known and name_key(ids) not in rows:
-            rows[name_key(ids)] = number
+        if not 0 < len(ids) <= LONGEST or tokenizer.vocab.unk in ids:
+            continue
+        key = name_key(ids)
+        # Frequent words come first and keep their name.
+        if key not in rows:
+            rows[key] = number
             longest = max(longest, len(ids))
     if not rows:
         raise BadConfig(f"No word of {folder} can be spelled with the tokens of the model.")
     keys = sorted(rows)
-    vectors_ME = model.encoder.table.weight.detach()[[rows[key] for key in keys]].float()
+    chosen_rows = [rows[key] for key in keys]
+    vectors_ME = model.encoder.table.weight.detach()[chosen_rows].float()
+    unit_ME = torch.nn.functional.normalize(vectors_ME, dim=-1)
     continues_V = torch.zeros(vocab_size, dtype=torch.bool)
     continues_V[: len(tokenizer.continues)] = torch.from_numpy(tokenizer.continues)
-    unit_ME = torch.nn.functional.normalize(vectors_ME, dim=-1)
     return KnownNames(torch.tensor(keys), unit_ME, continues_V, longest)
 
 

@@ -211,7 +211,7 @@ def hold_out(name: str, data: Labelled, *, rate: float, seed: int) -> Labelled:
 def _chosen_groups(
     rows: Sequence[Example], group_of: Callable[[Example], Hashable], *, rate: float, seed: int
 ) -> set[Hashable]:
-    """Groups drawn at random until they have as many rows as the rate asks for."""
+    """Groups drawn at random until they have the share `rate` of the rows."""
     # At least one row, at most the limit.
     num_wanted = min(max(round(len(rows) * rate), 1), HELD_OUT_LIMIT)
     sizes = Counter(group_of(row) for row in rows)

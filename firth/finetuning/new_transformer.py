@@ -13,12 +13,13 @@ from firth.encoders.transformer import Transformer
 from firth.errors import BadConfig
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.start import Start
+from firth.pretraining.planning import padded_rows
 from firth.tokenizers.bpe import BPE
 
 log = logging.getLogger(__name__)
 
 EPOCHS = 30.0
-"""Passes over the rows if the user does not say."""
+"""Passes over the rows by default."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,8 @@ def start_from_pairs(data: Mapping[str, Labelled], config: NewTransformerConfig)
     """A vocabulary of the training rows, and the shape of a Transformer with so many tokens."""
     log.info("No model was named: starting from a new Transformer and a vocabulary of the training rows.")
     tokenizer = BPE.train(_texts(data), BPE.Config(vocab_size=config.vocab_size), fewer=True)
-    rows = -(-len(tokenizer.vocab) // 64) * 64  # a multiple of 64 suits the matrix units
     shape = {each.name: getattr(config, each.name) for each in fields(config)}
-    shape["vocab_size"] = rows
+    shape["vocab_size"] = padded_rows(len(tokenizer.vocab))
     return Start("transformer", Transformer.Config(**shape), tokenizer)
 
 

@@ -33,7 +33,7 @@ Figures = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class HeadState:
-    """What an evaluation finds about the heads besides their weights."""
+    """What an evaluation finds about the heads apart from their weights."""
 
     configs: Mapping[str, JsonObject]
     """By task, with what was found on the rows for picking, such as a threshold."""
@@ -110,7 +110,8 @@ class PickingRun(TrainingRun):
         values = super().evaluate()
         step = self.progress.step
         best = read_best(self.folder)
-        self.world.wait()  # all ranks must compare with the same best, before rank 0 replaces it
+        # All ranks must compare with the same best evaluation, before rank 0 replaces it.
+        self.world.wait()
         if self.keep_last or best is None or _is_better(values[PICKED], step, best):
             keep(self.folder, self.learner, step=step, values=values, head_state=self.head_state())
         elif self.patience and step - best.step >= self.patience * self.config.evaluate_every:

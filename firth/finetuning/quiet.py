@@ -1,4 +1,4 @@
-"""Runs inside other runs: what they would say again and again is left out."""
+"""Runs inside other runs, whose repeated log messages are suppressed."""
 
 import logging
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ LOGGER = "firth.finetuning"
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """While it is entered, fine-tuning reports errors only."""
+    """Inside `with`, fine-tuning logs errors only."""
     logger = logging.getLogger(LOGGER)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -78,7 +78,8 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
         source=job.source,
         temperatures=temperatures,
     )
-    folder.wait_for_ranks()  # all have loaded the best weights, which are deleted now
+    # All ranks have loaded the best weights, which are deleted now.
+    folder.wait_for_ranks()
 
     def write() -> None:
         checkpoints.save(out, _checkpoint(job, model, summary))

@@ -61,7 +61,7 @@ def seed_folder(out: Path, seed: int) -> Path:
 
 
 def build_model(job: FinetuneJob, seed: int) -> SeedModel:
-    """The encoder and the heads as a seed begins."""
+    """The encoder and the heads at the start of a seed."""
     # All weights that are new are drawn after this: of adapters or features, then of the heads.
     reseed(seed, "initial weights")
     backbone = job.start.encoder(job.config.train.precision, job.device)
@@ -91,7 +91,7 @@ def rehearse(job: FinetuneJob) -> None:
 
 
 def _check_adapter(job: FinetuneJob, model: SeedModel) -> None:
-    """Raises if the low-rank matrices of LoRA could not be saved without the model they were made beside."""
+    """Raises if the LoRA matrices could not be saved without the model that they adapt."""
     if not job.source.model or job.source.random:
         raise BadConfig("transfer.merge=false needs a model that the small folder belongs to; name one or merge.")
     checkpoint = Checkpoint(
@@ -106,7 +106,8 @@ def run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
     """Trains with one seed, or reads what an earlier process wrote; returns its figures."""
     folder = seed_folder(run_folder.path, seed)
     is_done = (folder / RESULT).exists()
-    run_folder.wait_for_ranks()  # all ranks look before rank 0 writes
+    # All ranks look before rank 0 writes.
+    run_folder.wait_for_ranks()
     if is_done:
         return from_dict(SeedResult, read_json(folder / RESULT))
     if run_folder.is_main:
@@ -114,7 +115,8 @@ def run_seed(job: FinetuneJob, run_folder: RunFolder, seed: int) -> SeedResult:
     model = build_model(job, seed)
     items = {part: encode_part(job, model.heads, part) for part in PARTS}
     for name, head in model.heads.items():
-        if seed == job.config.train.seed:  # all seeds read the same rows
+        # All seeds read the same rows, so the first one reports them.
+        if seed == job.config.train.seed:
             labelled.report_cuts(f"{name}, train", items["train"][name])
             _report_unknown(job, name, items["train"][name])
         head.before_training(job.data[name].examples["train"])
@@ -196,7 +198,8 @@ def _solve_seed(job: FinetuneJob, folder: Path, seed: int, model: SeedModel, ite
     ((name, head),) = model.heads.items()
     solve = job.backbone.solve
     assert solve is not None
-    training_items = items.pop("train")[name]  # not needed afterwards, and large
+    # Not needed afterwards, and large.
+    training_items = items.pop("train")[name]
     solve(head, model.learner.encoder, training_items, tokenizer=job.start.tokenizer, config=job.config, seed=seed)
     values = _measure(job, model, items["dev"], {})
     keep(folder, model.learner, step=0, values=values, head_state=HeadState(_configs(model.heads), {}))

@@ -13,6 +13,7 @@ from firth.convert.languages import LANGUAGES, chosen_language, in_language
 from firth.errors import BadConfig
 from firth.nn.meta import on_meta_device
 from firth.objectives.objective import Objective
+from firth.pretraining.planning import padded_rows
 from firth.tensors import Encoder
 from firth.tokenizers import Tokenizer
 from firth.tokenizers.wordpiece import WordPiece
@@ -112,5 +113,4 @@ def _start_from_texts(texts: Iterable[str]) -> Start:
     log.info("Starting from random weights and a vocabulary of the training rows, because no model was named.")
     tokenizer = WordPiece.train(texts, WordPiece.Config(vocab_size=VOCAB_SIZE), fewer=True)
     config = lineage.make("bert", "tiny").encoder["bert"]
-    rows = -(-len(tokenizer.vocab) // 64) * 64  # a multiple of 64 suits the matrix units
-    return Start("bert", replace(config, vocab_size=rows), tokenizer)
+    return Start("bert", replace(config, vocab_size=padded_rows(len(tokenizer.vocab))), tokenizer)

@@ -193,7 +193,7 @@ def unfreeze(encoder: nn.Module, *, num_layers: int, epochs_done: float, every: 
 
 
 def auxiliary_goals(start: Start, encoder: Encoder, config: TransferConfig) -> dict[str, AuxiliaryLM]:
-    """What learns from every batch besides the task: the language model that the encoder was trained as, or nothing."""
+    """The second loss of every batch: that of the language model that the encoder was trained as, or none."""
     if not config.auxiliary_lm:
         return {}
     trained = (start.goals or {}).get("causal_lm")

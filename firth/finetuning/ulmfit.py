@@ -12,12 +12,12 @@ import json
 import logging
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from firth import checkpoint as checkpoints
 from firth.checkpoint import Checkpoint
-from firth.config import read_value, to_dict
+from firth.config import override, to_dict
 from firth.data import prepare as preparation
 from firth.data.shards import Shards
 from firth.errors import BadConfig
@@ -53,6 +53,18 @@ LM_PREFIX = "lm."
 """Begins a change that is for the language model."""
 
 
+@dataclass(frozen=True)
+class LanguageModelStage:
+    """What `lm.KEY=VALUE` sets of the second stage in addition to the settings of a pre-training."""
+
+    epochs: float = LM_EPOCHS
+    """Passes over the text of the training rows."""
+
+    def __post_init__(self) -> None:
+        if self.epochs <= 0:
+            raise BadConfig(f"lm.epochs must be above 0; it is {self.epochs:g}.")
+
+
 def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None = None) -> FinetuningSummary:
     """Both stages; changes that begin with `lm.` are for the language model, `lm.epochs` are its passes."""
     lm_changes: list[str] = []
@@ -78,8 +90,9 @@ def finetune(folder: RunFolder, request: FinetuneRequest, *, device: str | None 
 def _train_language_model(
     folder: RunFolder, request: FinetuneRequest, changes: Sequence[str], *, device: str | None
 ) -> None:
-    """The second stage. Its run is RUN/lm; a killed one is continued."""
+    """The second stage. Its run is RUN/lm; a killed one is resumed."""
     start = _language_model(request.model)
+    stage, settings = _split_changes(changes)
     out = folder.path / LANGUAGE_MODEL
     # Rows are read, and bad ones refused, before anything is written.
     job = None if is_begun(out) else resolve_job(folder, request, device="cpu")
@@ -91,7 +104,9 @@ def _train_language_model(
             lm_folder.on_main(lm_folder.claim)
             lm_folder.on_main(lambda: _prepare(texts, data, start))
         log.info("Training the language model on the text of the training rows ...")
-        lm_request = _lm_request(start, Shards.open(data), changes)
+        # The user's changes come after the usual settings.
+        usual = _lm_settings(start, Shards.open(data))
+        lm_request = PretrainRequest("ulmfit", epochs=stage.epochs, changes=(*usual, *settings))
         pretraining.pretrain(data, lm_folder, request=lm_request, start_from=request.model, device=device)
 
 
@@ -108,7 +123,7 @@ def _language_model(model: str) -> Checkpoint:
 def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
     """Writes shards of the rows' text, each a document, by the model's own tokenizer."""
     if data.exists():
-        # A run that was killed before it began left it, perhaps made from other rows.
+        # Left by a run that was killed before it started, perhaps with other rows.
         shutil.rmtree(data)
     path = data.parent / TEXT
     # A line break inside a text would start another document.
@@ -117,16 +132,16 @@ def _prepare(texts: Iterable[str], data: Path, start: Checkpoint) -> None:
     preparation.prepare([path], data, tokenizer=start.tokenizer, documents="line", processes=0)
 
 
-def _lm_request(start: Checkpoint, shards: Shards, changes: Sequence[str]) -> PretrainRequest:
-    """The request for the second stage: the user's changes after the usual ones."""
-    epochs = LM_EPOCHS
-    others: list[str] = []
+def _split_changes(changes: Sequence[str]) -> tuple[LanguageModelStage, list[str]]:
+    """What the changes say about the stage, and those that are settings of its pre-training."""
+    of_stage: list[str] = []
+    settings: list[str] = []
     for change in changes:
         if change.startswith("epochs="):
-            epochs = float(read_value(change.removeprefix("epochs=")))
+            of_stage.append(change)
         else:
-            others.append(change)
-    return PretrainRequest("ulmfit", epochs=epochs, changes=(*_lm_settings(start, shards), *others))
+            settings.append(change)
+    return override(LanguageModelStage(), of_stage), settings
 
 
 def _lm_settings(start: Checkpoint, shards: Shards) -> list[str]:

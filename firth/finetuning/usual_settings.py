@@ -1,4 +1,4 @@
-"""What a fine-tuning run takes if the user does not say: passes, optimizer, rate, layer decay, evaluations.
+"""The defaults of a fine-tuning run: passes, optimizer, learning rate, layer decay, evaluations.
 
 In: what the run starts from and how many steps it makes. Out: numbers that did well on the sets of docs/results.md.
 """
@@ -12,7 +12,7 @@ from firth.finetuning.transfer import TransferConfig
 from firth.train.settings import Optimizer, TrainConfig
 
 USUAL_EPOCHS = 3.0
-"""Passes over the training rows if the user does not say."""
+"""Passes over the training rows by default."""
 FEWEST_STEPS = 150
 """More passes are made if the usual ones would be fewer steps than this ..."""
 MOST_EPOCHS = 20.0
@@ -23,7 +23,7 @@ docs/results.md (at 2e-4 and width 384 RTE, CoLA and GoEmotions diverged in some
 WIDE_RATE = 3e-5
 """Learning rate of wider models."""
 DEEP = 10
-"""A narrow model of at least so many layers is fine-tuned as `DEEP_RATE` and `DEEP_DECAY` say."""
+"""A narrow model of at least this many layers is fine-tuned with `DEEP_RATE` and `DEEP_DECAY`."""
 DEEP_WIDTH = 384
 DEEP_RATE = 2e-4
 DEEP_DECAY = 0.8

@@ -15,6 +15,7 @@ Steps 1 to 4 read the model's input embedding only; all of it takes a minute or 
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,8 @@ SMALLEST_EIGENVALUE = 1e-3
 WHITENED_SENTENCES = 50_000
 NO_WEIGHT = 1e-6
 """The weight of a token that is left out of a half; not 0, because a half may have no token."""
+BYTES_PER_SENTENCE = 120.0
+"""About 100 characters, or 40 in Chinese, where a character has three bytes."""
 BLOCK_SENTENCES = 4096
 """Sentences that are tokenized at once."""
 
@@ -140,44 +143,56 @@ def _neighbours(sentences: SentenceTokens, checkpoint: Checkpoint, config: Vecto
 
 
 def read_sentences(texts: Sequence[Path], tokenizer: Tokenizer, config: VectorHeadConfig) -> SentenceTokens:
-    """Sentences of the text, about as many as the config asks for, as tokens."""
-    ids: list[np.ndarray] = []
-    has_next: list[bool] = []
-    block: list[str] = []
-    block_lines: list[int] = []
-    previous_line = -1
-    for line_number, sentence in _sentences(texts, config):
-        block.append(sentence)
-        block_lines.append(line_number)
-        if len(block) < BLOCK_SENTENCES:
-            continue
-        previous_line = _tokenize(block, block_lines, previous_line, tokenizer, config, ids, has_next)
-        block = []
-        block_lines = []
-        if len(ids) >= config.sentences:
+    """Sentences of the text as tokens, about as many as `config.sentences`."""
+    collector = _SentenceCollector(tokenizer, config)
+    sentences = _sentences(texts, config)
+    while len(collector.ids) < config.sentences:
+        block = list(islice(sentences, BLOCK_SENTENCES))
+        if not block:
             break
-    if block:
-        _tokenize(block, block_lines, previous_line, tokenizer, config, ids, has_next)
-    if not ids:
+        collector.add(block)
+    if not collector.ids:
         raise BadInput(
             f"The text has no sentences of {config.min_tokens} to {config.max_tokens} tokens; give other text."
         )
-    has_next.append(False)
-    lengths_S = torch.tensor([len(sentence_ids) for sentence_ids in ids])
+    lengths_S = torch.tensor([len(sentence_ids) for sentence_ids in collector.ids])
     return SentenceTokens(
-        ids_N=torch.from_numpy(np.concatenate(ids)),
+        ids_N=torch.from_numpy(np.concatenate(collector.ids)),
         starts_S=lengths_S.cumsum(0) - lengths_S,
         lengths_S=lengths_S,
-        # The first entry belongs to the sentence before the first one.
-        has_next_S=torch.tensor(has_next[1:]),
+        # The last sentence has none after it.
+        has_next_S=torch.tensor([*collector.continues[1:], False]),
     )
+
+
+class _SentenceCollector:
+    """The tokens of sentences that are neither too short nor too long, added block by block."""
+
+    def __init__(self, tokenizer: Tokenizer, config: VectorHeadConfig) -> None:
+        self.tokenizer = tokenizer
+        self.config = config
+        self.ids: list[np.ndarray] = []
+        self.continues: list[bool] = []
+        """Whether each sentence continues the line of the sentence before it."""
+        self._previous_line = -1
+
+    def add(self, block: Sequence[tuple[int, str]]) -> None:
+        """Adds sentences, each with the number of its line."""
+        texts = [sentence for _, sentence in block]
+        for (line, _), sentence_ids in zip(block, self.tokenizer.ids_batch(texts), strict=True):
+            if self.config.min_tokens <= len(sentence_ids) <= self.config.max_tokens:
+                self.ids.append(np.array(sentence_ids, np.int64))
+                self.continues.append(line == self._previous_line)
+                self._previous_line = line
+            else:
+                # The sentence after this gap continues none.
+                self._previous_line = -1
 
 
 def _sentences(texts: Sequence[Path], config: VectorHeadConfig) -> Iterator[tuple[int, str]]:
     """The sentences of documents drawn from all of the text, each with the number of its line."""
     files = find_files(texts)
-    # About 100 characters a sentence, or 40 in Chinese, where a character has three bytes.
-    wanted_bytes = 120.0 * config.sentences
+    wanted_bytes = BYTES_PER_SENTENCE * config.sentences
     share = min(1.0, wanted_bytes / max(1, expected_bytes(files)))
     draw = rng.key(config.seed, "vector head", "documents")
     line_number = 0
@@ -188,26 +203,6 @@ def _sentences(texts: Sequence[Path], config: VectorHeadConfig) -> Iterator[tupl
             line_number += 1
             for sentence in split(line):
                 yield line_number, sentence
-
-
-def _tokenize(
-    block: list[str],
-    lines: list[int],
-    previous_line: int,
-    tokenizer: Tokenizer,
-    config: VectorHeadConfig,
-    ids: list[np.ndarray],
-    has_next: list[bool],
-) -> int:
-    """Adds the tokens of some sentences to `ids`; returns the number of the last line, or -1 after a gap."""
-    for line, sentence_ids in zip(lines, tokenizer.ids_batch(block), strict=True):
-        if not config.min_tokens <= len(sentence_ids) <= config.max_tokens:
-            previous_line = -1
-            continue
-        ids.append(np.array(sentence_ids, np.int64))
-        has_next.append(line == previous_line)
-        previous_line = line
-    return previous_line
 
 
 class _Learner:
@@ -225,7 +220,7 @@ class _Learner:
         self.projection_ED, self.bias_D = self._whitening()
 
     def _whitening(self) -> tuple[Tensor, Tensor]:
-        """The projection and bias that centre the sentences' means and make them vary alike in all directions."""
+        """The projection and bias that whiten the sentences' means: mean 0, the same variance in all directions."""
         order = rng.permutation(rng.key(self.config.seed, "vector head", "whitening"), len(self.sentences))
         ids_T, offsets_S = self.sentences.take(torch.from_numpy(order[:WHITENED_SENTENCES].copy()))
         with torch.no_grad():

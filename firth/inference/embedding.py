@@ -161,7 +161,12 @@ class Embedder:
         """The pooling that needs no pass through the encoder, where there is one; else the model's own."""
         return None if self.token_rows_VD is None else TOKENS
 
+    def normalises(self, pooling: str | None = None) -> bool:
+        """Whether vectors of this pooling have length 1, unless the caller says otherwise."""
+        return self.settings.normalise or self._uses_head(pooling)
+
     def _uses_head(self, pooling: str | None) -> bool:
+        """Whether the vector head makes the vectors, and not a pooling of states."""
         return pooling in (None, TOKENS) and self.token_rows_VD is not None
 
     def _uses_context(self, pooling: str | None) -> bool:
@@ -187,7 +192,7 @@ class Embedder:
         """One vector for each text, in order; see `Model.embed`."""
         self.check_pooling(pooling)
         if len(texts) == 1:
-            # A question has no next block to tokenize meanwhile, so it needs no thread of its own.
+            # There is no next block to tokenize in the meantime, so no thread is needed.
             block = self.tokenize(texts, max_length=max_length, specials=specials, prompt=prompt)
             return self.embed_tokenized([block], pooling=pooling, normalise=normalise)[0]
         vectors = np.empty((len(texts), self.width(pooling)), np.float32)
@@ -258,11 +263,11 @@ class Embedder:
         """For each request one vector a text, all computed together."""
         if self._uses_head(pooling):
             vectors = self._head_vectors(requests, with_context=self._uses_context(pooling))
-            is_normalised = normalise is None or normalise
         else:
             vectors = self._state_vectors(requests, pooling)
-            is_normalised = self.settings.normalise if normalise is None else normalise
-        if is_normalised:
+        if normalise is None:
+            normalise = self.normalises(pooling)
+        if normalise:
             vectors = [unit_vectors(request_vectors) for request_vectors in vectors]
         return vectors
 
@@ -402,8 +407,9 @@ class Embedder:
     ) -> np.ndarray:
         """One vector for each sequence; sequences of similar length share a batch."""
         vectors = np.empty((len(sequences), self._pooled_width(pooling)), np.float32)
-        if pooling == "cls" and self.encoder.cls_last:
-            pooling = "last"
+        if self.encoder.cls_last:
+            names = ["last" if name == "cls" else name for name in pooling.split("+")]
+            pooling = "+".join(names)
 
         @torch.inference_mode()
         def compute(rows: list[int]) -> None:
@@ -458,7 +464,7 @@ def _dealt(rows: np.ndarray, requests: Sequence[TokenizedTexts]) -> list[np.ndar
 def pool(states_ND: Tensor, batch: Batch, pooling: str) -> Tensor:
     """One vector for each sequence of a batch."""
     pooled = [POOLINGS[name](states_ND, batch.bounds_B1) for name in pooling.split("+")]
-    return torch.cat(pooled, 1) if len(pooled) > 1 else pooled[0]
+    return torch.cat(pooled, 1)
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:

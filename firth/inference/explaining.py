@@ -36,7 +36,7 @@ BATCH_TOKENS = 2048
 
 @dataclass(frozen=True)
 class WordWeight:
-    """What a word adds to the probability of the label; below 0 it speaks against the label."""
+    """What a word adds to the probability of the label; a negative weight is evidence against it."""
 
     word: str
     weight: float
@@ -120,8 +120,11 @@ class Explainer:
         if changed:
             without = predict(self.encoder, self.head, self._encode(changed))
         falls = [probability - _probability(answer, label) for answer in without]
-        num_first = len(spans[0])
-        weights = [falls[:num_first], falls[num_first:]][: len(spans)]
+        # The words of the first text come first.
+        weights = []
+        for words in spans:
+            weights.append(falls[: len(words)])
+            falls = falls[len(words) :]
         return _explanation(example, label, probability, "occlusion", spans, weights)
 
     def _by_gradients(self, item: Item, prediction: Prediction, head: ClassifyHead) -> Explanation:
@@ -186,8 +189,9 @@ class Explainer:
         at_once = max(1, BATCH_TOKENS // max(1, len(window.ids)))
         total_L = torch.zeros(len(window.ids))
         for first_step in range(0, STEPS, at_once):
-            steps = torch.arange(first_step, min(first_step + at_once, STEPS))
-            shares_S = (steps + 0.5) / STEPS  # the middle of each step
+            steps_S = torch.arange(first_step, min(first_step + at_once, STEPS))
+            # The middle of each step.
+            shares_S = (steps_S + 0.5) / STEPS
             total_L += self._gradients_at(window, shares_S, is_text_L, head, label) / STEPS
         return total_L.numpy()
 
@@ -232,7 +236,7 @@ class Explainer:
 
 
 def explained_label(prediction: Prediction) -> tuple[str, float]:
-    """The label to explain and its probability: the predicted one, of several the likeliest; or the number."""
+    """The label to explain and its probability: the most likely one, or of a regression the number."""
     if not prediction.probabilities:
         return "", float(prediction.label)
     label = max(prediction.probabilities, key=lambda name: prediction.probabilities[name])

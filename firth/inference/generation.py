@@ -148,6 +148,6 @@ def _result(prompt: str, context: list[int], text: Written, tokenizer: Tokenizer
         continuation = decoded[len(decoded_prompt) :]
     else:
         continuation = f" {tokenizer.decode(text.tokens)}"
-    # The last character may lack some of its bytes, which decode to the replacement character.
+    # An incomplete last character decodes to the replacement character.
     continuation = continuation.rstrip("\ufffd")
     return Generated(prompt + continuation, continuation, len(text.tokens), text.ended)

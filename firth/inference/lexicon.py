@@ -16,7 +16,7 @@ import numpy as np
 from firth import tokenizers
 from firth.convert.mapped import WORD_ROWS, map_tensor, tensor_places, word_rows
 from firth.convert.row_quantised import QUANTISED, load_matrix, matrix_facts
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import MANIFEST, check_manifest, without_model
 from firth.tokenizers.segmentation import has_chinese
 from firth.tokenizers.subwords import Subwords
@@ -197,6 +197,8 @@ class Lexicon:
 
     def _nearest(self, vector_D: np.ndarray, top: int, *, without: Iterable[str]) -> list[tuple[str, float]]:
         """The `top` words with the highest cosine to a vector of length 1."""
+        if top < 1:
+            raise BadConfig(f"top must be at least 1; it is {top}.")
         cosines_V = self.rows_VD @ vector_D / self.norms_V
         excluded = [*self.hidden, *self._known_rows(without)]
         cosines_V[excluded] = -np.inf

@@ -205,7 +205,7 @@ class Model:
         try:
             self.rewriter()
         except (BadConfig, Unsupported):
-            # Several tasks that rewrite can all be asked for by name.
+            # With several tasks that rewrite, each is available by name.
             return any(isinstance(head, RewriteHead) for head in self.checkpoint.tasks.values())
         return True
 
@@ -272,10 +272,7 @@ class Model:
 
     def predict_examples(self, examples: Sequence[Example], *, task: str = "") -> list[Prediction]:
         """The same for rows that a task has read."""
-        items = self.encode_examples(examples, task=task)
-        report_cuts("The inputs", items)
-        if not isinstance(self.encoder, Bag):
-            warn_about_unknown("The inputs", self.tokenizer, unknown_share_of(items, self.tokenizer))
+        items = self.encode_inputs(examples, task=task)
         num_windows = sum(len(item.windows) for item in items)
         with bar("predicting", num_windows, unit="sequences") as advance:
             return self.predict_items(items, task=task, advance=advance)
@@ -287,6 +284,14 @@ class Model:
         """
         name, _ = only_task(self.checkpoint, "This model", task)
         return threshold_for(self.checkpoint.info, name, precision)
+
+    @property
+    def comparing_task(self) -> str | None:
+        """The first task that compares two texts; None if it has none."""
+        for name in self.checkpoint.tasks:
+            if name.startswith("compare"):
+                return name
+        return None
 
     def explain(self, inputs: Iterable[TaskInput], *, task: str = "", by: Method = "auto") -> list[Explanation]:
         """Why a classifier gives each input its label: the weight of every word, in order.
@@ -316,6 +321,14 @@ class Model:
     def encode_examples(self, examples: Sequence[Example], *, task: str = "") -> Sequence[Item]:
         """Examples as windows of tokens, ready for `predict_items`."""
         return self._head(task).encode(examples, self.tokenizer, max_length=self._max_length, training=False)
+
+    def encode_inputs(self, examples: Sequence[Example], *, task: str = "") -> Sequence[Item]:
+        """The same for what a user gives: warns about tokens that are cut, and about those that are unknown."""
+        items = self.encode_examples(examples, task=task)
+        report_cuts("The inputs", items)
+        if not isinstance(self.encoder, Bag):
+            warn_about_unknown("The inputs", self.tokenizer, unknown_share_of(items, self.tokenizer))
+        return items
 
     def predict_items(
         self,

@@ -25,7 +25,7 @@ class ModelInfo:
     embedding: JsonObject
     """How it embeds texts."""
     training: JsonObject
-    """How it was trained, as `firth.json` has it."""
+    """How it was trained, as recorded in `firth.json`."""
 
 
 def model_info(checkpoint: Checkpoint) -> ModelInfo:

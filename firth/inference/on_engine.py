@@ -17,7 +17,6 @@ from firth.data.items import Item
 from firth.engines.engine import Engine, Handle, ahead, window
 from firth.errors import BadConfig
 from firth.files import MANIFEST, atomic_file, read_files, read_json, write_files
-from firth.finetuning.labelled import report_cuts
 from firth.inference.model import Model, load
 from firth.types import Example, Prediction
 
@@ -67,8 +66,7 @@ def predict(
 ) -> list[Prediction]:
     """What a fine-tuned model predicts for each row, in order."""
     files = engine.share(model_files(_folder_of(model)))
-    items = model.encode_examples(examples, task=task)
-    report_cuts("The inputs", items)
+    items = model.encode_inputs(examples, task=task)
 
     def submitted() -> Iterator[Handle[list[Prediction]]]:
         for start in range(0, len(items), PIECE_TEXTS):

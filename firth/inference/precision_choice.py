@@ -229,7 +229,7 @@ def _choose(copies: _EncoderCopies, precision: str, embed_sample: EmbedSample) -
 
 def _fastest(encoders: dict[PrecisionChoice, EncoderCall], embed_sample: EmbedSample) -> PrecisionChoice:
     """The choice with the shortest time."""
-    # They take turns, so that whatever else the machine does disturbs all of them alike.
+    # They take turns, so that other load on the machine affects all of them equally.
     rounds = []
     for _ in range(TIMING_ROUNDS):
         rounds.append([_seconds(embed_sample, encoder) for encoder in encoders.values()])

@@ -53,7 +53,7 @@ def rewriting_head(checkpoint: Checkpoint, task: str = "") -> RewriteHead:
 
 @dataclass(frozen=True)
 class RewriteSettings:
-    """What a caller asks for; None leaves it to the model's own settings."""
+    """The settings of one call; None takes the model's own."""
 
     beams: int | None = None
     length_penalty: float | None = None

@@ -28,7 +28,7 @@ class SavedPrecision:
 
 
 def saved_precision(checkpoint: Checkpoint) -> SavedPrecision:
-    """The precision that the folder asks for; fp32 if it asks for none."""
+    """The precision recorded in the folder; fp32 if there is none."""
     saved = checkpoint.info.get(KEY)
     if not isinstance(saved, dict) or saved.get("name") not in PRECISIONS:
         return SavedPrecision("fp32", {})

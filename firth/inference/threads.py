@@ -55,6 +55,9 @@ def _start_pool(max_threads: int) -> ThreadPoolExecutor | None:
 
         try:
             list(pool.map(start, range(num_threads)))
+        except BaseException:
+            pool.shutdown(wait=False)
+            raise
         finally:
             torch.set_num_threads(num_cores)
         return pool

@@ -110,13 +110,11 @@ def evaluate_similarity(lexicon: Lexicon, pairs: Sequence[ScoredPair], path: Pat
     scores = [pair.score for pair in known]
     cosines = [lexicon.similarity(pair.first, pair.second) for pair in known]
     # Equal values have no ranks to correlate.
-    constant = ""
-    if len(set(scores)) < 2:
-        constant = "people give"
-    elif len(set(cosines)) < 2:
-        constant = "the model gives"
-    if constant:
-        raise BadInput(f"{path}: {constant} all {len(known)} known pairs one number, so they have no order; add pairs.")
+    for values, giver in ((scores, "people give"), (cosines, "the model gives")):
+        if len(set(values)) < 2:
+            raise BadInput(
+                f"{path}: {giver} all {len(known)} known pairs one number, so they have no order; add pairs."
+            )
     correlation = metrics.spearman(scores, cosines)
     coverage = len(known) / len(pairs)
     return SimilarityResult(spearman=correlation, pairs=len(pairs), coverage=coverage)
@@ -235,7 +233,8 @@ def _common_score_column(rows: Sequence[Sequence[str]]) -> int:
             columns[column] += 1
     if not columns:
         return _score_column(rows[0])
-    return columns.most_common(1)[0][0]
+    [(most_common, _)] = columns.most_common(1)
+    return most_common
 
 
 def _fields(line: str) -> list[str]:

@@ -12,6 +12,7 @@ from itertools import islice
 import numpy as np
 import torch
 
+from firth.console import counted
 from firth.data.items import Window, cut_window, pack_windows
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.clustering import cluster
@@ -72,7 +73,8 @@ def find_senses(
         raise Unsupported("The model gives a word one vector in every context; take a BERT or an ELMo.")
     found = find_occurrences(word, lines)
     if len(found) < 3:
-        raise BadInput(f"'{word}' occurs {len(found)} times in the text; grouping needs at least 3 occurrences.")
+        times = counted(len(found), "time")
+        raise BadInput(f"'{word}' occurs {times} in the text; grouping needs at least 3 occurrences.")
     if count is not None and not 1 <= count < len(found):
         raise BadConfig(f"{len(found)} occurrences can form 1 to {len(found) - 1} groups, not {count}.")
 

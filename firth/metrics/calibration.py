@@ -1,4 +1,4 @@
-"""Whether probabilities are what they say: confidences and whether each answer was right in; errors and thresholds out.
+"""Whether probabilities are calibrated: confidences and whether each answer was right in; errors and thresholds out.
 
 The expected calibration error and temperature scaling are those of Guo et al. 2017 (On Calibration of Modern Neural
 Networks, equations 3 and 9).
@@ -11,16 +11,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from firth.metrics.classification import nan, same_length
+from firth.metrics.classification import mean, nan, same_length
 
 BINS = 15
 """Intervals of equal width that the calibration error compares in, as in the paper."""
 PRIOR_DEVIATION = 0.7
 """Standard deviation of the temperature's logarithm before any row is seen. Without it, a few rows that are all right
-would make the model infinitely sure."""
+would make the model infinitely confident."""
 _LOWEST = math.log(0.05)
 _HIGHEST = math.log(20.0)
+"""The logarithms of the temperatures that are searched."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
+"""The share of an interval that golden-section search keeps in a step."""
+_SEARCH_STEPS = 60
+"""Steps of the search, after which the interval is as short as the rounding of floats."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +61,14 @@ def reliability(confidences: ArrayLike, right: ArrayLike, *, bins: int = BINS) -
     found = []
     for place in range(bins):
         members = places == place
-        count = int(members.sum())
-        mean_confidence = nan
-        accuracy = nan
-        if count:
-            mean_confidence = float(confidence[members].mean())
-            accuracy = float(is_right[members].mean())
-        low = place / bins
-        high = (place + 1) / bins
-        found.append(ReliabilityBin(low, high, count, mean_confidence, accuracy))
+        interval = ReliabilityBin(
+            low=place / bins,
+            high=(place + 1) / bins,
+            count=int(members.sum()),
+            confidence=mean(confidence[members]),
+            accuracy=mean(is_right[members]),
+        )
+        found.append(interval)
     return found
 
 
@@ -112,7 +115,7 @@ def _lowest_point(cost: Callable[[float], float]) -> float:
     high = _HIGHEST
     first = high - _GOLDEN * (high - low)
     second = low + _GOLDEN * (high - low)
-    for _ in range(60):
+    for _ in range(_SEARCH_STEPS):
         if cost(first) < cost(second):
             high = second
         else:
@@ -166,10 +169,7 @@ def abstain_threshold(confidences: ArrayLike, right: ArrayLike, wanted: float) -
 
 
 def answered_above(confidences: ArrayLike, right: ArrayLike, above: float) -> tuple[float, float]:
-    """The share of rows with at least this confidence, and the share of them that is right (nan without any)."""
+    """The share of rows with at least this confidence, and the share of them that is right; nan without any."""
     is_answered = np.asarray(confidences, np.float64) >= above
     is_right = np.asarray(right, bool)
-    precision = nan
-    if is_answered.any():
-        precision = float(is_right[is_answered].mean())
-    return float(is_answered.mean()), precision
+    return mean(is_answered), mean(is_right[is_answered])

@@ -72,7 +72,7 @@ def _brevity_penalty(gold_length: int, predicted_length: int) -> float:
 
 
 _SPLIT_RULES = (
-    # ASCII marks except the apostrophe, hyphen, full stop and comma stand alone.
+    # ASCII marks except the apostrophe, hyphen, full stop and comma are tokens of their own.
     (re.compile(r"([{-~\[-` -&(-+:-@/])"), r" \1 "),
     # So do a full stop and a comma, unless they are between two digits ...
     (re.compile(r"([^0-9])([.,])"), r"\1 \2 "),

@@ -18,11 +18,12 @@ def pearson(x: ArrayLike, y: ArrayLike) -> float:
     same_length(a, b)
     if len(a) < 2:
         return nan
-    is_constant = (a == a[0]).all() or (b == b[0]).all()
-    if is_constant:
+    if (a == a[0]).all() or (b == b[0]).all():
         return nan
-    correlation = _unit(a - a.mean()) @ _unit(b - b.mean())
-    return float(np.clip(correlation, -1, 1))
+    unit_a = _unit(a - a.mean())
+    unit_b = _unit(b - b.mean())
+    # Rounding may leave the range.
+    return float(np.clip(unit_a @ unit_b, -1, 1))
 
 
 def _unit(vector: np.ndarray) -> np.ndarray:

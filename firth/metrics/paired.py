@@ -1,4 +1,4 @@
-"""Two models on the same rows: whether each answer was right in, how sure the difference is out."""
+"""Two models on the same rows: whether each answer was right in, the significance of the difference out."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ def mcnemar(first_right: Sequence[bool], second_right: Sequence[bool]) -> float:
 
 
 def upper_tail(drawn_marked: int, drawn: int, marked: int, total: int) -> float:
-    """The probability that at least so many of the drawn rows are marked, if rows are drawn by chance (Fisher)."""
+    """The probability that at least `drawn_marked` of drawn rows are marked: the upper tail of Fisher's exact test."""
     unmarked = total - marked
     log_all_ways = _log_choose(total, drawn)
     terms = []

@@ -66,8 +66,9 @@ def null_threshold(
     is_answerable = np.asarray(answerable, bool)
     if not len(doubts):
         return nan, nan
-    # Start with no answers at all: every unanswerable question scores 1. Then give answers, the surest first. Each one
-    # adds its score to an answerable question, and takes the point of an unanswerable one unless it is empty.
+    # Start with no answers at all: every unanswerable question scores 1. Then give answers, those with the lowest doubt
+    # first. Each one adds its score to an answerable question, and takes the point of an unanswerable one unless it is
+    # empty.
     change = np.where(is_answerable, gains, -np.asarray(answered, np.float64))
     order = np.argsort(doubts, kind="stable")
     num_unanswerable = (~is_answerable).sum()

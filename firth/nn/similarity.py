@@ -8,24 +8,29 @@ from torch.nn import functional as F
 def contrastive(cosine_E: Tensor, alike_E: Tensor, *, margin: float) -> Tensor:
     """Pulls similar texts together and pushes others apart, up to a margin (Hadsell et al. 2006, equation 4)."""
     distance_E = 1 - cosine_E
+    # How much too close texts are that differ.
+    missing_E = F.relu(margin - distance_E)
     pull_E = alike_E * distance_E**2
-    push_E = (1 - alike_E) * F.relu(margin - distance_E) ** 2
-    return (pull_E + push_E).sum()
+    push_E = (1 - alike_E) * missing_E**2
+    losses_E = pull_E + push_E
+    return losses_E.sum()
 
 
 def cosent(cosine_E: Tensor, gold_E: Tensor, *, scale: float) -> Tensor:
     """Of every two pairs of a batch, the one with the higher gold score should have the higher cosine (Su 2022).
 
-    The loss is log(1 + sum of exp(scale (cos_j - cos_i))) over all i, j with gold_i > gold_j, times the pairs of the
-    batch, because it stands for all of them.
+    The loss is log(1 + sum of exp(scale (cos_j - cos_i))) over all i, j with gold_i > gold_j, times the number of pairs
+    of the batch, because the loop expects a sum over pairs.
     """
     # Row i, column j: how much higher the cosine of pair j is than that of pair i.
-    excess_EE = scale * (cosine_E[None, :] - cosine_E[:, None])
+    cosine_i_E1 = cosine_E[:, None]
+    cosine_j_1E = cosine_E[None, :]
+    excess_EE = scale * (cosine_j_1E - cosine_i_E1)
     is_ordered_EE = gold_E[:, None] > gold_E[None, :]
     excess_EE = excess_EE.masked_fill(~is_ordered_EE, -torch.inf)
     # exp(0) is the 1 inside the logarithm.
-    one = cosine_E.new_zeros(1)
-    terms = torch.cat([one, excess_EE.flatten()])
+    zero = cosine_E.new_zeros(1)
+    terms = torch.cat([zero, excess_EE.flatten()])
     return len(cosine_E) * terms.logsumexp(0)
 
 
@@ -35,12 +40,14 @@ def cross(scores_EK: Tensor, gold_E: Tensor, *, kind: str) -> Tensor:
     number: squared error. triplets: cross-entropy, the first of the two pairs is right. Otherwise: binary
     cross-entropy of similar or not.
     """
-    if kind == "number":
-        return F.mse_loss(scores_EK[:, 0], gold_E, reduction="sum")
     if kind == "triplets":
         first_E = torch.zeros_like(gold_E, dtype=torch.long)
         return F.cross_entropy(scores_EK, first_E, reduction="sum")
-    return F.binary_cross_entropy_with_logits(scores_EK[:, 0], gold_E, reduction="sum")
+    # Rows of two texts have one score.
+    scores_E = scores_EK[:, 0]
+    if kind == "number":
+        return F.mse_loss(scores_E, gold_E, reduction="sum")
+    return F.binary_cross_entropy_with_logits(scores_E, gold_E, reduction="sum")
 
 
 def ranking(unit_EKD: Tensor, asks_E: Tensor, *, ignored_EC: Tensor, scale: float) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ def ring_bandwidth(cluster: Cluster) -> float:
 
 
 def all_reduce_seconds(num_bytes: float, ranks: int, *, bandwidth: float, latency: float = LATENCY) -> float:
-    """Seconds of a ring that leaves the sums of all ranks on all ranks."""
+    """Seconds of a ring all-reduce, after which all ranks have the sums of all ranks."""
     if ranks == 1:
         return 0.0
     messages = max(1.0, num_bytes / BUCKET_BYTES)
@@ -34,14 +34,17 @@ def all_reduce_seconds(num_bytes: float, ranks: int, *, bandwidth: float, latenc
     return moved + 2 * (ranks - 1) * latency * messages
 
 
-def sent_bytes(parameters: float, cluster: Cluster, mode: Mode) -> float:
-    """Bytes that each device sends in a step."""
+def sent_bytes(parameters: float, cluster: Cluster, mode: Mode, *, micro_batches: int = 1) -> float:
+    """Bytes that each device sends in a step, in which it computes `micro_batches` micro-batches."""
     ranks = cluster.size
     if mode == "ddp":
+        # Gradients are added once, after the last micro-batch.
         gradients = 4 * parameters
         return 2 * (ranks - 1) / ranks * gradients
-    # bf16 weights are gathered for the forward and the backward pass, fp32 gradients are scattered.
-    return (ranks - 1) / ranks * (2 + 2 + 4) * parameters
+    # In every micro-batch bf16 weights are gathered for the forward and the backward pass, fp32 gradients scattered.
+    gathered = (2 + 2) * parameters
+    scattered = 4 * parameters
+    return micro_batches * (ranks - 1) / ranks * (gathered + scattered)
 
 
 def exposed_seconds(
@@ -57,5 +60,5 @@ def exposed_seconds(
     if mode == "ddp":
         # Gradients are added after the last micro-batch, while nothing else is computed.
         return all_reduce_seconds(4 * parameters, cluster.size, bandwidth=bandwidth)
-    moving = micro_batches * sent_bytes(parameters, cluster, mode) / bandwidth
+    moving = sent_bytes(parameters, cluster, mode, micro_batches=micro_batches) / bandwidth
     return max(0.0, moving - HIDDEN_SHARE * computing)

@@ -41,6 +41,8 @@ DROPOUT_COST = 0.08
 """More time with dropout 0.1 and more, on a GPU (813k tokens/s without, 750k with)."""
 RECOMPUTE_COST = 1 / 3
 """More time if blocks compute their forward pass twice (813k tokens/s and 617k)."""
+FILLED_SHARE = 0.94
+"""How much of the longest length the sequences of a text fill, on average."""
 EVALUATION_SHARE = 0.04
 """Of the time, for evaluations and states."""
 START_SECONDS = {"gpu": 35.0, "cpu": 5.0}
@@ -135,19 +137,19 @@ class Network:
 
 
 def work_of(recipe: Recipe, *, length: float | None = None) -> Work:
-    """The work of a recipe. Sequences fill 94 % of their length unless it is given."""
-    length = length or 0.94 * recipe.batches.max_length
-    parts = [_network(recipe), *_second_networks(recipe)]
+    """The work of a recipe. Without `length`, the mean length of a sequence, they fill most of the longest one."""
+    length = length or FILLED_SHARE * recipe.batches.max_length
+    networks = [_network(recipe), *_second_networks(recipe)]
     config = next(iter(recipe.encoder.values()))
     dropout = getattr(config, "dropout", 0.0) > 0
     tokens = recipe.batches.tokens
     recompute = recipe.train.recompute
     works = []
-    for network in parts:
+    for network in networks:
         work = network.work(tokens=tokens, length=length, dropout=dropout, recompute=recompute)
         works.append(work)
-    total = works[0]
-    for work in works[1:]:
+    total, *others = works
+    for work in others:
         total = total + work
     return total
 

@@ -17,6 +17,8 @@ STATE_FILE_BYTES = 12
 """Of a parameter in a saved state: the weight and two moments."""
 PREPARED_PER_SECOND = 2.7e6
 """Bytes of text that one process prepares in a second, measured on one core."""
+PREPARING_PROCESSES = 2
+SECONDS_PER_HOUR = 3600
 LOADED_PER_SECOND = 7.5e6
 """Tokens that one process packs and masks in a second, measured on one core."""
 USABLE_MEMORY = 0.92
@@ -44,7 +46,7 @@ class Estimate:
     price: float | None
     """Of the whole run; None if the price of an hour is not known."""
     preparing_hours: float
-    """By two processes."""
+    """By `PREPARING_PROCESSES` processes."""
     parameters: float
     memory: float
     """Of one device."""
@@ -86,7 +88,8 @@ def estimate(
         price = device_hours * cluster.price
     sent_per_step = 0.0
     if mode:
-        sent_per_step = sent_bytes(work.parameters, cluster, mode)
+        micro_batches = _micro_batches(recipe, cluster)
+        sent_per_step = sent_bytes(work.parameters, cluster, mode, micro_batches=micro_batches)
     result = Estimate(
         tokens=text.tokens,
         epochs=num_steps * step.tokens / text.tokens,
@@ -96,7 +99,7 @@ def estimate(
         hours=hours,
         device_hours=device_hours,
         price=price,
-        preparing_hours=text.num_bytes / PREPARED_PER_SECOND / 2 / 3600,
+        preparing_hours=_preparing_hours(text),
         parameters=work.parameters,
         memory=memory,
         fits=memory < USABLE_MEMORY * cluster.device.memory,
@@ -138,7 +141,12 @@ def _hours(num_steps: int, step: _PlannedStep, device: Device) -> float:
     """Of the whole run, with its evaluations, its states and its start."""
     seconds_of_steps = num_steps * step.seconds * (1 + cost.EVALUATION_SHARE)
     start = cost.START_SECONDS["cpu" if device.name == CPU else "gpu"]
-    return (seconds_of_steps + start) / 3600
+    return (seconds_of_steps + start) / SECONDS_PER_HOUR
+
+
+def _preparing_hours(text: TextSize) -> float:
+    bytes_per_second = PREPARING_PROCESSES * PREPARED_PER_SECOND
+    return text.num_bytes / bytes_per_second / SECONDS_PER_HOUR
 
 
 def _micro_batches(recipe: Recipe, cluster: Cluster) -> int:

@@ -6,6 +6,7 @@ its own the H200 reaches.
 
 import math
 import os
+import re
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Literal
@@ -79,7 +80,7 @@ CPU_MEMORY = 16e9
 
 
 def cpu(cores: int | None = None, *, precision: str = "auto") -> Device:
-    """A CPU with so many cores, which trains in this precision; without a number, the cores of this process."""
+    """A CPU with `cores` cores, or those of this process, that trains in this precision."""
     if cores is None:
         cores = num_cores()
     is_half = precision == "bf16" or (precision == "auto" and this_cpu().trains_in_bf16)
@@ -121,9 +122,12 @@ def from_cuda_name(name: str) -> str:
     words = words.replace("nvidia", "")
     words = words.replace("geforce ", "")
     words = words.strip().replace(" ", "-")
-    by_length = sorted(GPUS, key=len, reverse=True)
-    found = [known for known in by_length if known.lower() in words]
-    return found[0] if found else ""
+    # The longest first: an H100-PCIe is also an H100.
+    for known in sorted(GPUS, key=len, reverse=True):
+        # An L40 is no L4, and an A1000 no A100; but an A10G is nearly an A10.
+        if re.search(rf"{re.escape(known.lower())}(?!\d)", words):
+            return known
+    return ""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class PlannedRun:
     estimate: Estimate
 
     def table(self, sizes: Sequence[float] = TABLE_BYTES, devices: Sequence[int] = TABLE_DEVICES) -> list["TableRow"]:
-        """One pass over texts of these bytes on so many devices, in machines of up to eight."""
+        """One pass over texts of these sizes on these numbers of devices, in machines of up to eight."""
         bytes_per_token = self.text.num_bytes / self.text.tokens
         rows: list[TableRow] = []
         for num_bytes in sizes:
@@ -90,7 +90,8 @@ def plan(
     paths = [text] if isinstance(text, str | Path) else text
     size_of_text = texts.measure([Path(path) for path in paths], texts.parse_size(text_size))
     if probe:
-        from firth.planning.probe import probe as measured_device  # imports torch
+        # It imports torch.
+        from firth.planning.probe import probe as measured_device
 
         device = measured_device(named)
     else:

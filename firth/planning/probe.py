@@ -22,8 +22,17 @@ CPU_TOKENS = 2048
 """Of a step on a CPU."""
 TOKENIZER = "en-small"
 """Whose vocabulary the text has."""
+NUM_SPECIALS = 5
+"""The first tokens of that vocabulary, which do not occur in a text."""
+SHORTEST_SENTENCE = 8
+LONGEST_SENTENCE = 39
+DOCUMENT_SENTENCES = 20
+DOCUMENT_TOKENS = 400
+"""Fewer than those of a document on average, so that there are enough tokens."""
+SPARE_DOCUMENTS = 10
+"""More documents than a short text needs, of which some are held out."""
 NUM_STEPS = 8
-"""Steps until the text begins again."""
+"""Steps of one pass over the text."""
 WARM_STEPS = 3
 LEAST_STEPS = 3
 
@@ -37,6 +46,7 @@ def probe(recipe: Recipe, *, seconds: float = 60.0) -> Device:
     device = chosen_device(None)
     if device.type == "cuda":
         known = from_cuda_name(torch.cuda.get_device_name(device))
+        # The speed of an unknown GPU is measured as a multiple of an H200's.
         table_entry = find(known or "H200")
         memory = float(torch.cuda.get_device_properties(device).total_memory)
         named = replace(table_entry, name=known or torch.cuda.get_device_name(device), memory=memory)
@@ -71,22 +81,25 @@ def _seconds_of_step(recipe: Recipe, folder: Path, device: str, limit: float) ->
         recipe.train,
         optimizer=make_optimizer(parts.learner, recipe.train.optim),
         progress=Progress(1_000_000),
-        on_step=lambda progress, norm: clock.tick(float(norm)),
+        # Reading a number of the step waits until the device has finished it.
+        on_step=lambda progress, norm: clock.tick(after=float(norm)),
         until=clock.last_step,
     )
     return recipe, clock.seconds_of_step
 
 
 def random_text(folder: Path, num_tokens: int) -> Shards:
-    """Prepared text of random pieces, with sentences of 8 to 39 tokens and documents of 20 sentences."""
+    """Prepared text of random pieces, in sentences of random lengths and documents of one size."""
     tokenizer = tokenizers.load(models.find(TOKENIZER))
     key = rng.key(1, "random text")
-    num_sentences = 20 * (num_tokens // 400 + 10)
-    lengths = 8 + rng.below(key, 32, np.arange(num_sentences), 0)
-    num_pieces = len(tokenizer.vocab) - 5
-    ids = 5 + rng.below(key, num_pieces, np.arange(lengths.sum()), 1)
+    num_documents = num_tokens // DOCUMENT_TOKENS + SPARE_DOCUMENTS
+    num_sentences = DOCUMENT_SENTENCES * num_documents
+    num_lengths = LONGEST_SENTENCE - SHORTEST_SENTENCE + 1
+    lengths = SHORTEST_SENTENCE + rng.below(key, num_lengths, np.arange(num_sentences), 0)
+    num_pieces = len(tokenizer.vocab) - NUM_SPECIALS
+    ids = NUM_SPECIALS + rng.below(key, num_pieces, np.arange(lengths.sum()), 1)
     starts = np.ones(len(ids), bool)
-    ends = np.arange(20, num_sentences + 1, 20)
+    ends = np.arange(DOCUMENT_SENTENCES, num_sentences + 1, DOCUMENT_SENTENCES)
     with write_shards(folder, tokenizer) as writer:
         writer.append(ids, starts, lengths=lengths, ends=ends)
     return Shards.open(folder)
@@ -100,8 +113,9 @@ class _Clock:
         self.began = time.perf_counter()
         self.times: list[float] = []
 
-    def tick(self, norm: float) -> None:
-        """Called after each step, with a number of it, so that the device has finished."""
+    def tick(self, *, after: float) -> None:
+        """Called after each step, with a number of it."""
+        del after
         self.times.append(time.perf_counter())
 
     def last_step(self) -> int:

@@ -1,6 +1,7 @@
 """A request for pre-training -> a recipe with all its numbers: by name or from a file, with changes and limits."""
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,8 @@ MASKED_LM = "roberta"
 CONTINUED_RATE = 0.2
 """Share of a recipe's rate for AdamW if a trained model continues: at the whole rate it forgets what it knows."""
 CONTINUED_MUON_RATE = 5e-4
+ROW_MULTIPLE = 64
+"""The rows of an embedding are a multiple of it, which suits the matrix units."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +177,14 @@ def with_vocab_size(recipe: Recipe, start: "Checkpoint | None", vocab_size: int)
     """The recipe with the number of rows of its embedding, so that run.toml has it. The tokenizer decides."""
     if start:
         return recipe
-    # A multiple of 64 suits the matrix units; the rows above the vocabulary are never read.
-    rows = -(-vocab_size // 64) * 64
+    rows = padded_rows(vocab_size)
     configs = {name: replace(config, vocab_size=rows) for name, config in recipe.encoder.items()}
     return replace(recipe, encoder=configs)
+
+
+def padded_rows(num_tokens: int) -> int:
+    """The rows of an embedding for so many tokens; those above the vocabulary are never read."""
+    return math.ceil(num_tokens / ROW_MULTIPLE) * ROW_MULTIPLE
 
 
 def with_cls_place(recipe: Recipe, vocab: "Vocab") -> Recipe:

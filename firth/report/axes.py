@@ -35,11 +35,13 @@ def number(value: float, digits: int = 4) -> str:
 
 def _plain_number(value: float, digits: int) -> str:
     """The same with an ASCII minus sign; the value is finite."""
+    # Below three digits, 123456 would become 1.2e+02k.
+    precision = max(digits, 3)
+    # Rounded before the unit is chosen: 999.6 is 1k, not 1e+03.
+    rounded = float(f"{value:.{precision}g}")
     for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= size:
-            # Below three digits, 123456 would become 1.2e+02k.
-            precision = max(digits, 3)
-            return f"{value / size:.{precision}g}{letter}"
+        if abs(rounded) >= size:
+            return f"{rounded / size:.{precision}g}{letter}"
     if 0 < abs(value) < 0.01:
         mantissa, _, power = f"{value:.{digits - 2}e}".partition("e")
         return f"{float(mantissa):g}e{int(power)}"

@@ -36,7 +36,7 @@ Range = tuple[float, float, float]
 
 
 class NumberFormat(Protocol):
-    """Writes a value in at most so many digits."""
+    """Writes a value with at most `digits` digits."""
 
     def __call__(self, value: float, digits: int = ...) -> str: ...
 

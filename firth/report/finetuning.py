@@ -89,9 +89,11 @@ def _facts(summary: FinetuningSummary) -> dict[str, object]:
         "Seeds": len(summary["seeds"]),
         "Kept": f"seed {summary['kept_seed']}, epoch {summary['kept_epoch']:.3g}",
     }
-    for task in summary["tasks"].values():
+    has_several = len(summary["tasks"]) > 1
+    for name, task in summary["tasks"].items():
+        prefix = f"{name}, " if has_several else ""
         for part, count in task["rows"].items():
-            facts[f"{part} rows"] = count
+            facts[f"{prefix}{part} rows"] = count
     return facts
 
 
@@ -110,7 +112,7 @@ def _task_sections(name: str, task: TaskSummary, title: str) -> list[Section]:
 
 
 def _figures(name: str, task: TaskSummary, title: str) -> Section:
-    """All figures beside those of the baseline, and what to know about them."""
+    """All figures next to those of the baseline, with notes."""
     collapsed = collapsed_line(name, task.get("collapsed_seeds", []))
     mark = " *" if collapsed else ""
     rows = []
@@ -171,7 +173,7 @@ def _mistakes(task: TaskSummary, title: str) -> Section:
         texts = (mistake["text"], mistake["gold"], mistake["predicted"])
         rows.append([*texts, mistake["error"], mistake["row"]])
     where = _part_name(task, task["details_of"])
-    lead = f"The mistakes on {where} that the model was surest of."
+    lead = f"The mistakes on {where} in which the model was most confident."
     return section(f"{title}Hardest errors", lead, table(columns, rows))
 
 
@@ -184,10 +186,11 @@ def _training(summary: FinetuningSummary, logs: Logs) -> Section | None:
         picked_curve: list[tuple[float, float]] = []
         for row in rows:
             split = row.get("split")
+            step = _number(row["step"])
             if split == "train":
-                loss_curve.append((_number(row["step"]), _total_loss(row, summary)))
+                loss_curve.append((step, _total_loss(row, summary)))
             elif split == "held-out":
-                picked_curve.append((_number(row["step"]), _number(row.get("picked"))))
+                picked_curve.append((step, _or_nan(row.get("picked"))))
         losses[f"seed {seed}"] = loss_curve
         picked[f"seed {seed}"] = picked_curve
     if not any(losses.values()):
@@ -200,8 +203,8 @@ def _training(summary: FinetuningSummary, logs: Logs) -> Section | None:
 
 
 def _total_loss(row: MetricsRow, summary: FinetuningSummary) -> float:
-    """The losses of all tasks added; each is logged by the task's name."""
-    return sum(_number(row.get(name)) for name in summary["tasks"])
+    """The losses of the row's tasks added, each logged by its task's name; NaN if one is undefined."""
+    return sum(_or_nan(row[name]) for name in summary["tasks"] if name in row)
 
 
 def _provenance(summary: FinetuningSummary) -> Section:
@@ -217,6 +220,13 @@ def _part_name(task: TaskSummary, part: str) -> str:
     if part == "dev":
         return f"{task['picked_on']} (used for picking)"
     return f"{part} (not used for picking)"
+
+
+def _or_nan(value: object) -> float:
+    """The value, or NaN if it is undefined: a chart leaves NaN out, where a 0 would be drawn."""
+    if isinstance(value, int | float):
+        return float(value)
+    return math.nan
 
 
 def _number(value: object) -> float:

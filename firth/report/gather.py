@@ -24,13 +24,18 @@ def gather(
     sentences: Sequence[str] = (),
     attention: str = "",
 ) -> PretrainingReport:
-    """The page is titled by what ran. Word vectors are shown without torch and asked no questions.
+    """What the page of a run shows. Word vectors are shown without torch, and nothing is computed with them.
 
     `data` is the prepared text, if it may have been moved since the run began.
     """
     source = read_source(run)
     assert isinstance(source, PretrainingSource | SolvingSource)
-    prepared = data or (run / DATA if (run / DATA).exists() else Path(source.data))
+    if data is not None:
+        prepared = data
+    elif (run / DATA).exists():
+        prepared = run / DATA
+    else:
+        prepared = Path(source.data)
     health = Shards.open(prepared, verify=False).info["health"]
     if isinstance(source, SolvingSource):
         return _of_word_vectors(run, health)
@@ -45,7 +50,7 @@ def _of_network(
     sentences: Sequence[str],
     attention: str,
 ) -> PretrainingReport:
-    """Loads the model of `run` and asks it everything the page shows.
+    """Loads the model of `run` and computes everything the page shows.
 
     `fills` are texts with [MASK], `sentences` are compared with each other, and the attention is shown on one sentence.
     """
@@ -86,7 +91,7 @@ def _facts(model: "Model", run: Path) -> dict[str, object]:
 
 
 def _filled(model: "Model", texts: Sequence[str]) -> Ranked:
-    """For each text with [MASK] the likeliest tokens and their probabilities."""
+    """For each text with [MASK] the most likely tokens and their probabilities."""
     filled = []
     for text in texts:
         candidates = [(row.token, row.probability) for row in model.fill(text)]
@@ -118,14 +123,16 @@ def nearest(model: "Model", sentences: Sequence[str], *, top: int = 3) -> Ranked
     Raw vectors of a young model all point in nearly the same direction. That common part says nothing about a
     sentence, so the mean is subtracted first.
     """
+    from firth.inference.embedding import unit_vectors
+
     vectors = model.embed(sentences)
-    vectors = vectors - vectors.mean(0)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = unit_vectors(vectors - vectors.mean(0))
     # Sentences x sentences.
-    cosines = vectors @ vectors.T
-    # A sentence is not its own neighbour.
+    cosines = units @ units.T
+    # A sentence is not its own neighbour: it comes last, and is cut off.
     np.fill_diagonal(cosines, -np.inf)
-    ranks = np.argsort(-cosines, axis=1)[:, :top]
+    num_neighbours = min(top, len(sentences) - 1)
+    ranks = np.argsort(-cosines, axis=1, kind="stable")[:, :num_neighbours]
     found = []
     for i, text in enumerate(sentences):
         neighbours = []

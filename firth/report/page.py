@@ -171,9 +171,12 @@ def show(value: object) -> str:
         return str(value)
     if not math.isfinite(value):
         return str(value)
-    for size, letter in ((1e9, "B"), (1e6, "M")):
-        if abs(value) >= size:
-            return f"{value / size:.3g}{letter}"
+    if abs(value) >= 1e6:
+        # Rounded before the unit is chosen: 999,700,000 is 1B, not 1e+03M.
+        rounded = float(f"{value:.3g}")
+        if abs(rounded) >= 1e9:
+            return f"{rounded / 1e9:.3g}B"
+        return f"{rounded / 1e6:.3g}M"
     # Counts are exact up to a million; other numbers have four digits.
     if isinstance(value, int):
         return f"{value:,}"

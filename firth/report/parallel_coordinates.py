@@ -97,4 +97,6 @@ def _line(row: Row, axes: Mapping[str, SettingAxis], *, class_: str) -> Html:
 
 
 def _written(value: object) -> str:
-    return number(value, 3) if isinstance(value, int | float) else str(value)
+    if isinstance(value, int | float):
+        return number(value, 3)
+    return str(value)

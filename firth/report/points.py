@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from firth.report.axes import axis, number, text_width
 from firth.report.markup import Html, tag
+from firth.report.svg import svg, text, widest
 
 _LEFT = 52.0
 _RIGHT = 18.0
@@ -12,28 +13,33 @@ _TOP = 30.0
 _BOTTOM = 44.0
 _LINE = 15.0
 """Pixels between two names."""
+_HEIGHT = 400
 
 
 @dataclass(frozen=True)
 class _Label:
+    """The place of a name, in pixels."""
+
     left: float
     right: float
     down: float
+    """Its baseline."""
 
 
-def points(named: Mapping[str, tuple[float, float]], *, x_label: str, y_label: str, width: int = 640) -> Html:
-    """The points with their names beside them; the first one, which the others are compared with, has a ring."""
-    height = 400
+def points(
+    named: Mapping[str, tuple[float, float]], *, x_label: str, y_label: str, reference: str = "", width: int = 640
+) -> Html:
+    """The points with their names beside them; `reference` names the one that the others are compared with: a ring."""
     if not named:
         return tag("p", "nothing recorded")
     xs = [x for x, _ in named.values()]
     ys = [y for _, y in named.values()]
     x_axis = axis(min(xs), max(xs), round_ends=True)
     y_axis = axis(min(ys), max(ys), round_ends=True)
-    room = max(text_width(name) for name in named) + 12
+    # The name of the last point is right of it.
+    room = widest(named) + 12
     right = width - _RIGHT - room
-
-    bottom = height - _BOTTOM
+    bottom = _HEIGHT - _BOTTOM
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = _LEFT + (right - _LEFT) * x_axis.at(x)
@@ -41,40 +47,30 @@ def points(named: Mapping[str, tuple[float, float]], *, x_label: str, y_label: s
         return across, down
 
     parts = [
-        tag("text", y_label, x=0, y=14, class_="axis"),
-        tag("text", x_label, x=right, y=height - 6, class_="axis", text_anchor="end"),
+        text(0, 14, y_label, class_="axis"),
+        text(right, _HEIGHT - 6, x_label, class_="axis", anchor="end"),
     ]
     for tick in y_axis.ticks:
         _, down = place(x_axis.low, tick)
         parts.append(tag("line", class_="rule", x1=_LEFT, x2=right, y1=down, y2=down))
-        parts.append(tag("text", number(tick), x=_LEFT - 7, y=down + 4, text_anchor="end"))
+        parts.append(text(_LEFT - 7, down + 4, number(tick), anchor="end"))
     for tick in x_axis.ticks:
         across, _ = place(tick, y_axis.low)
-        parts.append(tag("text", number(tick), x=across, y=bottom + 18, text_anchor="middle"))
+        parts.append(text(across, bottom + 18, number(tick), anchor="middle"))
     spoken = []
     taken: list[_Label] = []
-    for index, (name, (x, y)) in enumerate(named.items()):
+    for name, (x, y) in named.items():
         across, down = place(x, y)
         parts.append(tag("circle", class_="dot s0", cx=across, cy=down, r=4))
-        if index == 0:
+        if name == reference:
             parts.append(tag("circle", class_="line s0", cx=across, cy=down, r=8))
         left = across + 11
         wanted = _Label(left, left + text_width(name), down + 4)
         label = _free(wanted, taken)
         taken.append(label)
-        parts.append(tag("text", name, x=label.left, y=label.down, class_="word"))
+        parts.append(text(label.left, label.down, name, class_="word"))
         spoken.append(f"{name}: {number(x)}, {number(y)}")
-    return tag(
-        "svg",
-        *parts,
-        xmlns="http://www.w3.org/2000/svg",
-        role="img",
-        aria_label=f"{y_label} by {x_label}: {', '.join(spoken)}",
-        viewBox=f"0 0 {width} {height}",
-        width=width,
-        height=height,
-        style=f"max-width:{width * 1.25:.0f}px",
-    )
+    return svg(f"{y_label} by {x_label}: {', '.join(spoken)}", width, _HEIGHT, *parts)
 
 
 def _free(wanted: _Label, taken: list[_Label]) -> _Label:

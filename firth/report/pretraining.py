@@ -52,7 +52,7 @@ class PretrainingReport:
     health: Mapping[str, object] = field(default_factory=dict)
     """What `prepare` found in the text: numbers, histograms of lengths (upper edge -> count), `warnings`."""
     fills: Ranked = ()
-    """Texts with [MASK], each with (token, probability), likeliest first."""
+    """Texts with [MASK], each with (token, probability), most likely first."""
     neighbours: Ranked = ()
     """Sentences, each with (other sentence, cosine), nearest first."""
     attention: tuple[Sequence[str], ArrayLike] | None = None

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from firth.finetuning.tuning.halving import RUNGS, share_of
+from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, share_of, written_figure
 from firth.finetuning.tuning.running import TrialRow, TuningSummary, read_summary
 from firth.report.markup import Html
 from firth.report.page import Section, figure, page, section, table, tiles
@@ -32,7 +32,7 @@ def render(summary: TuningSummary) -> str:
         "Task": summary["task"],
         "Trials": len(summary["trials"]),
         "Minutes": round(summary["seconds"] / 60, 2),
-        summary["metric"]: best["figure"],
+        summary["metric"]: written_figure(best["figure"]),
     }
     return page(
         f"Settings for {summary['task']}",
@@ -47,9 +47,9 @@ def _verdict(summary: TuningSummary) -> Html:
     usual = [trial for trial in summary["trials"] if trial["number"] == 0]
     usual_figure = max(usual, key=lambda trial: trial["rung"])["figure"]
     changes = " ".join(summary["changes"])
-    sentence = f"{summary['metric']} {best['figure']:.4f} with {changes}."
+    sentence = f"{summary['metric']} {written_figure(best['figure'])} with {changes}."
     remarks = [
-        f"The usual settings reached {usual_figure:.4f}.",
+        f"The usual settings reached {written_figure(usual_figure)}.",
         f"Both were measured on {summary['picked_on']}, on which the best was picked: a test file would show less.",
     ]
     if best["rung"] < RUNGS - 1:
@@ -61,7 +61,11 @@ def _coordinates(summary: TuningSummary) -> Section:
     """A line for each setting, with the figure of its longest trial."""
     longest: dict[int, TrialRow] = {}
     for trial in sorted(summary["trials"], key=lambda trial: trial["rung"]):
-        longest[trial["number"]] = trial
+        # A trial that diverged has no place on the last axis.
+        if trial["figure"] > UNDEFINED:
+            longest[trial["number"]] = trial
+    if not longest:
+        return section("Settings and figures", "No trial has a figure.")
     rows = []
     for trial in longest.values():
         row: dict[str, object] = {}
@@ -83,7 +87,10 @@ def _trials(summary: TuningSummary) -> Section:
     for trial in best_first:
         share = f"{share_of(trial['rung']):.0%}"
         cells = [trial["settings"][key] for key in settings]
-        rows.append([trial["number"], share, trial["epochs"], *cells, trial["figure"], trial["seconds"]])
+        figure_cell: object = trial["figure"]
+        if trial["figure"] <= UNDEFINED:
+            figure_cell = written_figure(trial["figure"])
+        rows.append([trial["number"], share, trial["epochs"], *cells, figure_cell, trial["seconds"]])
     columns = ["trial", "of its epochs", "epochs", *titles, summary["metric"], "seconds"]
     return section("All trials", table(columns, rows))
 

@@ -41,7 +41,7 @@ def excerpt(text: str, weights: Mapping[str, float], *, columns: int = COLUMNS) 
 def _pieces(text: str) -> tuple[list[str], list[int]]:
     """The words of a text in lower case, and the bounds of its pieces, one more than there are words.
 
-    A piece is a word with what stands between it and the next one; the first piece begins with the text.
+    A piece is a word with what is between it and the next one; the first piece begins with the text.
     """
     words = []
     bounds = []

@@ -84,7 +84,7 @@ class Graph:
                 f"faiss is not installed, so {folder} is searched exactly; `pip install 'firth[ann]'` is faster."
             )
             return None
-        # Read where it lies on disk.
+        # Memory-mapped, not loaded.
         index = faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
         return cls(index, faiss.SearchParametersHNSW(efSearch=SEARCH_BREADTH))
 

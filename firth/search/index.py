@@ -1,4 +1,4 @@
-"""Passages and a model -> a folder that is searched where it lies on disk, by meaning and by words.
+"""Passages and a model -> a memory-mapped index that is searched by meaning and by words.
 
 By meaning: a passage's vector has length 1 and is kept as one byte a number: v = centre + scale * code, with a scale of
 its own and one centre for all. (Vectors of many models have a large part in common, which would leave few codes for the
@@ -29,7 +29,7 @@ from firth import models
 from firth.console import bar
 from firth.corpus.finding import TABLES
 from firth.corpus.small_files import tell_of_table
-from firth.errors import BadInput, Damaged
+from firth.errors import BadConfig, BadInput, Damaged
 from firth.files import atomic_folder, check_can_be_made, check_manifest, ending, read_json, write_json, write_manifest
 from firth.inference.model import Model, load
 from firth.search import By
@@ -74,10 +74,14 @@ def build_index(
     passages = list(read_passages(texts, max_characters=max_characters))
     if not passages:
         raise BadInput("The text has no passages; give files that hold sentences.")
-    source = models.find(model) if model else models.suiting(passage.text for passage in passages)
+    if model:
+        source = models.find(model)
+        is_shipped = str(model) in models.names() and not Path(model).is_dir()
+    else:
+        source = models.suiting(passage.text for passage in passages)
+        is_shipped = True
     loaded = load(source)
-    # A model that comes with firth is remembered by its name, so that the index can be copied to another machine.
-    is_shipped = model is None or (str(model) in models.names() and not Path(model).is_dir())
+    # A model that comes with firth is recorded by its name, so that the index can be copied to another machine.
     name = source.name if is_shipped else str(source.resolve())
     _warn_of_passages(loaded, passages)
     with atomic_folder(out) as folder:
@@ -290,6 +294,8 @@ class SearchIndex:
 
     def hits(self, model: Model, question: str, vector_D: np.ndarray, *, top: int = 5, by: By = By.both) -> list[Hit]:
         """The same for a question with this vector of the model."""
+        if top < 1:
+            raise BadConfig(f"`top=` must be at least 1; it is {top}.")
         if by != By.words and not reads(model, question, self.languages):
             # Zeros are similar to nothing, so that only words count.
             vector_D = np.zeros_like(vector_D)

@@ -1,7 +1,7 @@
 """A table of pairs -> those that belong together, for `mine_triplets`.
 
-Without a column of labels or scores all rows belong together. Labels 0 and 1 say which do; of other scores the user has
-to say from which one on.
+Without a column of labels or scores all rows belong together. Labels 0 and 1 say which do; for other scores the user
+gives a threshold.
 """
 
 import logging
@@ -82,8 +82,10 @@ def _with_all_keys(rows: Rows) -> Rows:
 
 def _known_score_column(rows: Rows, *, without: Sequence[str]) -> str:
     """The first column with a well-known name of labels or scores; empty if there is none."""
-    known = (name for name in glue.LABELS if name in rows.columns and name not in without)
-    return next(known, "")
+    for name in glue.LABELS:
+        if name in rows.columns and name not in without:
+            return name
+    return ""
 
 
 def _scores(rows: Rows, column: str) -> Mapping[int, float]:
@@ -114,7 +116,7 @@ def _finite(cell: str) -> float:
 
 
 def _least_score(path: Path, column: str, scores: Mapping[int, float], min_score: float | None) -> float:
-    """The score from which on two texts belong together; raises if nobody has said it."""
+    """The lowest score with which two texts belong together; raises if it is neither given nor obvious."""
     if min_score is not None:
         return min_score
     if {*scores.values()} <= {0.0, 1.0}:

@@ -10,7 +10,7 @@ from firth.corpus.sentences import split
 from firth.errors import BadConfig
 
 MAX_CHARACTERS = 600
-"""A passage takes sentences until it has so many characters; a single longer sentence is a passage by itself."""
+"""A passage takes sentences up to this many characters; a longer sentence is a passage by itself."""
 
 
 @dataclass(frozen=True)

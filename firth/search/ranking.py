@@ -13,14 +13,14 @@ CANDIDATES = 50
 
 def rerank(model: Model, question: str, hits: Sequence[Hit]) -> list[Hit]:
     """The hits in the order of a model that was fine-tuned to compare two texts, with its scores."""
-    tasks = [name for name in model.checkpoint.tasks if name.startswith("compare")]
-    if not tasks:
+    task = model.comparing_task
+    if task is None:
         raise Unsupported(
             "Only a model that was fine-tuned to compare two texts can order passages; make one by fine-tuning with "
             "the task compare and tasks.compare.way=cross."
         )
     pairs = [[question, hit.passage.text] for hit in hits]
-    predictions = model.predict(pairs, task=tasks[0])
+    predictions = model.predict(pairs, task=task)
     scored = []
     for hit, prediction in zip(hits, predictions, strict=True):
         scored.append(replace(hit, score=float(prediction.label)))

@@ -51,7 +51,7 @@ def write_words(folder: Path, texts: Sequence[str]) -> None:
     """Writes the words of passages into the folder of their index."""
     counted = _count_words(texts)
     keys_W = fingerprints([word.encode() for word in counted.words])
-    order_W = np.argsort(keys_W)
+    order_W = np.argsort(keys_W, kind="stable")
     # The place of each word in the order of the fingerprints.
     places_W = np.empty(len(keys_W), np.int32)
     places_W[order_W] = np.arange(len(keys_W), dtype=np.int32)

@@ -124,7 +124,7 @@ class App:
         if method == "HEAD":
             method = "GET"
         self._check_host(headers)
-        # The page itself needs no token; what it asks for does.
+        # The page itself needs no token; its requests do.
         if method == "GET" and path in self.static_files:
             return self.static_files.response(path, headers)
         if (method, path) not in TOKENLESS:

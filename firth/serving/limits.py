@@ -4,6 +4,9 @@ from dataclasses import dataclass, fields
 
 from firth.errors import BadConfig
 
+LARGEST = 1e12
+"""Of any limit: more than a machine has of anything, but finite, as timeouts must be."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -44,10 +47,10 @@ class Limits:
         for field in fields(self):
             value = getattr(self, field.name)
             # Written so that NaN is refused too.
-            if not 0 < value < 1e12:
-                raise BadConfig(f"The limit {field.name} must be above 0; it is {value}.")
+            if not 0 < value < LARGEST:
+                raise BadConfig(f"The limit {field.name} must be above 0 and below a trillion; it is {value}.")
 
 
 def raised_by(name: str, needed: int) -> str:
-    """How whoever started the server raises a limit; the end of a message about a request that is too large."""
+    """How the operator of a server raises a limit; the end of a message about a request that is too large."""
     return f" Whoever runs the server can raise the limit: firth serve --limit {name}={needed}."

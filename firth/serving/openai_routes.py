@@ -25,7 +25,7 @@ async def openai_embeddings(
     if request.dimensions is not None:
         vectors = vectors[:, : request.dimensions]
         # A part of a vector of length 1 is shorter.
-        if model.checkpoint.embedding.normalise:
+        if model.embedder.normalises():
             vectors = unit_vectors(vectors)
     data = []
     # base64 is that of little-endian float32 numbers.

@@ -42,7 +42,7 @@ async def rewrite(state: ServerState, request: schemas.RewriteRequest) -> schema
 
 
 def _num_tokens(rewriter: Rewriter, items: Sequence[Item], settings: RewriteSettings) -> int:
-    """How many tokens are read, and about how many are written: as many as asked for, or as the source has."""
+    """The tokens read and an estimate of those written: the maximum of the request, or as many as the source has."""
     options = settings.options(rewriter.head.config)
     total = 0
     for item in items:

@@ -26,7 +26,7 @@ MAX_DEPTH = 3
 
 @dataclass(frozen=True)
 class _RunFacts:
-    """What the page shows of a run besides its metrics."""
+    """What the page shows of a run apart from its metrics."""
 
     unigram_floor: float | None = None
     """The loss of a model that knows only how frequent each token is."""

@@ -102,10 +102,10 @@ def answer(
     on_start: Callable[[], None] | None = None,
     shared: Path | None = None,
 ) -> None:
-    """Loads the models and answers on an open socket until a signal, or until `is_over`, which is asked ten times a
+    """Loads the models and answers on an open socket until a signal, or until `is_over`, which is polled ten times a
     second. `on_start` is called when the first request can be answered.
 
-    With the folder `shared`, the weights lie in files there, which other processes use too.
+    With the folder `shared`, the weights are mapped from files there, which other processes use too.
     """
     for name in KERNEL_CACHES:
         os.environ.setdefault(name, CACHED_KERNELS)
@@ -129,7 +129,7 @@ def make_app(
     precision: str | None = None,
     shared: Path | None = None,
 ) -> App:
-    """The ASGI app over these models, loaded and warmed up; whoever runs it closes `app.state.batcher` at the end."""
+    """The ASGI app over these models, loaded and warmed up; the caller closes `app.state.batcher` at the end."""
     opened = None
     if index is not None:
         opened = SearchIndex.open(index)
@@ -290,20 +290,26 @@ def _reason(error: OSError | OverflowError) -> str:
     if isinstance(error, socket.gaierror):
         text = error.strerror or text
     elif isinstance(error, OSError) and error.errno:
-        text = os.strerror(error.errno)  # the error's own text has the address in it again
+        # The error's own text contains the address again.
+        text = os.strerror(error.errno)
     return text[:1].lower() + text[1:]
 
 
 def _raise_open_files_limit() -> None:
     """Every connection is an open file, and the usual limit is 1,024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES
-    # A negative hard limit means that there is none.
-    if hard > 0:
-        wanted = max(soft, min(hard, MAX_OPEN_FILES))
     # Some systems allow fewer files than their own hard limit says; then the usual limit stays.
     with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_files_limit(soft, hard), hard))
+
+
+def open_files_limit(soft: int, hard: int) -> int:
+    """The limit to set: `MAX_OPEN_FILES` as far as the hard limit allows, and never less than there is."""
+    if soft == resource.RLIM_INFINITY:
+        return soft
+    if hard == resource.RLIM_INFINITY:
+        return max(soft, MAX_OPEN_FILES)
+    return max(soft, min(hard, MAX_OPEN_FILES))
 
 
 def _warm_up(model: Model) -> None:

@@ -15,7 +15,7 @@ from firth.files import atomic_file
 from firth.inference.model import Model
 
 ALIGNMENT = 64
-"""Every tensor begins at a multiple of so many bytes."""
+"""Every tensor starts at a multiple of this many bytes."""
 SMALLEST = 4096
 """Tensors of fewer bytes are not worth sharing."""
 

@@ -39,7 +39,7 @@ class StaticFiles:
         content = path.read_bytes()
         content_type = CONTENT_TYPES[path.suffix]
         etag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
-        # The client keeps a copy, but asks each time whether it is current.
+        # The client keeps a copy and revalidates it each time.
         caching = {"etag": etag, "cache-control": "no-cache"}
         if headers.get("if-none-match") == etag:
             return HttpResponse(b"", 304, content_type, caching)

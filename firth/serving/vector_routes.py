@@ -3,7 +3,6 @@
 import numpy as np
 
 from firth.errors import BadConfig
-from firth.inference.model import Model
 from firth.serving import schemas
 from firth.serving.batching import EmbedOperation
 from firth.serving.predict_routes import predict_inputs
@@ -73,7 +72,7 @@ async def _relevance(state: ServerState, name: str, query: str, documents: list[
 
     By a task that compares two texts if the model has one, otherwise by cosine.
     """
-    task = _comparing_task(state.models[name])
+    task = state.models[name].comparing_task
     if task is None:
         vectors, unknown = await _unit_vectors(state, name, [query, *documents])
         query_vector = vectors[0]
@@ -83,14 +82,6 @@ async def _relevance(state: ServerState, name: str, query: str, documents: list[
     predictions, unknown = await predict_inputs(state, name, task, pairs)
     scores = [prediction.label for prediction in predictions]
     return np.asarray(scores), unknown
-
-
-def _comparing_task(model: Model) -> str | None:
-    """The first task of a model that compares two texts."""
-    for task in model.checkpoint.tasks:
-        if task.startswith("compare"):
-            return task
-    return None
 
 
 async def _unit_vectors(state: ServerState, name: str, texts: list[str]) -> tuple[np.ndarray, float]:

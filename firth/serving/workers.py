@@ -38,9 +38,9 @@ log = logging.getLogger(__name__)
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """Where the workers keep their counters, which are then added up; prometheus_client defines it."""
 STALLED_SECONDS = 30.0
-"""A worker that has not reported for so long is replaced."""
+"""A worker that has not reported for this long is replaced."""
 EARLY_SECONDS = 10.0
-"""A worker that ends before it serves, or within so many seconds of its start, has ended early."""
+"""A worker that ends before it serves, or within this many seconds of its start, has ended early."""
 MAX_EARLY_ENDS = 3
 """A server gives up if workers end early so often, before all of them have served for that long."""
 LOOK_SECONDS = 0.1
@@ -101,7 +101,7 @@ def serve_many(
 
 
 class _StopSignals:
-    """Inside `with`, SIGTERM and Ctrl-C only set `came`; outside the main thread they are not looked at."""
+    """Inside `with`, SIGTERM and Ctrl-C only set `came`; outside the main thread no signals are handled."""
 
     def __init__(self) -> None:
         self.came = False
@@ -110,10 +110,10 @@ class _StopSignals:
     def __enter__(self) -> "_StopSignals":
         if current_thread() is main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # as whoever started this process wants it
-                before = signal.signal(number, self._note)
-                self._stack.callback(signal.signal, number, before)
+                # A parent process may have set a signal to be ignored, as `nohup` does.
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    before = signal.signal(number, self._note)
+                    self._stack.callback(signal.signal, number, before)
         return self
 
     def _note(self, *_: object) -> None:
@@ -146,7 +146,7 @@ class _ServingProcess:
         self.last_report = self.started
         self.is_ready = False
         self.error = b""
-        """What it said of its end, after the mark of an error; empty if it said nothing."""
+        """The error that it sent before it ended, with its mark; empty without one."""
 
     def look(self) -> None:
         """Takes what the worker has reported."""
@@ -220,7 +220,8 @@ class _Supervisor:
         """Forgets a worker that has ended or stalled; the next round starts another one."""
         if not worker.has_ended and not worker.is_stalled:
             return
-        worker.look()  # what it said before it ended
+        # What it sent before it ended.
+        worker.look()
         self.workers.remove(worker)
         worker.forget()
         mark_process_dead(worker.process.pid, str(Path(self.spec.shared) / "metrics"))  # type: ignore[no-untyped-call]
@@ -237,7 +238,7 @@ class _Supervisor:
         log.warning(f"Worker {worker.process.pid} {what}; another one takes its place.")
 
     def end(self, patience: float) -> None:
-        """Lets the workers answer the requests they have accepted, for so many seconds."""
+        """Shuts down gracefully: the workers have `patience` seconds to answer the requests they have accepted."""
         for worker in self.workers:
             with suppress(ProcessLookupError):
                 worker.process.send_signal(signal.SIGTERM)

@@ -91,9 +91,10 @@ def _cells(sources: Sources, tagged_sets: Mapping[str, TaggedSet], shares: tuple
             learns_once = len({drawn.train for drawn in draws}) == 1
             for drawn in draws:
                 for system in CHAINS:
-                    run = _chain(tagged, system, drawn)
                     if learns_once:
                         run = _measured(_chain(tagged, system, draws[0]), drawn.test)
+                    else:
+                        run = _chain(tagged, system, drawn)
                     found.append(Cell(system, name, drawn.seed, run, x=share, turn=tagged.turn))
                 for system in ENCODERS:
                     run = _encoder(tagged, system, drawn)
@@ -127,7 +128,7 @@ def _draws(sources: Sources, tagged: TaggedSet, share: float) -> list[Drawn]:
 
 
 def _chain(tagged: TaggedSet, system: str, drawn: Drawn) -> Experiment:
-    """A chain over features written by hand: it takes nothing from a seed but the sentences."""
+    """A chain over hand-written features: only its sentences depend on the seed."""
     changes = (*SETTINGS, f"tasks.tag.tagger={system}")
     seconds = 4 + tagged.chain_seconds * drawn.count
     return _finetuned({"encoder": "bag", "seed": 1}, changes, tagged, drawn, seconds=seconds)
@@ -163,7 +164,7 @@ def _finetuned(
 
 
 def _claims(small: float, large: float, datasets: tuple[str, ...]) -> tuple[Claim, ...]:
-    """The order with little text, and what an encoder is worth in text."""
+    """The order of the taggers with little text, and how much text a pre-trained encoder replaces."""
     few = f"{small:g} %"
     many = f"{large:g} %"
 

@@ -30,11 +30,11 @@ class Experiment:
     """Its name in `steps.TABLE`."""
     settings: Mapping[str, Setting] = field(default_factory=dict)
     files: Mapping[str, tuple[Path, ...]] = field(default_factory=dict)
-    """Files by argument. Their content is part of the key, their place is not."""
+    """Files by argument. Their contents are part of the key, their paths are not."""
     needs: Mapping[str, "Experiment"] = field(default_factory=dict)
     """Runs whose folder is an argument, by argument."""
     seconds: float = 10.0
-    """What it takes on two cores, about."""
+    """The expected duration on two cores."""
 
     @cached_property
     def key(self) -> str:
@@ -61,9 +61,9 @@ class Cell:
     seed: int
     run: Experiment
     figure: str = ""
-    """Which figure of the run it is; empty: the one that the run is judged by, and all others are kept beside it."""
+    """Which figure of the run it is; empty: the main one, and all others are kept with it."""
     also: tuple[str, ...] = ()
-    """Figures to keep beside a named one."""
+    """Figures to keep with a named one."""
     x: float | None = None
     """Where it is on the horizontal axis, in a study of curves: a number of rows, a layer."""
     turn: int = 0
@@ -85,7 +85,7 @@ class Claim:
     """That of the worse system, where it is another one."""
 
     def is_about(self, cell: Cell) -> bool:
-        """Whether a cell has a say in it."""
+        """Whether the claim depends on a cell."""
         if self.datasets and cell.dataset not in self.datasets:
             return False
         worse_x = self.x if self.worse_x is None else self.worse_x
@@ -111,7 +111,7 @@ class Study:
     score: str = ""
     """What a score is, where the name of the run's figure does not say it."""
     spread: tuple[str, ...] = ()
-    """Three figures, low, middle and high, that runs keep beside a score: a picture shows them."""
+    """Three figures, low, middle and high, that runs record in addition to a score: a picture shows them."""
     systems: Mapping[str, Sentences] = field(default_factory=dict)
     """What each system is, for a reader who does not know its name."""
     against: str = ""

@@ -39,13 +39,13 @@ class Picture:
         return f"{words.strip('-')}.svg"
 
     def standalone(self) -> str:
-        """The chart as a file of its own: on white, with the colours of a bright screen."""
+        """The chart as a separate file: on white, with the colours of the light theme."""
         inside = tag("style", Html(_bright_charts())) + tag("rect", width="100%", height="100%", fill="#ffffff")
         return self.svg.replace(">", f">{inside}", 1) + "\n"
 
 
 def _bright_charts() -> str:
-    """The stylesheet of charts with values in the place of names, which not every program knows."""
+    """The stylesheet of charts with values in place of CSS variables, which not every program supports."""
     bright, _, _ = COLOURS.partition("@media")
     values = dict(re.findall(r"--([\w-]+):\s*([^;]+);", bright))
     return re.sub(r"var\(--([\w-]+)\)", lambda found: values[found[1]], CHARTS)
@@ -69,25 +69,25 @@ def means(rows: Sequence[Score]) -> list[Mean]:
 def pictures(study: Study, rows: Sequence[Score]) -> list[Picture]:
     """The pictures of a study."""
     found = means(rows)
-    datasets = _in_order([mean.dataset for mean in found])
-    systems = _in_order([mean.system for mean in found])
+    datasets = sorted({mean.dataset for mean in found})
+    systems = sorted({mean.system for mean in found})
     if study.against:
         return [_plane(study, dataset, rows) for dataset in datasets]
     if study.x_label:
         return [_curves(study, dataset, found) for dataset in datasets]
     if len(datasets) > len(systems):
         # Many sets and few systems: a picture for each system is easier to read.
-        return [_dots(study, system, [mean for mean in found if mean.system == system]) for system in systems]
+        shown = []
+        for system in systems:
+            own = [mean for mean in found if mean.system == system]
+            shown.append(_dots(study, system, own))
+        return shown
     spreads = _spreads(study, rows)
     shown = []
     for dataset in datasets:
         own = [mean for mean in found if mean.dataset == dataset]
         shown.append(spreads.get(dataset) or _dots(study, dataset, own))
     return shown
-
-
-def _in_order(names: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys(sorted(names)))
 
 
 def _curves(study: Study, dataset: str, found: Sequence[Mean]) -> Picture:
@@ -155,16 +155,22 @@ def _spreads(study: Study, rows: Sequence[Score]) -> dict[str, Picture]:
 def _plane(study: Study, dataset: str, rows: Sequence[Score]) -> Picture:
     """A point for each system: the means of its score and of the figure that the study draws it against."""
     collected: dict[str, list[tuple[float, float]]] = {}
+    reference = ""
+    figure = ""
     for row in rows:
-        if row.dataset == dataset and row.score is not None:
+        if row.dataset != dataset or row.score is None:
+            continue
+        figure = row.figure
+        if study.against not in row.figures:
             # The system that the others are a multiple of has no such figure.
-            against = row.figures.get(study.against, 1.0)
-            collected.setdefault(row.system, []).append((against, row.score))
+            reference = row.system
+        against = row.figures.get(study.against, 1.0)
+        collected.setdefault(row.system, []).append((against, row.score))
     named = {}
     for system, places in collected.items():
         across = sum(x for x, _ in places) / len(places)
         up = sum(y for _, y in places) / len(places)
         named[system] = (across, up)
-    name = study.score or next(row.figure for row in rows if row.dataset == dataset)
-    chart = points(named, x_label=study.x_label or study.against, y_label=name)
+    name = study.score or figure
+    chart = points(named, x_label=study.x_label or study.against, y_label=name, reference=reference)
     return Picture(f"{dataset}: {name}", chart)

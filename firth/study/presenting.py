@@ -81,8 +81,12 @@ def verdicts(study: Study, rows: Sequence[Score], language: str) -> list[str]:
     """A sentence for each claim that is about the sets of these rows."""
     tests: Sequence[Test] = judge(study, rows)
     datasets = {row.dataset for row in rows}
-    about = [claim for claim in study.claims if not claim.datasets or datasets & set(claim.datasets)]
-    return [verdict(claim, tests, language) for claim in about]
+    sentences = []
+    for claim in study.claims:
+        # A claim without sets is about all of them.
+        if not claim.datasets or datasets.intersection(claim.datasets):
+            sentences.append(verdict(claim, tests, language))
+    return sentences
 
 
 def _doubts(study: Study, rows: Sequence[Score], language: str) -> list[str]:
@@ -92,8 +96,11 @@ def _doubts(study: Study, rows: Sequence[Score], language: str) -> list[str]:
 def _systems(study: Study, rows: Sequence[Score]) -> list[str]:
     """What the systems of these rows are, in both languages."""
     shown = {row.system for row in rows}
-    described = {name: texts for name, texts in study.systems.items() if name in shown}
-    return [f"{name}: {texts['en']} · {texts['zh']}" for name, texts in described.items()]
+    described = []
+    for name, texts in study.systems.items():
+        if name in shown:
+            described.append(f"{name}: {texts['en']} · {texts['zh']}")
+    return described
 
 
 def _listed(sentences: Sequence[str]) -> str:
@@ -136,9 +143,11 @@ def _counted(counts: Sequence[int]) -> str:
 def _written(interval: Interval | None) -> str:
     if interval is None:
         return "–"
+    mean = 100 * interval.mean
     if not interval.is_known:
-        return f"{100 * interval.mean:.1f}"
-    return f"{100 * interval.mean:.1f} ± {100 * (interval.high - interval.low) / 2:.1f}"
+        return f"{mean:.1f}"
+    half = 100 * (interval.high - interval.low) / 2
+    return f"{mean:.1f} ± {half:.1f}"
 
 
 def _table(study: Study, rows: Sequence[Score]) -> Html:
@@ -148,9 +157,17 @@ def _table(study: Study, rows: Sequence[Score]) -> Html:
 
 def _markdown_table(study: Study, rows: Sequence[Score]) -> str:
     header, table_rows = _cells(study, means(rows))
-    written = [header, ["---"] * len(header), *table_rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in written)
+    separator = ["---"] * len(header)
+    lines = []
+    for cells in (header, separator, *table_rows):
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _failures(rows: Sequence[Score]) -> list[str]:
-    return [f"{row.system}, {row.dataset}, seed {row.seed}: {row.failed}" for row in rows if row.failed]
+    """The runs that failed, each with its error message."""
+    failures = []
+    for row in rows:
+        if row.failed:
+            failures.append(f"{row.system}, {row.dataset}, seed {row.seed}: {row.failed}")
+    return failures

@@ -85,9 +85,12 @@ def _read_columns(path: Path, *, entity: int, pos: int | None = None) -> list[Ta
     for block in sets.read_rows(path, sets.SENTENCE):
         rows = [line.split() for line in block.splitlines()]
         words = tuple(row[0] for row in rows)
-        # Two letters tell nouns from verbs; the rest of the tag is number and tense.
-        tags = () if pos is None else tuple(row[pos][:2] for row in rows)
-        found.append(TaggedSentence(words, tags, tuple(row[entity] for row in rows)))
+        entities = tuple(row[entity] for row in rows)
+        tags: tuple[str, ...] = ()
+        if pos is not None:
+            # Two letters distinguish nouns from verbs; the rest of the tag is number and tense.
+            tags = tuple(row[pos][:2] for row in rows)
+        found.append(TaggedSentence(words, tags, entities))
     return found
 
 
@@ -95,17 +98,20 @@ def _read_tagged(path: Path) -> list[TaggedSentence]:
     """A sentence on each line, as word/tag."""
     found = []
     for line in sets.read_rows(path):
-        pairs = [pair.rpartition("/") for pair in line.split()]
-        pairs = [pair for pair in pairs if pair[0]]
-        # The first letter is the part of speech; the others say what kind of name it is.
-        found.append(
-            TaggedSentence(tuple(pair[0] for pair in pairs), tuple(pair[2].strip("]")[:1].lower() for pair in pairs))
-        )
+        words = []
+        tags = []
+        for field in line.split():
+            word, _, tag = field.rpartition("/")
+            if word:
+                words.append(word)
+                # The first letter is the part of speech; the others say what kind of name it is.
+                tags.append(tag.strip("]")[:1].lower())
+        found.append(TaggedSentence(tuple(words), tuple(tags)))
     return found
 
 
 def _line(sentence: TaggedSentence, task: str, key: np.uint64) -> str:
-    """The words and their labels; empty if there is nothing to ask about."""
+    """The words and their labels; empty if no word has a label."""
     words = list(sentence.words)
     labels = [UNLABELLED] * len(words)
     if task == "pos":
@@ -124,11 +130,17 @@ def _line(sentence: TaggedSentence, task: str, key: np.uint64) -> str:
 
 
 def _entity_labels(tags: Sequence[str], key: np.uint64) -> list[str]:
-    """The type of each word of an entity, and for as many other words that they are none."""
-    types = [tag.rpartition("-")[2] if tag != "O" else UNLABELLED for tag in tags]
-    inside = [place for place, name in enumerate(types) if name != UNLABELLED]
-    outside = [place for place, name in enumerate(types) if name == UNLABELLED]
+    """The type of each word of an entity, and `O` for as many other words."""
+    labels = [UNLABELLED] * len(tags)
+    outside = []
+    for place, tag in enumerate(tags):
+        if tag == "O":
+            outside.append(place)
+        else:
+            # `B-PER` and `I-PER` are of the type PER.
+            labels[place] = tag.rpartition("-")[2]
+    num_inside = len(tags) - len(outside)
     order = rng.permutation(key, len(outside))
-    for index in order[: len(inside)]:
-        types[outside[index]] = "O"
-    return types
+    for index in order[:num_inside]:
+        labels[outside[index]] = "O"
+    return labels

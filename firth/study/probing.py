@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Figures = Mapping[str, float]
 UNLABELLED = "-"
-"""The label of a word that is not asked about."""
+"""The label of a word that is not part of the probe."""
 ALL_LAYERS = "all_layers"
 """The figure of a probe that reads all layers at once."""
 PENALTY = 0.01
@@ -34,9 +34,9 @@ def probe(
     between: str = " ",
     weights: Sequence[Path] = (),
 ) -> Figures:
-    """Labelled words -> the share of test words whose label a linear layer reads off the states, by layer and of all.
+    """Labelled words -> the accuracy of a linear layer on the states of test words, by layer and for all together.
 
-    A line of a file has the words and, after a tab, their labels. `between` is what stands between two words.
+    A line of a file has the words and, after a tab, their labels. `between` separates two words.
     """
     del out, weights
     import firth
@@ -145,7 +145,7 @@ def _pattern_shares(model: "Model", path: Path) -> dict[str, np.ndarray]:
 
 
 def _masks(tokens: Sequence[str]) -> dict[str, np.ndarray]:
-    """Which token (column) fits a pattern for which token (row); special tokens ask nothing."""
+    """Which token (column) fits a pattern for which token (row); the rows of special tokens are empty."""
     length = len(tokens)
     names = np.array(tokens)
     is_special = np.zeros(length, bool)

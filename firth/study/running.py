@@ -1,7 +1,7 @@
 """A study and a time limit -> its rows: the cells that fit are filled, in the order of the study's queue.
 
-A cell is begun only if what it still needs is expected to end in time. Expected seconds are those of the design, scaled
-by how long the runs done so far took on this machine.
+A cell is started only if the runs that it still needs are expected to end in time. Expected seconds are those of the
+design, scaled by how long the runs so far took on this machine.
 """
 
 import json
@@ -47,50 +47,52 @@ class Clock:
     """Seconds that are left, and how fast this machine is compared with the design."""
 
     limit: float | None
-    begun: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
     designed: float = 0.0
     """Seconds of the runs done so far, by the design."""
     taken: float = 0.0
     """What they took."""
 
     def expected(self, runs: Sequence[Experiment]) -> float:
-        # Of sums: many short runs say little about a long one.
+        # A ratio of sums, because many short runs say little about a long one.
         factor = self.taken / self.designed if self.designed else 1.0
         return factor * sum(run.seconds for run in runs)
 
     def fits(self, runs: Sequence[Experiment]) -> bool:
         if self.limit is None:
             return True
-        left = self.limit - (time.monotonic() - self.begun)
-        return self.expected(runs) <= left
+        elapsed = time.monotonic() - self.started
+        return self.expected(runs) <= self.limit - elapsed
 
     def learn(self, runs: Sequence[Experiment], seconds: float) -> None:
-        """Takes note of how long some runs took."""
+        """Records how long some runs took."""
         self.designed += sum(run.seconds for run in runs)
         self.taken += seconds
 
 
 def run_study(study: Study, sources: Sources, store: Store, *, minutes: float | None) -> list[Score]:
-    """Fills the cells that fit into the time, and returns all rows that are known, also those of earlier times."""
+    """Fills the cells that fit into the time, and returns all rows that are known, including those of earlier calls."""
     clock = Clock(None if minutes is None else 60 * minutes)
     cells = study.queue(sources)
     rows = []
     num_left = 0
     for number, cell in enumerate(cells, start=1):
         missing = list(store.missing(cell.run))
-        # What earlier times have done is shown, even when no time is left.
+        # Results of earlier calls are shown, even when no time is left.
         if missing and not clock.fits(missing):
             num_left += 1
             continue
         if missing:
             where = f"{cell.system}, {cell.dataset}, seed {cell.seed}"
             log.info(f"{study.name} {number}/{len(cells)}: {where} (about {clock.expected(missing):.0f} s)")
-        begun = time.monotonic()
-        rows.append(_row(cell, store))
-        if missing:
-            clock.learn(missing, time.monotonic() - begun)
+        started = time.monotonic()
+        row = _row(cell, store)
+        rows.append(row)
+        # A run that failed early says nothing about how fast this machine is.
+        if missing and not row.failed:
+            clock.learn(missing, time.monotonic() - started)
     if num_left:
-        log.info(f"{num_left} of {len(cells)} cells did not fit into the time; run it again to go on.")
+        log.info(f"{num_left} of {len(cells)} cells did not fit into the time; run it again to continue.")
     return rows
 
 
@@ -124,4 +126,6 @@ def write_rows(rows: Sequence[Score], path: Path) -> None:
 
 def read_rows(path: Path) -> list[Score]:
     """The rows of a file that `write_rows` wrote."""
-    return [from_dict(Score, json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    # Not `splitlines`: the sentence of a failure may hold other line separators of Unicode.
+    lines = path.read_text("utf-8").split("\n")
+    return [from_dict(Score, json.loads(line)) for line in lines if line]

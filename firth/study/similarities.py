@@ -1,7 +1,9 @@
 """A step that compares texts without labels: pairs of texts -> how well their similarity agrees with given scores."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -9,12 +11,19 @@ from firth.errors import BadConfig
 from firth.study.sets import find_model, read_rows
 from firth.study.states import read_layers
 
+if TYPE_CHECKING:
+    from firth.inference.model import Model
+
 Figures = Mapping[str, float]
 SIMHASH = "simhash"
 FIRST_LAST = "first-last"
 """The mean over the tokens of the first and the last layer's states."""
 EMBEDDINGS = "embeddings"
 """The mean over the tokens of what the model reads before any context: static vectors."""
+PERCENTILES = (5, 50, 95)
+"""Of all cosines; a picture shows those of unrelated texts."""
+SMALLEST_VARIANCE = 1e-3
+"""Directions with less variance than this share of the largest are left out of whitening."""
 
 
 def similarity(
@@ -34,22 +43,27 @@ def similarity(
     by what the texts of `sample` show, or simhash, which needs no model.
     """
     del out, weights
+    import firth
+
     rows_of_files = [_read_pairs(path) for path in pairs]
-    rows = [row for rows_of_file in rows_of_files for row in rows_of_file]
+    rows = list(chain.from_iterable(rows_of_files))
     gold = np.array([score for _, _, score in rows])
-    texts = [text for first, second, _ in rows for text in (first, second)]
+    # The first and the second text of each row in turns.
+    texts: list[str] = []
+    for first, second, _ in rows:
+        texts += [first, second]
     if way == SIMHASH:
-        figures = _by_file(_simhash_similarity(texts), gold, rows_of_files)
-        return figures
+        return _by_file(_simhash_similarity(texts), gold, rows_of_files)
     if model is None:
         raise BadConfig(f"The way {way} needs a model.")
+    loaded = firth.load(find_model(model))
     pooling, _, change = way.partition("+")
-    vectors = _vectors(model, texts, pooling)
+    vectors = _vectors(loaded, texts, pooling)
     if change:
         # The change is learned from other texts than those compared, where there are some.
         others = read_rows(sample[0]) if sample else texts
-        learned_from = _vectors(model, [text for text in others if text.strip()], pooling)
-        vectors = _changed(vectors, learned_from, change)
+        sample_texts = [text for text in others if text.strip()]
+        vectors = _changed(vectors, _vectors(loaded, sample_texts, pooling), change)
     firsts = vectors[0::2]
     seconds = vectors[1::2]
     figures = _by_file(_cosines(firsts, seconds), gold, rows_of_files)
@@ -57,7 +71,7 @@ def similarity(
     unrelated = _cosines(firsts, np.roll(seconds, 1, axis=0))
     for number, part in enumerate(_split(unrelated, rows_of_files), start=1):
         figures[f"unrelated_{number}"] = float(np.median(part))
-    for percent in (5, 50, 95):
+    for percent in PERCENTILES:
         figures[f"unrelated_percentile_{percent}"] = float(np.percentile(unrelated, percent))
     return figures
 
@@ -73,7 +87,7 @@ def _by_file(similar: np.ndarray, gold: np.ndarray, rows_of_files: Sequence[Rows
     parts = zip(_split(similar, rows_of_files), _split(gold, rows_of_files), strict=True)
     for number, (own, own_gold) in enumerate(parts, start=1):
         figures[f"spearman_{number}"] = float(spearman(own, own_gold))
-    for percent in (5, 50, 95):
+    for percent in PERCENTILES:
         figures[f"percentile_{percent}"] = float(np.percentile(similar, percent))
     return figures
 
@@ -92,11 +106,8 @@ def _read_pairs(path: Path) -> Rows:
     return rows
 
 
-def _vectors(folder: Path | str, texts: Sequence[str], pooling: str) -> np.ndarray:
+def _vectors(model: "Model", texts: Sequence[str], pooling: str) -> np.ndarray:
     """One vector a text."""
-    import firth
-
-    model = firth.load(find_model(folder))
     if pooling not in (FIRST_LAST, EMBEDDINGS):
         return np.asarray(model.embed(texts, pooling=pooling, normalise=False))
     pooled = []
@@ -119,8 +130,8 @@ def _changed(vectors: np.ndarray, sample: np.ndarray, change: str) -> np.ndarray
         raise BadConfig(f"Vectors cannot be '{change}' (known: centred, whitened).")
     covariance = np.cov((sample - mean).T)
     values, directions = np.linalg.eigh(covariance)
-    # Directions that the sample does not vary in are left out, or noise would be scaled up.
-    kept = values > values.max() * 1e-3
+    # Where the sample does not vary, noise would be scaled up.
+    kept = values > values.max() * SMALLEST_VARIANCE
     whitened: np.ndarray = centred @ directions[:, kept] / np.sqrt(values[kept])
     return whitened
 

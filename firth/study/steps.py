@@ -1,6 +1,6 @@
-"""The steps that a run may be: each gets a folder and its arguments, and returns figures by name.
+"""The kinds of runs: each step gets a folder and its arguments, and returns figures by name.
 
-The first figure is the one that the run is judged by.
+The first figure is the main one.
 """
 
 from collections.abc import Callable, Mapping, Sequence

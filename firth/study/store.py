@@ -1,8 +1,8 @@
-"""Runs kept by their key: a run that was done is not done again, one that failed is tried again the next time, and one
-that was cut off continues.
+"""Runs stored by their key: a finished run is not repeated, a failed one is retried by the next call, and an
+interrupted one is resumed.
 
-STORE/KEY/run.json says what the run is, STORE/KEY/out is its folder, and STORE/KEY/result.json, written last, has its
-figures or the sentence of its failure.
+STORE/KEY/run.json describes the run, STORE/KEY/out is its folder, and STORE/KEY/result.json, written last, has its
+figures or the error message.
 """
 
 import logging
@@ -30,14 +30,14 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run."""
+    """The result of a run."""
 
     seconds: float
-    """Of the process that finished it; earlier ones that were cut off are not counted."""
+    """Of the process that finished it; earlier ones that were interrupted are not counted."""
     figures: Mapping[str, float | None] = field(default_factory=dict)
-    """The first one is that which the run is judged by; None where one is undefined."""
+    """The first one is the main one; None where one is undefined."""
     failed: str = ""
-    """The sentence of a failure."""
+    """The error message; empty if the run succeeded."""
 
     @property
     def defined(self) -> dict[str, float]:
@@ -55,14 +55,14 @@ class Store:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._failed: set[str] = set()
-        """The keys of runs that failed now. Those that failed at an earlier time are tried again."""
+        """The keys of runs that failed in this process. Those that failed in an earlier one are retried."""
 
     def out(self, run: Experiment) -> Path:
-        """The folder that a run writes."""
+        """The folder that a run writes to."""
         return self.folder / run.key / OUT
 
     def find(self, run: Experiment) -> Result | None:
-        """The result of a run that was done; None for one that failed at an earlier time."""
+        """The result of a finished run; None for one that failed in an earlier process."""
         path = self.folder / run.key / RESULT
         if not path.exists():
             return None
@@ -72,7 +72,7 @@ class Store:
         return result
 
     def do(self, run: Experiment) -> Result:
-        """Does a run and those it needs, or gives the results of an earlier time."""
+        """Executes a run and those it needs, or returns the results of an earlier process."""
         known = self.find(run)
         if known is not None:
             return known
@@ -84,23 +84,23 @@ class Store:
         out.parent.mkdir(parents=True, exist_ok=True)
         has_failed = (out.parent / RESULT).exists()
         if out.exists() and (has_failed or not is_begun(out)):
-            # Left by a step that failed or cannot go on: it begins again.
+            # Left by a step that failed or cannot be resumed: it starts again.
             shutil.rmtree(out)
-        # If this time is cut off, the next one goes on.
+        # Without a result, the next process resumes this run if it is interrupted.
         (out.parent / RESULT).unlink(missing_ok=True)
         write_json(out.parent / RUN, {"step": run.step, "settings": dict(run.settings)})
         needs = {name: self.out(needed) for name, needed in run.needs.items()}
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
-            # A study says which run it does; what the run says is in its folder.
+            # The study logs which run it executes; the log of the run itself is in its folder.
             with quiet(logging.ERROR):
                 figures = TABLE[run.step](out, **run.settings, **run.files, **needs)
         except Interrupted:
             raise
         except FirthError as error:
             log.warning(f"{run.step} {dict(run.settings)}: {error}")
-            return self._keep(run, Result(time.monotonic() - begun, failed=str(error)))
-        return self._keep(run, Result(time.monotonic() - begun, figures))
+            return self._keep(run, Result(time.monotonic() - started, failed=str(error)))
+        return self._keep(run, Result(time.monotonic() - started, figures))
 
     def _keep(self, run: Experiment, result: Result) -> Result:
         folder = self.folder / run.key
@@ -111,7 +111,7 @@ class Store:
         return result
 
     def missing(self, run: Experiment) -> Iterator[Experiment]:
-        """The runs that have to be done for this one, needed ones first, each once."""
+        """The runs still to be executed for this one, needed ones first, each once."""
         seen: set[str] = set()
         yield from self._missing(run, seen)
 

@@ -1,4 +1,4 @@
-"""The entry: a study by name -> its rows and its page in a folder; run again, it goes on where it stopped."""
+"""The entry point: the name of a study -> its rows and its page in a folder. A second call resumes the study."""
 
 import datetime
 import logging

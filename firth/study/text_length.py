@@ -55,15 +55,15 @@ def _parts(sources: Sources, words: list[str], language: str, length: int) -> tu
 
 def _row(words: list[str], key: np.uint64, length: int, between: str) -> str:
     begin = int(rng.below(key, len(words) - length, 0))
-    first = words[begin : begin + length]
-    second = list(first)
-    share = float(rng.uniform(key, 1))
-    places = rng.permutation(key, length)[: round(share * length)]
+    original = words[begin : begin + length]
+    changed = list(original)
+    num_changed = round(float(rng.uniform(key, 1)) * length)
+    places = rng.permutation(key, length)[:num_changed]
     for number, place in enumerate(places):
         other = int(rng.below(key, len(words), 2, number))
-        second[place] = words[other]
-    left = 1 - len(places) / length
-    return "\t".join((between.join(first), between.join(second), f"{left:.4f}"))
+        changed[place] = words[other]
+    share_left = 1 - num_changed / length
+    return "\t".join((between.join(original), between.join(changed), f"{share_left:.4f}"))
 
 
 def _claim(better: str, worse: str, x: float, english: str, chinese: str) -> Claim:

@@ -16,7 +16,7 @@ def set_names(sources: Sources) -> dict[str, str]:
 
 
 def training_rows(sources: Sources, language: str, count: int, *, seed: int) -> Path:
-    """A table of so many rows, drawn by the seed."""
+    """A table of `count` rows, sampled with the seed."""
     name = set_names(sources)[language]
     path = sources.folder / "topics" / f"{name}.{count}.{seed}.tsv"
     if not path.exists():

@@ -89,6 +89,8 @@ class VerdictMarks:
 
 MARKS = {"en": VerdictMarks(": ", " (", ")", ", ", "; ", "."), "zh": VerdictMarks("：", "（", "）", "，", "；", "。")}
 NOT_MEASURED = {"en": "not measured", "zh": "未测量"}
+ONE_SEED = {"en": ", one seed", "zh": "，一个种子"}
+"""After a difference without an interval."""
 
 
 def verdict(claim: Claim, tests: Sequence[Test], language: str = "en") -> str:
@@ -99,7 +101,8 @@ def verdict(claim: Claim, tests: Sequence[Test], language: str = "en") -> str:
     for name, word in WORDS[language].items():
         sets = [test for test in own if test.outcome == name]
         if sets:
-            shown = marks.between_sets.join(f"{test.dataset} {_signed(test.difference)}" for test in sets)
+            differences = [f"{test.dataset} {_signed(test.difference, language)}" for test in sets]
+            shown = marks.between_sets.join(differences)
             parts.append(f"{word}{marks.opening}{shown}{marks.closing}")
     said = marks.between_outcomes.join(parts) or NOT_MEASURED[language]
     return f"{claim.text[language]}{marks.colon}{said}{marks.stop}"
@@ -153,10 +156,10 @@ def doubts(study: Study, tests: Sequence[Test], language: str = "en") -> list[st
     return sentences
 
 
-def _signed(interval: Interval) -> str:
+def _signed(interval: Interval, language: str) -> str:
     """A difference in hundredths, with half the width of its range."""
     mean = 100 * interval.mean
     if not interval.is_known:
-        return f"{mean:+.1f}, one seed"
+        return f"{mean:+.1f}{ONE_SEED[language]}"
     half = 100 * (interval.high - interval.low) / 2
     return f"{mean:+.1f} ± {half:.1f}"

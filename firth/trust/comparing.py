@@ -4,7 +4,7 @@ McNemar's test looks at the rows that only one of them has right. The bootstrap 
 much the difference of the main figure varies.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 from typing import TypedDict
@@ -18,6 +18,9 @@ from firth.tasks.task import Figures
 from firth.trust.rows import AnsweredRows, answer_file
 
 SAMPLES = 1000
+"""Draws of the bootstrap ..."""
+FEWEST_SAMPLES = 100
+"""... and how many there are at least, however large the file is."""
 MOST_SCORED = 2_000_000
 """Rows that the bootstrap scores at most: fewer samples are drawn of a large file."""
 SURE = 0.05
@@ -58,7 +61,9 @@ def compare_models(
     other = answer_file(second, data, task=task, columns=columns, skip_bad=skip_bad)
     if skip_bad:
         # A row may be bad for one model alone, such as one with a label that it did not learn.
-        one, other = _rows_of(one, other), _rows_of(other, one)
+        shared_rows = one.row_numbers & other.row_numbers
+        one = _only_rows(one, shared_rows)
+        other = _only_rows(other, shared_rows)
     one_kind, _, _ = one.task.partition("-")
     other_kind, _, _ = other.task.partition("-")
     if one_kind != other_kind or len(one.examples) != len(other.examples):
@@ -73,7 +78,7 @@ def compare_models(
         return _figure(one, rows, main) - _figure(other, rows, main)
 
     num_rows = len(one.examples)
-    samples = max(100, min(SAMPLES, MOST_SCORED // num_rows))
+    samples = max(FEWEST_SAMPLES, min(SAMPLES, MOST_SCORED // num_rows))
     low, high = bootstrap_interval(difference, num_rows, samples=samples, seed=seed)
     one_right = one.is_right
     other_right = other.is_right
@@ -94,9 +99,8 @@ def compare_models(
     )
 
 
-def _rows_of(answered: AnsweredRows, other: AnsweredRows) -> AnsweredRows:
-    """The rows that the other model answered, too."""
-    numbers = {example.row for example in other.examples}
+def _only_rows(answered: AnsweredRows, numbers: Set[int]) -> AnsweredRows:
+    """The rows with these numbers."""
     places = [place for place, example in enumerate(answered.examples) if example.row in numbers]
     return replace(
         answered,
@@ -121,7 +125,8 @@ def bootstrap_interval(
     for sample in range(samples):
         rows = rng.below(key, num_rows, np.arange(num_rows), sample)
         value = difference(np.asarray(rows))
-        if np.isfinite(value):  # the AUC of a draw in which all rows have one label is undefined
+        # The AUC of a draw in which all rows have one label is undefined.
+        if np.isfinite(value):
             values.append(value)
     if not values:
         return float("nan"), float("nan")

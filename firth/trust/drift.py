@@ -17,7 +17,7 @@ import numpy as np
 
 from firth import models, rng
 from firth.console import counted
-from firth.corpus.readers import read_texts
+from firth.corpus.readers import ROWS, TABLES, read_texts
 from firth.data.spoken import words_of
 from firth.errors import BadInput
 from firth.files import ending
@@ -40,11 +40,11 @@ FEWEST_TEXTS = 2 * FOLDS
 SHOWN_WORDS = 10
 SHOWN_TEXTS = 5
 SURE_DEVIATIONS = 3.0
-"""The AUC must lie so many standard errors above 0.5 to be called drift."""
-TABLES = (".tsv", ".csv", ".json", ".jsonl")
-
+"""The AUC must be this many standard errors above 0.5 to count as drift."""
 Row = tuple[str, ...]
 """One text, or the two texts of a pair."""
+WordScore = tuple[str, float]
+"""A word and its z-score."""
 
 
 class Side(TypedDict):
@@ -65,9 +65,10 @@ class DriftFindings(TypedDict):
     drifted: bool
     old: Side
     new: Side
-    more_frequent: list[tuple[str, float]]
-    """Words that are more frequent in the new texts, with their z-scores ..."""
-    less_frequent: list[tuple[str, float]]
+    more_frequent: list[WordScore]
+    """Words that are more frequent in the new texts ..."""
+    less_frequent: list[WordScore]
+    """... and less frequent ones."""
     most_unlike: list[str]
     """The new texts that are least like the old ones."""
 
@@ -100,7 +101,7 @@ def find_drift(
     texts = [*old_texts, *new_texts]
     is_new_N = np.repeat([0, 1], [len(old_texts), len(new_texts)])
     vectors_ND = unit_vectors(loaded.embed(texts))
-    # A text that is in both files is in one fold, so that it cannot be learned by heart.
+    # A text that is in both files is in one fold, so that it cannot be memorised.
     folds_N = fold_of_rows(is_new_N.tolist(), texts, count=FOLDS, seed=seed)
     newness_N = held_out_probabilities(vectors_ND, is_new_N, folds_N)[:, 1]
     auc = roc_auc(is_new_N, newness_N)
@@ -125,7 +126,7 @@ def find_drift(
 
 def _read_rows(path: Path, columns: Mapping[str, object] | None) -> list[Row]:
     """The texts of a table's text columns, or the lines of a text file that are not blank."""
-    if ending(path) not in TABLES:
+    if ending(path) not in (*TABLES, *ROWS):
         return [(line,) for line in read_texts(path) if line.strip()]
     table = read_rows(path)
     named, _ = find_columns(table, ClassifyConfig(**(columns or {})), labelled=False)  # type: ignore[arg-type]
@@ -184,13 +185,16 @@ def _predictions(model: Model, rows: Sequence[Row]) -> list[Prediction]:
     return []
 
 
-def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[WordScore], list[WordScore]]:
     """Words that have become more frequent and less frequent, with the z-scores of their log-odds."""
     old_counts = Counter(chain.from_iterable(map(words_of, old)))
     new_counts = Counter(chain.from_iterable(map(words_of, new)))
+    prior = old_counts + new_counts
+    if len(prior) < 2:
+        # Odds are those of a word against all others.
+        return [], []
     num_old = old_counts.total()
     num_new = new_counts.total()
-    prior = old_counts + new_counts
     num_prior = prior.total()
     scores: dict[str, float] = {}
     for word, weight in prior.items():
@@ -200,7 +204,9 @@ def _changed_words(old: Sequence[str], new: Sequence[str]) -> tuple[list[tuple[s
         odds_new = math.log(in_new / (num_new + num_prior - in_new))
         deviation = math.sqrt(1 / in_old + 1 / in_new)
         scores[word] = (odds_new - odds_old) / deviation
-    ranked = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))
-    risen = [pair for pair in ranked[:SHOWN_WORDS] if pair[1] > 0]
-    fallen = [pair for pair in reversed(ranked[-SHOWN_WORDS:]) if pair[1] < 0]
+    # The highest score first, equal ones in alphabetical order.
+    ranked = sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+    risen = [(word, score) for word, score in ranked[:SHOWN_WORDS] if score > 0]
+    lowest_first = ranked[: -SHOWN_WORDS - 1 : -1]
+    fallen = [(word, score) for word, score in lowest_first if score < 0]
     return risen, fallen

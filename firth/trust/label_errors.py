@@ -1,4 +1,4 @@
-"""Labels that are probably wrong: labelled rows in, the suspicious ones out, the likeliest errors first.
+"""Labels that are probably wrong: labelled rows in, the suspicious ones out, the most likely errors first.
 
 Every row gets probabilities from a model that was trained without it (cross-validation), and `label_noise` turns them
 into the chance that its label is wrong. The evidence for each row is that chance, the probabilities, and the labels of
@@ -32,7 +32,7 @@ from firth.run_folder import RunFolder
 from firth.tasks import resolve
 from firth.trust.held_out import held_out_probabilities, mean_log_likelihood
 from firth.trust.label_noise import LabelNoise, estimate_noise
-from firth.types import Example
+from firth.types import Example, Prediction
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ LEAST_KNOWN = 0.2
 
 @dataclass(frozen=True)
 class HeldOutRows:
-    """The training rows of a task with what models say that did not see them."""
+    """The training rows of a task with the predictions of models that did not see them."""
 
     examples: list[Example]
     names: tuple[str, ...]
@@ -107,7 +107,10 @@ def _from_vectors(
     best_vectors_ND = np.empty(0)
     best_NT = np.empty(0)
     best_likelihood = -np.inf
-    poolings = (None,) if model.embedder.token_rows_VD is None else (None, "mean")
+    # None is the model's own way: its vector head, if it has one.
+    poolings: list[str | None] = [None]
+    if model.embedder.token_rows_VD is not None:
+        poolings.append("mean")
     for pooling in poolings:
         vectors_ND = unit_vectors(text_vectors(model, examples, pooling=pooling))
         probabilities_NT = held_out_probabilities(vectors_ND, labels_N, folds_N)
@@ -129,7 +132,7 @@ def find_label_errors(
     """The training rows that are probably mislabelled.
 
     `vectors` trains logistic regressions on the model's vectors (seconds), `finetune` fine-tunes the model once for
-    each fold (slower, and surer).
+    each fold (slower, and more accurate).
     """
     rows = held_out_rows(name, data, model=model, way=way)
     accuracy = float((rows.probabilities_NT.argmax(1) == rows.labels_N).mean())
@@ -149,11 +152,13 @@ def known_share(probabilities_NT: np.ndarray, labels_N: np.ndarray) -> float:
     shares_T = np.bincount(labels_N) / len(labels_N)
     log_shares_T = np.log(np.maximum(shares_T, 1e-12))
     entropy = -float((shares_T * log_shares_T).sum())
-    return 1 + mean_log_likelihood(probabilities_NT, labels_N) / entropy if entropy else 0.0
+    if not entropy:
+        return 0.0
+    return 1 + mean_log_likelihood(probabilities_NT, labels_N) / entropy
 
 
 def suspicious(noise: LabelNoise) -> list[int]:
-    """The rows whose labels are wrong with a fair chance, the likeliest errors first."""
+    """The rows whose labels are wrong with a fair chance, the most likely errors first."""
     order = np.argsort(-noise.chances_N, kind="stable")
     is_listed = noise.chances_N[order] >= LEAST_CHANCE
     return [int(place) for place in order[is_listed]]
@@ -166,6 +171,7 @@ def _label_error(rows: HeldOutRows, place: int, noise: LabelNoise) -> LabelError
     others_T = probabilities_T.copy()
     others_T[label] = -1.0
     other = int(others_T.argmax())
+    neighbour_labels = rows.labels_N[_nearest(rows.vectors_ND, place)]
     return LabelError(
         row=rows.examples[place].row,
         text=" | ".join(rows.examples[place].texts),
@@ -174,7 +180,7 @@ def _label_error(rows: HeldOutRows, place: int, noise: LabelNoise) -> LabelError
         chance=float(noise.chances_N[place]),
         probability=float(probabilities_T[label]),
         suggested_probability=float(probabilities_T[other]),
-        neighbours=[rows.names[rows.labels_N[near]] for near in _nearest(rows.vectors_ND, place)],
+        neighbours=[rows.names[neighbour] for neighbour in neighbour_labels],
     )
 
 
@@ -195,11 +201,11 @@ def text_vectors(model: Model, examples: Sequence[Example], *, pooling: str | No
     return np.hstack(parts)
 
 
-def _nearest(vectors_ND: np.ndarray, place: int) -> list[int]:
+def _nearest(vectors_ND: np.ndarray, place: int) -> np.ndarray:
     """The rows with the most similar vectors, without the row itself."""
     similarity_N = vectors_ND @ vectors_ND[place]
     similarity_N[place] = -np.inf
-    return np.argsort(-similarity_N, kind="stable")[:NEIGHBOURS].tolist()  # type: ignore[no-any-return]
+    return np.argsort(-similarity_N, kind="stable")[:NEIGHBOURS]
 
 
 def _finetuned_probabilities(
@@ -210,27 +216,36 @@ def _finetuned_probabilities(
 ) -> np.ndarray:
     """The probabilities of each row by a model that was fine-tuned on the other folds."""
     probabilities_NT = np.zeros((len(examples), len(names)))
-    with tempfile.TemporaryDirectory(prefix="firth-") as home:
-        for fold in range(int(folds_N.max()) + 1):
-            rows_path = Path(home) / f"rows-{fold}.jsonl"
-            training = [example for example, own in zip(examples, folds_N, strict=True) if own != fold]
-            write_table(rows_path, training)
-            request = FinetuneRequest(
-                model=str(model.folder),
-                tasks=("classify",),
-                files={"train": [str(rows_path)]},
-                options=table_options(training),
-            )
-            run = Path(home) / f"run-{fold}"
-            with quiet(), RunFolder(run, command="finetune", resume=False) as folder:
-                running.finetune(folder, request)
-            places = np.flatnonzero(folds_N == fold).tolist()
-            predictions = load(run).predict_examples([examples[place] for place in places])
-            for place, prediction in zip(places, predictions, strict=True):
-                # A rare name may be in this fold alone.
-                probabilities_NT[place] = [prediction.probabilities.get(name, 0.0) for name in names]
-            log.info(f"Label errors: {fold + 1} of {int(folds_N.max()) + 1} folds are done.")
+    num_folds = int(folds_N.max()) + 1
+    for fold in range(num_folds):
+        held_out = np.flatnonzero(folds_N == fold).tolist()
+        others = np.flatnonzero(folds_N != fold).tolist()
+        training = [examples[place] for place in others]
+        predictions = _finetuned_predictions(model, training, [examples[place] for place in held_out])
+        for place, prediction in zip(held_out, predictions, strict=True):
+            # A rare name may be in this fold alone.
+            probabilities_NT[place] = [prediction.probabilities.get(name, 0.0) for name in names]
+        log.info(f"Label errors: {fold + 1} of {num_folds} folds are done.")
     return probabilities_NT
+
+
+def _finetuned_predictions(
+    model: Model, training: Sequence[Example], held_out: Sequence[Example]
+) -> Sequence[Prediction]:
+    """What a model says about some rows after fine-tuning on others. Its run is deleted."""
+    with tempfile.TemporaryDirectory(prefix="firth-") as home:
+        rows_path = Path(home) / "rows.jsonl"
+        write_table(rows_path, training)
+        request = FinetuneRequest(
+            model=str(model.folder),
+            tasks=("classify",),
+            files={"train": [str(rows_path)]},
+            options=table_options(training),
+        )
+        run = Path(home) / "run"
+        with quiet(), RunFolder(run, command="finetune", resume=False) as folder:
+            running.finetune(folder, request)
+        return load(run).predict_examples(held_out)
 
 
 def describe(findings: DeepFindings, *, most: int = 20) -> list[str]:
@@ -244,7 +259,7 @@ def describe(findings: DeepFindings, *, most: int = 20) -> list[str]:
         ]
     if not findings["errors"]:
         return [f"{right}; no label seems wrong."]
-    lines = [f"{right}; {counted(len(findings['errors']), 'label')} may be wrong, the likeliest first."]
+    lines = [f"{right}; {counted(len(findings['errors']), 'label')} may be wrong, the most likely first."]
     for error in findings["errors"][:most]:
         votes = Counter(error["neighbours"])[error["suggested"]]
         text = " ".join(error["text"].split())[:100]

@@ -31,6 +31,11 @@ class AnsweredRows:
     scorer: Scorer
 
     @property
+    def row_numbers(self) -> set[int]:
+        """The numbers of the rows in the file."""
+        return {example.row for example in self.examples}
+
+    @property
     def is_right(self) -> list[bool]:
         """Whether each prediction is the gold label."""
         pairs = zip(self.predictions, self.examples, strict=True)

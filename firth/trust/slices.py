@@ -22,6 +22,9 @@ from firth.types import Example
 FEWEST_ROWS = 10
 """Rows that a group must have."""
 SURE = 0.05
+"""A corrected p-value below this is taken for a real weakness."""
+SHOWN_ROWS = 5
+"""Wrong rows that are named of a group."""
 MOST_WORDS = 2000
 """Words that are looked at, the most frequent ones."""
 MOST_SHARE = 0.9
@@ -75,17 +78,16 @@ def weak_groups(groups: Mapping[str, Sequence[int]], right_N: np.ndarray, exampl
     for name, places in groups.items():
         if not FEWEST_ROWS <= len(places) < total:
             continue
-        own_right = right_N[list(places)]
-        wrong = int((~own_right).sum())
         wrong_places = [place for place in places if not right_N[place]]
-        rest_rows = total - len(places)
+        wrong = len(wrong_places)
+        wrong_elsewhere = num_wrong - wrong
         slice_ = Slice(
             name=name,
             rows=len(places),
-            accuracy=float(own_right.mean()),
-            rest=1 - (num_wrong - wrong) / rest_rows,
+            accuracy=1 - wrong / len(places),
+            rest=1 - wrong_elsewhere / (total - len(places)),
             p_value=upper_tail(wrong, len(places), num_wrong, total),
-            examples=[examples[place].row for place in wrong_places[:5]],
+            examples=[examples[place].row for place in wrong_places[:SHOWN_ROWS]],
         )
         tested.append(slice_)
     corrected = false_discovery([each["p_value"] for each in tested])
@@ -101,8 +103,13 @@ def groups_of(answered: AnsweredRows) -> dict[str, list[int]]:
     """Positions of rows, by what the rows of a group have in common."""
     groups: dict[str, list[int]] = defaultdict(list)
     texts = [" ".join(example.texts) for example in answered.examples]
-    words = [set(words_of(text)) for text in texts]
-    quarters = _quarters(texts)
+    words = []
+    lengths = []
+    for text in texts:
+        all_words = words_of(text)
+        words.append(set(all_words))
+        lengths.append(len(all_words))
+    quarters = _quarters(lengths)
     tokenizer = answered.model.tokenizer
     frequent = _frequent_words(words)
     for place, (example, text) in enumerate(zip(answered.examples, texts, strict=True)):
@@ -120,9 +127,8 @@ def groups_of(answered: AnsweredRows) -> dict[str, list[int]]:
     return groups
 
 
-def _quarters(texts: Sequence[str]) -> list[str]:
+def _quarters(lengths: Sequence[int]) -> list[str]:
     """Which quarter of the texts each belongs to, by its number of words."""
-    lengths = [len(words_of(text)) for text in texts]
     edges = np.quantile(lengths, [0.25, 0.5, 0.75])
     return [QUARTERS[int(np.searchsorted(edges, length))] for length in lengths]
 

@@ -37,6 +37,11 @@ def test_one_answer_for_rows_that_differ_is_a_collapse(labels: Any, golds: Any, 
     assert _found(labels, golds) == wanted
 
 
+def test_sentences_without_words_say_nothing() -> None:
+    sentences = [Sentence(("",), gold=())] * 8
+    assert same_answer([Prediction(())] * 8, sentences) is None
+
+
 def test_sentences_whose_words_all_get_one_tag_are_a_collapse() -> None:
     rows = [Sentence(("a b",), ("O", "B-PER"), words=((0, 1), (2, 3))) for _ in range(8)]
     assert same_answer([Prediction(("O", "O"))] * 8, rows) == "O"

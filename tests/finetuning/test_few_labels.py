@@ -119,7 +119,7 @@ def test_a_file_without_rows_is_read_and_a_missing_one_named(tmp_path: Path) -> 
     """Of very few unlabelled texts, self-training may keep none."""
     write_table(tmp_path / "none.jsonl", [])
     assert read_table(tmp_path / "none.jsonl") == []
-    with pytest.raises(Damaged, match=r"absent\.jsonl does not exist any more; begin the run again"):
+    with pytest.raises(Damaged, match=r"absent\.jsonl does not exist any more; start the run again"):
         read_table(tmp_path / "absent.jsonl")
 
 
@@ -237,23 +237,36 @@ def test_pairs_are_refused_before_anything_is_tried(learn: Callable[..., Any], t
     assert not (tmp_path / "out").exists()
 
 
-def test_what_was_tried_counts_for_the_same_rows_only(
-    learn: Callable[..., Any], tmp_path: Path, few_rows: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def unlabelled(learn: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Texts of a run by contrast that was stopped after its teacher had labelled them."""
+
     def stop(*arguments: Any, **options: Any) -> None:
         raise KeyboardInterrupt
 
-    unlabelled = tmp_path / "texts.txt"
-    unlabelled.write_text("one more text\nand another\n", "utf-8")
+    texts = tmp_path / "texts.txt"
+    texts.write_text("one more text\nand another\n", "utf-8")
     with monkeypatch.context() as stopped:
         stopped.setattr("firth.finetuning.few.ways.way_request", stop)  # after the teacher's answers
         with pytest.raises((KeyboardInterrupt, Interrupted)):
-            learn("contrast", "few.pseudo_share=1", unlabelled=unlabelled)
+            learn("contrast", "few.pseudo_share=1", unlabelled=texts)
+    return texts
+
+
+@pytest.mark.parametrize("change", ["other rows", "another way"])
+def test_what_was_tried_counts_for_the_same_request_only(
+    change: str, learn: Callable[..., Any], tmp_path: Path, few_rows: Path, unlabelled: Path
+) -> None:
     pseudo = tmp_path / "out" / "ways" / "pseudo.jsonl"
     written = pseudo.stat().st_mtime_ns
-    rows = few_rows.read_text("utf-8").splitlines()
-    few_rows.write_text("\n".join(rows[:-1]) + "\n", "utf-8")
-    learn("contrast", "few.pseudo_share=1", unlabelled=unlabelled)
+    way = "contrast"
+    if change == "other rows":
+        rows = few_rows.read_text("utf-8").splitlines()
+        few_rows.write_text("\n".join(rows[:-1]) + "\n", "utf-8")
+    else:
+        # The labels are those of a teacher that learned by contrast.
+        way = "plain"
+    learn(way, "few.pseudo_share=1", unlabelled=unlabelled)
     assert pseudo.stat().st_mtime_ns != written
 
 

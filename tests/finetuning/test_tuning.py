@@ -14,8 +14,10 @@ from firth.errors import BadConfig
 from firth.files import read_json
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, bracket_size, search, share_of
+from firth.finetuning.tuning.running import TrialRow, TuningSummary, headlines
 from firth.finetuning.tuning.space import TrialSettings, UsualSettings, draw
 from firth.report.parallel_coordinates import parallel_coordinates
+from firth.report.tuning import SHOWN, render
 
 USUAL = UsualSettings(rate=1e-4, epochs=4.0, batch_size=32, layer_decay=1.0, warmup_rate=0.1, num_layers=12)
 CLASSIFY = samples.labelled("classify", "en")
@@ -104,6 +106,27 @@ def test_a_trial_without_a_figure_outranks_nothing() -> None:
     failed = TuningTrial(1, RUNGS - 1, {}, 4.0, UNDEFINED, 4.0)
     short = TuningTrial(2, 0, {}, 1.0, 0.3, 1.0)
     assert max([failed, short], key=lambda trial: trial.rank) is short
+
+
+@pytest.mark.parametrize("best_figure", [0.75, UNDEFINED])
+def test_what_is_undefined_is_not_written_as_a_number(best_figure: float) -> None:
+    settings = dict.fromkeys(SHOWN, 1.0)
+    failed = TrialRow(number=0, rung=0, settings=settings, epochs=1.0, figure=UNDEFINED, seconds=1.0)
+    best = TrialRow(number=1, rung=0, settings=settings, epochs=1.0, figure=best_figure, seconds=1.0)
+    summary = TuningSummary(
+        task="compare",
+        metric="spearman",
+        picked_on="dev",
+        trials=[failed, best],
+        best=best,
+        changes=["batch_size=8"],
+        seconds=2.0,
+    )
+    page = render(summary)
+    assert "The usual settings reached undefined." in page
+    assert ">\u22121" not in page
+    assert ">-1" not in page
+    assert "the usual settings: undefined" in " ".join(headlines(summary))
 
 
 def test_parallel_coordinates_show_every_row_and_the_best_on_top() -> None:

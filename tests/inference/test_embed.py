@@ -14,8 +14,9 @@ import torch
 
 import firth
 from firth import samples
-from firth.checkpoint import Checkpoint
+from firth.checkpoint import Checkpoint, Embedding
 from firth.encoders.bert import Bert
+from firth.encoders.xlnet import XLNet
 from firth.errors import BadConfig, BadInput
 from firth.inference import embedding
 from firth.inference.embedding import Embedder
@@ -29,6 +30,15 @@ Make = Callable[..., Model]
 @pytest.fixture
 def make(small_bert: Callable[..., Bert], tokenizer: WordPiece) -> Make:
     return lambda **settings: Model(Checkpoint(small_bert().eval(), {}, tokenizer), **settings)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "cls+mean", "mean+cls"])
+def test_a_cls_token_at_the_end_is_the_one_that_is_pooled(pooling: str, tokenizer: WordPiece) -> None:
+    config = XLNet.Config(len(tokenizer.vocab), num_layers=1, width=32, num_heads=2, ffn_width=64, cls_last=True)
+    embedder = Embedder(XLNet(config).eval(), tokenizer, Embedding(), precision="fp32")
+    found = embedder.embed(["A short text."], pooling=pooling)
+    wanted = embedder.embed(["A short text."], pooling=pooling.replace("cls", "last"))
+    assert np.array_equal(found, wanted)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import firth
 from firth import rng
 from firth.convert.mapped import map_tensor, tensor_places, write_rows
 from firth.convert.vector_files import open_vectors, write_vectors
-from firth.errors import BadInput, Damaged, Unsupported
+from firth.errors import BadConfig, BadInput, Damaged, Unsupported
 from firth.inference.lexicon import Lexicon, open_lexicon
 from firth.report.scatter import plane, write_map
 from firth.words import map_words
@@ -67,6 +67,9 @@ def test_neighbours_are_gensims(model: Path, theirs: KeyedVectors) -> None:
         assert [w for w, _ in found] == [w for w, _ in wanted]
         assert np.allclose([c for _, c in found], [c for _, c in wanted], atol=1e-5)
     assert len(firth.load(model).neighbours("king", top=500)) == 99
+    for top in (0, -1):
+        with pytest.raises(BadConfig, match="top must be at least 1"):
+            firth.load(model).neighbours("king", top=top)
 
 
 def test_analogies_are_gensims(model: Path, theirs: KeyedVectors) -> None:
@@ -222,8 +225,9 @@ def test_a_map_shows_every_word(model: Path, tmp_path: Path, command: Callable[.
     assert "&lt;&amp;&gt;" in (tmp_path / "odd.svg").read_text()
     with pytest.raises(BadInput, match=r"neither \.svg nor \.png"):
         map_words(model, ["king", "queen"], out=tmp_path / "map.gif")
-    with pytest.raises(BadInput, match="at least two"):
-        map_words(model, ["king"], out=tmp_path / "one.svg")
+    for too_few in (["king"], []):
+        with pytest.raises(BadInput, match="at least two"):
+            map_words(model, too_few, out=tmp_path / "one.svg")
 
 
 def test_a_map_does_not_overwrite_a_file(model: Path, tmp_path: Path, command: Callable[..., Any]) -> None:

@@ -85,7 +85,7 @@ def test_mistakes(run: Path, command: Callable[..., Any]) -> None:
     model = firth.load(run)
     with pytest.raises(BadInput, match="An empty word has no senses"):
         find_senses(model, " ", LINES)
-    with pytest.raises(BadInput, match="'bank' occurs 1 times in the text"):
+    with pytest.raises(BadInput, match="'bank' occurs 1 time in the text"):
         find_senses(model, "bank", LINES[:1])
     with pytest.raises(BadConfig, match="can form 1 to 19 groups, not 20"):
         find_senses(model, "bank", LINES, count=20)

@@ -69,11 +69,24 @@ def test_ring_moves_nearly_twice_its_bytes() -> None:
     cluster = Cluster(GPUS["H200"], machines=4, devices=8, network=100)
     assert sent_bytes(1e9, cluster, "ddp") == pytest.approx(2 * 31 / 32 * 4e9)
     assert sent_bytes(1e9, cluster, "fsdp") == pytest.approx(31 / 32 * 8e9)
+    # Weights are gathered in every micro-batch, gradients of ddp are added once.
+    assert sent_bytes(1e9, cluster, "fsdp", micro_batches=4) == pytest.approx(4 * 31 / 32 * 8e9)
+    assert sent_bytes(1e9, cluster, "ddp", micro_batches=4) == sent_bytes(1e9, cluster, "ddp")
     # The slowest link counts, and what fsdp sends is hidden behind enough computing.
     in_one_machine = Cluster(GPUS["H200"], devices=8)
     slow = exposed_seconds(1e9, cluster, "ddp", computing=1.0)
     assert slow > 10 * exposed_seconds(1e9, in_one_machine, "ddp", computing=1.0)
     assert exposed_seconds(1e9, in_one_machine, "fsdp", computing=10.0) == 0
+
+
+def test_what_a_step_sends_is_that_of_all_its_micro_batches() -> None:
+    base = lineage.make("bert", "base")
+    cluster = Cluster(GPUS["H200"], devices=8)
+    sent = []
+    for accumulate in (8, 32):
+        recipe = replace(base, train=replace(base.train, parallel="fsdp", accumulate=accumulate))
+        sent.append(estimate(recipe, TEXT, cluster, steps=1000).sent_per_step)
+    assert sent[1] == pytest.approx(4 * sent[0])
 
 
 def test_what_does_not_fit_is_said() -> None:
@@ -182,6 +195,11 @@ def test_names_of_gpus() -> None:
     assert from_cuda_name("NVIDIA H200") == "H200"
     assert from_cuda_name("NVIDIA GeForce RTX 4090") == "RTX-4090"
     assert from_cuda_name("NVIDIA A100-SXM4-40GB") == "A100"
+    assert from_cuda_name("NVIDIA H100 PCIe") == "H100-PCIe"
+    assert from_cuda_name("NVIDIA A10G") == "A10"
+    # A longer number is another card.
+    assert from_cuda_name("NVIDIA L40") == ""
+    assert from_cuda_name("NVIDIA RTX A1000 Laptop GPU") == ""
     assert from_cuda_name("Some Other Card") == ""
 
 

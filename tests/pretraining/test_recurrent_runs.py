@@ -193,6 +193,19 @@ def test_what_ulmfit_cannot_start_from(run: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("value", ["many", "null", "0", "NaN"])
+def test_passes_that_are_no_number_are_refused_before_anything_is_written(
+    value: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    rows = samples.labelled("classify", "en")
+    out = tmp_path / "run"
+    with pytest.raises(BadConfig, match=r"epochs.* must be"):
+        firth.finetune(
+            runs["ulmfit"], recipe="ulmfit", task="classify", train=rows, out=out, changes=[f"lm.epochs={value}"]
+        )
+    assert not out.exists()
+
+
 def test_a_slanted_schedule_is_the_papers() -> None:
     config = OptimConfig(rate=0.01, schedule="slanted", warmup_rate=0.1)
     rates = [scheduled_rate(step, 200, config) for step in range(200)]

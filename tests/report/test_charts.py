@@ -66,6 +66,11 @@ def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
+@pytest.mark.parametrize(("value", "text"), [(999.6, "1k"), (-999.6, "\u22121k"), (999_700, "1M"), (999.4, "999")])
+def test_rounding_up_takes_the_next_unit(value: float, text: str) -> None:
+    assert number(value, 3) == text
+
+
 @pytest.mark.parametrize(("value", "text"), [(float("nan"), "?"), (float("inf"), "∞"), (-float("inf"), "\u2212∞")])
 def test_numbers_that_are_none_are_said(value: float, text: str) -> None:
     assert number(value) == text

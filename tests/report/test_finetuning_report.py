@@ -51,6 +51,28 @@ def test_the_page_has_figures_baseline_mistakes_and_hashes(summary: dict[str, An
     assert "<b>odd</b>" not in page
 
 
+def test_what_is_undefined_is_not_drawn_as_zero(summary: dict[str, Any]) -> None:
+    rows = [
+        {"step": 1, "split": "train", "classify": 0.75},
+        {"step": 2, "split": "train", "classify": None},
+        {"step": 1, "split": "held-out", "picked": 0.5},
+        {"step": 2, "split": "held-out", "picked": None},
+    ]
+    page = render(summary, {1: rows})
+    assert "<title>1: 0.75</title>" in page
+    assert "<title>1: 0.5</title>" in page
+    assert "<title>2: 0</title>" not in page
+
+
+def test_the_rows_of_every_task_are_counted(summary: dict[str, Any]) -> None:
+    assert "Train rows" in render(summary, LOGS)
+    task = summary["tasks"]["classify"]
+    summary["tasks"]["classify-2"] = {**task, "rows": {"train": 77, "dev": 9}}
+    page = render(summary, LOGS)
+    assert "<dt>Classify, train rows</dt><dd>100</dd>" in page
+    assert "<dt>Classify-2, train rows</dt><dd>77</dd>" in page
+
+
 def test_a_single_bad_row_is_named_in_the_singular(summary: dict[str, Any]) -> None:
     summary["tasks"]["classify"]["skipped"] = {"train": 1}
     assert "1 bad row was skipped" in render(summary, LOGS)

@@ -8,15 +8,16 @@ from firth.report.points import points
 
 
 def test_points_are_named_and_placed() -> None:
-    svg = points({"original": (1.0, 0.9), "half": (2.0, 0.8)}, x_label="speed", y_label="accuracy")
+    named = {"half": (2.0, 0.8), "original": (1.0, 0.9)}
+    svg = points(named, x_label="speed", y_label="accuracy", reference="original")
     root = ElementTree.fromstring(svg)
     circles = [part for part in root.iter() if part.tag.endswith("circle")]
-    # The first has a ring.
+    # The reference has a ring, wherever it comes.
     assert len(circles) == 3
-    first, ring, second = circles
-    assert (first.get("cx"), first.get("cy")) == (ring.get("cx"), ring.get("cy"))
-    assert float(first.get("cx", "0")) < float(second.get("cx", "0"))
-    assert float(first.get("cy", "0")) < float(second.get("cy", "0"))
+    half, original, ring = circles
+    assert (original.get("cx"), original.get("cy")) == (ring.get("cx"), ring.get("cy"))
+    assert float(original.get("cx", "0")) < float(half.get("cx", "0"))
+    assert float(original.get("cy", "0")) < float(half.get("cy", "0"))
     assert "half: 2, 0.8" in root.get("aria-label", "")
 
 

@@ -8,6 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+import firth
+from firth.report.gather import nearest
 from firth.report.judgement import judge
 from firth.report.pretraining import PretrainingReport, most_focused_head, render
 
@@ -220,3 +222,15 @@ def test_the_verdict_on_a_causal_model_and_on_a_judge_of_tokens() -> None:
     assert "broke down" in judge([words | {"nnlm": float("nan")}], 6.5)[0]
     backward = [{"step": 3, "split": "train", "causal_lm": 5.0, "causal_lm_backward": float("nan")}]
     assert "broke down" in judge(backward, 6.5)[0]
+
+
+def test_a_sentence_is_not_its_own_neighbour() -> None:
+    model = firth.load("en-small")
+    sentences = ["The train was late again.", "Our bus did not come on time.", "The soup was too salty."]
+    for text, neighbours in nearest(model, sentences, top=3):
+        assert sorted(other for other, _ in neighbours) == sorted(other for other in sentences if other != text)
+        assert all(-1.001 < cosine < 1.001 for _, cosine in neighbours)
+    # Equal sentences have nothing that tells them apart.
+    [(_, [(other, cosine)]), _] = nearest(model, sentences[:1] * 2)
+    assert (other, cosine) == (sentences[0], 0.0)
+    assert nearest(model, sentences[:1]) == [(sentences[0], [])]

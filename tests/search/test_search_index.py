@@ -11,7 +11,7 @@ import pytest
 
 import firth
 from firth import models, samples
-from firth.errors import BadInput, Unsupported
+from firth.errors import BadConfig, BadInput, Unsupported
 from firth.inference.embedding import unit_vectors
 from firth.models import languages_of_model
 from firth.search import By
@@ -92,6 +92,8 @@ def test_a_score_by_both_is_a_weighted_sum(prose_index: SearchIndex, run: Path) 
     [vector] = model.embed([question], normalise=True)
     cosines = prose_index.cosines(vector, np.arange(len(prose_index)))
     expected = WORDS_SHARE * by_words + (1 - WORDS_SHARE) * cosines
+    with pytest.raises(BadConfig, match="at least 1"):
+        prose_index.ask(model, question, top=0)
     hits = prose_index.ask(model, question, top=5)
     assert [hit.score for hit in hits] == pytest.approx(np.sort(expected)[::-1][:5], abs=1e-6)
     found_by_words = prose_index.ask(model, question, top=3, by=By.words)

@@ -60,6 +60,15 @@ def test_names_are_checked(run: Path) -> None:
         firth.serve({"a b": run})
 
 
+def test_the_limit_of_open_files_is_never_lowered() -> None:
+    no_limit = resource.RLIM_INFINITY
+    assert server.open_files_limit(1024, 4096) == 4096
+    assert server.open_files_limit(1024, 1 << 20) == server.MAX_OPEN_FILES
+    assert server.open_files_limit(1024, no_limit) == server.MAX_OPEN_FILES
+    for soft, hard in ((1 << 19, 1 << 20), (1 << 20, no_limit), (no_limit, no_limit)):
+        assert server.open_files_limit(soft, hard) == soft
+
+
 def test_a_server_starts_where_the_limit_of_open_files_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise ValueError("current limit exceeds maximum limit")

@@ -45,6 +45,17 @@ def test_the_official_client(client: openai.OpenAI, models: dict[str, Model]) ->
         client.embeddings.create(model="strange", input="a")
 
 
+def test_shortened_vectors_have_length_one_where_whole_ones_have(start: Callable[..., Any]) -> None:
+    # The vector head of this model gives vectors of length 1, though its folder does not ask for them.
+    with start("small=en-small") as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        given: dict[str, Any] = {"model": "small", "input": TEXTS[0], "encoding_format": "float"}
+        [whole] = client.embeddings.create(**given).data
+        [short] = client.embeddings.create(**given, dimensions=16).data
+    assert np.linalg.norm(whole.embedding) == pytest.approx(1, abs=1e-5)
+    assert np.linalg.norm(short.embedding) == pytest.approx(1, abs=1e-5)
+
+
 def test_one_text_token_ids_and_dimensions(client: openai.OpenAI, models: dict[str, Model]) -> None:
     model = models["plain"]
     [offline] = model.embed(TEXTS[:1])

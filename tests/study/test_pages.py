@@ -1,6 +1,7 @@
 """The pages under docs/study follow from the rows that lie beside them, and from nothing else."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -55,6 +56,22 @@ def test_the_range_of_two_seeds_does_not_flatten_the_others() -> None:
     # With nothing beside it there is nothing to flatten.
     [alone] = pictures(Study("test", texts, texts, lambda sources: []), rows[3:5])
     assert "range cut" not in alone.svg
+
+
+def test_what_systems_are_compared_with_has_the_ring() -> None:
+    texts = {"en": "?", "zh": "？"}
+    study = Study("test", texts, texts, lambda sources: [], against="speedup")
+    rows = [
+        # A run that failed has no figure whose name could label the axis.
+        Score("half", "set", 1, "", None, "", 1.0, failed="It failed."),
+        Score("half", "set", 2, "f1", 0.8, "", 1.0, figures={"f1": 0.8, "speedup": 2.0}),
+        Score("original", "set", 2, "f1", 0.9, "", 1.0, figures={"f1": 0.9}),
+    ]
+    [picture] = pictures(study, rows)
+    assert picture.heading == "set: f1"
+    circles = [part for part in ElementTree.fromstring(picture.svg).iter() if part.tag.endswith("circle")]
+    _, original, ring = [(part.get("cx"), part.get("cy")) for part in circles]
+    assert original == ring
 
 
 def test_there_are_pages() -> None:

@@ -9,7 +9,7 @@ import pytest
 from firth.errors import BadInput, Interrupted
 from firth.study import steps
 from firth.study.design import Cell, Claim, Experiment, Study
-from firth.study.running import Clock, Score, run_study
+from firth.study.running import Clock, Score, read_rows, run_study, write_rows
 from firth.study.sets import Sources
 from firth.study.store import Store
 from firth.study.verdicts import doubts, judge, verdict
@@ -182,6 +182,37 @@ def test_why_a_claim_is_not_decided() -> None:
         "25 个检验中有 0 个已判定。",
         "只有一个种子，没有区间：once（set）。",
     ]
+
+
+def test_a_verdict_is_in_one_language() -> None:
+    texts = {"en": "?", "zh": "？"}
+    claim = Claim("long", "short", {"en": "Long is longer", "zh": "长的更长"})
+    study = Study("test", texts, texts, lambda sources: [], (claim,))
+    rows = [Score(system, "set", 1, "f1", score, "", 1.0) for system, score in (("long", 0.75), ("short", 0.5))]
+    tests = judge(study, rows)
+    assert verdict(claim, tests) == "Long is longer: is not decided (set +25.0, one seed)."
+    assert verdict(claim, tests, "zh") == "长的更长：未定（set +25.0，一个种子）。"
+
+
+def test_rows_are_read_as_they_were_written(tmp_path: Path) -> None:
+    # U+2028 and U+0085 separate lines for Python, but not the lines of JSON.
+    rows = [Score("a", "set", 1, "", None, "", 1.0, failed="one\u2028two\x85three")]
+    write_rows(rows, tmp_path / "rows.jsonl")
+    assert read_rows(tmp_path / "rows.jsonl") == rows
+
+
+def test_a_run_that_fails_early_does_not_speed_up_the_others(tmp_path: Path, calls: list[str]) -> None:
+    def cells(sources: Sources) -> list[Cell]:
+        return [
+            Cell("fails", "letters", 1, Experiment("fail", seconds=50)),
+            Cell("takes long", "letters", 2, Experiment("write", {"text": "abc"}, seconds=100)),
+        ]
+
+    texts = {"en": "?", "zh": "？"}
+    study = Study("test", texts, texts, cells)
+    rows = run_study(study, Sources(tmp_path), Store(tmp_path / "runs"), minutes=1)
+    assert [row.system for row in rows] == ["fails"]
+    assert calls == []
 
 
 def test_expected_seconds_come_from_sums() -> None:

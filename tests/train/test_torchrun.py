@@ -233,6 +233,19 @@ def test_rows_are_counted_once(mode: str, rows: Path, plain: Path, tmp_path: Pat
     assert f'"accuracy": {plain_figures["accuracy"]}' in measured.stdout
 
 
+@pytest.mark.long
+def test_ranks_learn_from_few_labels_together(rows: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.txt"
+    texts.write_text("\n".join(f"another {number}" for number in range(8)), "utf-8")
+    options = ("--task", "classify", "--train", rows / "train.tsv", "--few", "plain", "--unlabelled", texts)
+    changes = ("epochs=1", "few.pseudo_share=1", "train.accumulate=2")
+    done = _run(2, "finetune", "en-small", *options, "--out", tmp_path / "run", *changes)
+    assert done.returncode == 0, done.stderr
+    # The teacher is deleted once.
+    assert not (tmp_path / "run" / "ways" / "teacher").exists()
+    assert (tmp_path / "run" / "results.json").exists()
+
+
 def test_commands_that_work_alone_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first rank starts late here, and still it is the one that speaks."""
     late = "import os, time\nif os.environ.get('RANK') == '0':\n    time.sleep(3)\n"

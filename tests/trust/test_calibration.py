@@ -1,6 +1,7 @@
 """Calibrated probabilities: the error, the temperature and the thresholds; and what a run does with them."""
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,13 @@ def test_thresholds_reach_the_wanted_precision() -> None:
     assert abstain_threshold([], [], 0.5) is None
     # Three right answers are no proof of a precision of 0.9.
     assert abstain_threshold([0.9, 0.9, 0.9], [True] * 3, 0.9) is None
+
+
+def test_of_no_rows_nothing_is_known() -> None:
+    share, precision = answered_above([], [], 0.5)
+    assert math.isnan(share)
+    assert math.isnan(precision)
+    assert answered_above([0.2], [True], 0.5)[0] == 0.0
 
 
 def test_answers_of_one_confidence_are_given_together() -> None:

@@ -269,3 +269,8 @@ def test_changed_words_are_ranked_by_their_z_scores() -> None:
     assert risen[0][0] == "night"
     assert fallen[0][0] == "day"
     assert risen[0][1] == pytest.approx(-fallen[0][1])
+
+
+def test_a_single_word_has_no_odds() -> None:
+    assert _changed_words(["Yes.", "yes!"], ["Yes?"]) == ([], [])
+    assert _changed_words(["..."], ["!!!"]) == ([], [])

@@ -161,4 +161,4 @@ def test_the_number_of_doubtful_labels_is_a_sentence() -> None:
         "neighbours": ["bad", "bad"],
     }
     [first, _] = describe({**findings, "errors": [error]})
-    assert first.endswith("; 1 label may be wrong, the likeliest first.")
+    assert first.endswith("; 1 label may be wrong, the most likely first.")

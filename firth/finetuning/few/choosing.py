@@ -1,8 +1,8 @@
 """Which way to learn from few labels: cross-validation on the labelled rows.
 
 In: a request and the ways to compare. Out: each way's figures over the folds, and the best way. Every fold is a
-fine-tuning run in RUN/ways/WAY/fold-K, which leaves its figure there, so that an interrupted choice goes on with the
-next fold.
+fine-tuning run in RUN/ways/WAY/fold-K, which leaves its figure there, so that an interrupted choice resumes with
+the next fold.
 """
 
 import shutil
@@ -26,6 +26,7 @@ from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
+from firth.train.parallel import current_world
 from firth.types import Example
 
 FOLDS = 4
@@ -46,11 +47,11 @@ class WayChoice:
     def lines(self) -> list[str]:
         """What a user reads."""
         num_folds = len(self.figures[self.best])
-        said = [f"Cross-validation with {num_folds} folds, {self.metric}:"]
+        described = [f"Cross-validation with {num_folds} folds, {self.metric}:"]
         for name, values in self.figures.items():
             mark = " (chosen)" if name == self.best else ""
-            said.append(f"  {name}: {np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}{mark}")
-        return said
+            described.append(f"  {name}: {np.mean(values):.4f} ± {np.std(values, ddof=1):.4f}{mark}")
+        return described
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,13 @@ def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: 
     held = set(held_out)
     train = [example for row, example in enumerate(examples) if row not in held]
     files = {"train": folder / "train.jsonl", "test": folder / "test.jsonl"}
-    if not files["test"].exists():
+
+    def write_files() -> None:
         write_table(files["train"], train)
         write_table(files["test"], [examples[row] for row in held_out])
+
+    world = current_world()
+    world.on_main(write_files)
     request = table_request(validation.request, validation.rows, files)
     name = way.removesuffix(PLUS)
     num_rows = len(train)
@@ -131,7 +136,13 @@ def _fold_figure(folder: Path, validation: CrossValidation, way: str, held_out: 
         summary = running.finetune(run_folder, made, device=validation.device)
     (task,) = summary["tasks"].values()
     value = task["figures"]["test"][task["main"]]["mean"] or 0.0
-    # The fold's model is not needed any more.
-    write_json(folder / FIGURE, {"metric": task["main"], "value": value})
-    shutil.rmtree(run)
+
+    def write_figure() -> None:
+        write_json(folder / FIGURE, {"metric": task["main"], "value": value})
+        # The fold's model is not needed any more.
+        shutil.rmtree(run)
+
+    # All ranks have left the run before rank 0 deletes it.
+    world.wait()
+    world.on_main(write_figure)
     return task["main"], value

@@ -1,6 +1,6 @@
 """What learning from few labels adds to a fine-tuning run: the rows that self-training labelled.
 
-In: RUN's config with the path of a file of rows (`table`). Out: more training rows.
+In: RUN's config with the path of a file of rows (`few.pseudo_rows`). Out: more training rows.
 """
 
 from collections.abc import Sequence

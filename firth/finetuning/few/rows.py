@@ -26,7 +26,7 @@ def table_request(request: FinetuneRequest, rows: Labelled, files: dict[str, Pat
     """The request with files of `write_table` in place of the user's own."""
     options = {key: value for key, value in request.options.items() if key not in COLUMNS}
     for key in ("metric", "positive"):
-        # A preset may have said these.
+        # A preset may have set these.
         options[key] = getattr(rows.config, key)
     options |= table_options(rows.examples["train"])
     paths = {part: [str(path)] for part, path in files.items()}

@@ -22,6 +22,7 @@ from firth.finetuning.figures import FinetuningSummary
 from firth.finetuning.jobs import FinetuneRequest, first_config
 from firth.run_folder import RunFolder
 from firth.run_source import WAYS, model_sha256
+from firth.train.parallel import current_world
 from firth.types import Example
 
 log = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ TRIED_WITH = "tried-with.json"
 
 @dataclass(frozen=True)
 class FewRequest:
-    """What the user asks for besides plain fine-tuning."""
+    """The options of learning from few labels."""
 
     way: str
     """A name of `ways.WAYS`, or `choose`."""
@@ -46,7 +47,7 @@ def finetune(
 ) -> FinetuningSummary:
     """Chooses, labels and trains; returns what `results.json` holds."""
     if folder.begun:
-        # The numbers of the run are saved, and all that was tried before it is done.
+        # The run's settings are saved, and everything that precedes it is finished.
         return running.finetune(folder, replace(request, tasks=(), options={}), device=device)
     ways.check(few.way, request)
     validation = _validation(request, few, device=device)
@@ -54,7 +55,7 @@ def finetune(
     way = few.way
     if few.way == ways.CHOOSE or few.unlabelled:
         folder.on_main(folder.claim)
-        folder.on_main(lambda: _forget_other(tried, validation))
+        folder.on_main(lambda: _forget_other(tried, validation, few.way))
     if few.way == ways.CHOOSE:
         choice = _chosen(tried, validation, few)
         for line in choice.lines():
@@ -80,8 +81,8 @@ def _validation(request: FinetuneRequest, few: FewRequest, *, device: str | None
     return CrossValidation(without_test, rows, unlabelled, config=first_config(plain_request).few, device=device)
 
 
-def _forget_other(folder: Path, validation: CrossValidation) -> None:
-    """Deletes what a run that was stopped before it began has tried, if it was with other rows or settings."""
+def _forget_other(folder: Path, validation: CrossValidation, way: str) -> None:
+    """Deletes the trials of an earlier process that stopped before the run itself, if its request was another one."""
     request = validation.request
     path = folder / TRIED_WITH
     tried_with = {
@@ -89,6 +90,8 @@ def _forget_other(folder: Path, validation: CrossValidation) -> None:
         "unlabelled": [row.texts[0] for row in validation.unlabelled],
         "model": [request.model, model_sha256(request.model), request.random],
         "settings": [repr(sorted(request.options.items())), *request.changes],
+        # A teacher labels by the way of the run.
+        "way": way,
     }
     if path.exists() and read_json(path) == tried_with:
         return
@@ -124,5 +127,5 @@ def _chosen(folder: Path, validation: CrossValidation, few: FewRequest) -> WayCh
     if few.unlabelled:
         candidates += [name + PLUS for name in candidates]
     choice = choose(folder, validation, candidates)
-    write_json(path, to_dict(choice))
+    current_world().on_main(lambda: write_json(path, to_dict(choice)))
     return choice

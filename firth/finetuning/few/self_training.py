@@ -1,7 +1,7 @@
 """Self-training (Scudder 1965; noisy student, Xie et al. 2020): unlabelled texts, with the labels a teacher gives them.
 
-In: labelled rows, a way to learn, unlabelled texts. A teacher learns from the labelled rows, answers the texts, and of
-its answers the surest are kept, in the labels' own proportions. Out: a file of rows, which the run learns from as well.
+In: labelled rows, a way to learn, unlabelled texts. A teacher learns from the labelled rows and labels the texts. Its
+most confident labels are kept, in the proportions of the labelled rows. Out: a file of rows for the run to learn from.
 """
 
 import logging
@@ -22,6 +22,7 @@ from firth.finetuning.jobs import FinetuneRequest
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun
 from firth.tasks.predicting import predict
+from firth.train.parallel import current_world
 from firth.types import Example, Prediction
 
 log = logging.getLogger(__name__)
@@ -79,8 +80,16 @@ def labelled_by_teacher(
     predictions = answers(teacher, texts)
     kept = surest(texts, predictions, rows, share=config.pseudo_share, most=config.pseudo_most)
     log.info(f"Self-training: of {len(texts):,} unlabelled texts, {len(kept):,} keep the label that they were given.")
-    write_table(path, kept)
-    shutil.rmtree(teacher)  # not needed any more
+
+    def write() -> None:
+        write_table(path, kept)
+        # The teacher is not needed any more.
+        shutil.rmtree(teacher)
+
+    # All ranks have loaded the teacher before rank 0 deletes it.
+    world = current_world()
+    world.wait()
+    world.on_main(write)
     return PseudoRows(path, len(kept))
 
 
@@ -96,7 +105,7 @@ def answers(model: Path, texts: Sequence[Example]) -> list[Prediction]:
 def surest(
     texts: Sequence[Example], predictions: Sequence[Prediction], rows: Sequence[Example], *, share: float, most: int
 ) -> list[Example]:
-    """The texts with the surest answers, as many of each label as its share among the labelled rows."""
+    """The texts with the most confident answers, of each label in proportion to its share of the labelled rows."""
     num_kept = min(most, round(share * len(texts)))
     balance = Counter(row.gold for row in rows)
     kept: list[Example] = []

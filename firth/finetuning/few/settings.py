@@ -20,7 +20,7 @@ class FewConfig:
     pseudo_rows: str = ""
     """A file of texts with the labels that self-training gave them; they are learned from, too."""
     pseudo_share: float = 0.5
-    """Of the unlabelled texts, the share that self-training keeps: the surest answers for each label."""
+    """Of the unlabelled texts, the share that self-training keeps: the most confident answers for each label."""
     pseudo_most: int = 400
     """The most texts that self-training keeps."""
 

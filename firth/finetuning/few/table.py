@@ -26,7 +26,7 @@ def read_table(path: Path) -> list[Example]:
     """The examples of a file that `write_table` wrote."""
     examples: list[Example] = []
     if not path.exists():
-        raise Damaged(f"{path} does not exist any more; begin the run again.")
+        raise Damaged(f"{path} does not exist any more; start the run again.")
     written = path.read_text("utf-8")
     # Not `splitlines`: a text may hold other line separators of Unicode.
     lines = written.removesuffix("\n").split("\n") if written else []
@@ -36,7 +36,7 @@ def read_table(path: Path) -> list[Example]:
             texts = [row[column] for column in COLUMNS if column in row]
             examples.append(Example(tuple(texts), row["label"], number))
         except (ValueError, KeyError, TypeError):
-            raise Damaged(f"{path}, line {number} is not a row that firth wrote; begin the run again.") from None
+            raise Damaged(f"{path}, line {number} is not a row that firth wrote; start the run again.") from None
     return examples
 
 

@@ -100,6 +100,6 @@ def usual_epochs(way: Way, num_rows: int) -> float:
 
 
 def gentle_rate(way: Way, num_rows: int) -> float:
-    """The learning rate of a way that should not forget what it begins with."""
+    """The learning rate of a way that should keep what the model already knows."""
     share = math.sqrt(max(1.0, num_rows / FEWEST_ROWS))
     return min(HIGHEST_GENTLE_RATE, way.gentle_rate * share)

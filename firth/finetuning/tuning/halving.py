@@ -1,8 +1,8 @@
 """Successive halving (Jamieson & Talwalkar 2016): many settings with few epochs, the better half with twice as many.
 
 In: a function that tries settings with a share of their epochs, and the seconds there are. Out: all trials. A bracket
-is one such tournament; another one with new settings follows while there is time. The time is that of the trials
-themselves, so that a search that was stopped and continued makes the same ones.
+is one elimination of all settings but one; another with new settings follows while there is time. The time is that of
+the trials themselves, so that a search that was interrupted and resumed makes the same ones.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +43,13 @@ class TuningTrial:
 
 Try = Callable[[int, int], TuningTrial]
 """A number of settings and a rung in, their trial out."""
+
+
+def written_figure(figure: float) -> str:
+    """The figure of a trial for reading."""
+    if figure <= UNDEFINED:
+        return "undefined"
+    return f"{figure:.4f}"
 
 
 def share_of(rung: int) -> float:
@@ -89,12 +96,12 @@ def _expected(rung: int, trials: Sequence[TuningTrial]) -> float:
 
 
 def _bracket(attempt: Try, numbers: Sequence[int], trials: list[TuningTrial], seconds: float) -> bool:
-    """Plays a tournament and appends its trials; returns whether any trial was made."""
+    """Runs one bracket and appends its trials; returns whether there was time for any."""
     has_made = False
-    runners = list(numbers)
+    candidates = list(numbers)
     for rung in range(RUNGS):
         figures: dict[int, float] = {}
-        for number in runners:
+        for number in candidates:
             known = [trial for trial in trials if trial.number == number and trial.rung == rung]
             if not known:
                 if _used(trials) + _expected(rung, trials) > seconds:
@@ -103,9 +110,9 @@ def _bracket(attempt: Try, numbers: Sequence[int], trials: list[TuningTrial], se
                 trials += known
                 has_made = True
             figures[number] = known[0].figure
-        # The better half goes on; of equal ones the first.
+        # The better half advances; ties go to the earlier trial.
         best_first = sorted(figures, key=lambda number: -figures[number])
-        runners = best_first[: max(1, len(runners) // 2)]
+        candidates = best_first[: max(1, len(candidates) // 2)]
     return has_made
 
 

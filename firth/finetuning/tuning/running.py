@@ -23,7 +23,7 @@ from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
 from firth.finetuning.transfer import own_blocks
-from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, search, share_of
+from firth.finetuning.tuning.halving import RUNGS, UNDEFINED, TuningTrial, search, share_of, written_figure
 from firth.finetuning.tuning.space import FIELD_KEYS, TrialSettings, UsualSettings, draw
 from firth.nn.blocks import Block
 from firth.run_folder import CONFIG, RunFolder, is_begun
@@ -116,7 +116,7 @@ class Tuner:
         return trial
 
     def _figure(self, run: Path, request: FinetuneRequest, label: str) -> float:
-        """Makes a run, or continues it; its main figure on the rows for picking, which is said after the label."""
+        """Starts or resumes a run; logs its main figure on the rows for picking after the label, and returns it."""
         with quiet(), RunFolder(run, command="finetune", resume=is_begun(run)) as run_folder:
             summary = running.finetune(run_folder, request, device=self.device)
         (task,) = summary["tasks"].values()
@@ -148,7 +148,7 @@ def tune(
 ) -> TuningSummary:
     """Searches and writes; returns what `results.json` holds."""
     _check(request, config)
-    # The usual settings, as a run would resolve them that never begins.
+    # The usual settings, resolved as for a run that is never started.
     usual_run = RunFolder(folder.path / TRIALS / "usual", command="finetune", resume=False)
     job = resolve_job(usual_run, replace(request, changes=config.changes), device=device)
     source = _source(job.source)
@@ -206,8 +206,8 @@ def headlines(summary: TuningSummary) -> list[str]:
     trials = counted(len(summary["trials"]), "trial")
     lines = [
         f"{trials} in {summary['seconds'] / 60:.1f} minutes, picked on {summary['picked_on']}.",
-        f"Best: {summary['metric']} {best['figure']:.4f} (trial {best['number']}, {best['epochs']:g} epochs); the "
-        f"usual settings: {last_usual['figure']:.4f} ({last_usual['epochs']:g} epochs).",
+        f"Best: {summary['metric']} {written_figure(best['figure'])} (trial {best['number']}, {best['epochs']:g} "
+        f"epochs); the usual settings: {written_figure(last_usual['figure'])} ({last_usual['epochs']:g} epochs).",
         f"Settings: {' '.join(summary['changes'])}",
     ]
     if best["rung"] < RUNGS - 1:
