@@ -1,7 +1,7 @@
 """Pictures of the page for the documentation: `python -m bench.screenshots URL` while `firth serve` runs there.
 
-Each panel is shown in English and light; then some in Chinese and dark, and some as on a phone. A panel no served model
-can do is left out. `NAME=MODEL` behind the URL chooses the model of a picture.
+Each panel is shown in English and light; then some in Chinese and dark, and one as on a phone. A panel that no served
+model can do is left out. `NAME=MODEL` behind the URL chooses the model of a picture.
 """
 
 import json
@@ -18,16 +18,24 @@ OUT = Path(__file__).parents[1] / "docs" / "images"
 MOST_BYTES = 150_000
 PHONE = {"width": 390, "height": 844}
 DARK = {"dark": True, "language": "zh"}
-PANELS = ("fill", "attention", "tag", "runs", "meaning", "compare", "answer", "rewrite", "neighbours")
+PANELS = (
+    "fill",
+    "classify",
+    "attention",
+    "tag",
+    "meaning",
+    "compare",
+    "answer",
+    "rewrite",
+    "search",
+    "neighbours",
+    "runs",
+)
+IN_CHINESE = ("fill", "classify", "attention", "tag", "meaning", "compare")
 LOOKS: dict[str, dict[str, Any]] = {
     **{panel: {} for panel in PANELS},
-    "fill-zh": DARK,
-    "attention-zh": DARK,
-    "tag-zh": DARK,
-    "meaning-zh": DARK,
+    **{f"{panel}-zh": DARK for panel in IN_CHINESE},
     "fill-phone": PHONE,
-    "tag-phone": PHONE,
-    "runs-phone": PHONE,
 }
 POINTS = {"attention": "#lines .token.from[data-from='10']", "meaning": "#places [data-place='3']"}
 HEADS = {"attention": (3, 9), "attention-zh": (3, 4)}
