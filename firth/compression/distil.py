@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import torch
 
 from firth import models
 from firth.checkpoint import Checkpoint
@@ -26,6 +27,8 @@ from firth.errors import BadConfig
 from firth.tasks.classify import ClassifyHead
 from firth.tasks.task import Head, Labels
 from firth.tensors import Encoder, Goal
+from firth.train.parallel import chosen_precision
+from firth.train.settings import TrainConfig
 from firth.types import Example
 
 UNLABELLED = "teacher-unlabelled"
@@ -194,7 +197,16 @@ class SoftLabelExtension(LessonExtension):
     def _teacher_scores(self, labels: Labels, examples: Sequence[Example], folder: str) -> np.ndarray:
         """Rows x teachers x labels, kept in a folder of the run."""
         job = self.job
-        return row_scores(self.teachers, job.task, labels, examples, folder=job.folder / folder, device=job.device)
+        train_config = TrainConfig(precision=self.method.config.precision)
+        return row_scores(
+            self.teachers,
+            job.task,
+            labels,
+            examples,
+            folder=job.folder / folder,
+            device=job.device,
+            precision=chosen_precision(train_config, torch.device(job.device)),
+        )
 
 
 class Distil(StudentMethod):

@@ -4,9 +4,11 @@ Three losses: KL of the predictions for masked tokens at temperature T, masked L
 states.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -53,20 +55,26 @@ class SoftWords(Term):
         super().__init__()
         self.temperature = temperature
         self.weight = weight
-        # The teacher's own head is not trained, so it is not a part of the term.
-        object.__setattr__(self, "taught_head", head)
+        # The teacher's own head is not trained, so it is not a part of the term, and a dict hides it from torch.
+        self.taught_heads = {torch.float32: head}
 
     def forward(self, compared: Compared) -> Tensor:
         assert compared.scores is not None
         assert compared.taught is not None
         targets = compared.batch.targets
-        taught_head: MaskedLM = self.taught_head  # type: ignore[assignment]
+        taught_head = self._taught_head(compared.taught.last_ND.dtype)
         taught_PV = taught_head.scores(compared.taught, targets["masked_lm_positions"])
         wanted_PV = (taught_PV.float() / self.temperature).softmax(-1)
         found_PV = (compared.scores.float() / self.temperature).log_softmax(-1)
         each_P = F.kl_div(found_PV, wanted_PV, reduction="none").sum(-1)
         is_predicted_P = targets["masked_lm_labels"] != IGNORE
         return (each_P * is_predicted_P).sum() * self.temperature**2
+
+    def _taught_head(self, dtype: torch.dtype) -> MaskedLM:
+        """The teacher's head in the precision of its states."""
+        if dtype not in self.taught_heads:
+            self.taught_heads[dtype] = copy.deepcopy(self.taught_heads[torch.float32]).to(dtype)
+        return self.taught_heads[dtype]
 
     def count(self, batch: Batch) -> int:
         return int((batch.targets["masked_lm_labels"] != IGNORE).sum())

@@ -111,6 +111,8 @@ class GeneralMethod(StudentMethod):
         longest = min(LENGTH, job.original.encoder.max_positions)
         length = min(config.max_length or longest, job.original.encoder.max_positions)
         tokens = max(length, min(SEQUENCES * length, shards.num_tokens // FEWEST_STEPS))
+        # bf16 was measured on CPUs only. The teacher computes in what its student computes in.
+        precision = config.precision if job.device == "cpu" else "fp32"
         changes = [
             f"batches.max_length={length}",
             f"batches.tokens={tokens}",
@@ -119,7 +121,7 @@ class GeneralMethod(StudentMethod):
             "train.log_every=10",
             # A teacher runs in every step, with shapes that torch.compile would not know.
             "train.compile=no",
-            "train.precision=fp32",
+            f"train.precision={precision}",
         ]
         if config.rate:
             changes.append(f"train.optim.rate={config.rate}")

@@ -20,12 +20,15 @@ from firth.checkpoint import Checkpoint
 from firth.compression.row_cache import RowCache
 from firth.errors import BadConfig, BadInput, Unsupported
 from firth.files import sha256 as file_sha256
+from firth.inference.quantization import block_linears, copy_with_layers, packed_linears
+from firth.inference.saved_precision import ServingEncoder
 from firth.run_source import model_sha256
 from firth.tasks.classify import ClassifyHead
 from firth.tasks.predicting import outputs_of
 from firth.tasks.task import Head, Labels
 from firth.tensors import Batch, Encoder, States
 from firth.tokenizers import Tokenizer
+from firth.train.parallel import Precision
 from firth.types import Example
 
 
@@ -98,6 +101,14 @@ class Teacher:
             encoder = self.rounded[dtype]
         return encoder(batch, layers=True)  # type: ignore[no-any-return]
 
+    def row_encoder(self, precision: Precision) -> Encoder:
+        """What reads whole rows. In bf16 on a CPU its products are in bf16, and its states are fp32 as otherwise."""
+        encoder = self.checkpoint.feature_encoder or self.encoder
+        is_on_cpu = next(encoder.parameters()).device.type == "cpu"
+        if precision == "fp32" or not is_on_cpu or not block_linears(encoder):
+            return encoder
+        return ServingEncoder(encoder, copy_with_layers(encoder, packed_linears(encoder, torch.bfloat16)))
+
     def check_same_tokenizer(self, tokenizer: Tokenizer, student: str) -> None:
         """Raises if a student reads other ids, so that their states cannot be compared token by token."""
         if tokenizer.fingerprint != self.tokenizer.fingerprint:
@@ -141,38 +152,44 @@ def row_scores(
     *,
     folder: Path,
     device: str = "cpu",
+    precision: Precision = "fp32",
 ) -> np.ndarray:
     """The scores of all teachers for all rows, rows x teachers x labels: a memory-mapped file in `folder`.
 
     Each block of rows is computed by itself, so the bytes do not depend on where an earlier process stopped.
+    `precision` is that of the training run.
     """
     heads = [teacher.head(task, labels) for teacher in teachers]
     num_scores = sum(len(names) for names in labels.values()) or 1
-    fingerprint = _fingerprint(teachers, examples)
+    fingerprint = _fingerprint(teachers, examples, precision)
     cache = RowCache(folder, fingerprint=fingerprint, shape=(len(examples), len(teachers), num_scores))
 
     for teacher in teachers:
         teacher.to(device)
+    encoders = [teacher.row_encoder(precision) for teacher in teachers]
 
     def compute(rows: range) -> np.ndarray:
         block = [examples[row] for row in rows]
-        by_teacher = [_scores(teacher, head, block) for teacher, head in zip(teachers, heads, strict=True)]
+        by_teacher = []
+        for teacher, encoder, head in zip(teachers, encoders, heads, strict=True):
+            by_teacher.append(_scores(teacher, encoder, head, block))
         return np.stack(by_teacher, 1)
 
     return cache.filled(compute)
 
 
-def _scores(teacher: Teacher, head: ClassifyHead, examples: Sequence[Example]) -> np.ndarray:
+def _scores(teacher: Teacher, encoder: Encoder, head: ClassifyHead, examples: Sequence[Example]) -> np.ndarray:
     """Rows x labels: the mean over the windows of each row."""
     items = head.encode(examples, teacher.tokenizer, max_length=teacher.max_length, training=False)
-    encoder = teacher.checkpoint.feature_encoder or teacher.encoder
     rows = [np.mean(windows, 0) for windows in outputs_of(encoder, head, items)]
     return np.stack(rows).astype(np.float32)
 
 
-def _fingerprint(teachers: Sequence[Teacher], examples: Sequence[Example]) -> str:
-    """A hash of the teachers and of the texts that they read."""
+def _fingerprint(teachers: Sequence[Teacher], examples: Sequence[Example], precision: Precision) -> str:
+    """A hash of the teachers, of the texts that they read, and of what they compute in."""
     digest = sha256()
+    if precision != "fp32":
+        digest.update(f"{precision}\n".encode())
     for teacher in teachers:
         digest.update(f"{teacher.digest} {teacher.max_length}\n".encode())
     for example in examples:

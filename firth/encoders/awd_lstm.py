@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from firth.errors import BadConfig
+from firth.nn.dropout import dropout
 from firth.nn.recurrent import DroppedLSTM, same_mask
 from firth.nn.walk import Walk
 from firth.tensors import Batch, Encoder, States
@@ -95,5 +95,5 @@ class AwdLstm(Encoder):
         x_ND: Tensor = self.tokens(ids_N)
         if not self.training or not self.config.embedding_dropout:
             return x_ND
-        mask_V1 = F.dropout(x_ND.new_ones(self.vocab_size, 1), self.config.embedding_dropout)
+        mask_V1 = dropout(x_ND.new_ones(self.vocab_size, 1), self.config.embedding_dropout)
         return x_ND * mask_V1[ids_N]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from firth.errors import BadConfig
+from firth.nn.dropout import Dropout
 from firth.nn.recurrent import bidirectional
 from firth.tensors import Batch, Encoder, States
 
@@ -40,7 +41,7 @@ class BiLstm(Encoder):
         self.num_layers = 1
         self.tokens = nn.Embedding(config.vocab_size, config.embedding_width)
         nn.init.normal_(self.tokens.weight, std=config.init_std)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.lstm = nn.LSTM(config.embedding_width, config.cell_width, bidirectional=True)
 
     @property

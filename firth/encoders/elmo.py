@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from firth.errors import BadConfig
+from firth.nn.dropout import Dropout
 from firth.nn.recurrent import ClippedLSTM, Memory
 from firth.nn.walk import Walk
 from firth.tensors import Batch, Encoder, States
@@ -83,7 +84,7 @@ class Elmo(Encoder):
         self.blocks = nn.ModuleList()
         for _ in range(config.num_layers):
             self.blocks.append(ClippedLSTM(half, half, cell_width=config.cell_width, clip=config.clip))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, batch: Batch, *, layers: bool = False, attention: bool = False) -> States:
         kept, _ = self.read(batch)

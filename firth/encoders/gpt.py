@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from firth.nn.attention import prefix_mask
 from firth.nn.blocks import compute_dtype, initialise
+from firth.nn.dropout import Dropout
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import layout
 from firth.nn.transformer import TransformerConfig, TransformerEncoder, encoder_block
@@ -45,7 +46,7 @@ class GPT(TransformerEncoder):
         super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.positions = nn.Embedding(config.max_positions, config.width)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(
             encoder_block(config, number, causal=True, norm_order=config.norm) for number in range(config.num_layers)
         )

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from firth.errors import BadConfig
 from firth.nn.attention_layers import head_width_of
 from firth.nn.blocks import GatedFeedForward, compute_dtype, initialise
+from firth.nn.dropout import Dropout
 from firth.nn.layout import layout
 from firth.nn.rotary import RotaryAttention, RotaryBlock, rotation
 from firth.nn.transformer import TransformerConfig, TransformerEncoder
@@ -27,7 +28,7 @@ class NormalisedTokens(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(vocab_size, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps, bias=norm_bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, ids_N: Tensor) -> Tensor:
         x_ND: Tensor = self.dropout(self.norm(self.tokens(ids_N)))

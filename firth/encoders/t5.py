@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from firth.errors import BadConfig
 from firth.nn.attention_layers import CrossAttention, SelfAttention
 from firth.nn.blocks import Block, DecoderBlock, FeedForward, GatedFeedForward
+from firth.nn.dropout import Dropout
 from firth.nn.encoder_decoder import DecoderStack, EncoderDecoder, EncoderDecoderConfig, EncoderStack
 from firth.nn.relative_positions import RelativePositions
 
@@ -108,7 +109,7 @@ class TokensAlone(nn.Module):
 
     def __init__(self, config: T5.Config) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, tokens_ND: Tensor, positions_N: Tensor) -> Tensor:
         out_ND: Tensor = self.dropout(tokens_ND)

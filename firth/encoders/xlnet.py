@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from firth.errors import BadConfig
 from firth.nn.blocks import FeedForward, compute_dtype, first_rows, initialise
+from firth.nn.dropout import Dropout
 from firth.nn.layout import layout
 from firth.nn.pooling import last_rows
 from firth.nn.transformer import TransformerConfig, TransformerEncoder
@@ -49,7 +50,7 @@ class XLNet(TransformerEncoder):
         self.tokens = nn.Embedding(config.vocab_size, config.width)
         self.query = nn.Parameter(torch.zeros(config.width))
         """What the query stream begins with in place of a token's embedding."""
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.blocks = nn.ModuleList(_block(config) for _ in range(config.num_layers))
         initialise(self, std=config.init_std)
         nn.init.normal_(self.query, std=config.init_std)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from firth.errors import BadConfig
 from firth.nn.attention_layers import CrossAttention, SelfAttention
 from firth.nn.blocks import Block, DecoderBlock, FeedForward
+from firth.nn.dropout import Dropout
 from firth.nn.encoder_decoder import DecoderStack, EncoderDecoderConfig, EncoderStack
 
 LONGEST_WAVE = 10_000.0
@@ -74,7 +75,7 @@ class PositionedEmbedding(nn.Module):
         self.norm: nn.Module = nn.Identity()
         if config.norm_embedding:
             self.norm = nn.LayerNorm(width, eps=config.norm_eps)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.project: nn.Module = nn.Identity()
         if config.embedding_width:
             self.project = nn.Linear(width, config.width)

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, pad, scaled_dot_product_attention
 
 from firth.errors import Unsupported
+from firth.nn.dropout import dropped_attention
 from firth.nn.groups import Group, ScoreMask
 from firth.nn.layout import Layout, Pairing
 
@@ -167,26 +168,28 @@ def attend(
             out_NHK: Tensor
             out_NHK, _ = biased_attention(projected.qkv_N3HK, bias_HR, layout_q.bounds_B1, bias.longest, causal, scale)
             return out_NHK
-    computed_in = torch.float32 if _is_slow_in_half(projected, layout_q) else projected.dtype
+    is_on_cpu = layout_q.bounds_B1.device.type == "cpu"
+    # On a CPU, the gradient of attention takes five times as long in bf16.
+    is_slow_in_half = is_on_cpu and projected.dtype == torch.bfloat16 and (projected.is_trained or dropout > 0)
+    computed_in = torch.float32 if is_slow_in_half else projected.dtype
     pairing = layout_q.pairing(layout_k)
     all_cells = projected.cells(pairing, computed_in)
     outputs = []
     for group, (q_GHLK, k_GHSK, v_GHSK) in zip(pairing.groups, all_cells, strict=True):
         score_mask = _score_mask(group, causal, mask, bias, window)
         added = None if score_mask.bias is None else score_mask.bias.to(q_GHLK.dtype)
-        out_GHLK = scaled_dot_product_attention(
-            q_GHLK, k_GHSK, v_GHSK, added, dropout, is_causal=score_mask.is_causal, scale=scale
-        )
+        if dropout and is_on_cpu:
+            if score_mask.is_causal:
+                added = _as_bias(group.not_after()[:, None])
+            out_GHLK = dropped_attention(q_GHLK, k_GHSK, v_GHSK, added, dropout, scale=scale)
+        else:
+            out_GHLK = scaled_dot_product_attention(
+                q_GHLK, k_GHSK, v_GHSK, added, dropout, is_causal=score_mask.is_causal, scale=scale
+            )
         if score_mask.blind_GHL1 is not None:
             out_GHLK = out_GHLK.masked_fill(score_mask.blind_GHL1, 0.0)
         outputs.append(out_GHLK.transpose(1, 2).to(projected.dtype))
     return pairing.restore(outputs)
-
-
-def _is_slow_in_half(projected: Projected | Fused, layout: Layout) -> bool:
-    """Whether attention should be in fp32 here: on a CPU, its gradient takes five times as long in bf16."""
-    is_on_cpu = layout.bounds_B1.device.type == "cpu"
-    return is_on_cpu and projected.dtype == torch.bfloat16 and projected.is_trained
 
 
 def attention_weights(

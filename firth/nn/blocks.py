@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from firth.errors import BadConfig
 from firth.nn.attention import Bias, Mask, Source
 from firth.nn.attention_layers import CrossAttention, SelfAttention
+from firth.nn.dropout import Dropout
 from firth.nn.kv_cache import LayerCache
 from firth.nn.layout import Layout
 
@@ -56,7 +57,7 @@ class _FeedForward(nn.Module):
             self.add_module(name, nn.Linear(width, ffn_width, bias=use_bias))
         self.down = nn.Linear(ffn_width, width, bias=use_bias)
         self.activate = activation(activation_name)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
 
 class FeedForward(_FeedForward):
@@ -125,7 +126,7 @@ class Block(nn.Module):
         self.ffn = ffn
         self.ffn_slot = nn.Identity()
         self.ffn_norm = ffn_norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.norm_order = norm_order
         self._before = _BEFORE[norm_order]
         self._after = _AFTER[norm_order]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.nn.blocks import activation
+from firth.nn.dropout import Dropout
 from firth.nn.layout import token_sequences
 
 
@@ -16,7 +17,7 @@ class SequenceConvolution(nn.Module):
         super().__init__()
         self.conv = nn.Conv1d(width, width, kernel_size)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.activate = activation(activation_name)
 
     def forward(self, x_ND: Tensor, other_ND: Tensor, bounds_B1: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from firth.nn.attention import Fused, attend, attention_weights
 from firth.nn.attention_layers import SelfAttention
 from firth.nn.blocks import Block
+from firth.nn.dropout import Dropout
 from firth.nn.groups import Group
 from firth.nn.layout import Layout
 
@@ -64,7 +65,7 @@ class DistanceEmbeddings(nn.Module):
         self.span = num_buckets or max_distance
         self.table = nn.Embedding(2 * self.span, width)
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def forward(self, longest: int) -> Distances:
         """Those that occur in sequences of at most this length."""

@@ -7,6 +7,8 @@ In: ids, positions and segments of all tokens. Out: their first states. Where th
 import torch
 from torch import Tensor, nn
 
+from firth.nn.dropout import Dropout
+
 
 class OneSegment(nn.Embedding):
     """One kind of segment only (RoBERTa): every token has its row."""
@@ -53,7 +55,7 @@ class Embeddings(nn.Module):
         self.positions = nn.Embedding(max_positions, width) if max_positions else NoEmbedding()
         self.segments = _segments(num_segments, width)
         self.norm = nn.LayerNorm(width, eps=norm_eps)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.project: nn.Module = nn.Identity()
         if out_width != width:
             self.project = nn.Linear(width, out_width)

@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 from firth.errors import BadConfig, BadInput
 from firth.nn.attention import Bias, Source
 from firth.nn.blocks import Block, DecoderBlock, compute_dtype
+from firth.nn.dropout import Dropout
 from firth.nn.kv_cache import KeyValueCache, LayerCache
 from firth.nn.layout import Layout, layout
 from firth.nn.likelihood import summed_cross_entropy
@@ -91,7 +92,7 @@ class TransformerStack(nn.Module):
         """Adds a bias to the scores of self-attention, the same in all blocks."""
         self.blocks = nn.ModuleList(blocks)
         self.norm = norm or nn.Identity()
-        self.final_dropout = nn.Dropout(final_dropout)
+        self.final_dropout = Dropout(final_dropout)
 
     def _bias(self, queries: Layout, keys: Layout) -> Bias | None:
         if self.relative is None or not len(self.blocks):

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from firth.errors import BadConfig, Unsupported
+from firth.nn.dropout import Dropout
 
 QKV = ("query", "key", "value")
 TARGETS = (*QKV, "out", "gate", "up", "down")
@@ -58,7 +59,7 @@ class LoraLinear(nn.Module):
         self.linear = linear
         self.config = config
         self.parts = parts
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         size = linear.out_features // len(parts)
         self.a = nn.ParameterDict()
         self.b = nn.ParameterDict()

@@ -7,9 +7,9 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
+from firth.nn.dropout import dropout
 from firth.nn.walk import Walk
 
 Memory = tuple[Tensor, Tensor]
@@ -107,7 +107,7 @@ class DroppedLSTM(nn.Module):
             nn.init.uniform_(parameter, -reach, reach)
 
     def forward(self, x_ND: Tensor, walk: Walk) -> Tensor:
-        recurrent = F.dropout(self.recurrent_weight, self.rate, self.training)
+        recurrent = dropout(self.recurrent_weight, self.rate, training=self.training)
         weights = [self.input_weight, recurrent, self.input_bias, self.recurrent_bias]
         out_width = recurrent.shape[1]
         start = x_ND.new_zeros(1, walk.sizes[0], out_width)
@@ -123,7 +123,7 @@ def same_mask(x_ND: Tensor, rate: float, walk: Walk, *, training: bool) -> Tenso
     if not training or not rate:
         return x_ND
     ones_BD = x_ND.new_ones(len(walk.lengths_B), x_ND.shape[1])
-    mask_BD = F.dropout(ones_BD, rate)
+    mask_BD = dropout(ones_BD, rate)
     sequence_of_row_N = walk.sequence_N[walk.rows_N]
     return x_ND * mask_BD[sequence_of_row_N]
 

@@ -20,6 +20,7 @@ from firth import metrics
 from firth.config import check_counts, check_shares
 from firth.data.items import Item, cut_window, pack_items
 from firth.nn.blocks import initialise
+from firth.nn.dropout import Dropout
 from firth.nn.pooling import pooled_rows
 from firth.ragged import owners_of
 from firth.tasks import options
@@ -98,7 +99,7 @@ class ChooseHead(Head):
 
     def __init__(self, config: ChooseConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.head = nn.Linear(encoder.width, 1)
         initialise(self.head, std=encoder.init_std)
 

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from firth.data.items import Item, pack_items, text_items
 from firth.nn.blocks import initialise
+from firth.nn.dropout import Dropout
 from firth.nn.heads import scoring_layer
 from firth.nn.pooling import pooled_rows
 from firth.nn.tree import TreeHead
@@ -54,7 +55,7 @@ class ClassifyHead(Head):
 
     def __init__(self, config: ClassifyConfig, encoder: Encoder, *, labels: Labels) -> None:
         super().__init__(config, encoder, labels=labels)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         # The scores of all groups of names lie side by side; a number is one score.
         sizes = [len(names) for names in labels.values()] or [1]
         self.slices = []

@@ -21,6 +21,7 @@ from firth.data.items import Item, pack_items
 from firth.errors import BadConfig
 from firth.nn import similarity
 from firth.nn.blocks import initialise
+from firth.nn.dropout import Dropout
 from firth.nn.heads import scoring_layer
 from firth.nn.pooling import layered_rows, pooled_rows
 from firth.ragged import bounds_of, owners_of
@@ -62,7 +63,7 @@ class CompareHead(Head):
             self.embeds = self.config.pooling
         if config.way == "cross":
             self.pair_pooling = pooling_for("cls", encoder)
-            self.dropout = nn.Dropout(config.dropout)
+            self.dropout = Dropout(config.dropout)
             self.layer = scoring_layer(encoder, self.config.layer)
             self.head = nn.Linear(encoder.width, 1)
             initialise(self.head, std=encoder.init_std)

@@ -20,6 +20,7 @@ from firth.config import resolve
 from firth.data.items import Item, pack_items
 from firth.metrics.spans import Entity
 from firth.nn import schemes, taggers
+from firth.nn.dropout import Dropout
 from firth.nn.heads import scoring_layer
 from firth.nn.recurrent import bidirectional
 from firth.ragged import bounds_of
@@ -76,7 +77,7 @@ class TagHead(Head):
         if self.lstm is None:
             layer = encoder.token_layer
         self.layer = scoring_layer(encoder, layer)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.register_buffer("known_words_U", torch.zeros(config.known_words, dtype=torch.long))
 
     # Sequences

@@ -23,7 +23,9 @@ SHAPES = {
     "elmo": ("elmo.width=16", "elmo.cell_width=32", "elmo.filters=[[1,4],[2,8],[3,8]]", "elmo.character_width=8"),
     "ulmfit": ("awd_lstm.width=24", "awd_lstm.cell_width=32", "awd_lstm.num_layers=2"),
 }
-CHANGES = {name: (*OFTEN, *(f"encoder.{change}" for change in shape)) for name, shape in SHAPES.items()}
+# One model in six of these 40 steps is a start from which most fine-tuning runs give every row the same label.
+SEED = "train.seed=3"
+CHANGES = {name: (*OFTEN, SEED, *(f"encoder.{change}" for change in shape)) for name, shape in SHAPES.items()}
 
 
 @pytest.fixture(scope="module")

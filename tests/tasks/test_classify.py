@@ -224,7 +224,8 @@ def test_numbers_of_any_scale_are_learned(run: Path, tmp_path: Path) -> None:
     rows = [(f"{'long ' * 8 if i % 2 else 'short '}{i}", 1000.0 + 30 * (i % 2) + i % 3) for i in range(60)]
     path = tmp_path / "rows.tsv"
     path.write_text("text\tlabel\n" + "".join(f"{text}\t{value}\n" for text, value in rows))
-    changes = ("epochs=10", "batch_size=8", "tasks.classify.kind=number", "train.optim.rate=1e-3")
+    numbers = ("tasks.classify.kind=number", "tasks.classify.pooling=mean")
+    changes = ("epochs=10", "batch_size=8", "train.optim.rate=3e-3", *numbers)
     firth.finetune(run, task="classify", train=path, dev=path, out=tmp_path / "tuned", changes=changes, device="cpu")
     model = firth.load(tmp_path / "tuned")
     assert model.checkpoint.tasks["classify"].config.spread > 10

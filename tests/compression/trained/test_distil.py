@@ -20,9 +20,12 @@ from firth.compression.method import CompressionJob
 from firth.compression.row_cache import RowCache
 from firth.compression.soft_labels import TARGET, SoftLabels
 from firth.compression.teacher import Teacher, row_scores
+from firth.cpu import this_cpu
 from firth.errors import BadConfig, BadInput, FirthError, Unsupported
 from firth.finetuning import labelled
+from firth.tasks.predicting import outputs_of
 from firth.tensors import Batch, States
+from firth.train.parallel import Precision
 from firth.types import Example
 
 Compress = Callable[..., Checkpoint]
@@ -111,6 +114,50 @@ def test_cached_scores_are_the_teachers(job: CompressionJob, tmp_path: Path) -> 
         batch = head.batch(items)
         alone = head.outputs(loaded.encoder(batch), batch)[0]
     np.testing.assert_allclose(scores[0, 0], alone, atol=1e-5)
+
+
+def test_a_teacher_in_bf16_says_nearly_the_same_and_fp32_the_same_as_ever(job: CompressionJob, tmp_path: Path) -> None:
+    teacher = Teacher.of(job.model, job.original)
+    rows = labelled.read("classify", job.head.config, {"data": job.files["train"]}, labels=job.head.labels)
+    examples = rows.examples["data"]
+
+    def scores(folder: str, precision: Precision) -> np.ndarray:
+        arguments = ([teacher], "classify", job.head.labels, examples)
+        # A copy, because a folder's file is written again.
+        return np.array(row_scores(*arguments, folder=tmp_path / folder, precision=precision))
+
+    exact = scores("exact", "fp32")
+    rounded = scores("rounded", "bf16")
+    assert rounded.dtype == np.float32
+    assert 0 < np.abs(rounded - exact).max() < 0.02 * np.ptp(exact)
+    # In a folder that holds the scores of the other precision, all are computed anew, to the bytes of a fresh one.
+    assert scores("exact", "bf16").tobytes() == rounded.tobytes()
+    assert scores("exact", "fp32").tobytes() == exact.tobytes()
+    assert teacher.row_encoder("fp32") is teacher.encoder
+    head = job.original.tasks["classify"]
+    items = head.encode(examples, job.original.tokenizer, max_length=teacher.max_length, training=False)
+    outputs = [np.mean(windows, 0) for windows in outputs_of(teacher.encoder, head, items)]
+    np.testing.assert_array_equal(exact[:, 0], np.stack(outputs))
+
+
+@pytest.mark.parametrize(
+    ("precision", "cpu", "expected"),
+    [("auto", "native", "native"), ("auto", "avx2", "fp32"), ("fp32", "native", "fp32"), ("bf16", "avx2", "bf16")],
+)
+def test_the_teacher_computes_in_the_precision_of_the_run(
+    precision: str, cpu: str, expected: str, job: CompressionJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FIRTH_CPU", cpu)
+    if expected == "native":
+        expected = "bf16" if this_cpu().trains_in_bf16 else "fp32"
+    method = resolve("distil")(DistilConfig(precision=precision))  # type: ignore[arg-type]
+    extension = method.extension(job)  # type: ignore[attr-defined]
+    rows = labelled.read("classify", job.head.config, {"data": job.files["train"]}, labels=job.head.labels)
+    examples = rows.examples["data"]
+    said = extension._teacher_scores(job.head.labels, examples, "said")
+    arguments = ([extension.teacher], "classify", job.head.labels, examples)
+    wanted = row_scores(*arguments, folder=tmp_path / "wanted", precision=expected)  # type: ignore[arg-type]
+    assert said.tobytes() == wanted.tobytes()
 
 
 def test_the_student_is_smaller_and_the_cache_changes_no_byte(

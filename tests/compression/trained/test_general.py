@@ -49,6 +49,23 @@ def general(pretrained: Path, text: Path, tmp_path: Path) -> Compress:
     return call
 
 
+@pytest.mark.parametrize("method", ["minilm", "tinybert", "mobilebert", "distilbert"])
+def test_text_is_learned_in_the_precision_asked_for(
+    method: str, general: Compress, pretrained: Path, tmp_path: Path
+) -> None:
+    # A student with all layers that starts as its teacher, so that MobileBERT's can be compared, too.
+    exact = general(method, folder="exact", precision="fp32", student=str(pretrained))
+    rounded = general(method, folder="rounded", precision="bf16", student=str(pretrained))
+    for folder, precision in (("exact", "fp32"), ("rounded", "bf16")):
+        numbers = (tmp_path / folder / "run" / "run.toml").read_text("utf-8")
+        assert f'precision = "{precision}"' in numbers
+    same = rounded.encoder.state_dict()
+    for name, weight in exact.encoder.state_dict().items():
+        assert weight.dtype == same[name].dtype == torch.float32
+        assert bool(same[name].isfinite().all())
+    assert any(not torch.equal(weight, same[name]) for name, weight in exact.encoder.state_dict().items())
+
+
 def test_soft_words_against_the_formula(pretrained: Path) -> None:
     loaded = checkpoints.load(pretrained)
     teacher = Teacher.of(pretrained, loaded)
