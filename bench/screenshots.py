@@ -37,9 +37,15 @@ LOOKS: dict[str, dict[str, Any]] = {
     **{f"{panel}-zh": DARK for panel in IN_CHINESE},
     "fill-phone": PHONE,
 }
-POINTS = {"attention": "#lines .token.from[data-from='10']", "meaning": "#places [data-place='3']"}
-HEADS = {"attention": (3, 9), "attention-zh": (3, 4)}
-"""Layer and head to show."""
+POINTS = {
+    "attention": "#lines .token.from[data-from='10']",
+    "attention-zh": "#lines .token.from[data-from='11']",
+    "meaning": "#places [data-place='3']",
+    "meaning-zh": "#places [data-place='3']",
+}
+"""What the mouse points at."""
+HEADS = {"attention": (7, 6), "attention-zh": (8, 5)}
+"""Layer and head to show: of the default models, those that look from a pronoun to its noun."""
 
 
 def shoot(page: Page, url: str, name: str, model: str | None) -> bool:
@@ -58,8 +64,8 @@ def shoot(page: Page, url: str, name: str, model: str | None) -> bool:
         page.point(f".head-row:nth-child({layer}) button:nth-child({head})", click=True)
     page.evaluate("document.activeElement.blur(); window.scrollTo(0, 0)")
     _fit(page, LOOKS[name])
-    if panel in POINTS:
-        page.point(POINTS[panel])
+    if name in POINTS:
+        page.point(POINTS[name])
     time.sleep(0.3)
     page.shoot(OUT / f"page-{name}.png")
     _shrink(OUT / f"page-{name}.png")

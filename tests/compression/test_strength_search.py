@@ -58,7 +58,7 @@ def test_one_strength() -> None:
 
 @pytest.mark.parametrize(("keep", "faster"), [(0.0, None), (1.2, None), (-1.0, None), (None, 0.0), (None, -2.0)])
 def test_numbers_that_make_no_sense(keep: float | None, faster: float | None) -> None:
-    with pytest.raises(BadConfig, match=r"`(keep|faster)=` is a (share|multiple)"):
+    with pytest.raises(BadConfig, match=r"`keep=` is a share|`faster=` must be a finite number above 0"):
         Wanted(keep, faster)
     with pytest.raises(BadConfig):
         Wanted(keep=float("nan"))

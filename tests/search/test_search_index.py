@@ -17,7 +17,7 @@ from firth.models import languages_of_model
 from firth.search import By
 from firth.search import index as index_module
 from firth.search.graph import GRAPH, Graph, GraphWriter
-from firth.search.index import CANDIDATES, WORDS_SHARE, SearchIndex, build_index, to_codes
+from firth.search.index import CANDIDATES, WORDS_SHARE, SearchIndex, build_index, to_codes, vector_width
 from firth.search.passages import passage_spans, read_passages
 from firth.search.ranking import rerank
 
@@ -261,7 +261,7 @@ def test_a_model_that_comes_with_firth_is_remembered_by_its_name(tmp_path: Path,
     assert build_index([samples.prose("zh")], tmp_path / "index").model == "zh-small"
     named = build_index([samples.prose("en")], tmp_path / "named", model="en-small")
     assert named.model == "en-small"
-    assert named.load_model().width == named.codes_ND.shape[1]
+    assert vector_width(named.load_model()) == named.codes_ND.shape[1]
 
 
 def test_mistakes_are_one_sentence(run: Path, tmp_path: Path, command: Callable[..., Any]) -> None:
