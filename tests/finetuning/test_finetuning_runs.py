@@ -205,7 +205,7 @@ def test_a_setting_has_one_name_everywhere(run: Path, tmp_path: Path, command: C
     assert "'pooling' is not a known key" in unclear.err  # both tasks have one
 
 
-RESUMED = ("epochs=4", "train.checkpoint_every=3", "transfer.unfreeze_every=1", "transfer.layer_decay=0.9")
+RESUMED = ("epochs=8", "train.checkpoint_every=3", "transfer.unfreeze_every=1", "transfer.layer_decay=0.9")
 
 
 def stopped_at(out: Path, arguments: list[Any], state: str, number: signal.Signals) -> tuple[int, str]:
