@@ -11,6 +11,7 @@ import pytest
 
 import firth
 from firth import checkpoint as checkpoints
+from firth.checkpoint import Checkpoint
 from firth.compression import compressing
 from firth.compression.gate import Comparison, Gate, Measured, Speed, Subject, bootstrap, kept_share
 from firth.compression.strength_search import Trial, Wanted
@@ -104,18 +105,22 @@ def test_without_a_task_vectors_are_compared(run: Path, tmp_path: Path, quick: N
         gate.try_out(narrow)
 
 
-def test_a_vector_head_does_not_hide_what_became_of_the_encoder(run: Path, tmp_path: Path, quick: None) -> None:
-    """A head without a context part reads the input embedding alone, so its vectors are the same whatever is done to
-    the blocks."""
-    original = checkpoints.load(run)
+def plain_head(original: Checkpoint) -> VectorHead:
+    """A head that adds up the token embeddings as they are, with eight signs each."""
     width = original.encoder.width
-    head = VectorHead(
+    return VectorHead(
         np.ones(len(original.tokenizer.vocab), np.float32),
         np.eye(width, dtype=np.float32),
         np.zeros(width, np.float32),
         np.ones(8, np.float32),
     )
-    checkpoints.save(tmp_path / "model", replace(original, vector_head=head))
+
+
+def test_a_vector_head_does_not_hide_what_became_of_the_encoder(run: Path, tmp_path: Path, quick: None) -> None:
+    """A head without a context part reads the input embedding alone, so its vectors are the same whatever is done to
+    the blocks."""
+    original = checkpoints.load(run)
+    checkpoints.save(tmp_path / "model", replace(original, vector_head=plain_head(original)))
     text = tmp_path / "text.txt"
     text.write_text("One text.\nAnother text, which is longer.\n")
     figures = firth.compress(
@@ -132,13 +137,8 @@ def test_a_vector_head_does_not_hide_what_became_of_the_encoder(run: Path, tmp_p
 def test_what_a_vector_head_projects_goes_with_its_encoder(run: Path, tmp_path: Path, quick: None) -> None:
     original = checkpoints.load(run)
     width = original.encoder.width
-    head = VectorHead(
-        np.ones(len(original.tokenizer.vocab), np.float32),
-        np.eye(width, dtype=np.float32),
-        np.zeros(width, np.float32),
-        np.ones(8, np.float32),
-        ContextPart(np.eye(width, dtype=np.float32), np.zeros(width, np.float32), 0.5),
-    )
+    context = ContextPart(np.eye(width, dtype=np.float32), np.zeros(width, np.float32), 0.5)
+    head = replace(plain_head(original), context=context)
     checkpoints.save(tmp_path / "model", replace(original, vector_head=head))
     text = tmp_path / "text.txt"
     text.write_text("One text.\nAnother text, which is longer.\n")
