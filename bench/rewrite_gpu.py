@@ -1,6 +1,6 @@
 """Learning to rewrite on one GPU: translation of Multi30k (BLEU) and titles of CSL abstracts (ROUGE), from any start.
 
-    python -m bench.rewrite_gpu --out RUNS [--only multi30k] [--start MODEL ...] [--seeds 3] [CHANGES ...]
+    python -m bench.rewrite_gpu --out RUNS [--only multi30k] [--start MODEL ... [--random]] [--seeds 3] [CHANGES ...]
 
 Without --start a new Transformer is trained with a joint vocabulary of the training rows; each --start is a model
 folder (t5, bart, mass, bert ...) that is fine-tuned on the same rows. Prints one line of JSON a run: figures on the
@@ -44,10 +44,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder for the runs")
     parser.add_argument("--only", choices=["multi30k", "csl"], action="append", help="one set; may be repeated")
     parser.add_argument("--start", type=Path, action="append", default=[], help="a model folder; may be repeated")
+    parser.add_argument("--random", action="store_true", help="new weights in the shape of each start")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--rows", type=int, default=0, help="use only the first rows, to rehearse")
     parser.add_argument("--device", default=None)
     arguments = parser.parse_args()
+    if arguments.random and not arguments.start:
+        parser.error("--random goes with --start: without a start all weights are new")
     arguments.out.mkdir(parents=True, exist_ok=True)
     makers = {"multi30k": multi30k, "csl": csl}
     for name in arguments.only or makers:
@@ -59,6 +62,8 @@ def main() -> None:
 def run(name: str, rows: Rows, start: Path | None, arguments: argparse.Namespace) -> None:
     """One run, and its line."""
     start_name = start.name if start else "transformer"
+    if arguments.random:
+        start_name += "-random"
     out = arguments.out / f"{name}-{start_name}"
     begun = time.monotonic()
     firth.finetune(
@@ -69,6 +74,7 @@ def run(name: str, rows: Rows, start: Path | None, arguments: argparse.Namespace
         test=rows.test,
         out=out,
         seeds=arguments.seeds,
+        random=arguments.random,
         device=arguments.device,
         changes=(*rows.changes, *(NEW_CHANGES if start is None else ()), *arguments.changes),
         **rows.options,

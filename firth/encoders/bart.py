@@ -6,7 +6,7 @@ the sublayers and one more at the end of each half.
 
 from dataclasses import dataclass
 
-from firth.nn.absolute_positions import AbsoluteConfig, absolute_halves
+from firth.nn.absolute_positions import AbsoluteConfig, absolute_halves, start_at_neighbours
 from firth.nn.blocks import initialise
 from firth.nn.encoder_decoder import EncoderDecoder
 
@@ -27,3 +27,5 @@ class Bart(EncoderDecoder):
         encoder, decoder = absolute_halves(config)
         super().__init__(config, encoder=encoder, decoder=decoder)
         initialise(self, std=config.init_std)
+        if config.init == "neighbours":
+            start_at_neighbours(self, config)

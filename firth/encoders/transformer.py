@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import nn
 
-from firth.nn.absolute_positions import AbsoluteConfig, absolute_halves
+from firth.nn.absolute_positions import AbsoluteConfig, absolute_halves, start_at_neighbours
 from firth.nn.blocks import initialise
 from firth.nn.encoder_decoder import EncoderDecoder
 
@@ -45,3 +45,5 @@ class Transformer(EncoderDecoder):
         for part in self.modules():
             if isinstance(part, nn.Linear) and part is not self.output:
                 nn.init.xavier_uniform_(part.weight)
+        if config.init == "neighbours":
+            start_at_neighbours(self, config)

@@ -3,6 +3,7 @@
 Each entry is a function from a size to a `Recipe`; `TABLE` names them. Adding one is one function and one line.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -29,6 +30,12 @@ RATES = {"tiny": 2e-3, "mini": 1e-3, "small": 7e-4, "medium": 5e-4, "8x384": 7e-
 """Learning rates of encoders of these sizes, which allow more than those of the papers."""
 LARGE_RATE = 1e-4
 """That of the others."""
+
+
+def initial_std(width: int) -> float:
+    """Standard deviation of initial weights: 0.02 is right for a width of 768; narrower networks need larger ones."""
+    narrower = max(1.0, 768 / width)
+    return round(0.02 * math.sqrt(narrower), 3)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from firth.data.settings import BatchConfig
 from firth.encoders.albert import Albert
 from firth.encoders.bert import Bert
 from firth.encoders.modernbert import ModernBert
-from firth.lineage import LARGE_RATE, RATES, SIZES, Recipe
+from firth.lineage import LARGE_RATE, RATES, SIZES, Recipe, initial_std
 from firth.objectives.entity_replacement import EntityReplacement
 from firth.objectives.infoword import InfoWord
 from firth.objectives.mask_units import Unit
@@ -30,11 +30,19 @@ def bert(size: str) -> Recipe:
 
     The paper: batches of 256 x 512 tokens (we: 16k tokens of length 128), rate 1e-4 with 1 % warm-up and linear decay,
     weight decay 0.01, dropout 0.1 (here without attention dropout). Smaller models allow higher rates. With the initial
-    weights some heads look at neighbours (`nn/neighbours.py`); the paper's are `encoder.bert.init=normal`.
+    weights some heads look at neighbours (`nn/neighbours.py`), and in narrow models they are larger; the paper's are
+    `encoder.bert.init=normal` and `encoder.bert.init_std=0.02`.
     """
     num_layers, width, num_heads = SIZES[size]
     rate = RATES.get(size, LARGE_RATE)
-    shape = Bert.Config(width=width, num_layers=num_layers, num_heads=num_heads, ffn_width=4 * width, init="neighbours")
+    shape = Bert.Config(
+        width=width,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        ffn_width=4 * width,
+        init="neighbours",
+        init_std=initial_std(width),
+    )
     return Recipe(
         "bert",
         size,
@@ -158,13 +166,11 @@ def electra(size: str) -> Recipe:
     mask_rate = 0.25 if size == "large" else 0.15
     masking = MaskedLM.Config(mask_share=0.85, random_share=0.0, rate=mask_rate, pair_rate=PAIR_RATE)
     embedding_width = 128 if 128 < width < 768 else 0
-    # 0.02 is right for a width of 768; narrower networks need larger weights.
-    init_std = round(0.02 * max(1.0, 768 / width) ** 0.5, 3)
     optim = replace(before.train.optim, rate=min(before.train.optim.rate, 1e-3), beta2=0.98)
     return replace(
         before,
         recipe="electra",
-        encoder=_changed(before, pooler=False, embedding_width=embedding_width, init_std=init_std),
+        encoder=_changed(before, pooler=False, embedding_width=embedding_width),
         objectives={"replaced_token": ReplacedToken.Config(generator=generator, masking=masking)},
         train=replace(before.train, optim=optim),
         layout="electra",

@@ -14,7 +14,8 @@ from firth.errors import BadConfig
 from firth.nn.attention_layers import CrossAttention, SelfAttention
 from firth.nn.blocks import Block, DecoderBlock, FeedForward
 from firth.nn.dropout import Dropout
-from firth.nn.encoder_decoder import DecoderStack, EncoderDecoderConfig, EncoderStack
+from firth.nn.encoder_decoder import DecoderStack, EncoderDecoder, EncoderDecoderConfig, EncoderStack
+from firth.nn.neighbours import start_cross_attention, start_heads, start_positions, start_projection
 
 LONGEST_WAVE = 10_000.0
 """The sinusoids' wavelengths rise from 2 pi to this times 2 pi."""
@@ -34,6 +35,9 @@ class AbsoluteConfig(EncoderDecoderConfig):
     """Share of the feed-forward layer's hidden units set to zero in training."""
     embedding_width: int = 0
     """Width of the input embedding, projected up to the width of the states; 0: the same width, no projection."""
+    init: Literal["normal", "neighbours"] = "normal"
+    """Initial weights: all at random, or with heads of the first blocks that look at neighbours and cross-attention
+    that looks at the same token in the source, so that a new model soon reads. This needs learned positions."""
 
     @property
     def table_width(self) -> int:
@@ -45,6 +49,8 @@ class AbsoluteConfig(EncoderDecoderConfig):
             raise BadConfig("embedding_width must be at least 0.")
         if not 0 <= self.ffn_dropout < 1:
             raise BadConfig("ffn_dropout must be at least 0 and below 1.")
+        if self.init == "neighbours" and self.positions != "learned":
+            raise BadConfig("init=neighbours needs positions=learned.")
 
 
 class Sinusoids(nn.Module):
@@ -94,6 +100,23 @@ def absolute_halves(config: AbsoluteConfig) -> tuple[EncoderStack, DecoderStack]
     encoder = EncoderStack(PositionedEmbedding(config), encoder_blocks, norm=_final_norm(config))
     decoder = DecoderStack(PositionedEmbedding(config), decoder_blocks, norm=_final_norm(config))
     return encoder, decoder
+
+
+def start_at_neighbours(network: EncoderDecoder, config: AbsoluteConfig) -> None:
+    """Initial weights whose heads attend to neighbours and to the same token of the source (`nn/neighbours.py`)."""
+    # Positions are as large as embedded tokens, which the scale gives a unit variance.
+    init_std = 1.0 if config.scale_embedding else config.init_std
+    for half in (network.encoder, network.decoder):
+        assert isinstance(half.embed, PositionedEmbedding)
+        start_positions(half.embed.positions, init_std=init_std)  # type: ignore[arg-type]
+        if isinstance(half.embed.project, nn.Linear):
+            start_projection(half.embed.project)
+        for first in half.blocks[:1]:
+            assert isinstance(first, Block)
+            start_heads(first.attention, embedding_width=config.table_width)
+    for block in network.decoder.blocks:
+        assert isinstance(block, DecoderBlock)
+        start_cross_attention(block.cross)
 
 
 def _encoder_block(config: AbsoluteConfig) -> Block:

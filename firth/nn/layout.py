@@ -173,7 +173,8 @@ def layout(batch: Batch, *, dtype: torch.dtype) -> Layout:
 def token_sequences(bounds_B1: Tensor, num_tokens: int) -> Tensor:
     """For each token the number of its sequence; tokens behind the last bound get the number of sequences."""
     token_N = torch.arange(num_tokens, device=bounds_B1.device)
-    return torch.searchsorted(bounds_B1[1:].long(), token_N, right=True)
+    # The first bound is 0, so it is counted for every token. torch.compile cannot search in a slice without it.
+    return torch.searchsorted(bounds_B1.long(), token_N, right=True) - 1
 
 
 def _offsets_of(offsets_B: Tensor | None, members: Tensor | slice) -> Tensor | None:
