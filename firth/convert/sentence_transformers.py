@@ -16,6 +16,7 @@ from safetensors.numpy import load_file, save
 
 from firth.errors import BadConfig, Damaged, Unsupported
 from firth.files import JsonObject, read_json, write_bytes, write_json
+from firth.metrics.cosines import unit_vectors
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 SENTENCE_FILES = ("modules.json", "sentence_bert_config.json", "1_Pooling/config.json", PROMPTS_FILE)
@@ -77,8 +78,7 @@ class VectorLayer:
 
     def __call__(self, x_BD: np.ndarray) -> np.ndarray:
         if self.kind == "normalise":
-            lengths_B1 = np.linalg.norm(x_BD, axis=1, keepdims=True)
-            return np.asarray(x_BD / np.maximum(lengths_B1, 1e-12))
+            return unit_vectors(x_BD)
         assert self.weight is not None
         if self.kind == "layer-norm":
             assert self.bias is not None

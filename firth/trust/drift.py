@@ -23,9 +23,9 @@ from firth.errors import BadInput
 from firth.files import ending
 from firth.finetuning.figures import readable
 from firth.finetuning.folds import fold_of_rows
-from firth.inference.embedding import unit_vectors
 from firth.inference.model import Model, load
 from firth.metrics import roc_auc
+from firth.metrics.cosines import unit_vectors
 from firth.tasks.classify_reader import ClassifyConfig
 from firth.tasks.columns import find_columns
 from firth.tasks.table_files import read_rows
