@@ -97,27 +97,12 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
         config = first_config(request)
     backbone = BACKBONES[config.encoder]
     extension = _extension(request, config)
-    data: dict[str, Labelled] = {}
-    for name, task_config in config.tasks.items():
-        rows = _read_task(name, task_config, source, config)
-        if not resumed:
-            _report_findings(name, rows)
-        extension.check_rows(name, rows)
-        training_rows = extension.more_rows(name, rows.examples["train"])
-        rows = replace(rows, examples={**rows.examples, "train": training_rows})
-        data[name] = replace(rows, config=backbone.resolve_config(rows.config))
+    data = _read_tasks(config, source, extension, report=not resumed)
     if backbone.is_bag:
         _refuse_model_and_several_tasks(source.model, data)
     if not resumed and config.encoder == "model" and not source.model and not request.random:
         source = _with_model(source, models.suiting(texts_of(data), remedy=REMEDY))
-    # What a run starts from may depend on its rows: a vocabulary or features are learned from them.
-    start = backbone.start(data, config, source)
-    data = {name: replace(rows, config=with_way(rows.config, start.goals)) for name, rows in data.items()}
-    if any(needs_source(rows.config) for rows in data.values()) and not can_write(start.shape):
-        start = as_writer(start, decoder_layers=config.decoder_layers)
-    for name, rows in data.items():
-        rows = replace(rows, config=chains.with_head(rows.config, start, config.transfer))
-        data[name] = _check_tokens(name, rows, start, source=source, max_length=config.max_length)
+    start, data = _start(data, config, source)
     device_name = "cpu" if backbone.is_bag else str(chosen_device(device))
     if not resumed:
         config = replace(config, train=with_micro_batches(config.train))
@@ -125,6 +110,41 @@ def resolve_job(folder: RunFolder, request: FinetuneRequest, *, device: str | No
     # Raises now rather than after files were written.
     micro_batches_of_rank(config.train)
     return FinetuneJob(config, source, data, start, device_name, extension)
+
+
+def _read_tasks(
+    config: FinetuneConfig, source: FinetuningSource, extension: Extension, *, report: bool
+) -> dict[str, Labelled]:
+    """The rows of each task, with those that an extension adds."""
+    data: dict[str, Labelled] = {}
+    for name, task_config in config.tasks.items():
+        rows = _read_task(name, task_config, source, config)
+        if report:
+            _report_findings(name, rows)
+        extension.check_rows(name, rows)
+        training_rows = extension.more_rows(name, rows.examples["train"])
+        examples = {**rows.examples, "train": training_rows}
+        resolved = BACKBONES[config.encoder].resolve_config(rows.config)
+        data[name] = replace(rows, config=resolved, examples=examples)
+    return data
+
+
+def _start(
+    data: Mapping[str, Labelled], config: FinetuneConfig, source: FinetuningSource
+) -> tuple[Start, dict[str, Labelled]]:
+    """What the run starts from, and the rows that it can learn, whose configs name the heads."""
+    # It may depend on the rows: a vocabulary or features are learned from them.
+    start = BACKBONES[config.encoder].start(data, config, source)
+    configs: dict[str, TaskConfig] = {}
+    for name, rows in data.items():
+        configs[name] = with_way(rows.config, start.goals)
+    if any(map(needs_source, configs.values())) and not can_write(start.shape):
+        start = as_writer(start, decoder_layers=config.decoder_layers)
+    learned: dict[str, Labelled] = {}
+    for name, rows in data.items():
+        with_head = replace(rows, config=chains.with_head(configs[name], start, config.transfer))
+        learned[name] = _check_tokens(name, with_head, start, source=source, max_length=config.max_length)
+    return start, learned
 
 
 def _extension(request: FinetuneRequest, config: FinetuneConfig) -> Extension:
