@@ -48,23 +48,21 @@ def heatmap(
         parts.append(_column_name(middle, top - 8, column))
     for (i, j), entry in np.ndenumerate(matrix):
         weight = float(entry)
-        described = f"{tokens[i]} → {columns[j]}: {number(weight, 3)}"
-        title = tag("title", described)
-        box = {
-            "x": left + j * cell,
-            "y": top + i * cell,
-            "width": cell - 1,
-            "height": cell - 1,
-            "rx": 1.5,
-        }
-        track = tag("rect", class_="track", **box)
+        title = tag("title", f"{tokens[i]} → {columns[j]}: {number(weight, 3)}")
         opacity = max(weight, 0) / highest
-        heat = tag("rect", class_="heat", fill_opacity=opacity, **box)
-        parts.append(tag("g", title, track, heat))
+        parts.append(_cell(left + j * cell, top + i * cell, cell - 1, title=title, opacity=opacity))
     width = left + cell * len(columns)
     height = top + cell * len(tokens)
     summary = f"{len(tokens)} by {len(columns)} heatmap, darkest {number(highest, 3)}"
     return svg(summary, width, height, *parts)
+
+
+def _cell(x: float, y: float, side: float, *, title: Html, opacity: float) -> Html:
+    """A square of a heatmap: the darker, the larger its value."""
+    box = {"x": x, "y": y, "width": side, "height": side, "rx": 1.5}
+    track = tag("rect", class_="track", **box)
+    heat = tag("rect", class_="heat", fill_opacity=opacity, **box)
+    return tag("g", title, track, heat)
 
 
 def heatmaps(

@@ -175,10 +175,13 @@ class AnswerHead(Head):
             cls_row = 0
             if cls_is_last:
                 cls_row = passage_end + len(frame.closing) - 1
-            facts = WindowFacts(first_row, passage_end, cls_row, answer_first=cls_row, answer_last=cls_row)
+            answer_first = cls_row
+            answer_last = cls_row
             if answer and start <= answer[0] and answer[1] < end:
                 shift = first_row - start
-                facts = facts._replace(answer_first=answer[0] + shift, answer_last=answer[1] + shift)
+                answer_first = answer[0] + shift
+                answer_last = answer[1] + shift
+            facts = WindowFacts(first_row, passage_end, cls_row, answer_first=answer_first, answer_last=answer_last)
             # The start counts tokens of the passage, so that spans of different windows can be compared.
             stretches = ((question, 0, num_question), (passage, start, end))
             cuts.append(cut_window(vocab, *stretches, start=start, facts=facts))
