@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from firth.config import check_limits, from_dict, load_toml, to_dict
 from firth.console import counted
@@ -56,7 +56,7 @@ class TrialRow(TypedDict):
 
     number: int
     rung: int
-    settings: dict[str, Any]
+    settings: dict[str, object]
     epochs: float
     figure: float
     seconds: float
