@@ -152,16 +152,29 @@ def runs(
     share of the runs is cut further into single sentences. With a `pair_rate`, that share of the runs is split into two
     segments at a sentence border.
     """
+    num_texts = 2 if pair_rate else 1
+    first_S, last_S = _cut(stream, max_length - frame.size(num_texts), key=key)
+    if sentence_rate:
+        assert key is not None
+        first_S, last_S = _single_sentences(stream, first_S, last_S, key=key, sentence_rate=sentence_rate)
+    pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
+    if not pair_rate:
+        return Plan(pieces_S12, frame=frame)
+    assert key is not None
+    pieces_S22 = _halves(stream, pieces_S12, key=key, pair_rate=pair_rate)
+    return Plan(pieces_S22, frame=frame)
+
+
+def _cut(stream: CorpusView, step: int, *, key: np.uint64 | None) -> tuple[np.ndarray, np.ndarray]:
+    """Every document cut into runs of `step` tokens: the first and last place of all runs, in order."""
     starts_D = stream.starts_S[stream.bounds_D1[:-1]]
     ends_D = stream.ends_S[stream.bounds_D1[1:] - 1]
-    num_texts = 2 if pair_rate else 1
-    step = max_length - frame.size(num_texts)
+    sizes_D = ends_D - starts_D
     # With a key the first run of a long document is a short one of `lead_D` tokens, so that all later cuts move.
     lead_D = np.zeros_like(starts_D)
     if key is not None:
         drawn_D = rng.below(key, step, stream.documents_D, 0)
-        lead_D = np.where(ends_D - starts_D > step, drawn_D, 0)
-    sizes_D = ends_D - starts_D
+        lead_D = np.where(sizes_D > step, drawn_D, 0)
     num_full_D = -(-(sizes_D - lead_D) // step)  # rounded up
     counts_D = (lead_D > 0) + num_full_D
     # The start of the first run if it were a full one; the part before the document is cut off below.
@@ -172,15 +185,7 @@ def runs(
     document_end_S = np.repeat(ends_D, counts_D)
     first_S = np.maximum(begin_S, document_start_S)
     last_S = np.minimum(begin_S + step, document_end_S)
-    if sentence_rate:
-        assert key is not None
-        first_S, last_S = _single_sentences(stream, first_S, last_S, key=key, sentence_rate=sentence_rate)
-    pieces_S12 = np.stack([first_S, last_S], -1)[:, None, :]
-    if not pair_rate:
-        return Plan(pieces_S12, frame=frame)
-    assert key is not None
-    pieces_S22 = _halves(stream, pieces_S12, key=key, pair_rate=pair_rate)
-    return Plan(pieces_S22, frame=frame)
+    return first_S, last_S
 
 
 def _single_sentences(
