@@ -20,7 +20,7 @@ from firth.errors import BadConfig, BadInput
 from firth.files import JsonObject, atomic_folder
 from firth.finetuning import running
 from firth.finetuning.extension import Extension
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.run_folder import RunFolder, is_begun
 from firth.run_source import model_sha256

@@ -15,7 +15,8 @@ from firth.checkpoint import Checkpoint, Embedding, LightAdapter
 from firth.convert.languages import LANGUAGE, LANGUAGES
 from firth.files import read_json, write_json
 from firth.finetuning.figures import FinetuningSummary, card, summarise
-from firth.finetuning.jobs import FinetuneJob, FinetuneRequest, resolve_job
+from firth.finetuning.job_config import FinetuneRequest
+from firth.finetuning.jobs import FinetuneJob, resolve_job
 from firth.finetuning.labelled import PARTS, texts_of
 from firth.finetuning.picking import (
     BEST,

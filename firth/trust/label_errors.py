@@ -23,7 +23,7 @@ from firth.finetuning import running
 from firth.finetuning.checking import DeepFindings, LabelError
 from firth.finetuning.few.table import table_options, write_table
 from firth.finetuning.folds import fold_of_rows
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
 from firth.inference.model import Model, load

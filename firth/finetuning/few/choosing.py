@@ -22,7 +22,7 @@ from firth.finetuning.few.settings import FewConfig
 from firth.finetuning.few.table import write_table
 from firth.finetuning.few.ways import way_request
 from firth.finetuning.folds import fold_of_rows
-from firth.finetuning.jobs import FinetuneRequest
+from firth.finetuning.job_config import FinetuneRequest
 from firth.finetuning.labelled import Labelled
 from firth.finetuning.quiet import quiet
 from firth.run_folder import RunFolder, is_begun

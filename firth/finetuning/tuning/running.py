@@ -18,7 +18,8 @@ from firth.errors import BadConfig, FirthError, Resumable
 from firth.files import MANIFEST, read_json, write_bytes, write_json, write_manifest
 from firth.finetuning import running
 from firth.finetuning.figures import format_spread
-from firth.finetuning.jobs import FinetuneRequest, resolve_job
+from firth.finetuning.job_config import FinetuneRequest
+from firth.finetuning.jobs import resolve_job
 from firth.finetuning.quiet import quiet
 from firth.finetuning.settings import FinetuneConfig
 from firth.finetuning.start import Start
