@@ -87,20 +87,24 @@ def heatmaps(
         row_name = f"{row_label} {row + 1}"
         parts.append(text(left - 8, y + side / 2 + 2, row_name, anchor="end"))
         for column, matrix in enumerate(matrices):
-            x = left + column * side
             title = tag("title", f"{row_name}, {column_label} {column + 1}")
             frame_class = "frame chosen" if (row, column) == chosen else "frame"
-            # Four pixels between neighbours.
-            box = {"x": x, "y": y, "width": side - 4, "height": side - 4, "rx": 2}
-            track = tag("rect", class_="track", **box)
-            frame = tag("rect", class_=frame_class, **box)
             values = np.asarray(matrix, dtype=float)
-            cells = _shaded_cells(values, x, y, side - 4)
-            parts.append(tag("g", title, track, cells, frame))
+            # Four pixels between neighbours.
+            parts.append(_small(values, left + column * side, y, side - 4, title=title, frame_class=frame_class))
     summary = f"{len(grid)} by {num_columns} small heatmaps: {row_label} down, {column_label} across"
     width = left + num_columns * side
     height = top + len(grid) * side
     return svg(summary, width, height, *parts)
+
+
+def _small(values: np.ndarray, x: float, y: float, side: float, *, title: Html, frame_class: str) -> Html:
+    """One small heatmap in its frame."""
+    box = {"x": x, "y": y, "width": side, "height": side, "rx": 2}
+    track = tag("rect", class_="track", **box)
+    frame = tag("rect", class_=frame_class, **box)
+    cells = _shaded_cells(values, x, y, side)
+    return tag("g", title, track, cells, frame)
 
 
 def _column_name(x: float, y: float, name: str) -> Html:

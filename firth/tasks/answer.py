@@ -244,13 +244,7 @@ class AnswerHead(Head):
         probabilities = np.exp(scores - scores.max())
         probabilities /= probabilities.sum()
 
-        passage = item.example.texts[1]
-        offsets: np.ndarray = item.facts
-        spans = []
-        for (first, last), probability in zip(places, probabilities, strict=False):
-            start = int(offsets[first][0])
-            end = int(offsets[last][1])
-            spans.append(Span("answer", start, end, passage[start:end], float(probability)))
+        spans = _spans(item, places, probabilities)
         # Without any span there is no doubt that there is no answer.
         doubt = 1e9
         if places:
@@ -312,6 +306,18 @@ def _best_text(found: Answered) -> str:
     if not found.candidates:
         return ""
     return found.candidates[0].text
+
+
+def _spans(item: Item, places: list[TokenSpan], probabilities: np.ndarray) -> list[Span]:
+    """The stretches of the passage at these tokens; the last probability is that of no answer."""
+    passage = item.example.texts[1]
+    offsets: np.ndarray = item.facts
+    spans = []
+    for (first, last), probability in zip(places, probabilities, strict=False):
+        start = int(offsets[first][0])
+        end = int(offsets[last][1])
+        spans.append(Span("answer", start, end, passage[start:end], float(probability)))
+    return spans
 
 
 def _padded(scores_N2: Tensor, batch: Batch) -> Tensor:
